@@ -1,0 +1,1 @@
+"""The broker: topics, subscriptions and dispatch over managed ledgers, and the admin API."""

@@ -1,0 +1,30 @@
+"""The root of every error that Magnetar raises on purpose.
+
+Three families, because three different people act on them:
+
+* `Misuse`: our own code broke the contract of an object. Fix the code.
+* `PeerError`: the other side broke a protocol. Answer it, close, count.
+* `Unavailable`: the world failed (disk, network, quorum). Retry or report, never ignore.
+"""
+
+from __future__ import annotations
+
+
+class MagnetarError(Exception):
+    """Everything we raise on purpose."""
+
+
+class Misuse(MagnetarError):
+    """A caller of this object broke its contract."""
+
+
+class PeerError(MagnetarError):
+    """The other side of a connection broke the protocol or asked for what it may not have."""
+
+
+class Unavailable(MagnetarError):
+    """Disk, network or quorum failed; the operation may be tried again."""
+
+
+class SettingError(MagnetarError):
+    """A setting has an unknown name or a value that is out of bounds; the text names both."""

@@ -1,0 +1,22 @@
+"""Bounds that more than one component shares, each with its reason."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+MESSAGE_SIZE_BYTES_MAX: Final = 5 * MIB
+"""Pulsar's default `maxMessageSize`; clients learn it from CONNECTED."""
+
+FRAME_PADDING_BYTES: Final = 10 * KIB
+"""What a frame may hold beside the message: command, metadata, checksums (`Commands.MESSAGE_SIZE_FRAME_PADDING`)."""
+
+PULSAR_FRAME_BYTES_MAX: Final = MESSAGE_SIZE_BYTES_MAX + FRAME_PADDING_BYTES
+
+BOOKKEEPER_FRAME_BYTES_MAX: Final = 5_253_120
+"""BookKeeper's `nettyMaxFrameSizeBytes`."""
+
+assert BOOKKEEPER_FRAME_BYTES_MAX >= PULSAR_FRAME_BYTES_MAX, "a broker must be able to store what it accepted"

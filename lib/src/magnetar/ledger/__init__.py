@@ -1,0 +1,1 @@
+"""BookKeeper's client: ledgers striped over bookies, quorum appends, reads, recovery, ensemble change."""

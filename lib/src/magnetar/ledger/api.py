@@ -1,0 +1,129 @@
+"""What the layers above the ledger client rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from magnetar.core.errors import MagnetarError, Unavailable
+
+
+class LedgerError(MagnetarError):
+    """Something about one ledger went wrong; subclasses say what."""
+
+
+class LedgerFenced(LedgerError):
+    """Another writer has taken the ledger over (client code -101): stop."""
+
+
+class LedgerClosed(LedgerError):
+    """The ledger is closed (client code -11)."""
+
+
+class LedgerNotFound(LedgerError):
+    """No such ledger in the metadata (client code -25)."""
+
+
+class LedgerUnauthorized(LedgerError):
+    """The password does not match (client code -102)."""
+
+
+class EntryNotFound(LedgerError):
+    """The entry is beyond what the ledger has, or enough bookies say that it never was (client code -13)."""
+
+
+class NotEnoughBookies(Unavailable):
+    """Fewer writable bookies than the ensemble needs (client code -6)."""
+
+
+class LedgerUnavailable(Unavailable):
+    """No quorum answered; the entries may or may not be stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerOptions:
+    """How a new ledger is spread and protected. Pulsar's names: managedLedgerDefault*."""
+
+    ensemble_size: int = 1
+    write_quorum: int = 1
+    ack_quorum: int = 1
+    digest_type: str = "CRC32C"
+    """CRC32C (Pulsar's default), CRC32 (BookKeeper's), HMAC or DUMMY."""
+    password: bytes = b""
+    custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1
+
+
+class LedgerListener(Protocol):
+    """Told how an open ledger's appends fare, always from the event loop, in entry order."""
+
+    def confirmed(self, ledger_id: int, last_add_confirmed: int) -> None:
+        """All entries up to this one are on an ack quorum of disks. One call for a whole group."""
+        ...
+
+    def failed(self, ledger_id: int, error: MagnetarError) -> None:
+        """No append after the last confirmed one will succeed. Called once; the ledger takes no more."""
+        ...
+
+
+class LedgerWriter(Protocol):
+    """A ledger that this process writes. One writer; never waits on append."""
+
+    ledger_id: int
+    last_add_confirmed: int
+    last_add_pushed: int
+    length_bytes: int
+
+    def append(self, payloads: Sequence[bytes]) -> int:
+        """Send entries on their way; returns the first one's id, the rest follow. The listener hears the outcome.
+
+        Raises `LedgerClosed` or `LedgerFenced` if the ledger takes no more."""
+        ...
+
+    async def read(self, first_entry_id: int, last_entry_id: int) -> list[bytes]:
+        """Payloads of entries first..last (both confirmed), digests checked."""
+        ...
+
+    async def close(self) -> None:
+        """Wait for what is outstanding, then write the closed state. Closing twice is no error."""
+        ...
+
+
+class LedgerReader(Protocol):
+    """A ledger opened for reading: closed, or open up to the last confirmed entry that could be learnt."""
+
+    ledger_id: int
+    last_add_confirmed: int
+    length_bytes: int
+    closed: bool
+
+    async def read(self, first_entry_id: int, last_entry_id: int) -> list[bytes]:
+        """Payloads of entries first..last, digests checked; `EntryNotFound` beyond the last confirmed one."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of it. Nothing is written."""
+        ...
+
+
+class LedgerClient(Protocol):
+    """Creates, opens and deletes ledgers."""
+
+    async def create(self, options: LedgerOptions, listener: LedgerListener) -> LedgerWriter:
+        """A new, empty, open ledger. `NotEnoughBookies`, `Unavailable`."""
+        ...
+
+    async def open(self, ledger_id: int, *, password: bytes = b"", recover: bool) -> LedgerReader:
+        """Open for reading. With `recover`: fence the writer, find the true end, close it. Without: look only."""
+        ...
+
+    async def delete(self, ledger_id: int) -> None:
+        """Remove the ledger's metadata; bookies collect the entries. A missing ledger is no error."""
+        ...
+
+    async def close(self) -> None:
+        """Close the client; open writers are left to be recovered by the next owner."""
+        ...

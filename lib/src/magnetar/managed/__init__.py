@@ -1,0 +1,1 @@
+"""Managed ledgers: an endless log made of ledgers, with cursors."""

@@ -1,0 +1,1 @@
+"""The metadata store: one interface, several backends, and the coordination built on it."""

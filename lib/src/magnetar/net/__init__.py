@@ -1,0 +1,1 @@
+"""Sockets: the only asyncio protocol classes."""

@@ -1,0 +1,1 @@
+"""A whole cluster in one process: the command line `magnetar` and the pytest plugin."""
