@@ -1,0 +1,167 @@
+"""One TCP connection: bytes in to a handler, bytes out in one write per turn of the event loop.
+
+The rest of the program meets asyncio's transports only here. Incoming bytes go to the handler as they come;
+outgoing ones collect in an outbox that is flushed once per loop turn, because each transport write is a system call.
+Both directions push back: a slow peer stops `writable`, and anybody who holds too much of this peer's data pauses
+reading, each under a reason of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Final, Protocol
+
+from magnetar.core.limits import MIB
+
+JOIN_PARTS_BYTES_MAX: Final = 64 * 1024
+"""Below this a copy into one buffer is cheaper than a vector of parts (measured: parts of up to 8 KiB)."""
+
+OUTBOX_HIGH_WATER_BYTES: Final = 4 * MIB
+"""Unsent bytes after which `writable` turns false; one maximum message may come on top."""
+
+OUTBOX_LOW_WATER_BYTES: Final = 1 * MIB
+"""Unsent bytes at which `writable` turns true again; far enough below not to flap."""
+
+
+class Handler(Protocol):
+    """What a connection needs from the protocol that runs over it. All calls come from the event loop."""
+
+    def connection_made(self) -> None:
+        """The connection stands; the handler may write."""
+        ...
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes; any chunking."""
+        ...
+
+    def writable_changed(self, writable: bool) -> None:
+        """The peer has fallen behind (False) or caught up (True)."""
+        ...
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It is over, for good. `error` is None after a clean close."""
+        ...
+
+
+class HandlerFactory(Protocol):
+    """Makes the handler of a new connection."""
+
+    def __call__(self, connection: Connection) -> Handler:
+        """Called once, before `connection_made`."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """A transport, an outbox, and the reasons why we are not reading."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, make_handler: HandlerFactory) -> None:
+        self._loop = loop
+        self._make_handler = make_handler
+        self._handler: Handler | None = None
+        self._transport: asyncio.Transport | None = None
+        self._outbox: list[bytes] = []
+        self._flush_scheduled = False
+        self._pause_reasons: set[str] = set()
+        self.peer_address = ""
+        self.writable = True
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        """Put bytes into the outbox; they leave at the end of this loop turn. After the end: dropped."""
+        if self.closed:
+            return
+        self._outbox.append(data)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def write_parts(self, parts: list[bytes]) -> None:
+        """Like `write`, for many parts at once."""
+        if self.closed or not parts:
+            return
+        self._outbox.extend(parts)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def pause_reading(self, reason: str) -> None:
+        """Stop reading until every reason is gone."""
+        if not self._pause_reasons and self._transport is not None and not self.closed:
+            self._transport.pause_reading()
+        self._pause_reasons.add(reason)
+
+    def resume_reading(self, reason: str) -> None:
+        """Take one reason back; unknown ones are no error."""
+        if reason not in self._pause_reasons:
+            return
+        self._pause_reasons.remove(reason)
+        if not self._pause_reasons and self._transport is not None and not self.closed:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Send what is in the outbox, then close."""
+        if self.closed or self._transport is None:
+            return
+        self._flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; unsent bytes are lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        parts = self._outbox
+        if not parts or self.closed or self._transport is None:
+            return
+        self._outbox = []
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        else:
+            self._write_joined(parts, self._transport)
+
+    def _write_joined(self, parts: list[bytes], transport: asyncio.Transport) -> None:
+        # Large parts go as they are: copying them costs more than the vector does.
+        if len(parts) < 64 and max(map(len, parts)) > JOIN_PARTS_BYTES_MAX:
+            transport.writelines(parts)
+        else:
+            transport.write(b"".join(parts))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: the connection stands."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(OUTBOX_HIGH_WATER_BYTES, OUTBOX_LOW_WATER_BYTES)
+        raw_socket = transport.get_extra_info("socket")
+        if raw_socket is not None and raw_socket.family in (socket.AF_INET, socket.AF_INET6):
+            raw_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer = transport.get_extra_info("peername")
+        self.peer_address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "")
+        self._handler = self._make_handler(self)
+        self._handler.connection_made()
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: some bytes."""
+        assert self._handler is not None
+        self._handler.data_received(data)
+
+    def pause_writing(self) -> None:
+        """asyncio: the transport's buffer is over its high water mark."""
+        self.writable = False
+        if self._handler is not None:
+            self._handler.writable_changed(writable=False)
+
+    def resume_writing(self) -> None:
+        """asyncio: the transport's buffer is below its low water mark again."""
+        self.writable = True
+        if self._handler is not None:
+            self._handler.writable_changed(writable=True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: it is over."""
+        self.closed = True
+        self._outbox.clear()
+        if self._handler is not None:
+            self._handler.connection_lost(exc)

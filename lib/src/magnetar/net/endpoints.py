@@ -1,0 +1,60 @@
+"""Listening and connecting: the two ways a `Connection` comes to be."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from magnetar.net.connection import Connection, HandlerFactory
+
+LISTEN_BACKLOG: Final = 4096
+"""Connections the kernel may queue while we are busy; a whole fleet of clients reconnects at once after a restart."""
+
+
+class Listener:
+    """A listening socket and the connections that came in through it."""
+
+    def __init__(self, server: asyncio.Server, connections: set[Connection]) -> None:
+        self._server = server
+        self._connections = connections
+
+    @property
+    def port(self) -> int:
+        """The port in use; tells what port 0 became."""
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def connections(self) -> frozenset[Connection]:
+        """A snapshot of the open connections."""
+        return frozenset(connection for connection in self._connections if not connection.closed)
+
+    async def close(self) -> None:
+        """Stop listening and close every connection, sending what is in the outboxes."""
+        self._server.close()
+        for connection in self.connections:
+            connection.close()
+        await self._server.wait_closed()
+
+
+async def listen(host: str, port: int, make_handler: HandlerFactory) -> Listener:
+    """Listen on a TCP address. Raises OSError when the address is taken or not ours."""
+    loop = asyncio.get_running_loop()
+    connections: set[Connection] = set()
+
+    def make_connection() -> Connection:
+        connections.difference_update([old for old in connections if old.closed])
+        connection = Connection(loop, make_handler)
+        connections.add(connection)
+        return connection
+
+    server = await loop.create_server(make_connection, host, port, backlog=LISTEN_BACKLOG, reuse_address=True)
+    return Listener(server, connections)
+
+
+async def connect(host: str, port: int, make_handler: HandlerFactory, timeout_seconds: float) -> Connection:
+    """Open a TCP connection. Raises OSError or TimeoutError."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(timeout_seconds):
+        _, connection = await loop.create_connection(lambda: Connection(loop, make_handler), host, port)
+    return connection
