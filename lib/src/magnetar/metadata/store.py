@@ -38,6 +38,10 @@ class StoreUnavailable(Unavailable):
     """The store cannot be reached now; the write may or may not have happened."""
 
 
+class StoreClosed(StoreUnavailable):
+    """`close` was called: nothing will succeed here again, so do not retry."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stat:
     """What a store knows about one version of a node."""

@@ -1,0 +1,49 @@
+"""Listeners that are told of events on the event loop, after the call that caused them has returned."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, Generic, TypeVar
+
+_logger: Final = logging.getLogger(__name__)
+
+Event = TypeVar("Event")
+
+
+class Listeners(Generic[Event]):
+    """A set of callbacks. One that fails is logged and keeps nobody else from being told."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[object, Callable[[Event], None]] = {}
+
+    def add(self, listener: Callable[[Event], None]) -> Callable[[], None]:
+        """Tell this listener too; returns the way to stop, which may be called more than once."""
+        token = object()
+        self._listeners[token] = listener
+        return partial(self._drop, token)
+
+    def clear(self) -> None:
+        """Tell nobody any more, not even of what is on its way."""
+        self._listeners.clear()
+
+    def tell(self, events: Iterable[Event]) -> None:
+        """Tell everybody, in order, in a later turn of the running loop."""
+        told = list(events)
+        if told and self._listeners:
+            asyncio.get_running_loop().call_soon(self._deliver, told)
+
+    def _drop(self, token: object) -> None:
+        self._listeners.pop(token, None)
+
+    def _deliver(self, events: list[Event]) -> None:
+        for event in events:
+            for token, listener in list(self._listeners.items()):
+                if token not in self._listeners:
+                    continue
+                try:
+                    listener(event)
+                except Exception:
+                    _logger.exception("a listener failed on %r", event)

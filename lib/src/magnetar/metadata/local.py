@@ -1,0 +1,179 @@
+"""Sessions on a tree that this process keeps itself: what the memory and the RocksDB backend share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from magnetar.core.clock import Clock
+from magnetar.metadata.listeners import Listeners
+from magnetar.metadata.store import (
+    ANY_VERSION,
+    Node,
+    Notification,
+    SessionEvent,
+    Stat,
+    StoreClosed,
+    StoreUnavailable,
+)
+from magnetar.metadata.tree import NodeTable, Outcome, TreeRules
+
+
+class LocalTree:
+    """One tree and the sessions that are open on it. Every change is told to every session's listeners."""
+
+    def __init__(self, table: NodeTable, clock: Clock) -> None:
+        self.rules = TreeRules(table, clock)
+        self._table = table
+        self._sessions: set[LocalStore] = set()
+        self._last_session_id = 0
+
+    def new_session_id(self) -> int:
+        """A number that no other session of this tree had."""
+        self._last_session_id += 1
+        return self._last_session_id
+
+    def join(self, session: LocalStore) -> None:
+        """A session begins."""
+        self._sessions.add(session)
+
+    async def leave(self, session: LocalStore) -> None:
+        """A session has ended; with the last one the tree itself is closed."""
+        self._sessions.discard(session)
+        if not self._sessions:
+            await self.close()
+
+    def commit(self, outcome: Outcome) -> asyncio.Future[None] | None:
+        """Apply; returns what to wait for until the outcome is safe (shield it, others wait too), None if it is."""
+        self._table.apply(outcome)
+        self.tell(outcome.notifications)
+        return None
+
+    def unsettled(self, path: str) -> asyncio.Future[None] | None:
+        """What to wait for before a read of this path may be told to anybody; None if there is nothing."""
+        return None
+
+    def tell(self, notifications: list[Notification]) -> None:
+        """Tell the listeners of all sessions."""
+        for session in self._sessions:
+            session.changes.tell(notifications)
+
+    async def close(self) -> None:
+        """Let go of what the tree is kept in."""
+
+
+class LocalStore:
+    """One session on a local tree: a `MetadataStore`."""
+
+    def __init__(self, tree: LocalTree) -> None:
+        self.changes: Listeners[Notification] = Listeners()
+        self._session_events: Listeners[SessionEvent] = Listeners()
+        self._tree = tree
+        self._session = tree.new_session_id()
+        self._closed = False
+        self._connected = True
+        tree.join(self)
+
+    async def get(self, path: str) -> Node | None:
+        """See `MetadataStore.get`."""
+        await self._settled(path)
+        return self._tree.rules.get(path, self._session)
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> Stat:
+        """See `MetadataStore.put`."""
+        self._check_usable()
+        outcome = self._tree.rules.put(
+            path, value, expected_version, self._session, ephemeral=ephemeral, sequential=sequential
+        )
+        await self._commit(outcome)
+        assert outcome.stat is not None
+        return outcome.stat
+
+    async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
+        """See `MetadataStore.delete`."""
+        self._check_usable()
+        await self._commit(self._tree.rules.delete(path, expected_version))
+
+    async def delete_recursively(self, path: str) -> None:
+        """See `MetadataStore.delete_recursively`."""
+        self._check_usable()
+        await self._commit(self._tree.rules.delete_recursively(path))
+
+    async def exists(self, path: str) -> bool:
+        """See `MetadataStore.exists`."""
+        return await self.get(path) is not None
+
+    async def children(self, path: str) -> list[str]:
+        """See `MetadataStore.children`."""
+        await self._settled(path)
+        return self._tree.rules.children(path)
+
+    def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
+        """See `MetadataStore.watch`; here listeners are told of every change in the tree."""
+        return self.changes.add(listener)
+
+    def watch_session(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
+        """See `MetadataStore.watch_session`; a local session never fares badly by itself."""
+        return self._session_events.add(listener)
+
+    def expire_session(self) -> None:
+        """Lose the session as a remote store may: ephemeral nodes vanish, listeners are told, a new session stands."""
+        self._check_not_closed()
+        self._tree.commit(self._tree.rules.end_session(self._session))
+        self._session = self._tree.new_session_id()
+        self._connected = True
+        self._session_events.tell([SessionEvent.SESSION_LOST, SessionEvent.SESSION_RESTARTED])
+
+    def disconnect(self) -> None:
+        """Be out of reach as a remote store may: every verb raises `StoreUnavailable`."""
+        self._check_not_closed()
+        if self._connected:
+            self._connected = False
+            self._session_events.tell([SessionEvent.CONNECTION_LOST])
+
+    def reconnect(self) -> None:
+        """Be reachable again, with the same session."""
+        self._check_not_closed()
+        if not self._connected:
+            self._connected = True
+            self._session_events.tell([SessionEvent.RECONNECTED])
+
+    async def close(self) -> None:
+        """See `MetadataStore.close`; may be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self.changes.clear()
+        self._session_events.clear()
+        try:
+            await self._commit(self._tree.rules.end_session(self._session))
+        finally:
+            await self._tree.leave(self)
+
+    def _check_not_closed(self) -> None:
+        if self._closed:
+            raise StoreClosed("the metadata store is closed")
+
+    def _check_usable(self) -> None:
+        self._check_not_closed()
+        if not self._connected:
+            raise StoreUnavailable("the metadata store is out of reach")
+
+    async def _settled(self, path: str) -> None:
+        self._check_usable()
+        pending = self._tree.unsettled(path)
+        if pending is not None:
+            await asyncio.shield(pending)
+
+    async def _commit(self, outcome: Outcome) -> None:
+        pending = self._tree.commit(outcome)
+        if pending is not None:
+            await asyncio.shield(pending)
