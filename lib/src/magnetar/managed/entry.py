@@ -1,0 +1,40 @@
+"""One stored entry, shared through the cache by every cursor that reads it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from magnetar.core.ids import Position
+
+if TYPE_CHECKING:
+    from magnetar.wire.pulsar.metadata import MessageMetadataView
+
+
+class Entry:
+    """An entry as it is stored: `data` is never changed, and its metadata is parsed at most once for all readers."""
+
+    __slots__ = ("_metadata", "data", "entry_id", "ledger_id")
+
+    def __init__(self, ledger_id: int, entry_id: int, data: bytes) -> None:
+        self.ledger_id: int = ledger_id
+        self.entry_id: int = entry_id
+        self.data: bytes = data
+        self._metadata: MessageMetadataView | None = None
+
+    @property
+    def position(self) -> Position:
+        """(ledger id, entry id)."""
+        return (self.ledger_id, self.entry_id)
+
+    def metadata(self) -> MessageMetadataView:
+        """What the broker needs of the message's metadata; raises what `wire.pulsar.metadata.skim` raises."""
+        view = self._metadata
+        if view is None:
+            from magnetar.wire.pulsar.metadata import skim
+
+            view = skim(self.data)
+            self._metadata = view
+        return view
+
+    def __repr__(self) -> str:
+        return f"Entry({self.ledger_id}:{self.entry_id}, {len(self.data)} bytes)"

@@ -1,0 +1,201 @@
+"""The cache of entries that all managed ledgers of a process share, bounded in bytes.
+
+Entries come and go by the batch: a chunk is what one append group (or one read from bookies) brought, small neighbours
+are put together. The oldest chunks leave first; nothing is kept per message and a read is a list slice.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from typing import Final
+
+from magnetar.managed.entry import Entry
+
+CHUNK_ENTRIES_MAX: Final = 128
+"""Neighbours are joined up to here: few enough that evicting a chunk is a small step, many enough for long slices."""
+
+ENTRY_OVERHEAD_BYTES: Final = 160
+"""What an entry costs beside its payload (the object, the head of `bytes`, list slots), so that the bound is honest
+for small messages."""
+
+
+class CacheChunk:
+    """Consecutive entries of one ledger. Empty = evicted."""
+
+    __slots__ = ("added_seconds", "entries", "first_entry_id", "ledger_id", "size_bytes")
+
+    def __init__(
+        self, ledger_id: int, first_entry_id: int, entries: list[Entry], size_bytes: int, added_seconds: float
+    ) -> None:
+        self.ledger_id: int = ledger_id
+        self.first_entry_id: int = first_entry_id
+        self.entries: list[Entry] = entries
+        self.size_bytes: int = size_bytes
+        """Payload bytes only."""
+        self.added_seconds: float = added_seconds
+
+
+class LedgerChunks:
+    """The chunks of one ledger, ascending and without overlap."""
+
+    __slots__ = ("chunks", "firsts")
+
+    def __init__(self) -> None:
+        self.firsts: list[int] = []
+        self.chunks: list[CacheChunk] = []
+
+
+class EntryCache:
+    """By ledger and entry id. `size_bytes` never stays over `size_bytes_max`."""
+
+    def __init__(self, size_bytes_max: int) -> None:
+        assert size_bytes_max >= 0
+        self.size_bytes_max: int = size_bytes_max
+        self.size_bytes: int = 0
+        self.hits: int = 0
+        """Entries served."""
+        self.misses: int = 0
+        """Reads that found nothing."""
+        self.evicted_entries: int = 0
+        self._ledgers: dict[int, LedgerChunks] = {}
+        self._oldest: deque[CacheChunk] = deque()
+
+    def add(self, ledger_id: int, entries: list[Entry], size_bytes: int, now_seconds: float) -> None:
+        """Keep consecutive entries whose payloads sum up to `size_bytes`; what is there already is left alone.
+
+        The list is taken over: the caller must not change it afterwards."""
+        if not entries:
+            return
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            ledger = self._ledgers[ledger_id] = LedgerChunks()
+        first = entries[0].entry_id
+        firsts = ledger.firsts
+        chunks = ledger.chunks
+        index = bisect_right(firsts, first)
+        if index:
+            before = chunks[index - 1]
+            end = before.first_entry_id + len(before.entries)
+            if end > first or (index < len(firsts) and firsts[index] < first + len(entries)):
+                self._add_missing(ledger_id, entries, now_seconds)
+                return
+            if end == first and len(before.entries) + len(entries) <= CHUNK_ENTRIES_MAX:
+                before.entries += entries
+                before.size_bytes += size_bytes
+                self._grow(size_bytes + len(entries) * ENTRY_OVERHEAD_BYTES)
+                return
+        elif firsts and firsts[0] < first + len(entries):
+            self._add_missing(ledger_id, entries, now_seconds)
+            return
+        chunk = CacheChunk(ledger_id, first, entries, size_bytes, now_seconds)
+        firsts.insert(index, first)
+        chunks.insert(index, chunk)
+        self._oldest.append(chunk)
+        self._grow(size_bytes + len(entries) * ENTRY_OVERHEAD_BYTES)
+
+    def read(self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int) -> list[Entry]:
+        """Consecutive entries from the first one; empty when that is not here.
+
+        At least one entry is returned when it is here, whatever its size."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            self.misses += 1
+            return []
+        index = bisect_right(ledger.firsts, first_entry_id) - 1
+        found: list[Entry] = []
+        chunks = ledger.chunks
+        wanted = first_entry_id
+        budget = size_bytes_max
+        while 0 <= index < len(chunks) and count_max > 0:
+            chunk = chunks[index]
+            start = wanted - chunk.first_entry_id
+            entries = chunk.entries
+            if start < 0 or start >= len(entries):
+                break
+            part = entries[start : start + count_max] if start or len(entries) > count_max else entries
+            if chunk.size_bytes > budget:
+                part, fits = _within(part, budget, not found)
+                found += part
+                if not fits:
+                    break
+                budget -= sum([len(entry.data) for entry in part])
+            else:
+                found += part
+                budget -= chunk.size_bytes
+            count_max -= len(part)
+            wanted += len(part)
+            index += 1
+        if found:
+            self.hits += len(found)
+        else:
+            self.misses += 1
+        return found
+
+    def get(self, ledger_id: int, entry_id: int) -> Entry | None:
+        """One entry, or None when it is not here."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            return None
+        index = bisect_right(ledger.firsts, entry_id) - 1
+        if index < 0:
+            return None
+        chunk = ledger.chunks[index]
+        offset = entry_id - chunk.first_entry_id
+        return chunk.entries[offset] if offset < len(chunk.entries) else None
+
+    def remove_ledger(self, ledger_id: int) -> None:
+        """Forget all entries of a ledger (it was deleted, or its owner closed)."""
+        ledger = self._ledgers.pop(ledger_id, None)
+        if ledger is not None:
+            for chunk in ledger.chunks:
+                self.size_bytes -= chunk.size_bytes + len(chunk.entries) * ENTRY_OVERHEAD_BYTES
+                chunk.entries = []
+
+    def evict_older_than(self, before_seconds: float) -> None:
+        """Drop the chunks that were begun before this moment of the monotonic clock."""
+        oldest = self._oldest
+        while oldest and (oldest[0].added_seconds < before_seconds or not oldest[0].entries):
+            self._evict(oldest.popleft())
+
+    def _grow(self, size_bytes: int) -> None:
+        self.size_bytes += size_bytes
+        oldest = self._oldest
+        while self.size_bytes > self.size_bytes_max and oldest:
+            self._evict(oldest.popleft())
+
+    def _evict(self, chunk: CacheChunk) -> None:
+        if not chunk.entries:
+            return
+        ledger = self._ledgers[chunk.ledger_id]
+        index = bisect_right(ledger.firsts, chunk.first_entry_id) - 1
+        assert ledger.chunks[index] is chunk
+        del ledger.firsts[index]
+        del ledger.chunks[index]
+        if not ledger.firsts:
+            del self._ledgers[chunk.ledger_id]
+        self.size_bytes -= chunk.size_bytes + len(chunk.entries) * ENTRY_OVERHEAD_BYTES
+        self.evicted_entries += len(chunk.entries)
+        chunk.entries = []
+
+    def _add_missing(self, ledger_id: int, entries: list[Entry], now_seconds: float) -> None:
+        """Two readers brought overlapping ranges: add only the stretches that are not here."""
+        stretch: list[Entry] = []
+        for entry in entries:
+            if self.get(ledger_id, entry.entry_id) is None:
+                stretch.append(entry)
+            elif stretch:
+                self.add(ledger_id, stretch, sum([len(each.data) for each in stretch]), now_seconds)
+                stretch = []
+        if stretch:
+            self.add(ledger_id, stretch, sum([len(each.data) for each in stretch]), now_seconds)
+
+
+def _within(entries: list[Entry], size_bytes_max: int, at_least_one: bool) -> tuple[list[Entry], bool]:
+    """The entries from the start that fit, and whether those are all of them."""
+    size = 0
+    for index, entry in enumerate(entries):
+        size += len(entry.data)
+        if size > size_bytes_max and (index or not at_least_one):
+            return entries[:index], False
+    return entries, True

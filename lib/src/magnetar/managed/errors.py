@@ -1,0 +1,37 @@
+"""What can go wrong with a managed ledger or a cursor."""
+
+from __future__ import annotations
+
+from magnetar.core.errors import MagnetarError, Unavailable
+
+
+class ManagedLedgerError(MagnetarError):
+    """Something about one managed ledger is wrong; subclasses say what."""
+
+
+class ManagedLedgerNotFound(ManagedLedgerError):
+    """There is no managed ledger of this name and none was to be created."""
+
+
+class ManagedLedgerFenced(ManagedLedgerError):
+    """Someone else changed this managed ledger's metadata: it has another owner, so this object must be dropped."""
+
+
+class ManagedLedgerTerminated(ManagedLedgerError):
+    """The managed ledger takes no more entries, for ever."""
+
+
+class ManagedLedgerClosed(ManagedLedgerError):
+    """This object was closed; open the managed ledger again."""
+
+
+class ManagedLedgerWriteFailed(Unavailable):
+    """No ledger could be made while entries waited; adds fail until `ready_to_create_ledger` is called."""
+
+
+class CursorNotFound(ManagedLedgerError):
+    """There is no durable cursor of this name."""
+
+
+class CursorClosed(ManagedLedgerError):
+    """The cursor was closed or deleted."""

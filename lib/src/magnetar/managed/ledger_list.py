@@ -1,0 +1,178 @@
+"""The ledgers of one managed ledger, in order, and the arithmetic of positions over them.
+
+Pure. The last record is the ledger in use; its `entries` grows as appends are confirmed, so that the same rules hold for
+every record. A ledger without entries takes part in nothing but being the place of the entry to come.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from magnetar.core.ids import NO_ENTRY, Position
+from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import ManagedLedgerInfo
+
+
+class LedgerRecord:
+    """One ledger: how many confirmed entries and bytes it has, and when it was closed (0 = in use)."""
+
+    __slots__ = ("closed_ms", "entries", "ledger_id", "rest", "size_bytes")
+
+    def __init__(self, ledger_id: int, entries: int = 0, size_bytes: int = 0, closed_ms: int = 0) -> None:
+        self.ledger_id: int = ledger_id
+        self.entries: int = entries
+        self.size_bytes: int = size_bytes
+        self.closed_ms: int = closed_ms
+        self.rest: ManagedLedgerInfo.LedgerInfo | None = None
+        """What of the stored record we do not use (tiered storage, properties) and write back unchanged."""
+
+
+class LedgerList:
+    """Ascending ledgers; positions are compared and counted over them."""
+
+    __slots__ = ("_by_id", "ids")
+
+    def __init__(self, records: list[LedgerRecord]) -> None:
+        self.ids: list[int] = [record.ledger_id for record in records]
+        self._by_id: dict[int, LedgerRecord] = {record.ledger_id: record for record in records}
+        assert self.ids == sorted(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def records(self) -> list[LedgerRecord]:
+        """All records, oldest first."""
+        by_id = self._by_id
+        return [by_id[ledger_id] for ledger_id in self.ids]
+
+    def get(self, ledger_id: int) -> LedgerRecord | None:
+        """The record, or None when the ledger is not (or no more) of this list."""
+        return self._by_id.get(ledger_id)
+
+    def last(self) -> LedgerRecord:
+        """The ledger in use, or the last one there was."""
+        return self._by_id[self.ids[-1]]
+
+    def add(self, record: LedgerRecord) -> None:
+        """Append the next ledger; its id must be greater than all others'."""
+        assert not self.ids or record.ledger_id > self.ids[-1]
+        self.ids.append(record.ledger_id)
+        self._by_id[record.ledger_id] = record
+
+    def remove(self, ledger_id: int) -> None:
+        """Take one ledger out."""
+        self.ids.remove(ledger_id)
+        del self._by_id[ledger_id]
+
+    def contains(self, position: Position) -> bool:
+        """Whether there is a confirmed entry at the position."""
+        record = self._by_id.get(position[0])
+        return record is not None and 0 <= position[1] < record.entries
+
+    def first_position(self) -> Position:
+        """The first entry there is; when there is none, where the next one will be."""
+        return self.valid_from((self.ids[0], 0)) if self.ids else (NO_ENTRY, 0)
+
+    def last_position(self) -> Position:
+        """The last confirmed entry; (current ledger, -1) when there is none."""
+        for ledger_id in reversed(self.ids):
+            entries = self._by_id[ledger_id].entries
+            if entries:
+                return (ledger_id, entries - 1)
+        return (self.ids[-1] if self.ids else NO_ENTRY, NO_ENTRY)
+
+    def valid_from(self, position: Position) -> Position:
+        """The first entry at or after the position; when there is none, where the next one will be."""
+        ledger_id, entry_id = position
+        record = self._by_id.get(ledger_id)
+        if record is not None:
+            if entry_id < record.entries:
+                return (ledger_id, entry_id) if entry_id >= 0 else (ledger_id, 0)
+            if ledger_id == self.ids[-1]:
+                return (ledger_id, record.entries)
+            index = bisect_left(self.ids, ledger_id) + 1
+        else:
+            index = bisect_left(self.ids, ledger_id)
+        for later_id in self.ids[index:]:
+            if self._by_id[later_id].entries:
+                return (later_id, 0)
+        last_id = self.ids[-1]
+        return (last_id, self._by_id[last_id].entries)
+
+    def next_position(self, position: Position) -> Position:
+        """The first entry after the position; when there is none, where the next one will be."""
+        return self.valid_from((position[0], position[1] + 1))
+
+    def previous_position(self, position: Position) -> Position:
+        """The last entry before the position; (first ledger, -1) when there is none."""
+        ledger_id, entry_id = position
+        record = self._by_id.get(ledger_id)
+        if record is not None and entry_id > 0 and record.entries:
+            return (ledger_id, min(entry_id, record.entries) - 1)
+        for earlier_id in reversed(self.ids[: bisect_left(self.ids, ledger_id)]):
+            entries = self._by_id[earlier_id].entries
+            if entries:
+                return (earlier_id, entries - 1)
+        return (self.ids[0], NO_ENTRY)
+
+    def normalised_mark(self, position: Position) -> Position:
+        """A mark-delete position that may be of a ledger now gone, or beyond the end, moved to one that we have.
+
+        The same entries stay consumed: (next ledger, -1) stands for a ledger that is no more."""
+        ledger_id, entry_id = position
+        record = self._by_id.get(ledger_id)
+        if record is not None:
+            return (ledger_id, max(NO_ENTRY, min(entry_id, record.entries - 1)))
+        index = bisect_left(self.ids, ledger_id)
+        return (self.ids[index], NO_ENTRY) if index < len(self.ids) else self.last_position()
+
+    def entries_between(self, after: Position, up_to: Position) -> int:
+        """How many entries lie in (after, up_to]; 0 when there are none or the order is wrong."""
+        if after[0] == up_to[0]:
+            record = self._by_id.get(after[0])
+            if record is None:
+                return 0
+            return max(0, min(up_to[1], record.entries - 1) - max(after[1], NO_ENTRY))
+        if after >= up_to:
+            return 0
+        count = 0
+        for ledger_id in self.ids[bisect_left(self.ids, after[0]) :]:
+            entries = self._by_id[ledger_id].entries
+            if ledger_id > up_to[0]:
+                break
+            if ledger_id == after[0]:
+                count += max(0, entries - 1 - max(after[1], NO_ENTRY))
+            elif ledger_id == up_to[0]:
+                count += min(entries, up_to[1] + 1)
+            else:
+                count += entries
+        return count
+
+    def size_bytes_after(self, position: Position) -> int:
+        """Bytes of the entries after the position; inside of a ledger by the share of its entries."""
+        size = 0
+        for ledger_id in self.ids[bisect_left(self.ids, position[0]) :]:
+            record = self._by_id[ledger_id]
+            if ledger_id != position[0]:
+                size += record.size_bytes
+            elif record.entries:
+                left = max(0, record.entries - 1 - max(position[1], NO_ENTRY))
+                size += record.size_bytes * left // record.entries
+        return size
+
+    def number_of_entries(self) -> int:
+        """Confirmed entries over all ledgers."""
+        return sum(record.entries for record in self._by_id.values())
+
+    def total_size_bytes(self) -> int:
+        """Confirmed payload bytes over all ledgers."""
+        return sum(record.size_bytes for record in self._by_id.values())
+
+    def entry_at(self, index: int) -> Position:
+        """The position of the index-th entry, from 0."""
+        assert index >= 0
+        for ledger_id in self.ids:
+            entries = self._by_id[ledger_id].entries
+            if index < entries:
+                return (ledger_id, index)
+            index -= entries
+        raise IndexError("beyond the last entry")
