@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+from typing import Final
 
 from magnetar.core.clock import Clock
 from magnetar.metadata.listeners import Listeners
@@ -17,6 +19,8 @@ from magnetar.metadata.store import (
     StoreUnavailable,
 )
 from magnetar.metadata.tree import NodeTable, Outcome, TreeRules
+
+_logger: Final = logging.getLogger(__name__)
 
 
 class LocalTree:
@@ -155,6 +159,9 @@ class LocalStore:
         self._session_events.clear()
         try:
             await self._commit(self._tree.rules.end_session(self._session))
+        except StoreUnavailable as error:
+            # Whoever wrote was told already, and what is left of the session vanishes when the tree is opened again.
+            _logger.warning("a session's ephemeral nodes were not removed: %s", error)
         finally:
             await self._tree.leave(self)
 

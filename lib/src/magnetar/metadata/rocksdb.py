@@ -1,0 +1,288 @@
+"""The metadata store of a cluster that lives in one process and survives it: a tree in RocksDB.
+
+Each operation is one atomic write to RocksDB on the loop (some microseconds, into memory and the log), then one sync
+of the log for all operations of the same moment, in a thread. An operation is answered, told to listeners and shown to
+readers only when it is synced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from magnetar.core.clock import Clock, SystemClock
+from magnetar.core.errors import Misuse
+from magnetar.metadata.local import LocalStore, LocalTree
+from magnetar.metadata.paths import ROOT
+from magnetar.metadata.store import Notification, StoreUnavailable
+from magnetar.metadata.tree import NO_OWNER, Outcome, Record
+from rocksdict import BlockBasedOptions, Cache, Options, Rdict, WriteBatch
+
+_SYSTEM_CLOCK: Final = SystemClock()
+
+_NODE: Final = b"n"
+"""Then the parent's path, a zero byte (no path has one) and the name: the children of a node lie side by side."""
+_EPHEMERAL: Final = b"e"
+"""Then the path of an ephemeral node: what has to vanish when its session does."""
+_SEQUENCE: Final = b"s"
+"""Then the path of a parent: the number of its next sequential child."""
+
+_HEADER: Final = struct.Struct(">qqqq")
+"""Of a node: version, created_ms, modified_ms, owner. The value follows."""
+_NUMBER: Final = struct.Struct(">q")
+
+_WRITE_BUFFER_BYTES: Final = 4 << 20
+"""Metadata of a whole small cluster fits; RocksDB keeps two of these."""
+_BLOCK_CACHE_BYTES: Final = 4 << 20
+_OPEN_FILES_MAX: Final = 64
+_LOG_BYTES_MAX: Final = 16 << 20
+"""Bounds how long opening takes after a crash: this much log is read again."""
+
+
+class StoreInUse(Misuse):
+    """Another process (or another tree of this one) has the directory open."""
+
+
+class RocksdbTable:
+    """Records in RocksDB. Opening and every call block, for microseconds unless RocksDB has to read from the disk."""
+
+    def __init__(self, directory: Path) -> None:
+        self._database = Rdict(str(directory), _options())
+
+    def load(self, path: str) -> Record | None:
+        """The record at a path."""
+        stored: bytes | None = self._database.get(_node_key(path))
+        if stored is None:
+            return None
+        version, created_ms, modified_ms, owner = _HEADER.unpack_from(stored)
+        return Record(stored[_HEADER.size :], version, created_ms, modified_ms, owner)
+
+    def child_names(self, path: str) -> list[str]:
+        """Names of the direct children, sorted by code point, as UTF-8 sorts."""
+        return list(self._names(_children_prefix(path)))
+
+    def has_children(self, path: str) -> bool:
+        """Whether a node stands directly below."""
+        return next(self._names(_children_prefix(path)), None) is not None
+
+    def sequence(self, path: str) -> int:
+        """The number that the next sequential child gets."""
+        stored: bytes | None = self._database.get(_SEQUENCE + path.encode())
+        return 0 if stored is None else int(_NUMBER.unpack(stored)[0])
+
+    def owned_by(self, owner: int) -> list[str]:
+        """Paths of a session's ephemeral nodes."""
+        return [path for path, record in self.ephemeral() if record.owner == owner]
+
+    def ephemeral(self) -> list[tuple[str, Record]]:
+        """Every ephemeral node."""
+        found = [(path, self.load(path)) for path in self._names(_EPHEMERAL)]
+        return [(path, record) for path, record in found if record is not None]
+
+    def apply(self, outcome: Outcome) -> None:
+        """Make an outcome so, as one atomic write that `sync` makes durable. `StoreUnavailable` if RocksDB refuses."""
+        batch = WriteBatch(raw_mode=True)
+        for path, record in outcome.saves:
+            header = _HEADER.pack(record.version, record.created_ms, record.modified_ms, record.owner)
+            batch.put(_node_key(path), header + record.value)
+            if record.owner != NO_OWNER:
+                batch.put(_EPHEMERAL + path.encode(), b"")
+        for path, record in outcome.removals:
+            batch.delete(_node_key(path))
+            batch.delete(_SEQUENCE + path.encode())
+            if record.owner != NO_OWNER:
+                batch.delete(_EPHEMERAL + path.encode())
+        if outcome.next_sequence is not None:
+            parent, number = outcome.next_sequence
+            batch.put(_SEQUENCE + parent.encode(), _NUMBER.pack(number))
+        try:
+            self._database.write(batch)
+        except Exception as error:  # rocksdict raises nothing more exact.
+            raise StoreUnavailable(f"RocksDB refused a write of metadata: {error}") from error
+
+    def sync(self) -> None:
+        """Make all that was applied durable; blocks for as long as the disk takes, without the interpreter lock."""
+        self._database.flush_wal(True)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._database.close()
+
+    def _names(self, prefix: bytes) -> Iterator[str]:
+        for key in self._database.keys(from_key=prefix):
+            assert isinstance(key, bytes)  # As always in raw mode.
+            if not key.startswith(prefix):
+                return
+            yield key[len(prefix) :].decode()
+
+
+class _SyncGroup:
+    """Operations that one sync makes durable."""
+
+    def __init__(self, done: asyncio.Future[None]) -> None:
+        self.done = done
+        self.notifications: list[Notification] = []
+        self.paths: set[str] = set()
+
+
+class RocksdbTree(LocalTree):
+    """A tree in a directory, which must be no other process's. Opening blocks for some ten milliseconds.
+
+    Raises `StoreInUse` if it is another's, `StoreUnavailable` if it cannot be opened. Ephemeral nodes of the process
+    that had it before are gone."""
+
+    def __init__(self, directory: Path, clock: Clock = _SYSTEM_CLOCK) -> None:
+        self._lock = _lock_directory(directory)
+        try:
+            self._rocksdb_table = _open_table(directory)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        super().__init__(self._rocksdb_table, clock)
+        self._rocksdb_table.apply(Outcome(removals=self._rocksdb_table.ephemeral()))
+        self._syncer = ThreadPoolExecutor(1, thread_name_prefix="metadata-sync")
+        self._gathering: _SyncGroup | None = None
+        self._syncing: _SyncGroup | None = None
+        self._failure: str | None = None
+
+    def commit(self, outcome: Outcome) -> asyncio.Future[None] | None:
+        """Apply, and sync together with whatever else comes until the disk is free."""
+        if self._failure is not None:
+            raise StoreUnavailable(self._failure)
+        self._rocksdb_table.apply(outcome)
+        if not outcome.notifications:
+            return None
+        group = self._gathering
+        if group is None:
+            loop = asyncio.get_running_loop()
+            group = self._gathering = _SyncGroup(loop.create_future())
+            if self._syncing is None:
+                loop.call_soon(self._start_sync)
+        group.notifications.extend(outcome.notifications)
+        group.paths.update(notification.path for notification in outcome.notifications)
+        return group.done
+
+    def unsettled(self, path: str) -> asyncio.Future[None] | None:
+        """A change of this node or its children that is not synced yet must not be shown: a crash could undo it."""
+        if self._failure is not None:
+            raise StoreUnavailable(self._failure)
+        for group in (self._gathering, self._syncing):
+            if group is not None and path in group.paths:
+                return group.done
+        return None
+
+    async def close(self) -> None:
+        """Finish what is under way and give the directory free."""
+        for group in (self._syncing, self._gathering):
+            if group is not None:
+                with contextlib.suppress(StoreUnavailable):  # Those who wait for the group are told.
+                    await asyncio.shield(group.done)
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._syncer, self._rocksdb_table.close)
+        finally:
+            self._syncer.shutdown()
+            os.close(self._lock)
+
+    def _start_sync(self) -> None:
+        group, self._gathering = self._gathering, None
+        self._syncing = group
+        synced = asyncio.get_running_loop().run_in_executor(self._syncer, self._rocksdb_table.sync)
+        synced.add_done_callback(self._finish_sync)
+
+    def _finish_sync(self, synced: asyncio.Future[None]) -> None:
+        group, self._syncing = self._syncing, None
+        assert group is not None
+        error = synced.exception()
+        if error is None:
+            self.tell(group.notifications)
+            group.done.set_result(None)
+        else:
+            # What the disk holds is unknown from here on, so this tree answers nothing more.
+            self._failure = f"metadata could not be synced to the disk: {error}"
+            group.done.set_exception(StoreUnavailable(self._failure))
+            group.done.exception()  # Nobody may be waiting; the failure is raised to all who come.
+        if self._gathering is not None:
+            self._start_sync()
+
+
+class RocksdbMetadataStore(LocalStore):
+    """One session on a tree in a directory; see `RocksdbTree` for what opening does and raises."""
+
+    def __init__(self, directory: str | Path | RocksdbTree, clock: Clock = _SYSTEM_CLOCK) -> None:
+        tree = directory if isinstance(directory, RocksdbTree) else RocksdbTree(Path(directory), clock)
+        self._rocksdb_tree = tree
+        super().__init__(tree)
+
+    def another_session(self) -> RocksdbMetadataStore:
+        """A new session on the same open tree, with ephemeral nodes of its own."""
+        return RocksdbMetadataStore(self._rocksdb_tree)
+
+
+def _node_key(path: str) -> bytes:
+    if path == ROOT:
+        return _NODE + b"\x00"
+    parent, _, name = path.rpartition("/")
+    return b"%b%b\x00%b" % (_NODE, (parent or ROOT).encode(), name.encode())
+
+
+def _children_prefix(path: str) -> bytes:
+    return b"%b%b\x00" % (_NODE, path.encode())
+
+
+def _options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(2)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(_OPEN_FILES_MAX)
+    options.set_max_total_wal_size(_LOG_BYTES_MAX)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(1 << 20)
+    options.set_stats_dump_period_sec(0)
+    blocks = BlockBasedOptions()
+    blocks.set_block_cache(Cache(_BLOCK_CACHE_BYTES))
+    blocks.set_bloom_filter(10, False)
+    options.set_block_based_table_factory(blocks)
+    return options
+
+
+def _lock_directory(directory: Path) -> int:
+    """Returns the open lock file, which holds our process id; the lock goes with the process, however it ends."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / "owner.pid", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StoreUnavailable(f"cannot use the metadata directory {directory}: {error}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        raise _in_use(directory, f"process {owner}") from error
+    os.truncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+def _open_table(directory: Path) -> RocksdbTable:
+    try:
+        return RocksdbTable(directory / "rocksdb")
+    except Exception as error:  # rocksdict raises nothing more exact.
+        if "lock" in str(error).lower():
+            raise _in_use(directory, "another program") from error
+        raise StoreUnavailable(f"cannot open the metadata in {directory}: {error}") from error
+
+
+def _in_use(directory: Path, owner: str) -> StoreInUse:
+    return StoreInUse(
+        f"the metadata directory {directory} is in use by {owner}; stop that one, give this one a directory of its "
+        "own, or keep the metadata in ZooKeeper (zk:host:2181) if several processes are to share it"
+    )

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from magnetar.core.errors import Misuse
+from magnetar.metadata.contract import MetadataStoreContract, value_of
+from magnetar.metadata.rocksdb import RocksdbMetadataStore, StoreInUse
+from magnetar.metadata.store import MetadataStore, StoreUnavailable
+
+WRITER = """
+import asyncio, sys
+from magnetar.metadata.rocksdb import RocksdbMetadataStore
+
+async def main():
+    store = RocksdbMetadataStore(sys.argv[1])
+    await store.put("/kept", b"1")
+    await store.put("/kept", b"2")
+    await store.put("/dir/ephemeral", b"", ephemeral=True)
+    await store.put("/dir/n-", b"", ephemeral=True, sequential=True)
+    print("ready", flush=True)
+    number = 0
+    while True:
+        await asyncio.gather(*(store.put(f"/stream/{number + i:08d}", b"x") for i in range(7)))
+        number += 7
+        print(number, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[RocksdbMetadataStore]:
+    opened = RocksdbMetadataStore(tmp_path / "metadata")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def other_session(store: RocksdbMetadataStore) -> AsyncIterator[MetadataStore]:
+    opened = store.another_session()
+    yield opened
+    await opened.close()
+
+
+class TestRocksdbContract(MetadataStoreContract):
+    pass
+
+
+async def test_all_but_ephemeral_nodes_outlive_the_process_object(tmp_path: Path) -> None:
+    store = RocksdbMetadataStore(tmp_path)
+    stat = await store.put("/a/b", b"value")
+    stat = await store.put("/a/b", b"changed")
+    first = await store.put("/a/n-", b"", sequential=True)
+    await store.delete(first.path)
+    await store.put("/a/e", b"", ephemeral=True)
+    await store.close()
+
+    store = RocksdbMetadataStore(tmp_path)
+    node = await store.get("/a/b")
+    assert node is not None
+    assert (node.value, node.stat) == (b"changed", stat)
+    assert await store.children("/a") == ["b"]
+    assert (await store.put("/a/n-", b"", sequential=True)).path > first.path
+    await store.close()
+
+
+async def test_a_removed_parent_forgets_its_sequence(store: RocksdbMetadataStore) -> None:
+    first = await store.put("/a/n-", b"", sequential=True)
+    await store.delete_recursively("/a")
+    assert (await store.put("/a/n-", b"", sequential=True)).path == first.path
+
+
+@pytest.mark.slow
+async def test_a_killed_process_loses_nothing_that_it_was_told_is_written(tmp_path: Path) -> None:
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
+    assert writer.stdout is not None
+    with writer.stdout as told:
+        assert told.readline() == b"ready\n"
+        last_told = max(int(told.readline()) for _ in range(20))
+        with pytest.raises(StoreInUse, match=rf"{tmp_path}.*process {writer.pid}; stop that one"):
+            RocksdbMetadataStore(tmp_path)
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait()
+        last_told = max([last_told, *map(int, told.read().split())])
+
+    store = RocksdbMetadataStore(tmp_path)
+    node = await store.get("/kept")
+    assert node is not None
+    assert (node.value, node.stat.version) == (b"2", 1)
+    assert await store.children("/dir") == []
+    assert (await store.put("/dir/n-", b"", sequential=True)).path == "/dir/n-0000000001"
+    names = await store.children("/stream")
+    assert names[:last_told] == [f"{number:08d}" for number in range(last_told)]
+    await store.close()
+
+
+async def test_a_directory_has_one_tree_at_a_time(store: RocksdbMetadataStore, tmp_path: Path) -> None:
+    assert issubclass(StoreInUse, Misuse)
+    with pytest.raises(StoreInUse, match=f"process {os.getpid()}"):
+        RocksdbMetadataStore(tmp_path / "metadata")
+    await store.close()
+    again = RocksdbMetadataStore(tmp_path / "metadata")
+    await again.close()
+
+
+async def test_the_tree_stays_open_until_its_last_session_ends(store: RocksdbMetadataStore) -> None:
+    other = store.another_session()
+    await other.put("/e", b"", ephemeral=True)
+    await store.close()
+    await other.put("/a", b"1")
+    assert await value_of(other, "/a") == b"1"
+    await other.close()
+
+
+async def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreUnavailable, match="file/below"):
+        RocksdbMetadataStore(tmp_path / "file" / "below")
+
+
+async def test_writes_of_one_moment_share_a_sync(store: RocksdbMetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = store._rocksdb_tree._rocksdb_table
+    sync, syncs = table.sync, 0
+
+    def counted() -> None:
+        nonlocal syncs
+        syncs += 1
+        sync()
+
+    monkeypatch.setattr(table, "sync", counted)
+    await asyncio.gather(*(store.put(f"/many/{i}", b"") for i in range(1000)))
+    assert syncs == 1
+
+
+async def test_a_failed_sync_fails_the_write_and_all_that_come_after(
+    store: RocksdbMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(store._rocksdb_tree._rocksdb_table, "sync", fail)
+    writes = [asyncio.ensure_future(store.put("/a", b"")), asyncio.ensure_future(store.exists("/a"))]
+    for result in await asyncio.gather(*writes, return_exceptions=True):
+        assert isinstance(result, StoreUnavailable)
+    with pytest.raises(StoreUnavailable, match="no space left"):
+        await store.put("/b", b"")
+    with pytest.raises(StoreUnavailable):
+        await store.get("/b")
+
+
+async def test_a_reader_never_sees_what_is_not_synced(store: RocksdbMetadataStore) -> None:
+    order: list[str] = []
+
+    async def write() -> None:
+        await store.put("/a", b"1")
+        order.append("written")
+
+    async def read() -> None:
+        assert await value_of(store, "/a") == b"1"
+        order.append("read")
+
+    await asyncio.gather(write(), read())
+    assert order == ["written", "read"]
+
+
+@pytest.mark.slow
+async def test_opening_an_empty_directory_is_quick(tmp_path: Path) -> None:
+    took = []
+    for number in range(3):
+        started = time.perf_counter()
+        store = RocksdbMetadataStore(tmp_path / str(number))
+        took.append(time.perf_counter() - started)
+        await store.close()
+    assert min(took) < 0.050
