@@ -1,0 +1,141 @@
+"""A producer as the broker sees it: what one client connection may publish to one topic, and what it is owed."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from magnetar.core.errors import MagnetarError
+from magnetar.wire.pulsar import messages
+from magnetar.wire.pulsar.command import encode_send_receipts
+from magnetar.wire.pulsar.errors import ServerError
+
+
+class ProducerConnection(Protocol):
+    """What a producer needs from the session that it came in on."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the client."""
+        ...
+
+    def publish_finished(self, size_bytes: int) -> None:
+        """These bytes are no longer held for this connection."""
+        ...
+
+
+class PublishBatch:
+    """The messages of one producer that came in one read: they are stored by one append and answered by one write."""
+
+    __slots__ = (
+        "highest_sequence_ids",
+        "message_count",
+        "payloads",
+        "producer",
+        "sequence_ids",
+        "size_bytes",
+    )
+
+    def __init__(self, producer: Producer) -> None:
+        self.producer = producer
+        self.payloads: list[bytes] = []
+        self.sequence_ids: list[int] = []
+        self.highest_sequence_ids: list[int] = []
+        self.message_count = 0
+        self.size_bytes = 0
+
+    def add(self, payload: bytes, sequence_id: int, highest_sequence_id: int, message_count: int) -> None:
+        """One SEND: `payload` is its headersAndPayload, stored as it is."""
+        self.payloads.append(payload)
+        self.sequence_ids.append(sequence_id)
+        self.highest_sequence_ids.append(highest_sequence_id)
+        self.message_count += message_count
+        self.size_bytes += len(payload)
+
+
+class ProducerIdentity:
+    """What the client said in PRODUCER."""
+
+    __slots__ = (
+        "access_mode",
+        "address",
+        "client_version",
+        "encrypted",
+        "epoch",
+        "metadata",
+        "name",
+        "producer_id",
+        "schema_version",
+        "topic_epoch",
+        "user_provided_name",
+    )
+
+    def __init__(self, producer_id: int, name: str) -> None:
+        self.producer_id = producer_id
+        self.name = name
+        self.epoch = 0
+        self.user_provided_name = True
+        self.access_mode = 0
+        self.topic_epoch: int | None = None
+        self.encrypted = False
+        self.metadata: dict[str, str] = {}
+        self.schema_version: bytes = b""
+        self.address = ""
+        self.client_version = ""
+
+
+class Producer:
+    """One producer of one topic. The topic owns it; the session feeds it."""
+
+    def __init__(self, identity: ProducerIdentity, connection: ProducerConnection, connected_since_ms: int) -> None:
+        self.identity = identity
+        self.name = identity.name
+        self.producer_id = identity.producer_id
+        self.connection = connection
+        self.connected_since_ms = connected_since_ms
+        self.closed = False
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.chunked_messages_in = 0
+        self.message_rate_in = 0.0
+        self.byte_rate_in = 0.0
+        self._messages_in_at_update = 0
+        self._bytes_in_at_update = 0
+
+    def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
+        """The batch is durable: send its receipts, in order, in one write."""
+        self.messages_in += batch.message_count
+        self.bytes_in += batch.size_bytes
+        self.connection.publish_finished(batch.size_bytes)
+        if not self.closed:
+            self.connection.write(
+                encode_send_receipts(
+                    self.producer_id, ledger_id, first_entry_id, batch.sequence_ids, batch.highest_sequence_ids
+                )
+            )
+
+    def refused(self, batch: PublishBatch, code: ServerError, message: str) -> None:
+        """The batch is not stored: say so for each of its messages."""
+        self.connection.publish_finished(batch.size_bytes)
+        if self.closed:
+            return
+        for sequence_id, highest in zip(batch.sequence_ids, batch.highest_sequence_ids, strict=True):
+            self.connection.write(
+                messages.send_error(self.producer_id, max(sequence_id, highest), code, message)
+            )
+
+    def dropped(self, batch: PublishBatch, error: MagnetarError) -> None:
+        """The batch is not stored and the client is about to reconnect and send it again: say nothing."""
+        del error
+        self.connection.publish_finished(batch.size_bytes)
+
+    def disconnect(self) -> None:
+        """Tell the client to look the topic up again."""
+        if not self.closed:
+            self.closed = True
+            self.connection.write(messages.close_producer(self.producer_id))
+
+    def update_rates(self, seconds: float) -> None:
+        """Turn counters into rates over the time since the last call."""
+        self.message_rate_in = (self.messages_in - self._messages_in_at_update) / seconds
+        self.byte_rate_in = (self.bytes_in - self._bytes_in_at_update) / seconds
+        self._messages_in_at_update = self.messages_in
+        self._bytes_in_at_update = self.bytes_in

@@ -1,0 +1,218 @@
+"""Clusters, tenants, namespaces and partitioned topics as documents in the metadata store.
+
+Paths and JSON are Apache Pulsar's (`pulsar-broker-common/.../resources/*`), so that its brokers and tools read and
+write the same nodes. Documents are kept as plain dictionaries: fields that this broker does not know survive a
+change made by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from magnetar.core.topic_name import NamespaceName, TopicName, equal_bundle_boundaries, java_url_decode, java_url_encode
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, NodeNotFound, VersionConflict
+
+Document: TypeAlias = dict[str, Any]
+
+UPDATE_ATTEMPTS_MAX: Final = 10
+"""Compare-and-set rounds before giving up; each lost round means that another writer got through."""
+
+_encode = msgspec.json.Encoder().encode
+_decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
+
+
+class Documents:
+    """JSON documents at paths, changed by compare-and-set."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def get(self, path: str) -> Any | None:
+        """The document, or None. An empty node counts as an empty document."""
+        node = await self._store.get(path)
+        if node is None:
+            return None
+        return _decode(node.value) if node.value else {}
+
+    async def create(self, path: str, document: object) -> None:
+        """Raises `VersionConflict` when there is one already."""
+        await self._store.put(path, _encode(document), MUST_NOT_EXIST)
+
+    async def put(self, path: str, document: object) -> None:
+        """Create or replace."""
+        await self._store.put(path, _encode(document))
+
+    async def update(self, path: str, change: Callable[[Document], Document]) -> Document:
+        """Apply a change to what is there; tries again when another writer was faster. `NodeNotFound`."""
+        for _ in range(UPDATE_ATTEMPTS_MAX):
+            node = await self._store.get(path)
+            if node is None:
+                raise NodeNotFound(path)
+            document = change(_decode(node.value) if node.value else {})
+            try:
+                await self._store.put(path, _encode(document), node.stat.version)
+            except VersionConflict:
+                continue
+            return document
+        raise VersionConflict(f"{path} kept changing under {UPDATE_ATTEMPTS_MAX} attempts to update it")
+
+    async def delete(self, path: str) -> None:
+        """Remove one document. `NodeNotFound`."""
+        await self._store.delete(path)
+
+    async def children(self, path: str) -> list[str]:
+        """Names of the documents below."""
+        return await self._store.children(path)
+
+    async def exists(self, path: str) -> bool:
+        """Whether there is one."""
+        return await self._store.exists(path)
+
+
+class Resources:
+    """The configuration part of the metadata tree, by the names of its things."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.documents = Documents(store)
+        self._store = store
+
+    @staticmethod
+    def cluster_path(cluster: str) -> str:
+        """Where a cluster's data is."""
+        return f"/admin/clusters/{cluster}"
+
+    @staticmethod
+    def tenant_path(tenant: str) -> str:
+        """Where a tenant's data is; its namespaces stand below."""
+        return f"/admin/policies/{tenant}"
+
+    @staticmethod
+    def namespace_path(namespace: NamespaceName) -> str:
+        """Where a namespace's policies are."""
+        return f"/admin/policies/{namespace}"
+
+    @staticmethod
+    def local_policies_path(namespace: NamespaceName) -> str:
+        """Where the bundles in force are."""
+        return f"/admin/local-policies/{namespace}"
+
+    @staticmethod
+    def partitioned_topics_path(namespace: NamespaceName, domain: str) -> str:
+        """Parent of a namespace's partitioned topics."""
+        return f"/admin/partitioned-topics/{namespace}/{domain}"
+
+    @staticmethod
+    def managed_ledgers_path(namespace: NamespaceName) -> str:
+        """Parent of a namespace's persistent topics that exist."""
+        return f"/managed-ledgers/{namespace}/persistent"
+
+    def partitioned_topic_path(self, topic: TopicName) -> str:
+        """Where one partitioned topic's data is."""
+        parent = self.partitioned_topics_path(topic.namespace_name, topic.domain)
+        return f"{parent}/{java_url_encode(topic.local_name)}"
+
+    async def clusters(self) -> list[str]:
+        """Names of the clusters."""
+        return await self.documents.children("/admin/clusters")
+
+    async def tenants(self) -> list[str]:
+        """Names of the tenants."""
+        return await self.documents.children("/admin/policies")
+
+    async def namespaces(self, tenant: str) -> list[str]:
+        """`tenant/namespace` of each namespace of a tenant."""
+        return [f"{tenant}/{name}" for name in await self.documents.children(self.tenant_path(tenant))]
+
+    async def policies(self, namespace: NamespaceName) -> Document | None:
+        """A namespace's policies, or None when it does not exist."""
+        document: Document | None = await self.documents.get(self.namespace_path(namespace))
+        return document
+
+    async def bundle_boundaries(self, namespace: NamespaceName) -> list[str]:
+        """The boundaries in force; copied from the policies on first use, as Apache does."""
+        local = await self.documents.get(self.local_policies_path(namespace))
+        if local is None:
+            policies = await self.policies(namespace)
+            bundles = (policies or {}).get("bundles") or bundles_document(4)
+            try:
+                await self.documents.create(self.local_policies_path(namespace), {"bundles": bundles})
+            except VersionConflict:
+                return await self.bundle_boundaries(namespace)
+            local = {"bundles": bundles}
+        boundaries: list[str] = local["bundles"]["boundaries"]
+        return boundaries
+
+    async def partitions(self, topic: TopicName) -> int | None:
+        """How many partitions a partitioned topic has; None when it is not one."""
+        document = await self.documents.get(self.partitioned_topic_path(topic))
+        return None if document is None or document.get("deleted") else int(document["partitions"])
+
+    async def partitioned_topics(self, namespace: NamespaceName, domain: str) -> list[str]:
+        """Full names of a namespace's partitioned topics."""
+        names = await self.documents.children(self.partitioned_topics_path(namespace, domain))
+        return [f"{domain}://{namespace}/{java_url_decode(name)}" for name in names]
+
+    async def persistent_topics(self, namespace: NamespaceName) -> list[str]:
+        """Full names of the persistent topics that exist, partitions one by one."""
+        names = await self._store.children(self.managed_ledgers_path(namespace))
+        return [f"persistent://{namespace}/{java_url_decode(name)}" for name in names]
+
+
+def bundles_document(count: int) -> Document:
+    """The `bundles` part of policies: `count` equal ranges of the hash space."""
+    return {"boundaries": equal_bundle_boundaries(count), "numBundles": count}
+
+
+def new_policies(cluster: str, bundle_count: int) -> Document:
+    """Policies of a namespace made with nothing said, with the fields that Apache's own defaults have."""
+    return {
+        "auth_policies": {
+            "namespace_auth": {},
+            "destination_auth": {},
+            "subscription_auth_roles": {},
+        },
+        "replication_clusters": [cluster],
+        "allowed_clusters": [],
+        "bundles": bundles_document(bundle_count),
+        "backlog_quota_map": {},
+        "clusterDispatchRate": {},
+        "topicDispatchRate": {},
+        "subscriptionDispatchRate": {},
+        "replicatorDispatchRate": {},
+        "clusterSubscribeRate": {},
+        "publishMaxMessageRate": {},
+        "latency_stats_sample_rate": {},
+        "deleted": False,
+        "encryption_required": False,
+        "subscription_auth_mode": "None",
+        "offload_threshold": -1,
+        "offload_threshold_in_seconds": -1,
+        "schema_compatibility_strategy": "UNDEFINED",
+        "is_allow_auto_update_schema": None,
+        "schema_validation_enforced": False,
+        "subscription_types_enabled": [],
+        "properties": {},
+        "migrated": False,
+    }
+
+
+async def initialize_cluster_metadata(resources: Resources, cluster: str, service_url: str, web_service_url: str) -> None:
+    """What a new cluster's store must hold before a broker starts; running it again changes nothing but the URLs.
+
+    Apache: `PulsarClusterMetadataSetup` (tenants public and pulsar, their first namespaces)."""
+    documents = resources.documents
+    await documents.put(
+        Resources.cluster_path(cluster), {"serviceUrl": web_service_url, "brokerServiceUrl": service_url}
+    )
+    for tenant, namespace in (("public", "default"), ("pulsar", "system")):
+        path = Resources.tenant_path(tenant)
+        if not await documents.exists(path):
+            await documents.create(path, {"adminRoles": [], "allowedClusters": [cluster]})
+        name = NamespaceName(tenant, namespace)
+        if not await documents.exists(Resources.namespace_path(name)):
+            await documents.create(Resources.namespace_path(name), new_policies(cluster, 16))
+    if not await documents.exists("/bookies"):
+        await documents.put("/bookies", {})

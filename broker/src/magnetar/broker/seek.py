@@ -1,0 +1,43 @@
+"""What positions clients mean: where a reader starts, where a seek goes, what the last message is."""
+
+from __future__ import annotations
+
+from magnetar.broker.topic import PersistentTopic
+from magnetar.core.ids import EARLIEST, LATEST, NO_ENTRY, Position, signed64
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageIdData
+
+
+def reader_start(topic: PersistentTopic, wanted: Position, *, earliest: bool) -> Position:
+    """Where a non-durable cursor begins for a start message id.
+
+    Reading begins with the named entry itself; the client drops what precedes its wish (Pulsar
+    `PersistentTopic.getNonDurableSubscription`). -1:-1 is the earliest; past the end counts as not given."""
+    ledger_id, entry_id = wanted
+    if ledger_id < 0 or entry_id < 0:
+        return EARLIEST
+    if wanted > topic.ledger.last_confirmed:
+        return EARLIEST if earliest and wanted != LATEST else LATEST
+    return wanted
+
+
+def position_of_seek(topic: PersistentTopic, message_id: MessageIdData) -> tuple[Position, list[int] | None]:
+    """The entry that reading goes on with, and what of its batch is still to be delivered (None: all of it)."""
+    position = (signed64(message_id.ledgerId), signed64(message_id.entryId))
+    if position[0] < 0 or position[1] < 0:
+        return EARLIEST, None
+    if position > topic.ledger.last_confirmed:
+        return LATEST, None
+    return position, list(message_id.ack_set) or None
+
+
+async def last_message_id(topic: PersistentTopic) -> tuple[Position, int]:
+    """The last message that a consumer can be given and its index in its batch (-1: not a batch).
+
+    An empty topic answers -1:-1. Markers are the broker's own and are stepped over."""
+    position = topic.ledger.last_confirmed
+    while position[1] != NO_ENTRY and position >= topic.ledger.first_position:
+        metadata = (await topic.ledger.read_entry(position)).metadata()
+        if metadata.marker_type < 0:
+            return position, metadata.num_messages - 1 if metadata.is_batch else -1
+        position = topic.ledger.previous_position(position)
+    return EARLIEST, -1

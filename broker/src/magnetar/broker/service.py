@@ -1,0 +1,287 @@
+"""The topics of this broker: loaded on demand, kept while in use, unloaded and deleted on request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final, TypeAlias
+
+from magnetar.broker.non_persistent_topic import NonPersistentTopic
+from magnetar.broker.resources import Resources
+from magnetar.broker.schema.registry import SchemaRegistry
+from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.topic import PersistentTopic
+from magnetar.broker.topic_schemas import TopicSchemas
+from magnetar.core.clock import Clock
+from magnetar.core.errors import MagnetarError
+from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.managed.errors import ManagedLedgerNotFound
+from magnetar.managed.factory import ManagedLedgerFactory
+from magnetar.metadata.coordination import Counter
+from magnetar.metadata.store import MetadataStore, VersionConflict
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+logger = logging.getLogger(__name__)
+
+Topic: TypeAlias = PersistentTopic | NonPersistentTopic
+
+RATE_UPDATE_SECONDS: Final = 10.0
+"""How often counters become rates; Apache's `statsUpdateFrequencyInSecs` is 60, people watching stats like it sooner."""
+
+
+class BrokerService:
+    """Finds, loads and lets go of topics. Everything that needs a topic asks here."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MetadataStore,
+        ledgers: ManagedLedgerFactory,
+        schemas: SchemaRegistry,
+        clock: Clock,
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.resources = Resources(store)
+        self.ledgers = ledgers
+        self.schemas = schemas
+        self.topic_schemas = TopicSchemas(schemas, self.resources)
+        self.clock = clock
+        self.topics: dict[str, Topic] = {}
+        self._loading: dict[str, asyncio.Task[Topic]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._producer_names = Counter(store, "/counters/producer-name")
+        self._rates: asyncio.TimerHandle | None = None
+        self._closing = False
+
+    def start(self) -> None:
+        """Begin the periodic work."""
+        self._schedule_rates()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something on the side; the service waits for it when it closes, and logs what fails."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("background work failed: %s", error, exc_info=error)
+
+    async def new_producer_name(self) -> str:
+        """A name that no other producer of this cluster has."""
+        return f"{self.settings.cluster_name}-{await self._producer_names.next_id()}"
+
+    async def topic(self, name: TopicName, *, create: bool) -> Topic:
+        """The topic, loaded when it is not yet. Raises `PulsarError` when it does not exist and may not be made."""
+        loaded = self.topics.get(str(name))
+        if loaded is not None:
+            return loaded
+        if self._closing:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, "The broker is shutting down")
+        loading = self._loading.get(str(name))
+        if loading is None:
+            if len(self._loading) >= self.settings.topic_loads_max:
+                raise PulsarError(ServerError.SERVICE_NOT_READY, "Too many topics are being loaded, try again")
+            loading = asyncio.get_running_loop().create_task(self._load(name, create=create))
+            self._loading[str(name)] = loading
+            loading.add_done_callback(lambda _: self._loading.pop(str(name), None))
+        # A client that gives up must not take the load away from the others that wait for it.
+        return await asyncio.shield(loading)
+
+    async def _load(self, name: TopicName, *, create: bool) -> Topic:
+        await self._check_may_exist(name, create=create)
+        if name.domain == "non-persistent":
+            topic: Topic = NonPersistentTopic(name, self.settings, self.clock)
+        else:
+            try:
+                ledger = await self.ledgers.open(name.persistence_name, create=create)
+            except ManagedLedgerNotFound:
+                raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} does not exist") from None
+            topic = PersistentTopic(name, ledger, self.settings, self.clock, self.spawn, self._lost)
+        self.topics[str(name)] = topic
+        return topic
+
+    async def _check_may_exist(self, name: TopicName, *, create: bool) -> None:
+        if await self.resources.policies(name.namespace_name) is None:
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Namespace {name.namespace_name} does not exist")
+        if name.partition_index >= 0:
+            partitions = await self.resources.partitions(name.partitioned_name())
+            if partitions is not None and name.partition_index >= partitions:
+                raise PulsarError(
+                    ServerError.TOPIC_NOT_FOUND, f"Illegal topic partition name {name}: there are {partitions}"
+                )
+        elif await self.resources.partitions(name) is not None and name.domain == "persistent":
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"{name} is a partitioned topic, use its partitions")
+        if name.domain == "non-persistent" and not create:
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} does not exist")
+
+    def _lost(self, topic: PersistentTopic, error: MagnetarError) -> None:
+        logger.warning("topic %s has another owner now, letting go of it: %s", topic.name, error)
+        self.spawn(self.unload(topic.name))
+
+    async def exists(self, name: TopicName) -> bool:
+        """Whether there is such a topic (one partition, or one that is not partitioned)."""
+        if str(name) in self.topics:
+            return True
+        return name.domain == "persistent" and await self.ledgers.exists(name.persistence_name)
+
+    async def partitions(self, name: TopicName, *, create: bool) -> int:
+        """How many partitions a topic has, 0 when it is not partitioned; makes it if told and allowed to."""
+        count = await self.resources.partitions(name)
+        if count is not None:
+            return count
+        if name.partition_index >= 0 or await self.exists(name):
+            return 0
+        policies = await self.resources.policies(name.namespace_name)
+        if policies is None:
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Namespace {name.namespace_name} not found")
+        allowed, partitions = self._auto_creation(policies.get("autoTopicCreationOverride"))
+        if not create or not allowed:
+            if create or not allowed:
+                raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} not found")
+            return 0
+        if partitions == 0:
+            return 0
+        try:
+            await self.create_partitioned(name, partitions)
+        except VersionConflict:
+            return await self.resources.partitions(name) or 0
+        return partitions
+
+    def _auto_creation(self, override: dict[str, Any] | None) -> tuple[bool, int]:
+        """Whether topics are made on first use, and with how many partitions (0: not partitioned)."""
+        settings = self.settings.auto_creation
+        if override:
+            partitioned = override.get("topicType") == "partitioned"
+            return bool(override.get("allowAutoTopicCreation")), int(
+                override.get("defaultNumPartitions") or 1
+            ) if partitioned else 0
+        return settings.topics_allowed, settings.default_partitions if settings.partitioned else 0
+
+    async def may_create_topics(self, namespace: NamespaceName) -> bool:
+        """Whether a topic of this namespace may be made by its first client."""
+        policies = await self.resources.policies(namespace) or {}
+        return self._auto_creation(policies.get("autoTopicCreationOverride"))[0]
+
+    async def check_may_create_subscription(self, namespace: NamespaceName, subscription: str) -> None:
+        """Raises when a new subscription may not be made by its first consumer."""
+        policies = await self.resources.policies(namespace) or {}
+        override = policies.get("autoSubscriptionCreationOverride")
+        allowed = (
+            bool(override.get("allowAutoSubscriptionCreation"))
+            if override
+            else self.settings.auto_creation.subscriptions_allowed
+        )
+        if not allowed:
+            raise PulsarError(ServerError.SUBSCRIPTION_NOT_FOUND, f"Subscription {subscription} does not exist")
+
+    async def create_partitioned(self, name: TopicName, partitions: int, properties: dict[str, str] | None = None) -> None:
+        """Record a partitioned topic and make its partitions. `VersionConflict` when there is one."""
+        await self.resources.documents.create(
+            self.resources.partitioned_topic_path(name),
+            {"partitions": partitions, "properties": properties or {}},
+        )
+        if name.domain == "persistent":
+            await self.create_partitions(name, 0, partitions)
+
+    async def create_partitions(self, name: TopicName, first: int, end: int) -> None:
+        """Make partitions first..end-1, so that they exist before anybody uses them."""
+        await asyncio.gather(*(self.topic(name.partition(index), create=True) for index in range(first, end)))
+
+    async def grow_partitioned(self, name: TopicName, partitions: int) -> None:
+        """Add partitions; existing subscriptions appear on the new ones, from their beginning."""
+        current = await self.resources.partitions(name)
+        if current is None:
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} is not partitioned")
+        if partitions <= current:
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR,
+                f"Desired partitions {partitions} can't be less than or equal to the current partitions {current}",
+            )
+        if name.domain == "persistent":
+            subscriptions = await self._durable_subscriptions(name.partition(0))
+            await self.create_partitions(name, current, partitions)
+            for index in range(current, partitions):
+                topic = await self.topic(name.partition(index), create=True)
+                for subscription in subscriptions:
+                    await topic.create_subscription(subscription, (-1, -1))
+        await self.resources.documents.update(
+            self.resources.partitioned_topic_path(name), lambda document: {**document, "partitions": partitions}
+        )
+
+    async def _durable_subscriptions(self, name: TopicName) -> list[str]:
+        topic = await self.topic(name, create=True)
+        assert isinstance(topic, PersistentTopic)
+        return [key for key, subscription in topic.subscriptions.items() if subscription.cursor.durable]
+
+    async def unload(self, name: TopicName) -> None:
+        """Let go of a topic; its clients look it up again. Nothing loaded is no error."""
+        topic = self.topics.get(str(name))
+        if topic is None:
+            return
+        await topic.close()
+        if self.topics.get(str(name)) is topic:
+            del self.topics[str(name)]
+
+    async def delete(self, name: TopicName, *, force: bool) -> None:
+        """Remove a topic with its messages, subscriptions and (when it is the last) schema."""
+        if not await self.exists(name):
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} not found")
+        topic = await self.topic(name, create=False) if name.domain == "persistent" else self.topics[str(name)]
+        if not force and (topic.producers.by_name or any(s.consumers for s in topic.subscriptions.values())):
+            raise PulsarError(ServerError.PRODUCER_BUSY, "Topic has active producers/subscriptions")
+        await topic.delete()
+        self.topics.pop(str(name), None)
+        if name.partition_index < 0:
+            await self.schemas.delete(name.schema_name, force=True)
+
+    async def delete_partitioned(self, name: TopicName, *, force: bool) -> None:
+        """Remove a partitioned topic: its partitions, then its record."""
+        partitions = await self.resources.partitions(name)
+        if partitions is None:
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Partitioned topic {name} not found")
+        for index in range(partitions):
+            partition = name.partition(index)
+            if await self.exists(partition):
+                await self.delete(partition, force=force)
+        await self.resources.documents.delete(self.resources.partitioned_topic_path(name))
+        await self.schemas.delete(name.schema_name, force=True)
+
+    async def list_topics(self, namespace: NamespaceName, domain: str) -> list[str]:
+        """Full names of the topics of a namespace, partitions one by one, sorted. Domain: one of the two or "all"."""
+        names: list[str] = []
+        if domain in ("persistent", "all"):
+            names += await self.resources.persistent_topics(namespace)
+        if domain in ("non-persistent", "all"):
+            prefix = f"non-persistent://{namespace}/"
+            names += [name for name in self.topics if name.startswith(prefix)]
+        return sorted(names)
+
+    async def close(self) -> None:
+        """Unload every topic; positions are persisted."""
+        self._closing = True
+        if self._rates is not None:
+            self._rates.cancel()
+        if self._loading:
+            await asyncio.wait(list(self._loading.values()))
+        results = await asyncio.gather(*(topic.close() for topic in self.topics.values()), return_exceptions=True)
+        for name, result in zip(self.topics, results, strict=True):
+            if isinstance(result, BaseException):
+                logger.warning("closing %s failed, its next owner recovers it: %s", name, result)
+        self.topics.clear()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    def _schedule_rates(self) -> None:
+        self._rates = asyncio.get_running_loop().call_later(RATE_UPDATE_SECONDS, self._update_rates)
+
+    def _update_rates(self) -> None:
+        for topic in self.topics.values():
+            for producer in topic.producers.by_name.values():
+                producer.update_rates(RATE_UPDATE_SECONDS)
+            for subscription in topic.subscriptions.values():
+                subscription.update_rates(RATE_UPDATE_SECONDS)
+        self._schedule_rates()

@@ -1,0 +1,262 @@
+"""One client connection: frames in, commands to the group that serves them, answers out.
+
+SENDs, ACKs and FLOWs are decoded by hand and never wait; everything else is a control command, run as a task of
+the session so that a slow one does not hold up the rest. The order of Pulsar's protocol that clients rely on is kept
+by each group: see there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeAlias
+
+from magnetar.broker.context import BrokerContext
+from magnetar.broker.session_consume import ConsumerCommands
+from magnetar.broker.session_lookup import LookupCommands
+from magnetar.broker.session_produce import ProducerCommands
+from magnetar.broker.session_schema import SchemaCommands
+from magnetar.broker.session_topics import TopicListCommands
+from magnetar.broker.settings import SERVER_VERSION
+from magnetar.core.errors import MagnetarError, PeerError
+from magnetar.core.limits import FRAME_PADDING_BYTES
+from magnetar.net.connection import Connection
+from magnetar.wire.pulsar import messages
+from magnetar.wire.pulsar.command import PING_FRAME, PONG_FRAME, TYPE_ACK, TYPE_FLOW, TYPE_SEND, command_type
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.frame import FrameSplitter
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand
+
+logger = logging.getLogger(__name__)
+
+PROTOCOL_VERSION: Final = 21
+"""The newest protocol version served; Pulsar 4.x."""
+
+CONTROL_COMMANDS_MAX: Final = 60_000
+"""Control commands of one connection under way; above the lookups that one client may have outstanding (50 000)."""
+
+
+ControlCommand: TypeAlias = Callable[[BaseCommand], Coroutine[Any, Any, None] | None]
+
+
+class SessionState(enum.Enum):
+    """Where the handshake stands."""
+
+    START = enum.auto()
+    CONNECTED = enum.auto()
+    CLOSED = enum.auto()
+
+
+class ServerSession:
+    """The broker's side of one connection. Implements `magnetar.net.connection.Handler`."""
+
+    def __init__(self, connection: Connection, context: BrokerContext) -> None:
+        self.connection = connection
+        self.context = context
+        self.state = SessionState.START
+        self.protocol_version = 0
+        self.client_version = ""
+        self.peer_address = connection.peer_address
+        self._splitter = FrameSplitter(context.settings.message_size_bytes_max + FRAME_PADDING_BYTES)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ping_outstanding = False
+        self._received_since_ping = False
+        self._keep_alive: asyncio.TimerHandle | None = None
+        self.producers = ProducerCommands(self)
+        self.consumers = ConsumerCommands(self)
+        self._topic_lists = TopicListCommands(self)
+        self._commands: dict[int, ControlCommand] = {
+            BaseCommand.PING: self._ping,
+            BaseCommand.PONG: self._pong,
+            **LookupCommands(self).commands(),
+            **self.producers.commands(),
+            **self.consumers.commands(),
+            **SchemaCommands(self).commands(),
+            **self._topic_lists.commands(),
+        }
+
+    # --- magnetar.net.connection.Handler
+
+    def connection_made(self) -> None:
+        """Start the keep-alive: a peer that never says CONNECT is dropped by its first tick."""
+        self._schedule_keep_alive()
+
+    def data_received(self, data: bytes) -> None:
+        """Cut the read into frames and serve them as one batch."""
+        self._received_since_ping = True
+        try:
+            self._serve(data)
+        except PeerError as error:
+            logger.warning("closing connection of %s: %s", self.peer_address, error)
+            self.connection.close()
+
+    def writable_changed(self, writable: bool) -> None:  # noqa: FBT001 - the protocol's own signature
+        """The peer fell behind or caught up: consumers wait or go on."""
+        if writable:
+            self.consumers.writable_again()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Let go of everything this connection held."""
+        self.state = SessionState.CLOSED
+        if error is not None:
+            logger.info("connection of %s broke: %s", self.peer_address, error)
+        if self._keep_alive is not None:
+            self._keep_alive.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        self.producers.close_all()
+        self.consumers.close_all()
+        self._topic_lists.close_all()
+
+    # --- serving
+
+    def _serve(self, data: bytes) -> None:
+        buffer, bounds = self._splitter.feed(data)
+        connected = self.state is SessionState.CONNECTED
+        producers = self.producers
+        for index in range(0, len(bounds), 2):
+            start = bounds[index]
+            end = bounds[index + 1]
+            kind = command_type(buffer, start)
+            if kind == TYPE_SEND and connected:
+                producers.send(buffer, start, end)
+            elif kind == TYPE_ACK and connected:
+                self.consumers.acknowledge(buffer, start, end)
+            elif kind == TYPE_FLOW and connected:
+                self.consumers.flow(buffer, start, end)
+            else:
+                producers.flush()
+                self._control(buffer, start, end)
+                connected = self.state is SessionState.CONNECTED
+        producers.flush()
+
+    def _control(self, buffer: bytes, start: int, end: int) -> None:
+        command = messages.decode_command(buffer, start, end)
+        if self.state is SessionState.START:
+            self._connect(command)
+            return
+        if self.state is SessionState.CLOSED:
+            return
+        serve = self._commands.get(command.type)
+        if serve is None:
+            self._not_served(command)
+            return
+        work = serve(command)
+        if work is not None:
+            self.spawn(work)
+
+    def _not_served(self, command: BaseCommand) -> None:
+        """Answer what this broker does not do with the protocol's own error, or close on what no client may send."""
+        request_id = request_id_of(command)
+        name = BaseCommand.Type.Name(command.type)
+        if request_id is None or command.type == BaseCommand.CONNECT:
+            raise PeerError(f"unexpected command {name}")
+        self.send_error(request_id, ServerError.NOT_ALLOWED_ERROR, f"{name} is not served by this broker")
+
+    def _connect(self, command: BaseCommand) -> None:
+        if command.type != BaseCommand.CONNECT:
+            raise PeerError(f"{BaseCommand.Type.Name(command.type)} before CONNECT")
+        connect = command.connect
+        self.protocol_version = min(connect.protocol_version, PROTOCOL_VERSION)
+        self.client_version = connect.client_version
+        self.state = SessionState.CONNECTED
+        self.write(
+            messages.connected(
+                server_version=SERVER_VERSION,
+                protocol_version=self.protocol_version,
+                max_message_size=self.context.settings.message_size_bytes_max,
+                topic_watchers=self.context.settings.topic_list_watchers,
+            )
+        )
+
+    # --- for the command groups
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the client."""
+        self.connection.write(data)
+
+    def send_error(self, request_id: int, code: ServerError, message: str) -> None:
+        """Answer a request with an error."""
+        self.write(messages.error(request_id, code, message))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a control command; it ends with the connection at the latest."""
+        if len(self._tasks) >= CONTROL_COMMANDS_MAX:
+            work.close()
+            raise PeerError(f"more than {CONTROL_COMMANDS_MAX} requests outstanding on one connection")
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            logger.error("a command of %s failed, closing its connection", self.peer_address, exc_info=error)
+            self.connection.close()
+
+    async def answering(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
+        """Run the work of one request; whatever it raises becomes the request's error answer."""
+        try:
+            await work
+        except PulsarError as error:
+            self.send_error(request_id, error.code, str(error))
+        except MagnetarError as error:
+            logger.warning("request %d of %s failed: %s", request_id, self.peer_address, error)
+            self.send_error(request_id, server_error_of(error), str(error) or type(error).__name__)
+
+    # --- keep-alive
+
+    def _ping(self, _: BaseCommand) -> None:
+        self.write(PONG_FRAME)
+
+    def _pong(self, _: BaseCommand) -> None:
+        self._ping_outstanding = False
+
+    def _schedule_keep_alive(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._keep_alive = loop.call_later(self.context.settings.keep_alive_seconds, self._keep_alive_tick)
+
+    def _keep_alive_tick(self) -> None:
+        if self.state is SessionState.START:
+            logger.warning("closing connection of %s: no CONNECT in time", self.peer_address)
+            self.connection.close()
+            return
+        if self._ping_outstanding and not self._received_since_ping:
+            logger.warning("closing connection of %s: no answer to PING", self.peer_address)
+            self.connection.abort()
+            return
+        self._received_since_ping = False
+        if self.protocol_version >= 1:
+            self._ping_outstanding = True
+            self.write(PING_FRAME)
+        self._schedule_keep_alive()
+
+
+def request_id_of(command: BaseCommand) -> int | None:
+    """The request id of a command of any type, None when its type has none."""
+    for field, value in command.ListFields():
+        if field.name == "type":
+            continue
+        request_id = getattr(value, "request_id", None)
+        return request_id if isinstance(request_id, int) else None
+    return None
+
+
+def server_error_of(error: MagnetarError) -> ServerError:
+    """The protocol's code for an error that is not the protocol's own."""
+    from magnetar.core.errors import Unavailable
+    from magnetar.managed.errors import ManagedLedgerClosed, ManagedLedgerError, ManagedLedgerFenced
+    from magnetar.metadata.store import StoreUnavailable
+
+    if isinstance(error, StoreUnavailable):
+        return ServerError.METADATA_ERROR
+    if isinstance(error, ManagedLedgerFenced | ManagedLedgerClosed):
+        return ServerError.SERVICE_NOT_READY
+    if isinstance(error, ManagedLedgerError | Unavailable):
+        return ServerError.PERSISTENCE_ERROR
+    return ServerError.UNKNOWN_ERROR

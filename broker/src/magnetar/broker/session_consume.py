@@ -1,0 +1,337 @@
+"""SUBSCRIBE and what a consumer sends after it (pulsar-protocol section 6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from magnetar.broker.consumer import NO_EPOCH, Consumer, ConsumerIdentity, KeySharedPolicy, SubscriptionType
+from magnetar.broker.seek import last_message_id, position_of_seek, reader_start
+from magnetar.broker.service import Topic
+from magnetar.broker.session_lookup import parse_topic
+from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic import RESERVED_SUBSCRIPTIONS, PersistentTopic
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import EARLIEST, LATEST, Position, signed64
+from magnetar.wire.pulsar import messages
+from magnetar.wire.pulsar.command import decode_ack, decode_flow
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
+    BaseCommand,
+    CommandCloseConsumer,
+    CommandConsumerStats,
+    CommandGetLastMessageId,
+    CommandRedeliverUnacknowledgedMessages,
+    CommandSeek,
+    CommandSubscribe,
+    CommandUnsubscribe,
+    KeySharedMode,
+)
+
+if TYPE_CHECKING:
+    from magnetar.broker.session import ControlCommand, ServerSession
+
+
+class Attachment:
+    """A consumer with what it is attached to."""
+
+    __slots__ = ("consumer", "subscription", "topic")
+
+    def __init__(self, consumer: Consumer, subscription: Subscription, topic: Topic) -> None:
+        self.consumer = consumer
+        self.subscription = subscription
+        self.topic = topic
+
+
+class ConsumerCommands:
+    """The consumers of one session. Implements `magnetar.broker.consumer.ConsumerConnection` for them."""
+
+    def __init__(self, session: ServerSession) -> None:
+        self._session = session
+        self._service = session.context.service
+        self._consumers: dict[int, Attachment] = {}
+        self._opening: dict[int, asyncio.Task[None] | None] = {}
+
+    def commands(self) -> dict[int, ControlCommand]:
+        """What this group serves beside ACK and FLOW."""
+        return {
+            BaseCommand.SUBSCRIBE: lambda command: self._subscribe(command.subscribe),
+            BaseCommand.CLOSE_CONSUMER: lambda command: self._close(command.close_consumer),
+            BaseCommand.UNSUBSCRIBE: lambda command: self._unsubscribe(command.unsubscribe),
+            BaseCommand.SEEK: lambda command: self._seek(command.seek),
+            BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: (
+                lambda command: self._redeliver(command.redeliverUnacknowledgedMessages)
+            ),
+            BaseCommand.GET_LAST_MESSAGE_ID: lambda command: self._last_message_id(command.getLastMessageId),
+            BaseCommand.CONSUMER_STATS: lambda command: self._stats(command.consumerStats),
+        }
+
+    # --- ACK and FLOW: no waiting
+
+    def acknowledge(self, buffer: bytes, start: int, end: int) -> None:
+        """Take one ACK frame. One of a consumer that is gone is dropped, as its client expects."""
+        ack = decode_ack(buffer, start, end)
+        attachment = self._consumers.get(ack.consumer_id)
+        if attachment is None:
+            return
+        if ack.request_id < 0:
+            attachment.subscription.acknowledge(attachment.consumer, ack, None)
+            return
+        consumer_id, request_id = ack.consumer_id, ack.request_id
+
+        def done(error: MagnetarError | None) -> None:
+            code = None if error is None else ServerError.PERSISTENCE_ERROR
+            self._session.write(messages.ack_response(consumer_id, request_id, code, str(error) if error else ""))
+
+        try:
+            attachment.subscription.acknowledge(attachment.consumer, ack, done)
+        except PulsarError as error:
+            self._session.write(messages.ack_response(consumer_id, request_id, error.code, str(error)))
+
+    def flow(self, buffer: bytes, start: int, end: int) -> None:
+        """Take one FLOW frame: the consumer may be sent so many more messages."""
+        flow = decode_flow(buffer, start, end)
+        attachment = self._consumers.get(flow.consumer_id)
+        if attachment is not None:
+            attachment.subscription.flow(attachment.consumer, flow.permits)
+
+    def writable_again(self) -> None:
+        """The peer caught up: go on sending."""
+        for attachment in list(self._consumers.values()):
+            attachment.subscription.entries_available()
+
+    # --- magnetar.broker.consumer.ConsumerConnection
+
+    @property
+    def writable(self) -> bool:
+        """Whether the peer keeps up with what it is sent."""
+        return self._session.connection.writable
+
+    def write_parts(self, parts: list[bytes]) -> None:
+        """Send these bytes, in order."""
+        self._session.connection.write_parts(parts)
+
+    def active_consumer_changed(self, consumer: Consumer, *, active: bool) -> None:
+        """Failover: tell the client whether it is the one that receives."""
+        if self._session.protocol_version >= 12:
+            self._session.write(messages.active_consumer_change(consumer.consumer_id, active))
+
+    def reached_end_of_topic(self, consumer: Consumer) -> None:
+        """Tell the client that nothing will come any more, if it can take it.
+
+        C++, Python and Go clients drop the connection on this command: only the Java client knows it."""
+        if self._session.protocol_version >= 9 and "java" in self._session.client_version.lower():
+            self._session.write(messages.reached_end_of_topic(consumer.consumer_id))
+
+    def consumer_disconnected(self, consumer: Consumer) -> None:
+        """Tell the client to look the topic up and subscribe again."""
+        attachment = self._consumers.get(consumer.consumer_id)
+        if attachment is not None and attachment.consumer is consumer:
+            del self._consumers[consumer.consumer_id]
+        self._session.write(messages.close_consumer(consumer.consumer_id))
+
+    # --- SUBSCRIBE
+
+    def _subscribe(self, request: CommandSubscribe) -> Coroutine[Any, Any, None] | None:
+        if request.consumer_id in self._consumers:
+            self._session.write(messages.success(request.request_id))
+            return None
+        if request.consumer_id in self._opening:
+            self._session.send_error(
+                request.request_id, ServerError.SERVICE_NOT_READY, "Consumer is already present on the connection"
+            )
+            return None
+        self._opening[request.consumer_id] = None
+        return self._session.answering(request.request_id, self._subscribe_guarded(request))
+
+    async def _subscribe_guarded(self, request: CommandSubscribe) -> None:
+        self._opening[request.consumer_id] = asyncio.current_task()
+        try:
+            await self._open_consumer(request)
+        finally:
+            self._opening.pop(request.consumer_id, None)
+
+    async def _open_consumer(self, request: CommandSubscribe) -> None:
+        self._check_request(request)
+        name = parse_topic(request.topic)
+        create = request.force_topic_creation and await self._service.may_create_topics(name.namespace_name)
+        topic = await self._service.topic(name, create=create)
+        if request.HasField("schema"):
+            await self._service.topic_schemas.check_for_consumer(topic, request.schema)
+        if request.durable and request.subscription not in topic.subscriptions:
+            await self._service.check_may_create_subscription(name.namespace_name, request.subscription)
+        consumer = Consumer(
+            self._identity(request),
+            self,
+            partition_index=name.partition_index,
+            unacked_messages_max=self._session.context.settings.dispatch.unacked_messages_per_consumer_max,
+            connected_since_ms=self._session.context.clock.now_ms(),
+        )
+        start = await self._start(topic, request)
+        properties = {pair.key: pair.value for pair in request.subscription_properties}
+        subscription = await topic.subscribe(consumer, request.subscription, start, properties)
+        self._consumers[request.consumer_id] = Attachment(consumer, subscription, topic)
+        self._session.write(messages.success(request.request_id))
+        subscription.consumer_ready(consumer)
+
+    def _check_request(self, request: CommandSubscribe) -> None:
+        limit = self._session.context.settings.consumer_metadata_bytes_max
+        size = sum(len(pair.key.encode()) + len(pair.value.encode()) for pair in request.metadata)
+        if size > limit:
+            raise PulsarError(
+                ServerError.METADATA_ERROR, f"Consumer metadata has {size} bytes, more than the {limit} allowed"
+            )
+        if not request.subscription:
+            raise PulsarError(ServerError.METADATA_ERROR, "Empty subscription name")
+        if request.subscription.startswith(RESERVED_SUBSCRIPTIONS):
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR, f"Subscription name {request.subscription} belongs to the broker"
+            )
+        shared = request.subType in (CommandSubscribe.Shared, CommandSubscribe.Key_Shared)
+        if request.read_compacted and (shared or not request.topic.startswith("persistent://")):
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR,
+                "readCompacted only allowed on failover or exclusive subscriptions of persistent topics",
+            )
+
+    def _identity(self, request: CommandSubscribe) -> ConsumerIdentity:
+        name = request.consumer_name or f"{self._session.peer_address}-{request.consumer_id}"
+        identity = ConsumerIdentity(request.consumer_id, name, SubscriptionType(request.subType))
+        identity.priority_level = request.priority_level
+        identity.durable = request.durable
+        identity.consumer_epoch = request.consumer_epoch if request.HasField("consumer_epoch") else NO_EPOCH
+        identity.metadata = {pair.key: pair.value for pair in request.metadata}
+        identity.address = self._session.peer_address
+        identity.client_version = self._session.client_version
+        identity.read_compacted = request.read_compacted
+        if request.HasField("keySharedMeta"):
+            meta = request.keySharedMeta
+            identity.key_shared = KeySharedPolicy(
+                sticky=meta.keySharedMode == KeySharedMode.STICKY,
+                ranges=[(hash_range.start, hash_range.end) for hash_range in meta.hashRanges],
+                allow_out_of_order=meta.allowOutOfOrderDelivery,
+            )
+        return identity
+
+    async def _start(self, topic: Topic, request: CommandSubscribe) -> Position:
+        earliest = request.initialPosition == CommandSubscribe.Earliest
+        if not isinstance(topic, PersistentTopic):
+            return LATEST
+        if request.start_message_rollback_duration_sec:
+            now_ms = self._session.context.clock.now_ms()
+            return await topic.position_of_time(now_ms - 1_000 * request.start_message_rollback_duration_sec)
+        if not request.durable and request.HasField("start_message_id"):
+            wanted = request.start_message_id
+            return reader_start(topic, (signed64(wanted.ledgerId), signed64(wanted.entryId)), earliest=earliest)
+        return EARLIEST if earliest else LATEST
+
+    # --- requests about a consumer
+
+    def _close(self, request: CommandCloseConsumer) -> None:
+        opening = self._opening.pop(request.consumer_id, None)
+        if opening is not None:
+            opening.cancel()
+        self._forget(request.consumer_id)
+        self._session.write(messages.success(request.request_id))
+
+    def _unsubscribe(self, request: CommandUnsubscribe) -> Coroutine[Any, Any, None] | None:
+        return self._with_consumer(
+            request.consumer_id, request.request_id, lambda attachment: self._delete_subscription(attachment, request)
+        )
+
+    async def _delete_subscription(self, attachment: Attachment, request: CommandUnsubscribe) -> None:
+        subscription = attachment.subscription
+        if not request.force and not subscription.may_unsubscribe(attachment.consumer):
+            raise PulsarError(
+                ServerError.METADATA_ERROR, "Unconnected or shared consumer attempting to unsubscribe"
+            )
+        self._consumers.pop(request.consumer_id, None)
+        subscription.remove_consumer(attachment.consumer)
+        await attachment.topic.delete_subscription(subscription.name, force=request.force)
+        self._session.write(messages.success(request.request_id))
+
+    def _seek(self, request: CommandSeek) -> Coroutine[Any, Any, None] | None:
+        return self._with_consumer(
+            request.consumer_id, request.request_id, lambda attachment: self._reset(attachment, request)
+        )
+
+    async def _reset(self, attachment: Attachment, request: CommandSeek) -> None:
+        topic = persistent(attachment.topic)
+        if request.HasField("message_id"):
+            position, ack_set = position_of_seek(topic, request.message_id)
+        elif request.HasField("message_publish_time"):
+            position, ack_set = await topic.position_of_time(request.message_publish_time), None
+        else:
+            raise PulsarError(ServerError.METADATA_ERROR, "Message id and message publish time were not present")
+        await topic.reset_subscription(attachment.subscription, position, ack_set)
+        self._session.write(messages.success(request.request_id))
+
+    def _redeliver(self, request: CommandRedeliverUnacknowledgedMessages) -> None:
+        attachment = self._consumers.get(request.consumer_id)
+        if attachment is None:
+            return
+        positions: list[Position] | None = [(signed64(i.ledgerId), signed64(i.entryId)) for i in request.message_ids]
+        epoch = request.consumer_epoch if request.HasField("consumer_epoch") else NO_EPOCH
+        attachment.subscription.redeliver(attachment.consumer, positions or None, epoch)
+
+    def _last_message_id(self, request: CommandGetLastMessageId) -> Coroutine[Any, Any, None] | None:
+        return self._with_consumer(
+            request.consumer_id, request.request_id, lambda attachment: self._answer_last(attachment, request)
+        )
+
+    async def _answer_last(self, attachment: Attachment, request: CommandGetLastMessageId) -> None:
+        topic = persistent(attachment.topic)
+        position, batch_index = await last_message_id(topic)
+        cursor = attachment.subscription.cursor
+        mark_delete = cursor.mark_delete if cursor.durable else EARLIEST
+        self._session.write(
+            messages.get_last_message_id_response(
+                request.request_id, position, topic.name.partition_index, batch_index, mark_delete
+            )
+        )
+
+    def _stats(self, request: CommandConsumerStats) -> None:
+        attachment = self._consumers.get(request.consumer_id)
+        if attachment is None:
+            self._session.write(
+                messages.consumer_stats_error(
+                    request.request_id,
+                    ServerError.CONSUMER_NOT_FOUND,
+                    f"Consumer {request.consumer_id} not found",
+                )
+            )
+            return
+        self._session.write(
+            messages.consumer_stats_response(
+                request.request_id, attachment.subscription.consumer_statistics(attachment.consumer)
+            )
+        )
+
+    def _with_consumer(
+        self, consumer_id: int, request_id: int, work: Callable[[Attachment], Coroutine[Any, Any, None]]
+    ) -> Coroutine[Any, Any, None] | None:
+        attachment = self._consumers.get(consumer_id)
+        if attachment is None:
+            self._session.send_error(request_id, ServerError.METADATA_ERROR, "Consumer not found")
+            return None
+        return self._session.answering(request_id, work(attachment))
+
+    # --- the end
+
+    def _forget(self, consumer_id: int) -> None:
+        attachment = self._consumers.pop(consumer_id, None)
+        if attachment is not None:
+            attachment.topic.remove_consumer(attachment.consumer, attachment.subscription)
+
+    def close_all(self) -> None:
+        """The connection is gone."""
+        for consumer_id in list(self._consumers):
+            self._forget(consumer_id)
+
+
+def persistent(topic: Topic) -> PersistentTopic:
+    """The topic, when it stores its messages; NotAllowed otherwise."""
+    if not isinstance(topic, PersistentTopic):
+        raise PulsarError(ServerError.NOT_ALLOWED_ERROR, "Not supported on non-persistent topics")
+    return topic

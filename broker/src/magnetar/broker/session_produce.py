@@ -1,0 +1,216 @@
+"""PRODUCER, SEND and CLOSE_PRODUCER (pulsar-protocol section 5)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker.producer import Producer, ProducerIdentity, PublishBatch
+from magnetar.broker.service import Topic
+from magnetar.broker.session_lookup import parse_topic
+from magnetar.core.errors import PeerError
+from magnetar.core.ids import EARLIEST
+from magnetar.wire.pulsar import messages
+from magnetar.wire.pulsar.command import decode_send
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
+    BaseCommand,
+    CommandCloseProducer,
+    CommandProducer,
+    ProducerAccessMode,
+)
+from magnetar.wire.pulsar.metadata import checksum_ok
+
+if TYPE_CHECKING:
+    from magnetar.broker.session import ControlCommand, ServerSession
+
+logger = logging.getLogger(__name__)
+
+RECENTLY_CLOSED_MAX: Final = 10_000
+"""Producer ids remembered after their end: SENDs that were under way then are dropped instead of closing the
+connection. More ids than clients ever have open at once."""
+
+PAUSED_FOR_PUBLISHES: Final = "publish buffer full"
+
+
+class ProducerCommands:
+    """The producers of one session."""
+
+    def __init__(self, session: ServerSession) -> None:
+        self._session = session
+        self._service = session.context.service
+        self._buffer_bytes_max = session.context.settings.publish_buffer_bytes_per_connection_max
+        self._producers: dict[int, Producer] = {}
+        self._topics: dict[int, Topic] = {}
+        self._opening: dict[int, asyncio.Task[None] | None] = {}
+        self._recently_closed: dict[int, None] = {}
+        self._batches: dict[int, PublishBatch] = {}
+        self._buffered_bytes = 0
+        self._paused = False
+
+    def commands(self) -> dict[int, ControlCommand]:
+        """What this group serves beside SEND."""
+        return {
+            BaseCommand.PRODUCER: lambda command: self._open(command.producer),
+            BaseCommand.CLOSE_PRODUCER: lambda command: self._close(command.close_producer),
+        }
+
+    # --- SEND: no waiting, a read at a time
+
+    def send(self, buffer: bytes, start: int, end: int) -> None:
+        """Take one SEND frame; `flush` stores what a read brought."""
+        send = decode_send(buffer, start, end)
+        producer_id = send.producer_id
+        batch = self._batches.get(producer_id)
+        if batch is None:
+            producer = self._producers.get(producer_id)
+            if producer is None or producer.closed:
+                self._send_to_unknown(producer_id)
+                return
+            batch = self._batches[producer_id] = PublishBatch(producer)
+        payload_start = send.payload_start
+        if not checksum_ok(buffer, payload_start, end):
+            self._session.write(
+                messages.send_error(
+                    producer_id,
+                    max(send.sequence_id, send.highest_sequence_id),
+                    ServerError.CHECKSUM_ERROR,
+                    "Checksum failed on the broker",
+                )
+            )
+            return
+        batch.add(buffer[payload_start:end], send.sequence_id, send.highest_sequence_id, send.num_messages)
+
+    def flush(self) -> None:
+        """Hand what was read to the topics, a batch per producer."""
+        if not self._batches:
+            return
+        batches = self._batches
+        self._batches = {}
+        for producer_id, batch in batches.items():
+            if not batch.payloads:
+                continue
+            self._buffered_bytes += batch.size_bytes
+            self._topics[producer_id].publish(batch)
+        if self._buffered_bytes > self._buffer_bytes_max and not self._paused:
+            self._paused = True
+            self._session.connection.pause_reading(PAUSED_FOR_PUBLISHES)
+
+    def publish_finished(self, size_bytes: int) -> None:
+        """Producer: these bytes are stored (or refused)."""
+        self._buffered_bytes -= size_bytes
+        if self._paused and self._buffered_bytes <= self._buffer_bytes_max // 2:
+            self._paused = False
+            self._session.connection.resume_reading(PAUSED_FOR_PUBLISHES)
+
+    def write(self, data: bytes) -> None:
+        """Producer: send bytes to the client."""
+        self._session.connection.write(data)
+
+    def _send_to_unknown(self, producer_id: int) -> None:
+        if producer_id not in self._recently_closed and producer_id not in self._producers:
+            raise PeerError(f"SEND of producer {producer_id}, which this connection does not have")
+
+    # --- PRODUCER
+
+    def _open(self, request: CommandProducer) -> Coroutine[Any, Any, None] | None:
+        producer = self._producers.get(request.producer_id)
+        if producer is not None and not producer.closed:
+            self._success(request.request_id, producer)
+            return None
+        if request.producer_id in self._opening:
+            self._session.send_error(
+                request.request_id, ServerError.SERVICE_NOT_READY, "Producer is already present on the connection"
+            )
+            return None
+        self._opening[request.producer_id] = None
+        return self._session.answering(request.request_id, self._open_guarded(request))
+
+    async def _open_guarded(self, request: CommandProducer) -> None:
+        self._opening[request.producer_id] = asyncio.current_task()
+        try:
+            await self._open_producer(request)
+        finally:
+            self._opening.pop(request.producer_id, None)
+
+    async def _open_producer(self, request: CommandProducer) -> None:
+        name = parse_topic(request.topic)
+        topic = await self._service.topic(name, create=await self._service.may_create_topics(name.namespace_name))
+        identity = ProducerIdentity(request.producer_id, request.producer_name)
+        if not identity.name:
+            identity.name = await self._service.new_producer_name()
+        identity.schema_version = await self._service.topic_schemas.add_for_producer(topic, request)
+        identity.epoch = request.epoch
+        identity.user_provided_name = request.user_provided_producer_name and bool(request.producer_name)
+        identity.access_mode = request.producer_access_mode
+        identity.topic_epoch = request.topic_epoch if request.HasField("topic_epoch") else None
+        identity.encrypted = request.encrypted
+        identity.metadata = {pair.key: pair.value for pair in request.metadata}
+        identity.address = self._session.peer_address
+        identity.client_version = self._session.client_version
+        if request.initial_subscription_name and topic.is_persistent:
+            await topic.create_subscription(request.initial_subscription_name, EARLIEST)
+        producer = Producer(identity, self, self._session.context.clock.now_ms())
+        await self._admit(request, topic, producer)
+
+    async def _admit(self, request: CommandProducer, topic: Topic, producer: Producer) -> None:
+        turn: asyncio.Future[PulsarError | None] = asyncio.get_running_loop().create_future()
+
+        def admitted(error: PulsarError | None) -> None:
+            if not turn.done():
+                turn.set_result(error)
+
+        admission = await topic.add_producer(producer, admitted)
+        try:
+            if admission.waits:
+                self._success(request.request_id, producer, ready=False)
+                error = await turn
+                if error is not None:
+                    raise error
+            self._producers[producer.producer_id] = producer
+            self._topics[producer.producer_id] = topic
+            self._recently_closed.pop(producer.producer_id, None)
+        except BaseException:
+            topic.remove_producer(producer)
+            raise
+        self._success(request.request_id, producer)
+
+    def _success(self, request_id: int, producer: Producer, *, ready: bool = True) -> None:
+        identity = producer.identity
+        exclusive = identity.access_mode != ProducerAccessMode.Shared
+        self._session.write(
+            messages.producer_success(
+                request_id,
+                producer.name,
+                last_sequence_id=-1,
+                schema_version=identity.schema_version,
+                topic_epoch=identity.topic_epoch if exclusive else None,
+                ready=ready,
+            )
+        )
+
+    # --- the end
+
+    def _close(self, request: CommandCloseProducer) -> None:
+        opening = self._opening.pop(request.producer_id, None)
+        if opening is not None:
+            opening.cancel()
+        self._forget(request.producer_id)
+        self._session.write(messages.success(request.request_id))
+
+    def _forget(self, producer_id: int) -> None:
+        producer = self._producers.pop(producer_id, None)
+        if producer is None:
+            return
+        self._topics.pop(producer_id).remove_producer(producer)
+        producer.closed = True
+        self._recently_closed[producer_id] = None
+        while len(self._recently_closed) > RECENTLY_CLOSED_MAX:
+            del self._recently_closed[next(iter(self._recently_closed))]
+
+    def close_all(self) -> None:
+        """The connection is gone."""
+        for producer_id in list(self._producers):
+            self._forget(producer_id)

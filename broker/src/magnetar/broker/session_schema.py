@@ -1,0 +1,69 @@
+"""GET_SCHEMA and GET_OR_CREATE_SCHEMA (pulsar-protocol section 9)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from magnetar.broker.schema.wire import schema_from_wire, schema_to_wire, version_bytes, version_from_bytes
+from magnetar.broker.session_lookup import parse_topic
+from magnetar.core.errors import MagnetarError
+from magnetar.wire.pulsar import messages
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandGetOrCreateSchema, CommandGetSchema
+
+if TYPE_CHECKING:
+    from magnetar.broker.session import ControlCommand, ServerSession
+
+
+class SchemaCommands:
+    """Serves schemas to one session."""
+
+    def __init__(self, session: ServerSession) -> None:
+        self._session = session
+        self._service = session.context.service
+
+    def commands(self) -> dict[int, ControlCommand]:
+        """What this group serves."""
+        return {
+            BaseCommand.GET_SCHEMA: lambda command: self._get(command.getSchema),
+            BaseCommand.GET_OR_CREATE_SCHEMA: lambda command: self._get_or_create(command.getOrCreateSchema),
+        }
+
+    async def _get(self, request: CommandGetSchema) -> None:
+        try:
+            self._session.write(await self._find(request))
+        except PulsarError as error:
+            self._session.write(messages.get_schema_error(request.request_id, error.code, str(error)))
+        except MagnetarError as error:
+            self._session.write(messages.get_schema_error(request.request_id, ServerError.UNKNOWN_ERROR, str(error)))
+
+    async def _find(self, request: CommandGetSchema) -> bytes:
+        name = parse_topic(request.topic)
+        version = None
+        if request.HasField("schema_version"):
+            if not request.schema_version:
+                raise PulsarError(ServerError.INCOMPATIBLE_SCHEMA, "Empty schema version")
+            version = version_from_bytes(request.schema_version)
+        stored = await self._service.topic_schemas.registry.get(name.schema_name, version)
+        if stored is None:
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic not found or no-schema: {name}")
+        return messages.get_schema_response(
+            request.request_id, schema_to_wire(stored.schema), version_bytes(stored.version)
+        )
+
+    async def _get_or_create(self, request: CommandGetOrCreateSchema) -> None:
+        try:
+            name = parse_topic(request.topic)
+            if not await self._service.exists(name):
+                raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic not found: {name}")
+            topic = await self._service.topic(name, create=False)
+            version = await self._service.topic_schemas.add(topic, schema_from_wire(request.schema))
+            self._session.write(messages.get_or_create_schema_response(request.request_id, version))
+        except PulsarError as error:
+            self._session.write(messages.get_or_create_schema_error(request.request_id, error.code, str(error)))
+        except MagnetarError as error:
+            self._session.write(
+                messages.get_or_create_schema_error(request.request_id, ServerError.UNKNOWN_ERROR, str(error))
+            )
+
+

@@ -1,0 +1,114 @@
+"""GET_TOPICS_OF_NAMESPACE and WATCH_TOPIC_LIST (pulsar-protocol section 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from magnetar.broker.topic_lists import Watcher
+from magnetar.core.hashing import topics_hash
+from magnetar.core.topic_name import InvalidTopicName, NamespaceName
+from magnetar.wire.pulsar import messages
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
+    BaseCommand,
+    CommandGetTopicsOfNamespace,
+    CommandWatchTopicList,
+    CommandWatchTopicListClose,
+)
+
+if TYPE_CHECKING:
+    from magnetar.broker.session import ControlCommand, ServerSession
+
+MODES = {
+    CommandGetTopicsOfNamespace.PERSISTENT: "persistent",
+    CommandGetTopicsOfNamespace.NON_PERSISTENT: "non-persistent",
+    CommandGetTopicsOfNamespace.ALL: "all",
+}
+
+
+class TopicListCommands:
+    """The topic lists that one session asked for or watches."""
+
+    def __init__(self, session: ServerSession) -> None:
+        self._session = session
+        self._lists = session.context.topic_lists
+        self._watchers: dict[int, Watcher] = {}
+
+    def commands(self) -> dict[int, ControlCommand]:
+        """What this group serves."""
+        return {
+            BaseCommand.GET_TOPICS_OF_NAMESPACE: lambda command: self._get(command.getTopicsOfNamespace),
+            BaseCommand.WATCH_TOPIC_LIST: lambda command: self._watch(command.watchTopicList),
+            BaseCommand.WATCH_TOPIC_LIST_CLOSE: lambda command: self._unwatch(command.watchTopicListClose),
+        }
+
+    def _get(self, request: CommandGetTopicsOfNamespace) -> Coroutine[Any, Any, None]:
+        return self._session.answering(request.request_id, self._answer_list(request))
+
+    async def _answer_list(self, request: CommandGetTopicsOfNamespace) -> None:
+        pattern = request.topics_pattern if request.HasField("topics_pattern") else None
+        filtered = pattern is not None and self._pattern_allowed(pattern)
+        names = await self._lists.topics(
+            parse_namespace(request.namespace), MODES[request.mode], pattern if filtered else None
+        )
+        names_hash = topics_hash(names)
+        changed = not request.HasField("topics_hash") or request.topics_hash != names_hash
+        self._session.write(
+            messages.topics_of_namespace_response(
+                request.request_id, names if changed else [], names_hash, filtered=filtered, changed=changed
+            )
+        )
+
+    def _pattern_allowed(self, pattern: str) -> bool:
+        return len(pattern) <= self._session.context.settings.subscription_pattern_length_max
+
+    def _watch(self, request: CommandWatchTopicList) -> Coroutine[Any, Any, None]:
+        return self._session.answering(request.request_id, self._begin_watch(request))
+
+    async def _begin_watch(self, request: CommandWatchTopicList) -> None:
+        settings = self._session.context.settings
+        if not settings.topic_list_watchers or not self._pattern_allowed(request.topics_pattern):
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR,
+                "Unable to create topic list watcher: the pattern is longer than "
+                f"{settings.subscription_pattern_length_max} characters or watchers are disabled",
+            )
+        watcher_id = request.watcher_id
+
+        def changed(added: list[str], deleted: list[str], names_hash: str) -> None:
+            self._session.write(messages.watch_topic_update(watcher_id, added, deleted, names_hash))
+
+        namespace = parse_namespace(request.namespace)
+        watcher = await self._lists.watch(namespace, request.topics_pattern, changed)
+        earlier = self._watchers.get(watcher_id)
+        if earlier is not None:
+            self._lists.unwatch(earlier)
+        self._watchers[watcher_id] = watcher
+        names_hash = topics_hash(watcher.known)
+        known = request.HasField("topics_hash") and request.topics_hash == names_hash
+        self._session.write(
+            messages.watch_topic_list_success(
+                request.request_id, watcher_id, [] if known else watcher.known, names_hash
+            )
+        )
+
+    def _unwatch(self, request: CommandWatchTopicListClose) -> None:
+        watcher = self._watchers.pop(request.watcher_id, None)
+        if watcher is not None:
+            self._lists.unwatch(watcher)
+        self._session.write(messages.success(request.request_id))
+
+    def close_all(self) -> None:
+        """The connection is gone."""
+        for watcher in self._watchers.values():
+            self._lists.unwatch(watcher)
+        self._watchers.clear()
+
+
+def parse_namespace(text: str) -> NamespaceName:
+    """A namespace from the wire, or the protocol's error."""
+    try:
+        return NamespaceName.parse(text)
+    except InvalidTopicName as error:
+        raise PulsarError(ServerError.INVALID_TOPIC_NAME, str(error)) from None

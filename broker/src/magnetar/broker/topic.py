@@ -1,0 +1,260 @@
+"""A persistent topic: a managed ledger, who publishes to it and who is subscribed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from magnetar.broker.consumer import Consumer
+from magnetar.broker.producer import Producer, PublishBatch
+from magnetar.broker.producers import Admission, Producers
+from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.subscription import Subscription
+from magnetar.core.clock import Clock
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import EARLIEST, LATEST, Position
+from magnetar.core.topic_name import TopicName
+from magnetar.managed.cursor import Cursor
+from magnetar.managed.errors import ManagedLedgerFenced, ManagedLedgerTerminated
+from magnetar.managed.managed_ledger import ManagedLedger
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+logger = logging.getLogger(__name__)
+
+TOPIC_EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
+"""Managed-ledger property of the exclusive producers' epoch (Pulsar `PersistentTopic.TOPIC_EPOCH_PROPERTY_NAME`)."""
+
+RESERVED_SUBSCRIPTIONS: Final = ("pulsar.repl", "pulsar.dedup")
+"""Cursor names that belong to the broker itself."""
+
+
+class PersistentTopic:
+    """Owns its producers and subscriptions; sessions hold references that `close` takes back."""
+
+    def __init__(
+        self,
+        name: TopicName,
+        ledger: ManagedLedger,
+        settings: BrokerSettings,
+        clock: Clock,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        on_lost: Callable[[PersistentTopic, MagnetarError], None],
+    ) -> None:
+        epoch = ledger.properties.get(TOPIC_EPOCH_PROPERTY)
+        self.name = name
+        self.ledger = ledger
+        self.subscriptions: dict[str, Subscription] = {}
+        self.producers = Producers(int(epoch) if epoch is not None else None)
+        self.created_ms = clock.now_ms()
+        self.last_active_seconds = clock.monotonic_seconds()
+        self.closing = False
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.last_publish_ms = 0
+        self._settings = settings
+        self._clock = clock
+        self._spawn = spawn
+        self._on_lost = on_lost
+        self._waiting_admission: dict[Producer, Callable[[PulsarError | None], None]] = {}
+        self._subscribing = asyncio.Lock()
+        for cursor_name, cursor in ledger.cursors.items():
+            if not cursor_name.startswith(RESERVED_SUBSCRIPTIONS):
+                self.subscriptions[cursor_name] = self._subscription(cursor_name, cursor)
+        ledger.on_appended.append(self._entries_available)
+
+    @property
+    def is_persistent(self) -> bool:
+        """True: this topic stores its messages."""
+        return True
+
+    def publish(self, batch: PublishBatch) -> None:
+        """Store a batch; its producer hears how it went. Never waits."""
+        if self.closing:
+            batch.producer.dropped(batch, MagnetarError("the topic is closing"))
+            return
+        self.ledger.append(batch.payloads, self._appended, batch)
+
+    def _appended(self, error: MagnetarError | None, ledger_id: int, first_entry_id: int, context: object) -> None:
+        assert isinstance(context, PublishBatch)
+        if error is None:
+            self.messages_in += context.message_count
+            self.bytes_in += context.size_bytes
+            context.producer.stored(context, ledger_id, first_entry_id)
+        else:
+            self._append_failed(error, context)
+
+    def _append_failed(self, error: MagnetarError, batch: PublishBatch) -> None:
+        if isinstance(error, ManagedLedgerTerminated):
+            batch.producer.refused(batch, ServerError.TOPIC_TERMINATED_ERROR, "The topic is terminated")
+            return
+        batch.producer.dropped(batch, error)
+        if self.closing:
+            return
+        if isinstance(error, ManagedLedgerFenced):
+            self._on_lost(self, error)
+            return
+        # Clients keep what has no receipt: after this they look the topic up, come back and send it again, in order.
+        logger.warning("publishing to %s failed, its producers reconnect: %s", self.name, error)
+        for producer in list(self.producers.by_name.values()):
+            producer.disconnect()
+            self.remove_producer(producer)
+        self.ledger.ready_to_create_new_ledger()
+
+    def _entries_available(self) -> None:
+        self.last_publish_ms = self._clock.now_ms()
+        for subscription in self.subscriptions.values():
+            subscription.entries_available()
+
+    async def add_producer(self, producer: Producer, admitted: Callable[[PulsarError | None], None]) -> Admission:
+        """Let a producer in; when it has to wait, `admitted` is called once its turn (or the end) comes."""
+        self._refuse_when_closing()
+        if self.ledger.terminated:
+            raise PulsarError(ServerError.TOPIC_TERMINATED_ERROR, "Topic was already terminated")
+        admission = self.producers.admit(producer)
+        for leaving in admission.fenced_out:
+            waiting = self._waiting_admission.pop(leaving, None)
+            if waiting is not None:
+                waiting(PulsarError(ServerError.PRODUCER_FENCED, f"Fenced out by {producer.name}"))
+            else:
+                leaving.disconnect()
+        if admission.waits:
+            self._waiting_admission[producer] = admitted
+        elif admission.epoch_changed:
+            await self.ledger.set_property(TOPIC_EPOCH_PROPERTY, str(self.producers.topic_epoch))
+        return admission
+
+    def remove_producer(self, producer: Producer) -> None:
+        """The producer is gone; the next one that waits may come in."""
+        self._waiting_admission.pop(producer, None)
+        admitted, outdated = self.producers.remove(producer)
+        for late in outdated:
+            self._waiting_admission.pop(late)(PulsarError(ServerError.PRODUCER_FENCED, "Topic epoch has moved"))
+        for next_one in admitted:
+            self._spawn(self._admit_waiting(next_one))
+        self.last_active_seconds = self._clock.monotonic_seconds()
+
+    async def _admit_waiting(self, producer: Producer) -> None:
+        notify = self._waiting_admission.pop(producer, None)
+        await self.ledger.set_property(TOPIC_EPOCH_PROPERTY, str(self.producers.topic_epoch))
+        if notify is not None:
+            notify(None)
+
+    async def create_subscription(
+        self, name: str, start: Position, properties: dict[str, str] | None = None
+    ) -> Subscription:
+        """A durable subscription; the existing one when there is one."""
+        self._refuse_when_closing()
+        async with self._subscribing:
+            subscription = self.subscriptions.get(name)
+            if subscription is None:
+                cursor = await self.ledger.open_cursor(name, start, cursor_properties=properties)
+                subscription = self.subscriptions[name] = self._subscription(name, cursor)
+            return subscription
+
+    async def subscribe(
+        self, consumer: Consumer, name: str, start: Position, properties: dict[str, str]
+    ) -> Subscription:
+        """Attach a consumer; durable or not is the consumer's wish and must agree with what is there."""
+        self._refuse_when_closing()
+        subscription = self.subscriptions.get(name)
+        if subscription is not None and subscription.cursor.durable != consumer.durable:
+            wanted = "durable" if consumer.durable else "non-durable"
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR, f"{wanted.capitalize()} subscription with the same name already exists."
+            )
+        if consumer.durable:
+            subscription = await self.create_subscription(name, start, properties)
+        elif subscription is None:
+            cursor = self.ledger.new_non_durable_cursor(name, start)
+            subscription = self.subscriptions[name] = self._subscription(name, cursor)
+        subscription.add_consumer(consumer)
+        return subscription
+
+    def remove_consumer(self, consumer: Consumer, subscription: Subscription) -> None:
+        """The consumer is gone; a non-durable subscription goes with its last one."""
+        subscription.remove_consumer(consumer)
+        self.last_active_seconds = self._clock.monotonic_seconds()
+        if not subscription.cursor.durable and not subscription.consumers:
+            if self.subscriptions.get(subscription.name) is subscription:
+                del self.subscriptions[subscription.name]
+            self._spawn(self._close_subscription(subscription))
+
+    async def _close_subscription(self, subscription: Subscription) -> None:
+        subscription.close()
+        await subscription.cursor.close()
+
+    async def delete_subscription(self, name: str, *, force: bool = False) -> None:
+        """Remove a subscription with its position. Connected consumers forbid it unless forced."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            raise PulsarError(ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
+        if subscription.consumers and not force:
+            raise PulsarError(ServerError.CONSUMER_BUSY, "Subscription has active connected consumers")
+        subscription.disconnect_all()
+        subscription.close()
+        self.subscriptions.pop(name, None)
+        if subscription.cursor.durable:
+            await self.ledger.delete_cursor(name)
+
+    async def reset_subscription(self, subscription: Subscription, position: Position) -> None:
+        """Make reading start at a position; connected consumers reconnect and go on from there."""
+        subscription.fence()
+        try:
+            subscription.disconnect_all()
+            await subscription.cursor.reset(position)
+        finally:
+            subscription.unfence()
+
+    async def position_of_time(self, publish_time_ms: int) -> Position:
+        """Where the first entry published at or after a time is; the end when there is none."""
+        found = await self.ledger.find_first(lambda entry: entry.metadata().publish_time_ms >= publish_time_ms)
+        return found if found is not None else LATEST
+
+    async def terminate(self) -> Position:
+        """Take no more messages, for good. Returns the last one's position."""
+        position = await self.ledger.terminate()
+        for producer in list(self.producers.by_name.values()):
+            producer.disconnect()
+            self.remove_producer(producer)
+        for subscription in self.subscriptions.values():
+            subscription.entries_available()
+        return position
+
+    async def close(self) -> None:
+        """Disconnect everybody, persist the positions, close the ledger."""
+        self._disconnect()
+        await self.ledger.close()
+
+    async def delete(self) -> None:
+        """Close, then remove everything the topic ever stored."""
+        self._disconnect()
+        await self.ledger.delete()
+
+    def _disconnect(self) -> None:
+        self.closing = True
+        if self._entries_available in self.ledger.on_appended:
+            self.ledger.on_appended.remove(self._entries_available)
+        for producer in list(self.producers.by_name.values()):
+            producer.disconnect()
+        for producer, notify in list(self._waiting_admission.items()):
+            del producer
+            notify(PulsarError(ServerError.SERVICE_NOT_READY, "Topic is closing"))
+        self._waiting_admission.clear()
+        self.producers = Producers(self.producers.topic_epoch)
+        for subscription in self.subscriptions.values():
+            subscription.disconnect_all()
+            subscription.close()
+
+    def _refuse_when_closing(self) -> None:
+        if self.closing:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} is being unloaded, look it up again")
+
+    def _subscription(self, name: str, cursor: Cursor) -> Subscription:
+        raise NotImplementedError
+
+
+def start_position(*, earliest: bool) -> Position:
+    """Where a new subscription begins to read."""
+    return EARLIEST if earliest else LATEST

@@ -1,0 +1,148 @@
+"""Lists of topics by pattern, and telling watchers what was added or removed."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from magnetar.broker.resources import Resources
+from magnetar.core.hashing import topics_hash
+from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.metadata.store import Change, MetadataStore, Notification
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+logger = logging.getLogger(__name__)
+
+SYSTEM_TOPIC_PREFIXES = ("__change_events", "__transaction_", "__transaction_buffer_snapshot")
+"""Local names of topics that belong to brokers; never listed to clients."""
+
+
+class TopicPattern:
+    """A client's regular expression over topic names; domain and partition suffix do not count."""
+
+    def __init__(self, pattern: str) -> None:
+        try:
+            self._expression = re.compile(without_domain(pattern))
+        except re.error as error:
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR, f"The topics pattern is not a regular expression: {error}"
+            ) from None
+
+    def matches(self, topic: str) -> bool:
+        """Whether a full topic name is meant."""
+        name = TopicName.parse(topic)
+        return self._expression.fullmatch(without_domain(str(name.partitioned_name()))) is not None
+
+    def filter(self, topics: list[str]) -> list[str]:
+        """Those that are meant, in the same order."""
+        return [topic for topic in topics if self.matches(topic)]
+
+
+def without_domain(name: str) -> str:
+    """The name without `persistent://` or `non-persistent://`."""
+    return name.partition("://")[2] or name
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether a topic belongs to brokers and is not shown to clients."""
+    return TopicName.parse(topic).local_name.startswith(SYSTEM_TOPIC_PREFIXES)
+
+
+class Watcher:
+    """One client's interest in a namespace."""
+
+    __slots__ = ("changed", "known", "namespace", "pattern")
+
+    def __init__(
+        self,
+        namespace: NamespaceName,
+        pattern: TopicPattern,
+        known: list[str],
+        changed: Callable[[list[str], list[str], str], None],
+    ) -> None:
+        self.namespace = namespace
+        self.pattern = pattern
+        self.known = known
+        self.changed = changed
+        """Called with new topics, deleted topics, and the hash of the whole list."""
+
+
+class TopicLists:
+    """Lists topics and keeps watchers up to date from the metadata store's notifications."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        resources: Resources,
+        list_topics: Callable[[NamespaceName, str], Coroutine[Any, Any, list[str]]],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._resources = resources
+        self._list_topics = list_topics
+        self._spawn = spawn
+        self._watchers: dict[str, set[Watcher]] = {}
+        self._refreshing: set[str] = set()
+        self._changed_meanwhile: set[str] = set()
+        self._stop_watching = store.watch(self._notified)
+
+    async def topics(self, namespace: NamespaceName, domain: str, pattern: str | None) -> list[str]:
+        """Full names of the topics that clients may see."""
+        names = [name for name in await self._list_topics(namespace, domain) if not is_system_topic(name)]
+        return names if pattern is None else TopicPattern(pattern).filter(names)
+
+    async def watch(
+        self, namespace: NamespaceName, pattern: str, changed: Callable[[list[str], list[str], str], None]
+    ) -> Watcher:
+        """Begin to watch the persistent topics of a namespace; `Watcher.known` is the list to start from."""
+        watcher = Watcher(namespace, TopicPattern(pattern), [], changed)
+        path = Resources.managed_ledgers_path(namespace)
+        self._watchers.setdefault(path, set()).add(watcher)
+        watcher.known = watcher.pattern.filter(await self.topics(namespace, "persistent", None))
+        return watcher
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Stop telling."""
+        path = Resources.managed_ledgers_path(watcher.namespace)
+        watchers = self._watchers.get(path)
+        if watchers is not None:
+            watchers.discard(watcher)
+            if not watchers:
+                del self._watchers[path]
+
+    def close(self) -> None:
+        """Stop listening to the store."""
+        self._stop_watching()
+        self._watchers.clear()
+
+    def _notified(self, notification: Notification) -> None:
+        if notification.change is Change.CHILDREN_CHANGED and notification.path in self._watchers:
+            # However many topics come and go while a list is read, one more read afterwards is enough.
+            if notification.path in self._refreshing:
+                self._changed_meanwhile.add(notification.path)
+            else:
+                self._refreshing.add(notification.path)
+                self._spawn(self._refresh(notification.path))
+
+    async def _refresh(self, path: str) -> None:
+        try:
+            while True:
+                self._changed_meanwhile.discard(path)
+                watchers = self._watchers.get(path)
+                if not watchers:
+                    return
+                namespace = next(iter(watchers)).namespace
+                names = await self.topics(namespace, "persistent", None)
+                for watcher in list(watchers):
+                    self._tell(watcher, watcher.pattern.filter(names))
+                if path not in self._changed_meanwhile:
+                    return
+        finally:
+            self._refreshing.discard(path)
+
+    def _tell(self, watcher: Watcher, names: list[str]) -> None:
+        before, after = set(watcher.known), set(names)
+        watcher.known = names
+        if before != after:
+            watcher.changed(sorted(after - before), sorted(before - after), topics_hash(names))

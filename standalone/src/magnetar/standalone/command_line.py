@@ -1,0 +1,96 @@
+"""The commands of `magnetar` and their options."""
+
+from __future__ import annotations
+
+import enum
+import importlib.metadata
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+STARTED_SECONDS = time.perf_counter()
+"""When this process began to run our code: what "ready in" counts from."""
+
+application = typer.Typer(
+    name="magnetar",
+    help="Magnetar: messaging that speaks Apache Pulsar's and BookKeeper's own protocols.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class LogLevel(enum.StrEnum):
+    """How much is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - Typer calls it so
+    if wanted:
+        typer.echo(f"magnetar {importlib.metadata.version('magnetar-standalone')}")
+        raise typer.Exit
+
+
+@application.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    del version
+
+
+@application.command()
+def standalone(
+    data: Annotated[
+        Path, typer.Option("--data", "-d", help="Folder for everything that is stored.", rich_help_panel="Storage")
+    ] = Path("data/standalone"),
+    fresh: Annotated[
+        bool,
+        typer.Option("--fresh", help="Remove what is in the data folder first.", rich_help_panel="Storage"),
+    ] = False,
+    sync: Annotated[
+        bool,
+        typer.Option(
+            "--sync/--no-sync",
+            help="Force the journal to disk before acknowledging. Without, a power cut may lose messages.",
+            rich_help_panel="Storage",
+        ),
+    ] = True,
+    address: Annotated[
+        str, typer.Option(help="Address to listen on and to give to clients.", rich_help_panel="Network")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65535, help="Pulsar protocol; 0 is any.", rich_help_panel="Network")
+    ] = 6650,
+    http_port: Annotated[
+        int,
+        typer.Option("--http-port", min=0, max=65535, help="Admin API and metrics; 0 is any.", rich_help_panel="Network"),
+    ] = 8080,
+    log_level: Annotated[LogLevel, typer.Option("--log-level", "-l", help="How much to log.")] = LogLevel.WARNING,
+) -> None:
+    """Run a whole cluster in this process: metadata, bookie, broker and admin API.
+
+    Its data stays in a folder: stop it, kill it, start it again, and every acknowledged message is there.
+
+    [dim]Examples:[/]
+      magnetar standalone
+      magnetar standalone --data /tmp/try --fresh --port 0 --http-port 0
+    """
+    from magnetar.standalone.run import run_standalone
+    from magnetar.standalone.settings import StandaloneSettings
+
+    settings = StandaloneSettings(
+        data_directory=data,
+        address=address,
+        broker_service_port=port,
+        web_service_port=http_port,
+        journal_sync=sync,
+    )
+    raise typer.Exit(run_standalone(settings, fresh=fresh, log_level=log_level.value, started_seconds=STARTED_SECONDS))

@@ -1,0 +1,34 @@
+"""What one may set on a standalone cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandaloneSettings:
+    """A whole cluster in one process."""
+
+    data_directory: Path
+    """Metadata, journal and entry logs; made when it is not there."""
+    address: str = "127.0.0.1"
+    """Where to listen, and what clients are told."""
+    broker_service_port: int = 6650
+    """0 takes any free one."""
+    web_service_port: int = 8080
+    """0 takes any free one."""
+    journal_sync: bool = True
+    """Force the journal to disk before a message is acknowledged."""
+    persistent_metadata: bool = True
+    """False keeps metadata in memory: a cluster that does not outlive its process starts faster."""
+
+    @property
+    def metadata_url(self) -> str:
+        """The metadata store's URL."""
+        return f"rocksdb://{self.data_directory.resolve()}/metadata" if self.persistent_metadata else "memory:"
+
+    @property
+    def bookie_directory(self) -> Path:
+        """Where the bookie keeps its journal and ledgers."""
+        return self.data_directory / "bookie"
