@@ -1,0 +1,107 @@
+"""A whole cluster on one event loop: metadata, bookie, broker and admin API, wired without a network in between."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from magnetar.bookie.app import RunningBookie, start_bookie
+from magnetar.bookie.local import LocalBookies
+from magnetar.bookie.settings import BookieSettings
+from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
+from magnetar.broker.resources import Resources, initialize_cluster_metadata
+from magnetar.broker.settings import BrokerSettings
+from magnetar.core.clock import SystemClock
+from magnetar.ledger.client import BookKeeperClient
+from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.metadata.factory import open_store
+from magnetar.metadata.store import MetadataStore
+from magnetar.standalone.settings import StandaloneSettings
+
+logger = logging.getLogger(__name__)
+
+CLUSTER_NAME = "standalone"
+
+
+class RunningCluster:
+    """A cluster that serves."""
+
+    def __init__(
+        self, store: MetadataStore, bookie: RunningBookie, ledgers: BookKeeperClient, broker: RunningBroker
+    ) -> None:
+        self._store = store
+        self._bookie = bookie
+        self._ledgers = ledgers
+        self.broker = broker
+
+    @property
+    def service_url(self) -> str:
+        """Where Pulsar clients connect."""
+        return self.broker.settings.service_url
+
+    @property
+    def admin_url(self) -> str:
+        """Where admin tools connect."""
+        return self.broker.settings.web_service_url
+
+    async def close(self) -> None:
+        """Stop from the top: what a part still has to write, the parts below it must take."""
+        await self.broker.close()
+        await self._ledgers.close()
+        await self._bookie.close()
+        await self._store.close()
+
+
+async def start_cluster(settings: StandaloneSettings) -> RunningCluster:
+    """Start everything. On failure what was started is closed again and the error is raised."""
+    settings.data_directory.mkdir(parents=True, exist_ok=True)
+    clock = SystemClock()
+    opened: list[MetadataStore | RunningBookie | BookKeeperClient] = []
+    try:
+        store = await open_store(settings.metadata_url)
+        opened.append(store)
+        bookie = await start_bookie(bookie_settings(settings), store, clock)
+        opened.append(bookie)
+        ledgers = BookKeeperClient(store, LocalBookies([bookie.bookie]), clock)
+        opened.append(ledgers)
+        parts = BrokerParts(store, ledgers, clock, ManagedLedgerSettings())
+        configured = broker_settings(settings)
+        await initialize(store, configured)
+        broker = await start_broker(configured, parts)
+        if broker.settings != configured:
+            await initialize(store, broker.settings)
+    except BaseException:
+        for part in reversed(opened):
+            await asyncio.shield(part.close())
+        raise
+    return RunningCluster(store, bookie, ledgers, broker)
+
+
+async def initialize(store: MetadataStore, settings: BrokerSettings) -> None:
+    """Make what a broker expects to find; with free ports the URLs are known only once it listens."""
+    await initialize_cluster_metadata(
+        Resources(store), CLUSTER_NAME, settings.service_url, settings.web_service_url
+    )
+
+
+def broker_settings(settings: StandaloneSettings) -> BrokerSettings:
+    """The broker's part of the settings."""
+    return BrokerSettings(
+        cluster_name=CLUSTER_NAME,
+        bind_address=settings.address,
+        advertised_address=settings.address,
+        broker_service_port=settings.broker_service_port,
+        web_service_port=settings.web_service_port,
+    )
+
+
+def bookie_settings(settings: StandaloneSettings) -> BookieSettings:
+    """The bookie's part of the settings; it has no port, the broker reaches it by calls."""
+    directory = settings.bookie_directory
+    return BookieSettings(
+        bookie_id="127.0.0.1:3181",
+        journal_directories=(directory / "journal",),
+        ledger_directories=(directory / "ledgers",),
+        journal_sync_data=settings.journal_sync,
+        listen_port=None,
+    )
