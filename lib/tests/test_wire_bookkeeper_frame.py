@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from magnetar.wire.bookkeeper.frame import FrameSplitter, FrameTooLarge, frame
+
+
+def frames_of(splitter: FrameSplitter, chunks: list[bytes]) -> list[bytes]:
+    frames: list[bytes] = []
+    for chunk in chunks:
+        buffer, bounds = splitter.feed(chunk)
+        frames += [buffer[start:end] for start, end in zip(bounds[::2], bounds[1::2], strict=True)]
+    return frames
+
+
+@given(bodies=st.lists(st.binary(max_size=40), max_size=8), cuts=st.lists(st.integers(0, 400), max_size=10))
+def test_any_chunking_gives_the_same_frames(bodies: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(frame(body) for body in bodies)
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    chunks = [stream[start:end] for start, end in itertools.pairwise(edges)]
+    assert frames_of(FrameSplitter(), chunks) == bodies
+    assert frames_of(FrameSplitter(), [stream]) == bodies
+    assert frames_of(FrameSplitter(), [bytes([byte]) for byte in stream]) == bodies
+
+
+def test_a_whole_read_is_not_copied() -> None:
+    chunk = frame(b"one") + frame(b"two")
+    buffer, bounds = FrameSplitter().feed(chunk)
+    assert buffer is chunk
+    assert bounds == [4, 7, 11, 14]
+
+
+def test_a_large_frame_in_many_parts_is_joined_once() -> None:
+    splitter = FrameSplitter()
+    stream = frame(bytes(5_000_000))
+    copied = 0
+    for at in range(0, len(stream), 16_384):
+        buffer, bounds = splitter.feed(stream[at : at + 16_384])
+        copied += len(buffer) if bounds else 0
+    assert copied == len(stream)
+
+
+def test_too_large_is_refused_before_its_body_comes() -> None:
+    with pytest.raises(FrameTooLarge):
+        FrameSplitter(frame_bytes_max=10).feed(b"\x00\x00\x00\x0b")
+    assert FrameSplitter(frame_bytes_max=10).feed(frame(bytes(10)))[1] == [4, 14]
