@@ -1,7 +1,7 @@
 """The ledgers of one managed ledger, in order, and the arithmetic of positions over them.
 
-Pure. The last record is the ledger in use; its `entries` grows as appends are confirmed, so that the same rules hold for
-every record. A ledger without entries takes part in nothing but being the place of the entry to come.
+Pure. The last record is the ledger in use; its `entries` grows as appends are confirmed, so that the same rules hold
+for every record. A ledger without entries takes part in nothing but being the place of the entry to come.
 """
 
 from __future__ import annotations

@@ -1,0 +1,231 @@
+"""The bytes of ManagedLedgerInfo, ManagedCursorInfo and PositionInfo: Pulsar's own, so that either broker opens the
+topics of the other. The compressed form is understood, and never written (Pulsar's default: no compression).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import lz4.block
+import snappy
+import zstandard
+from google.protobuf.message import DecodeError
+from magnetar.core.errors import PeerError
+from magnetar.core.ids import Position
+from magnetar.managed.ack_state import AckState
+from magnetar.managed.ledger_list import LedgerRecord
+from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import (
+    BatchedEntryDeletionIndexInfo,
+    CompressionType,
+    KeyValue,
+    LongListMap,
+    LongProperty,
+    ManagedCursorInfo,
+    ManagedLedgerInfo,
+    ManagedLedgerInfoMetadata,
+    MessageRange,
+    NestedPositionInfo,
+    PositionInfo,
+    StringProperty,
+)
+
+COMPRESSED_MAGIC: Final = 0x4778
+UNCOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
+"""What we are ready to unpack: 10 000 ledgers or ranges are below 1 MiB."""
+
+POSITION_IN_NODE: Final = -1
+"""As a cursor's ledger id: the position stands in the node itself."""
+
+
+class BrokenMetadata(PeerError):
+    """A stored record is not what it should be; the text says which and how."""
+
+
+class LedgerInfo:
+    """A managed ledger's node, decoded."""
+
+    __slots__ = ("properties", "records", "terminated_at")
+
+    def __init__(self, records: list[LedgerRecord], terminated_at: Position | None, properties: dict[str, str]) -> None:
+        self.records: list[LedgerRecord] = records
+        self.terminated_at: Position | None = terminated_at
+        self.properties: dict[str, str] = properties
+
+
+def encode_ledger_info(
+    records: Iterable[LedgerRecord], terminated_at: Position | None, properties: Mapping[str, str]
+) -> bytes:
+    """The node of a managed ledger. The ledger in use gets neither entries nor size."""
+    info = ManagedLedgerInfo()
+    for record in records:
+        stored = info.ledgerInfo.add()
+        if record.rest is not None:
+            stored.CopyFrom(record.rest)
+        stored.ledgerId = record.ledger_id
+        stored.timestamp = record.closed_ms
+        if record.closed_ms:
+            stored.entries = record.entries
+            stored.size = record.size_bytes
+    if terminated_at is not None:
+        info.terminatedPosition.CopyFrom(NestedPositionInfo(ledgerId=terminated_at[0], entryId=terminated_at[1]))
+    info.properties.extend(KeyValue(key=key, value=value) for key, value in properties.items())
+    return info.SerializeToString()
+
+
+def decode_ledger_info(data: bytes) -> LedgerInfo:
+    """The node of a managed ledger, compressed or not. Raises `BrokenMetadata`."""
+    info = ManagedLedgerInfo()
+    try:
+        info.ParseFromString(_uncompressed(data))
+    except DecodeError as error:
+        raise BrokenMetadata(f"not a ManagedLedgerInfo: {error}") from error
+    records = []
+    for stored in info.ledgerInfo:
+        record = LedgerRecord(stored.ledgerId, stored.entries, stored.size, stored.timestamp)
+        if stored.HasField("offloadContext") or stored.properties:
+            record.rest = ManagedLedgerInfo.LedgerInfo()
+            record.rest.CopyFrom(stored)
+        records.append(record)
+    terminated_at = None
+    if info.HasField("terminatedPosition"):
+        terminated_at = (info.terminatedPosition.ledgerId, info.terminatedPosition.entryId)
+    return LedgerInfo(records, terminated_at, {each.key: each.value for each in info.properties})
+
+
+def encode_position(acks: AckState, properties: Mapping[str, int], settings: ManagedLedgerSettings) -> bytes:
+    """An entry of a cursor ledger. At most `unacked_ranges_max` ranges and as many batches are kept."""
+    info = PositionInfo(ledgerId=acks.mark_delete[0], entryId=acks.mark_delete[1])
+    if acks.individual_count:
+        if settings.persist_acks_as_long_array:
+            info.individualDeletedMessageRanges.extend(
+                LongListMap(key=ledger_id, values=words) for ledger_id, words in acks.long_arrays()
+            )
+        else:
+            info.individualDeletedMessages.extend(_ranges(acks, settings.unacked_ranges_max))
+    if properties:
+        info.properties.extend(LongProperty(name=name, value=value) for name, value in properties.items())
+    if acks.partial:
+        info.batchedEntryDeletionIndexInfo.extend(_batches(acks, settings.unacked_ranges_max))
+    return info.SerializeToString()
+
+
+def decode_position(data: bytes) -> PositionInfo:
+    """The last entry of a cursor ledger. Raises `BrokenMetadata`."""
+    info = PositionInfo()
+    try:
+        info.ParseFromString(data)
+    except DecodeError as error:
+        raise BrokenMetadata(f"not a PositionInfo: {error}") from error
+    return info
+
+
+def encode_cursor_info(
+    acks: AckState,
+    properties: Mapping[str, int],
+    cursor_properties: Mapping[str, str],
+    settings: ManagedLedgerSettings,
+    now_ms: int,
+    cursor_ledger_id: int = POSITION_IN_NODE,
+) -> bytes:
+    """The node of a cursor. With a cursor ledger, single acknowledgements are there and not in the node.
+
+    The time matters to Pulsar's brokers only: they expire subscriptions by it."""
+    info = ManagedCursorInfo(
+        cursorsLedgerId=cursor_ledger_id,
+        markDeleteLedgerId=acks.mark_delete[0],
+        markDeleteEntryId=acks.mark_delete[1],
+        lastActive=now_ms,
+    )
+    info.cursorProperties.extend(StringProperty(name=name, value=value) for name, value in cursor_properties.items())
+    info.properties.extend(LongProperty(name=name, value=value) for name, value in properties.items())
+    if cursor_ledger_id == POSITION_IN_NODE:
+        if acks.individual_count:
+            info.individualDeletedMessages.extend(_ranges(acks, settings.unacked_ranges_max))
+        if acks.partial:
+            info.batchedEntryDeletionIndexInfo.extend(_batches(acks, settings.unacked_ranges_max))
+    return info.SerializeToString()
+
+
+def decode_cursor_info(data: bytes) -> ManagedCursorInfo:
+    """The node of a cursor, compressed or not. Raises `BrokenMetadata`."""
+    info = ManagedCursorInfo()
+    try:
+        info.ParseFromString(_uncompressed(data))
+    except DecodeError as error:
+        raise BrokenMetadata(f"not a ManagedCursorInfo: {error}") from error
+    return info
+
+
+def restore_acks(acks: AckState, stored: PositionInfo | ManagedCursorInfo) -> None:
+    """Load the single acknowledgements of a record, in whichever form they are, into a state that has its mark."""
+    acks.load_ranges(
+        (
+            (each.lowerEndpoint.ledgerId, each.lowerEndpoint.entryId),
+            (each.upperEndpoint.ledgerId, each.upperEndpoint.entryId),
+        )
+        for each in stored.individualDeletedMessages
+    )
+    if isinstance(stored, PositionInfo) and stored.individualDeletedMessageRanges:
+        acks.load_long_arrays((each.key, list(each.values)) for each in stored.individualDeletedMessageRanges)
+    for batch in stored.batchedEntryDeletionIndexInfo:
+        acks.load_partial((batch.position.ledgerId, batch.position.entryId), list(batch.deleteSet))
+
+
+def _ranges(acks: AckState, count_max: int) -> list[MessageRange]:
+    return [
+        MessageRange(
+            lowerEndpoint=NestedPositionInfo(ledgerId=lower[0], entryId=lower[1]),
+            upperEndpoint=NestedPositionInfo(ledgerId=upper[0], entryId=upper[1]),
+        )
+        for lower, upper in acks.ranges(count_max)
+    ]
+
+
+def _batches(acks: AckState, count_max: int) -> list[BatchedEntryDeletionIndexInfo]:
+    return [
+        BatchedEntryDeletionIndexInfo(
+            position=NestedPositionInfo(ledgerId=position[0], entryId=position[1]),
+            deleteSet=acks.remaining_ack_set(position),
+        )
+        for position in sorted(acks.partial or ())[:count_max]
+    ]
+
+
+def _uncompressed(data: bytes) -> bytes:
+    """The protobuf bytes behind the optional magic, header and compression (Pulsar: MetaStoreImpl)."""
+    if len(data) < 6 or struct.unpack_from(">H", data)[0] != COMPRESSED_MAGIC:
+        return data
+    header_size = struct.unpack_from(">I", data, 2)[0]
+    header = ManagedLedgerInfoMetadata()  # ManagedCursorInfoMetadata has the same fields.
+    header.ParseFromString(data[6 : 6 + header_size])
+    body = data[6 + header_size :]
+    size = header.uncompressedSize
+    if not 0 <= size <= UNCOMPRESSED_BYTES_MAX:
+        raise BrokenMetadata(f"a record says that it is {size} bytes long")
+    try:
+        plain = _decompress(header.compressionType, body, size)
+    except (ValueError, RuntimeError, zlib.error, zstandard.ZstdError, snappy.UncompressError) as error:
+        raise BrokenMetadata(f"a compressed record cannot be unpacked: {error}") from error
+    if len(plain) != size:
+        raise BrokenMetadata(f"a compressed record has {len(plain)} bytes and should have {size}")
+    return plain
+
+
+def _decompress(kind: CompressionType, body: bytes, size: int) -> bytes:
+    match kind:
+        case CompressionType.LZ4:
+            return bytes(lz4.block.decompress(body, uncompressed_size=size))
+        case CompressionType.ZLIB:
+            return zlib.decompress(body)
+        case CompressionType.ZSTD:
+            return zstandard.ZstdDecompressor().decompress(body, max_output_size=size)
+        case CompressionType.SNAPPY:
+            return bytes(snappy.uncompress(body))
+        case CompressionType.NONE:
+            return body
+        case _:
+            raise ValueError(f"unknown compression {kind}")

@@ -1,0 +1,72 @@
+"""The node of one managed ledger in the metadata store, changed only by compare-and-set.
+
+Its version is what makes this process the owner: if anyone else wrote, we are fenced and must stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from magnetar.core.ids import Position
+from magnetar.managed.errors import ManagedLedgerFenced
+from magnetar.managed.info_codec import LedgerInfo, decode_ledger_info, encode_ledger_info
+from magnetar.managed.ledger_list import LedgerRecord
+from magnetar.managed.paths import ledger_path
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, NodeNotFound, StoreUnavailable, VersionConflict
+
+
+class InfoNode:
+    """Reads once, then writes. Hold `lock` from deciding on a change until the write has returned."""
+
+    __slots__ = ("_name", "_store", "_unsure", "_version", "lock")
+
+    def __init__(self, store: MetadataStore, name: str) -> None:
+        self._store: MetadataStore = store
+        self._name: str = name
+        self._version: int = MUST_NOT_EXIST
+        self._unsure: bytes | None = None
+        """A write whose outcome is unknown: when the node holds this, it was our own."""
+        self.lock: asyncio.Lock = asyncio.Lock()
+
+    async def load(self) -> LedgerInfo | None:
+        """What is stored, or None when there is no such managed ledger."""
+        node = await self._store.get(ledger_path(self._name))
+        if node is None:
+            return None
+        self._version = node.stat.version
+        return decode_ledger_info(node.value)
+
+    async def write(
+        self, records: Sequence[LedgerRecord], terminated_at: Position | None, properties: Mapping[str, str]
+    ) -> None:
+        """Replace what is stored. `ManagedLedgerFenced` when another owner wrote since."""
+        assert self.lock.locked()
+        value = encode_ledger_info(records, terminated_at, properties)
+        try:
+            stat = await self._store.put(ledger_path(self._name), value, self._version)
+        except StoreUnavailable:
+            self._unsure = value
+            raise
+        except (VersionConflict, NodeNotFound) as error:
+            if not await self._own_write_happened():
+                raise ManagedLedgerFenced(f"{self._name} was changed by another owner") from error
+            stat = await self._store.put(ledger_path(self._name), value, self._version)
+        self._version = stat.version
+        self._unsure = None
+
+    async def _own_write_happened(self) -> bool:
+        """Whether the unexpected version is only that of our write which seemed to fail."""
+        unsure, self._unsure = self._unsure, None
+        node = await self._store.get(ledger_path(self._name))
+        if unsure is None or node is None or node.value != unsure:
+            return False
+        self._version = node.stat.version
+        return True
+
+    async def delete(self) -> None:
+        """Remove the node; none there is no error."""
+        try:
+            await self._store.delete(ledger_path(self._name))
+        except NodeNotFound:
+            return

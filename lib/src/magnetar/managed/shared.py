@@ -1,0 +1,121 @@
+"""What all managed ledgers of one process have in common: stores, cache, clock, tasks and the one timer for cursors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Final, Protocol
+
+from magnetar.core.clock import Clock
+from magnetar.core.errors import MagnetarError
+from magnetar.ledger.api import LedgerClient, LedgerOptions
+from magnetar.managed.entry_cache import EntryCache
+from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.metadata.store import MetadataStore
+
+log = logging.getLogger(__name__)
+
+FLUSH_INTERVAL_SECONDS: Final = 0.25
+"""How often changed cursors are looked at; each is written at its own rate. Armed only while there are some."""
+
+LEDGER_CREATION_SECONDS_MAX: Final = 120.0
+"""Twice Pulsar's metadata operation timeout: a creation that takes longer counts as failed."""
+
+
+class Flushable(Protocol):
+    """A cursor's storage, as the timer sees it."""
+
+    def flush_if_due(self, now_seconds: float) -> bool:
+        """Start a write if the rate allows it; whether there is nothing left to look after."""
+        ...
+
+
+class Shared:
+    """One per process, made by the factory."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        ledgers: LedgerClient,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        cache: EntryCache,
+    ) -> None:
+        self.store: MetadataStore = store
+        self.ledgers: LedgerClient = ledgers
+        self.clock: Clock = clock
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.cache: EntryCache = cache
+        self.forget: Callable[[str, object], None] = _forget_nothing
+        """Told the name and the object when a managed ledger is closed."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed: set[Flushable] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Run something in the background; `wait_for_tasks` waits for it. What it raises is logged."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    async def wait_for_tasks(self) -> None:
+        """Until no background work is left."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def flush_later(self, storage: Flushable) -> None:
+        """Have a changed cursor written by the timer."""
+        self._changed.add(storage)
+        if self._timer is None:
+            self._timer = self.loop.call_later(FLUSH_INTERVAL_SECONDS, self._flush)
+
+    def flushed(self, storage: Flushable) -> None:
+        """The cursor is gone: look after it no more."""
+        self._changed.discard(storage)
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Delete a ledger that nothing points to any more; if that fails it is lost space, which is logged."""
+        self.cache.remove_ledger(ledger_id)
+        try:
+            await self.ledgers.delete(ledger_id)
+        except MagnetarError as error:
+            log.warning("ledger not deleted, its space is lost", extra={"ledger": ledger_id, "error": repr(error)})
+
+    def _flush(self) -> None:
+        self._timer = None
+        now = self.clock.monotonic_seconds()
+        self._changed = {storage for storage in self._changed if not storage.flush_if_due(now)}
+        if self._changed:
+            self._timer = self.loop.call_later(FLUSH_INTERVAL_SECONDS, self._flush)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("background work failed", exc_info=error)
+
+
+def ledger_options(settings: ManagedLedgerSettings, name: str, cursor: str | None = None) -> LedgerOptions:
+    """How Pulsar spreads and labels a ledger of a topic, or of one of its cursors."""
+    labels = {"application": b"pulsar", "component": b"managed-ledger", "pulsar/managed-ledger": name.encode()}
+    if cursor is not None:
+        labels["pulsar/cursor"] = cursor.encode()
+    return LedgerOptions(
+        ensemble_size=settings.ensemble_size,
+        write_quorum=settings.write_quorum,
+        ack_quorum=settings.ack_quorum,
+        digest_type=settings.digest_type,
+        password=settings.password,
+        custom_metadata=labels,
+    )
+
+
+def _forget_nothing(name: str, ledger: object) -> None:
+    """Before the factory says otherwise."""

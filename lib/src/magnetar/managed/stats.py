@@ -1,0 +1,58 @@
+"""What administrators see of a managed ledger's inside (Pulsar: internalStats)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from magnetar.core.ids import Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerStats:
+    """One ledger of the list; the one in use shows what is confirmed."""
+
+    ledger_id: int
+    entries: int
+    size_bytes: int
+    closed_ms: int
+    """0 while in use."""
+    offloaded: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CursorStats:
+    """One cursor."""
+
+    mark_delete: Position
+    read_position: Position
+    individually_acknowledged: str
+    """Ranges as Pulsar prints them: `[(l:e..l:e], ...]`."""
+    cursor_ledger: int
+    """-1: none, the position is in the metadata."""
+    cursor_ledger_last_entry: int
+    backlog_entries: int
+    individual_count: int
+    last_ledger_switch_ms: int
+    dirty: bool
+    properties: dict[str, int]
+    cursor_properties: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedLedgerStats:
+    """One managed ledger."""
+
+    state: str
+    entries_added: int
+    """Since it was opened."""
+    number_of_entries: int
+    total_size_bytes: int
+    current_ledger_entries: int
+    current_ledger_size_bytes: int
+    last_ledger_created_ms: int
+    last_ledger_creation_error: str | None
+    pending_entries: int
+    last_confirmed: Position
+    ledgers: list[LedgerStats] = field(default_factory=list)
+    cursors: dict[str, CursorStats] = field(default_factory=dict)
+    properties: dict[str, str] = field(default_factory=dict)
