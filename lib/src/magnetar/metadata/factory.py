@@ -1,0 +1,38 @@
+"""From a metadata URL to an open store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from magnetar.core.errors import SettingError
+from magnetar.metadata.store import MetadataStore
+
+ACCEPTED_URLS: Final = "memory:, rocksdb:///absolute/directory, rocksdb:relative/directory, zk:h1:2181,h2:2181/chroot"
+
+
+async def open_store(url: str) -> MetadataStore:
+    """Open the store that a URL names. `SettingError` if it names none, `StoreUnavailable` if it cannot be opened.
+
+    Each call for `memory:` is a tree of its own. Backends are imported here, as each costs start-up time."""
+    scheme, colon, rest = url.partition(":")
+    if scheme == "memory" and colon and not rest:
+        from magnetar.metadata.memory import MemoryMetadataStore
+
+        return MemoryMetadataStore()
+    if scheme == "rocksdb" and rest:
+        from magnetar.metadata.rocksdb import RocksdbMetadataStore
+
+        return RocksdbMetadataStore(_directory(url, rest))
+    if scheme == "zk" and rest:
+        from magnetar.metadata.zookeeper import ZookeeperMetadataStore
+
+        return await ZookeeperMetadataStore.open(rest)
+    raise SettingError(f"metadata URL {url!r} is not one of {ACCEPTED_URLS}")
+
+
+def _directory(url: str, rest: str) -> str:
+    if not rest.startswith("//"):
+        return rest
+    if not rest.startswith("///"):
+        raise SettingError(f"metadata URL {url!r} has two slashes and not three; accepted: {ACCEPTED_URLS}")
+    return rest.removeprefix("//")

@@ -1,0 +1,391 @@
+"""A kazoo client's session, seen from the event loop.
+
+kazoo lives in one thread of its own. What it has to say (results, watch events, states) crosses to the loop in the
+order in which the server said it, many at a time for one wake-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    OperationTimeoutError,
+    RequestTimeoutError,
+    SessionExpiredError,
+    SessionMovedError,
+)
+from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
+from kazoo.protocol.serialization import int_struct, write_string
+from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+from kazoo.retry import KazooRetry
+from magnetar.core.errors import SettingError
+from magnetar.metadata.store import Change, Notification, SessionEvent, StoreClosed, StoreUnavailable
+
+_logger: Final = logging.getLogger(__name__)
+
+REQUESTS_IN_FLIGHT_MAX: Final = 128
+"""kazoo wakes its thread through a socket pair that holds about 280 wake-ups; past that the loop would block."""
+
+WATCHES_MAX: Final = 50_000
+"""A watch costs half a kilobyte here and something at the server. The oldest makes room by telling a change that may
+be none, so that whoever relied on it looks again."""
+
+LOST_AFTER_SHARE: Final = 1 / 3
+"""When, as a share of the session's timeout after kazoo saw the connection fail, the session counts as lost. kazoo
+notices at most two thirds after the server last heard of us, so this is before the server can end the session."""
+
+RECONNECT_DELAY_SECONDS_MAX: Final = 1.0
+
+_REPEAT_DELAY_SECONDS: Final = 0.02
+
+_CONNECTION_ERRORS: Final = (
+    AuthFailedError,
+    ConnectionLoss,
+    OperationTimeoutError,
+    RequestTimeoutError,
+    SessionExpiredError,
+    SessionMovedError,
+)
+
+
+class WatchKind(enum.Enum):
+    """What a watch is on. The values are those of ZooKeeper's WatcherType."""
+
+    CHILDREN = 1
+    DATA = 2
+
+
+class Watch(NamedTuple):
+    """A one-shot watch that a request leaves at the server."""
+
+    kind: WatchKind
+    path: str
+
+
+class Fate(enum.Enum):
+    """How the session stands."""
+
+    NEW = enum.auto()
+    CONNECTED = enum.auto()
+    DISCONNECTED = enum.auto()
+    LOST = enum.auto()
+
+
+class Turn(enum.Enum):
+    """What can happen to the session."""
+
+    CONNECTED = enum.auto()
+    SUSPENDED = enum.auto()
+    ENDED = enum.auto()
+    OVERDUE = enum.auto()
+    """Disconnected for so long that the server may end the session at any moment."""
+
+
+TURNS: Final[dict[tuple[Fate, Turn], tuple[Fate, SessionEvent]]] = {
+    (Fate.CONNECTED, Turn.SUSPENDED): (Fate.DISCONNECTED, SessionEvent.CONNECTION_LOST),
+    (Fate.CONNECTED, Turn.ENDED): (Fate.LOST, SessionEvent.SESSION_LOST),
+    (Fate.DISCONNECTED, Turn.CONNECTED): (Fate.CONNECTED, SessionEvent.RECONNECTED),
+    (Fate.DISCONNECTED, Turn.ENDED): (Fate.LOST, SessionEvent.SESSION_LOST),
+    (Fate.DISCONNECTED, Turn.OVERDUE): (Fate.LOST, SessionEvent.SESSION_LOST),
+    (Fate.LOST, Turn.CONNECTED): (Fate.CONNECTED, SessionEvent.SESSION_RESTARTED),
+}
+"""What each turn makes of the session and what owners are told; a turn that is not here changes nothing."""
+
+_TURN_OF_STATE: Final = {
+    KazooState.CONNECTED: Turn.CONNECTED,
+    KazooState.SUSPENDED: Turn.SUSPENDED,
+    KazooState.LOST: Turn.ENDED,
+}
+
+
+class _StopWatching(NamedTuple):
+    """ZooKeeper's request RemoveWatches, which kazoo does not have."""
+
+    path: str
+    kind: int
+    type: int = 18
+
+    def serialize(self) -> bytearray:
+        """Path and WatcherType."""
+        return bytearray(write_string(self.path) + int_struct.pack(self.kind))
+
+    def deserialize(self, _reply: bytes, _offset: int) -> None:
+        """The reply is empty."""
+
+
+class _Result(AsyncResult):  # type: ignore[misc]  # kazoo has no types.
+    """A result that is handed over at the moment when it is there, and so in the server's order."""
+
+    def __init__(self, handler: _Handler) -> None:
+        super().__init__(handler)
+        self._hand_over = handler.hand_over
+
+    def set(self, value: Any = None) -> None:
+        super().set(value)
+        self._hand_over(self)
+
+    def set_exception(self, exception: BaseException) -> None:
+        super().set_exception(exception)
+        self._hand_over(self)
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types.
+    """kazoo's threads without its two callback threads, which would lose the order between results and watches."""
+
+    def __init__(self, hand_over: Callable[[_Result], None]) -> None:
+        super().__init__()
+        self.hand_over = hand_over
+
+    def start(self) -> None:
+        """No callback threads."""
+
+    def stop(self) -> None:
+        """Nothing was started."""
+
+    def async_result(self) -> _Result:
+        """A result that this handler hands over."""
+        return _Result(self)
+
+    def dispatch_callback(self, callback: Any) -> None:
+        """Call at once, in kazoo's thread: all our callbacks only post."""
+        callback.func(*callback.args)
+
+
+class ZookeeperSession:
+    """One session after the other with one ensemble; paths are the server's. All methods belong to the loop."""
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        session_timeout_ms: int,
+        operation_timeout_ms: int,
+        on_notification: Callable[[Notification], None],
+        on_session_event: Callable[[SessionEvent], None],
+    ) -> None:
+        self.session_id = 0
+        self._hosts = hosts
+        self._session_timeout_seconds = session_timeout_ms / 1000
+        self._operation_timeout_seconds = operation_timeout_ms / 1000
+        self._on_notification = on_notification
+        self._on_session_event = on_session_event
+        self._loop = asyncio.get_running_loop()
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wake_up_is_due = False
+        self._fate = Fate.NEW
+        self._closed = False
+        self._connected = asyncio.Event()
+        self._overdue: asyncio.TimerHandle | None = None
+        self._slots = asyncio.Semaphore(REQUESTS_IN_FLIGHT_MAX)
+        self._pending: dict[_Result, tuple[asyncio.Future[Any], Watch | None]] = {}
+        self._armed: dict[Watch, None] = {}
+        self._client = self._new_client(hosts)
+
+    async def open(self) -> None:
+        """Start, and wait for the first connection. `StoreUnavailable` if none stands within the operation timeout."""
+        self._client.add_listener(self._post_state)
+        self._client.start_async()
+        try:
+            async with asyncio.timeout(self._operation_timeout_seconds):
+                await self._connected.wait()
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, TimeoutError):
+                raise StoreUnavailable(f"no ZooKeeper answers at {self._hosts}") from error
+            raise
+
+    async def call(
+        self, request: Callable[[KazooClient], Any], *, watch: Watch | None = None, repeatable: bool = False
+    ) -> Any:
+        """Send one request and return its result; kazoo's exceptions about nodes come through.
+
+        Waits for a connection for as long as the operation timeout. A repeatable request is sent again when the
+        connection fails under it; else, and when time is up, `StoreUnavailable`."""
+        deadline = self._loop.time() + self._operation_timeout_seconds
+        while True:
+            await self._until_connected(deadline)
+            try:
+                async with self._slots:
+                    return await self._send(request, watch)
+            except _CONNECTION_ERRORS as error:
+                if self._closed:
+                    raise StoreClosed("the metadata store is closed") from error
+                if not repeatable:
+                    raise StoreUnavailable(f"ZooKeeper at {self._hosts} went away under a write") from error
+                # The news that the connection is gone may still be on its way here: do not spin until it comes.
+                await asyncio.sleep(_REPEAT_DELAY_SECONDS)
+
+    def watcher(self, kind: WatchKind) -> Callable[[WatchedEvent], None]:
+        """What a request with a watch of this kind gives kazoo; the same object each time, so that kazoo keeps one."""
+        return self._post_data_event if kind is WatchKind.DATA else self._post_children_event
+
+    async def close(self) -> None:
+        """End the session. Whatever is under way fails with `StoreClosed`."""
+        self._closed = True
+        self._cancel_overdue()
+        self._fail_pending(ConnectionClosedError("closed"))
+        self._connected.set()
+        try:
+            await asyncio.to_thread(self._stop_client)
+        except KazooException as error:
+            _logger.warning("the ZooKeeper session at %s was not ended: %s", self._hosts, error)
+
+    def _new_client(self, hosts: str) -> KazooClient:
+        handler = _Handler(self._post_result)
+        retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=RECONNECT_DELAY_SECONDS_MAX)
+        try:
+            return KazooClient(hosts, timeout=self._session_timeout_seconds, handler=handler, connection_retry=retry)
+        except ValueError as error:
+            raise SettingError(f"{hosts!r} is no list of ZooKeeper hosts: {error}") from error
+
+    def _stop_client(self) -> None:
+        self._client.stop()
+        self._client.close()
+
+    async def _until_connected(self, deadline: float) -> None:
+        if not self._connected.is_set():
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._connected.wait()
+            except TimeoutError:
+                raise StoreUnavailable(f"no connection to ZooKeeper at {self._hosts}") from None
+        if self._closed:
+            raise StoreClosed("the metadata store is closed")
+
+    async def _send(self, request: Callable[[KazooClient], Any], watch: Watch | None) -> Any:
+        result = request(self._client)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._pending[result] = (future, watch)
+        return await future
+
+    # Called in kazoo's thread (and in the loop's, for requests that fail at once).
+
+    def _post(self, news: Callable[[], None]) -> None:
+        self._inbox.append(news)
+        if not self._wake_up_is_due:
+            self._wake_up_is_due = True
+            with contextlib.suppress(RuntimeError):  # The loop is closed: there is nobody to tell.
+                self._loop.call_soon_threadsafe(self._take_inbox)
+
+    def _post_result(self, result: _Result) -> None:
+        self._post(partial(self._take_result, result))
+
+    def _post_state(self, state: str) -> None:
+        client_id = self._client.client_id
+        self._post(partial(self._take_turn, _TURN_OF_STATE[state], client_id[0] if client_id else 0))
+
+    def _post_data_event(self, event: WatchedEvent) -> None:
+        self._post(partial(self._take_event, WatchKind.DATA, event))
+
+    def _post_children_event(self, event: WatchedEvent) -> None:
+        self._post(partial(self._take_event, WatchKind.CHILDREN, event))
+
+    # Called in the loop.
+
+    def _take_inbox(self) -> None:
+        self._wake_up_is_due = False
+        while self._inbox:
+            self._inbox.popleft()()
+
+    def _take_result(self, result: _Result) -> None:
+        future, watch = self._pending.pop(result, (None, None))
+        if result.successful():
+            if watch is not None:
+                self._arm(watch)
+            if future is not None and not future.done():
+                future.set_result(result.value)
+            return
+        if future is not None and not future.done():
+            future.set_exception(result.exception)
+
+    def _take_turn(self, turn: Turn, session_id: int) -> None:
+        if self._closed:
+            return
+        if turn is Turn.CONNECTED:
+            self.session_id = session_id
+            self._connected.set()
+            self._cancel_overdue()
+            self._tell_missed_changes()
+        else:
+            self._connected.clear()
+        if turn is Turn.OVERDUE:
+            self._fail_pending(ConnectionLoss())
+        if turn is Turn.CONNECTED and self._fate is Fate.NEW:
+            self._fate = Fate.CONNECTED
+            return
+        after = TURNS.get((self._fate, turn))
+        if after is None:
+            return
+        self._fate, event = after
+        if self._fate is Fate.DISCONNECTED:
+            seconds = self._session_timeout_seconds * LOST_AFTER_SHARE
+            self._overdue = self._loop.call_later(seconds, self._take_turn, Turn.OVERDUE, 0)
+        self._on_session_event(event)
+
+    def _take_event(self, kind: WatchKind, event: WatchedEvent) -> None:
+        watch = Watch(kind, event.path)
+        if event.type == EventType.NONE or watch not in self._armed:
+            return
+        del self._armed[watch]
+        match event.type:
+            case EventType.CREATED:
+                change = Change.CREATED
+            case EventType.CHANGED:
+                change = Change.MODIFIED
+            case EventType.CHILD:
+                change = Change.CHILDREN_CHANGED
+            case _:
+                # Both kinds of watches end with the node; one notification is enough.
+                self._armed.pop(Watch(WatchKind.DATA, event.path), None)
+                self._armed.pop(Watch(WatchKind.CHILDREN, event.path), None)
+                change = Change.DELETED
+        self._on_notification(Notification(change, event.path))
+
+    def _arm(self, watch: Watch) -> None:
+        self._armed.pop(watch, None)
+        self._armed[watch] = None
+        if len(self._armed) > WATCHES_MAX:
+            oldest = next(iter(self._armed))
+            del self._armed[oldest]
+            self._stop_watching(oldest)
+            self._on_notification(_possible_change(oldest))
+
+    def _stop_watching(self, watch: Watch) -> None:
+        # kazoo has no way to give up a watch: take it from its table and tell the server.
+        client = self._client
+        table = client._data_watchers if watch.kind is WatchKind.DATA else client._child_watchers  # noqa: SLF001
+        table.pop(watch.path, None)
+        client._call(_StopWatching(watch.path, watch.kind.value), client.handler.async_result())  # noqa: SLF001
+
+    def _tell_missed_changes(self) -> None:
+        watches, self._armed = self._armed, {}
+        for watch in watches:
+            self._on_notification(_possible_change(watch))
+
+    def _fail_pending(self, error: KazooException) -> None:
+        pending, self._pending = self._pending, {}
+        for future, _ in pending.values():
+            if not future.done():
+                future.set_exception(error)
+
+    def _cancel_overdue(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+
+
+def _possible_change(watch: Watch) -> Notification:
+    change = Change.MODIFIED if watch.kind is WatchKind.DATA else Change.CHILDREN_CHANGED
+    return Notification(change, watch.path)

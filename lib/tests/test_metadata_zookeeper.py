@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from magnetar.core.errors import Misuse, SettingError
+from magnetar.metadata import zookeeper_session
+from magnetar.metadata.contract import PATIENCE_SECONDS, Heard, MetadataStoreContract, value_of
+from magnetar.metadata.store import Change, MetadataStore, Notification, SessionEvent, StoreUnavailable
+from magnetar.metadata.testing import ZookeeperServer
+from magnetar.metadata.zookeeper import ZookeeperMetadataStore
+from magnetar.metadata.zookeeper_session import TURNS, Fate, Turn
+
+pytestmark = pytest.mark.zookeeper
+
+numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperServer]:
+    with ZookeeperServer(tmp_path_factory.mktemp("zookeeper")) as started:
+        yield started
+
+
+@pytest.fixture
+def url(server: ZookeeperServer) -> str:
+    return f"zk:{server.address}/test-{next(numbers)}/chroot"
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[ZookeeperMetadataStore]:
+    opened = await ZookeeperMetadataStore.open(url, session_timeout_ms=3000, operation_timeout_ms=8000)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def other_session(store: MetadataStore, url: str) -> AsyncIterator[MetadataStore]:
+    opened = await ZookeeperMetadataStore.open(url)
+    yield opened
+    await opened.close()
+
+
+class SessionEvents:
+    def __init__(self, store: MetadataStore) -> None:
+        self.seen: list[SessionEvent] = []
+        store.watch_session(self.seen.append)
+
+    async def until(self, event: SessionEvent) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while event not in self.seen:
+                await asyncio.sleep(0.01)
+
+
+class TestZookeeperContract(MetadataStoreContract):
+    pass
+
+
+async def test_paths_and_values_are_what_others_see(store: MetadataStore, url: str, server: ZookeeperServer) -> None:
+    await store.put("/admin/clusters/standalone", b'{"serviceUrl":"x"}')
+    chroot = url.removeprefix(f"zk:{server.address}")
+
+    def look() -> tuple[bytes, list[str]]:
+        client = KazooClient(server.address)
+        client.start()
+        try:
+            value, _ = client.get(f"{chroot}/admin/clusters/standalone")
+            client.create(f"{chroot}/theirs", None)
+            return value, client.get_children(f"{chroot}/admin")
+        finally:
+            client.stop()
+            client.close()
+
+    assert await asyncio.to_thread(look) == (b'{"serviceUrl":"x"}', ["clusters"])
+    assert await value_of(store, "/theirs") == b""
+
+
+@pytest.mark.slow
+async def test_an_ended_session_is_told_and_a_new_one_stands(
+    store: ZookeeperMetadataStore, other_session: MetadataStore, server: ZookeeperServer
+) -> None:
+    events = SessionEvents(store)
+    heard = Heard(other_session)
+    await store.put("/e", b"", ephemeral=True)
+    await store.put("/kept", b"1")
+    assert await other_session.exists("/e")
+    client_id = store._session._client.client_id
+
+    def end_from_the_side() -> None:
+        client = KazooClient(server.address, client_id=client_id)
+        client.start()
+        client.stop()
+        client.close()
+
+    await asyncio.to_thread(end_from_the_side)
+    await events.until(SessionEvent.SESSION_RESTARTED)
+    assert events.seen[-2:] == [SessionEvent.SESSION_LOST, SessionEvent.SESSION_RESTARTED]
+    await heard.until(Change.DELETED, "/e")
+    assert not await store.exists("/e")
+    assert await value_of(store, "/kept") == b"1"
+    stat = await store.put("/e", b"", ephemeral=True)
+    assert stat.owned_by_this_session
+
+
+@pytest.mark.slow
+async def test_a_restarted_server_finds_the_same_session(
+    store: ZookeeperMetadataStore, server: ZookeeperServer
+) -> None:
+    events = SessionEvents(store)
+    heard = Heard(store)
+    await store.put("/a", b"1")
+    await store.put("/e", b"", ephemeral=True)
+    await store.get("/a")
+    await store.children("/dir")
+    await asyncio.to_thread(server.kill)
+    await events.until(SessionEvent.CONNECTION_LOST)
+    waiting = [asyncio.ensure_future(store.put("/a", b"2")), asyncio.ensure_future(store.exists("/e"))]
+    await asyncio.to_thread(server.start)
+    await asyncio.gather(*waiting)
+    # A slow machine may take longer to start Java than the session may be without news.
+    back = {SessionEvent.RECONNECTED, SessionEvent.SESSION_RESTARTED}
+    assert back & set(events.seen)
+    assert await value_of(store, "/a") == b"2"
+    node = await store.get("/e")
+    assert node is not None
+    assert node.stat.owned_by_this_session
+    assert Notification(Change.MODIFIED, "/a") in heard.notifications
+    heard.notifications.clear()
+    await store.put("/a", b"3")
+    await heard.until(Change.MODIFIED, "/a")
+
+
+@pytest.mark.slow
+async def test_a_server_that_is_silent_for_long_ends_ownership_before_it_can(url: str, server: ZookeeperServer) -> None:
+    store = await ZookeeperMetadataStore.open(url, session_timeout_ms=1000, operation_timeout_ms=500)
+    events = SessionEvents(store)
+    await store.put("/e", b"", ephemeral=True)
+    server.pause()
+    try:
+        write = asyncio.ensure_future(store.put("/e", b"", 0))
+        await events.until(SessionEvent.SESSION_LOST)
+        assert events.seen == [SessionEvent.CONNECTION_LOST, SessionEvent.SESSION_LOST]
+        with pytest.raises(StoreUnavailable, match="went away under a write"):
+            await write
+        with pytest.raises(StoreUnavailable, match="no connection"):
+            await store.get("/e")
+    finally:
+        server.resume()
+    await events.until(SessionEvent.SESSION_RESTARTED)
+    await store.put("/f", b"", ephemeral=True)
+    await store.close()
+
+
+@pytest.mark.slow
+async def test_nobody_at_home_is_unavailable() -> None:
+    with pytest.raises(StoreUnavailable, match=r"no ZooKeeper answers at 127\.0\.0\.1:1"):
+        await ZookeeperMetadataStore.open("zk:127.0.0.1:1", operation_timeout_ms=200)
+
+
+@pytest.mark.parametrize("url", ["zk:127.0.0.1:2181/a//b", "zk:127.0.0.1:port/a", "zk:/chroot"])
+async def test_a_bad_url_is_a_setting_error(url: str) -> None:
+    with pytest.raises(SettingError):
+        await ZookeeperMetadataStore.open(url)
+
+
+async def test_the_oldest_watch_makes_room_and_is_told_as_a_change(
+    store: ZookeeperMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper_session, "WATCHES_MAX", 2)
+    heard = Heard(store)
+    await store.put("/dir/c", b"")
+    await store.exists("/a")
+    await store.children("/dir")
+    await store.exists("/b")
+    await heard.until(Change.MODIFIED, "/a")
+    await store.exists("/d")
+    await heard.until(Change.CHILDREN_CHANGED, "/dir")
+    await store.put("/a", b"")
+    await store.put("/dir/x", b"")
+    await store.put("/d", b"")
+    await heard.until(Change.CREATED, "/d")
+    told = [(notification.change, notification.path) for notification in heard.notifications]
+    assert told == [(Change.MODIFIED, "/a"), (Change.CHILDREN_CHANGED, "/dir"), (Change.CREATED, "/d")]
+    await store.exists("/a")
+    await store.put("/a", b"2")
+    await heard.until(Change.MODIFIED, "/a")
+
+
+async def test_a_result_and_the_next_change_come_in_the_servers_order(
+    store: ZookeeperMetadataStore, other_session: MetadataStore
+) -> None:
+    """Whoever keeps what it read until it hears of a change must never keep what is old."""
+    await store.put("/hot", b"0")
+    kept: dict[str, bytes | None] = {}
+
+    def forget(notification: Notification) -> None:
+        kept.pop(notification.path, None)
+
+    store.watch(forget)
+
+    async def write() -> None:
+        for number in range(200):
+            await other_session.put("/hot", str(number).encode())
+
+    writing = asyncio.ensure_future(write())
+    while not writing.done():
+        node = await store.get("/hot")
+        kept["/hot"] = None if node is None else node.value
+        await asyncio.sleep(0)
+    await writing
+    await store.put("/fence", b"")
+    await asyncio.sleep(0.05)
+    assert kept.get("/hot", b"199") == b"199"
+
+
+def test_every_event_follows_from_the_table() -> None:
+    assert {event for _, event in TURNS.values()} == set(SessionEvent)
+    assert all(fate is not Fate.NEW for fate, _ in TURNS)
+    assert (Fate.LOST, Turn.SUSPENDED) not in TURNS
+
+
+def test_missing_java_is_said_and_not_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Misuse, match="apt-get install"):
+        ZookeeperServer(tmp_path).start()
