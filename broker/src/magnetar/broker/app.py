@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass, replace
 
@@ -61,6 +62,7 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
         parts.store,
         parts.ledgers,
         parts.clock,
+        asyncio.get_running_loop(),
         cache_bytes_max=settings.managed_ledger_cache_bytes_max,
         settings=parts.ledger_settings,
     )

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar import messages
-from magnetar.wire.pulsar.command import encode_send_receipts
+from magnetar.wire.pulsar.command import encode_send_receipt, encode_send_receipts
 from magnetar.wire.pulsar.errors import ServerError
 
 
@@ -111,6 +111,18 @@ class Producer:
                     self.producer_id, ledger_id, first_entry_id, batch.sequence_ids, batch.highest_sequence_ids
                 )
             )
+
+    def not_stored(self, batch: PublishBatch) -> None:
+        """A non-persistent topic took the batch: receipts without a position."""
+        self.messages_in += batch.message_count
+        self.bytes_in += batch.size_bytes
+        self.connection.publish_finished(batch.size_bytes)
+        self.connection.write(
+            b"".join(
+                encode_send_receipt(self.producer_id, sequence_id, highest, -1, -1)
+                for sequence_id, highest in zip(batch.sequence_ids, batch.highest_sequence_ids, strict=True)
+            )
+        )
 
     def refused(self, batch: PublishBatch, code: ServerError, message: str) -> None:
         """The batch is not stored: say so for each of its messages."""

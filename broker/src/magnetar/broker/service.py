@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from collections.abc import Coroutine
 from typing import Any, Final, TypeAlias
 
+from magnetar.broker.entry_reader import SubscriptionRuntime
 from magnetar.broker.non_persistent_topic import NonPersistentTopic
 from magnetar.broker.resources import Resources
 from magnetar.broker.schema.registry import SchemaRegistry
@@ -15,9 +17,11 @@ from magnetar.broker.topic import PersistentTopic
 from magnetar.broker.topic_schemas import TopicSchemas
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
+from magnetar.core.limits import MIB
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.errors import ManagedLedgerNotFound
 from magnetar.managed.factory import ManagedLedgerFactory
+from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.coordination import Counter
 from magnetar.metadata.store import MetadataStore, VersionConflict
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -50,6 +54,7 @@ class BrokerService:
         self.clock = clock
         self.topics: dict[str, Topic] = {}
         self._loading: dict[str, asyncio.Task[Topic]] = {}
+        self._runtime = SubscriptionRuntime(clock, self.spawn, asyncio.get_running_loop().call_later)
         self._tasks: set[asyncio.Task[None]] = set()
         self._producer_names = Counter(store, "/counters/producer-name")
         self._rates: asyncio.TimerHandle | None = None
@@ -97,10 +102,12 @@ class BrokerService:
             topic: Topic = NonPersistentTopic(name, self.settings, self.clock)
         else:
             try:
-                ledger = await self.ledgers.open(name.persistence_name, create=create)
+                ledger = await self.ledgers.open(
+                    name.persistence_name, await self._ledger_settings(name.namespace_name), create=create
+                )
             except ManagedLedgerNotFound:
                 raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} does not exist") from None
-            topic = PersistentTopic(name, ledger, self.settings, self.clock, self.spawn, self._lost)
+            topic = PersistentTopic(name, ledger, self.settings, self._runtime, self._lost)
         self.topics[str(name)] = topic
         return topic
 
@@ -117,6 +124,24 @@ class BrokerService:
             raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"{name} is a partitioned topic, use its partitions")
         if name.domain == "non-persistent" and not create:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} does not exist")
+
+    async def _ledger_settings(self, namespace: NamespaceName) -> ManagedLedgerSettings:
+        """How a namespace's topics are stored: the broker's settings under the namespace's retention."""
+        policies = await self.resources.policies(namespace) or {}
+        retention = policies.get("retention_policies") or {}
+        minutes, megabytes = retention.get("retentionTimeInMinutes", 0), retention.get("retentionSizeInMB", 0)
+        return replace(
+            self.ledgers.settings,
+            retention_time_ms=minutes * 60_000 if minutes >= 0 else -1,
+            retention_size_bytes=megabytes * MIB if megabytes >= 0 else -1,
+        )
+
+    async def policies_changed(self, namespace: NamespaceName) -> None:
+        """Apply a namespace's policies to its topics that are loaded."""
+        settings = await self._ledger_settings(namespace)
+        for topic in self.topics.values():
+            if topic.name.namespace_name == namespace and isinstance(topic, PersistentTopic):
+                topic.ledger.settings = settings
 
     def _lost(self, topic: PersistentTopic, error: MagnetarError) -> None:
         logger.warning("topic %s has another owner now, letting go of it: %s", topic.name, error)

@@ -99,7 +99,7 @@ class ConsumerCommands:
     def writable_again(self) -> None:
         """The peer caught up: go on sending."""
         for attachment in list(self._consumers.values()):
-            attachment.subscription.entries_available()
+            attachment.subscription.writable_changed()
 
     # --- magnetar.broker.consumer.ConsumerConnection
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.broker.producer import Producer, ProducerIdentity, PublishBatch
 from magnetar.broker.service import Topic
 from magnetar.broker.session_lookup import parse_topic
+from magnetar.broker.topic import PersistentTopic
 from magnetar.core.errors import PeerError
 from magnetar.core.ids import EARLIEST
 from magnetar.wire.pulsar import messages
@@ -150,7 +151,7 @@ class ProducerCommands:
         identity.metadata = {pair.key: pair.value for pair in request.metadata}
         identity.address = self._session.peer_address
         identity.client_version = self._session.client_version
-        if request.initial_subscription_name and topic.is_persistent:
+        if request.initial_subscription_name and isinstance(topic, PersistentTopic):
             await topic.create_subscription(request.initial_subscription_name, EARLIEST)
         producer = Producer(identity, self, self._session.context.clock.now_ms())
         await self._admit(request, topic, producer)

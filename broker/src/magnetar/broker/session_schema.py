@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar.broker.schema.wire import schema_from_wire, schema_to_wire, version_bytes, version_from_bytes
+from magnetar.broker.schema.wire import from_wire, to_wire, version_bytes, version_from_bytes
 from magnetar.broker.session_lookup import parse_topic
 from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar import messages
@@ -48,7 +48,7 @@ class SchemaCommands:
         if stored is None:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic not found or no-schema: {name}")
         return messages.get_schema_response(
-            request.request_id, schema_to_wire(stored.schema), version_bytes(stored.version)
+            request.request_id, to_wire(stored.schema, name.local_name), version_bytes(stored.version)
         )
 
     async def _get_or_create(self, request: CommandGetOrCreateSchema) -> None:
@@ -57,7 +57,7 @@ class SchemaCommands:
             if not await self._service.exists(name):
                 raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic not found: {name}")
             topic = await self._service.topic(name, create=False)
-            version = await self._service.topic_schemas.add(topic, schema_from_wire(request.schema))
+            version = await self._service.topic_schemas.add(topic, from_wire(request.schema))
             self._session.write(messages.get_or_create_schema_response(request.request_id, version))
         except PulsarError as error:
             self._session.write(messages.get_or_create_schema_error(request.request_id, error.code, str(error)))

@@ -10,6 +10,7 @@ from typing import Any, Final
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.producers import Admission, Producers
+from magnetar.broker.entry_reader import SubscriptionRuntime
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.subscription import Subscription
 from magnetar.core.clock import Clock
@@ -26,6 +27,9 @@ logger = logging.getLogger(__name__)
 TOPIC_EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
 """Managed-ledger property of the exclusive producers' epoch (Pulsar `PersistentTopic.TOPIC_EPOCH_PROPERTY_NAME`)."""
 
+BITS_PER_WORD: Final = 64
+"""Of an ack set."""
+
 RESERVED_SUBSCRIPTIONS: Final = ("pulsar.repl", "pulsar.dedup")
 """Cursor names that belong to the broker itself."""
 
@@ -38,10 +42,10 @@ class PersistentTopic:
         name: TopicName,
         ledger: ManagedLedger,
         settings: BrokerSettings,
-        clock: Clock,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        runtime: SubscriptionRuntime,
         on_lost: Callable[[PersistentTopic, MagnetarError], None],
     ) -> None:
+        clock = runtime.clock
         epoch = ledger.properties.get(TOPIC_EPOCH_PROPERTY)
         self.name = name
         self.ledger = ledger
@@ -54,8 +58,9 @@ class PersistentTopic:
         self.bytes_in = 0
         self.last_publish_ms = 0
         self._settings = settings
+        self._runtime = runtime
         self._clock = clock
-        self._spawn = spawn
+        self._spawn = runtime.spawn
         self._on_lost = on_lost
         self._waiting_admission: dict[Producer, Callable[[PulsarError | None], None]] = {}
         self._subscribing = asyncio.Lock()
@@ -65,9 +70,9 @@ class PersistentTopic:
         ledger.on_appended.append(self._entries_available)
 
     @property
-    def is_persistent(self) -> bool:
-        """True: this topic stores its messages."""
-        return True
+    def number_of_entries(self) -> int:
+        """Entries that are stored."""
+        return self.ledger.number_of_entries
 
     def publish(self, batch: PublishBatch) -> None:
         """Store a batch; its producer hears how it went. Never waits."""
@@ -100,7 +105,7 @@ class PersistentTopic:
         for producer in list(self.producers.by_name.values()):
             producer.disconnect()
             self.remove_producer(producer)
-        self.ledger.ready_to_create_new_ledger()
+        self.ledger.ready_to_create_ledger()
 
     def _entries_available(self) -> None:
         self.last_publish_ms = self._clock.now_ms()
@@ -198,14 +203,20 @@ class PersistentTopic:
         if subscription.cursor.durable:
             await self.ledger.delete_cursor(name)
 
-    async def reset_subscription(self, subscription: Subscription, position: Position) -> None:
-        """Make reading start at a position; connected consumers reconnect and go on from there."""
-        subscription.fence()
+    async def reset_subscription(
+        self, subscription: Subscription, position: Position, remaining: list[int] | None = None
+    ) -> None:
+        """Make reading start at a position; connected consumers reconnect and go on from there.
+
+        `remaining` says what of the batch at the position is still to be delivered, as an ack set."""
         try:
-            subscription.disconnect_all()
-            await subscription.cursor.reset(position)
-        finally:
-            subscription.unfence()
+            await subscription.reset(position)
+        except MagnetarError as error:
+            if isinstance(error, PulsarError):
+                raise
+            raise PulsarError(ServerError.UNKNOWN_ERROR, f"Error when resetting subscription: {error}") from error
+        if remaining:
+            subscription.cursor.acknowledge_batch_indexes(position, remaining, BITS_PER_WORD * len(remaining))
 
     async def position_of_time(self, publish_time_ms: int) -> Position:
         """Where the first entry published at or after a time is; the end when there is none."""
@@ -219,7 +230,7 @@ class PersistentTopic:
             producer.disconnect()
             self.remove_producer(producer)
         for subscription in self.subscriptions.values():
-            subscription.entries_available()
+            subscription.topic_terminated()
         return position
 
     async def close(self) -> None:
@@ -252,7 +263,7 @@ class PersistentTopic:
             raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} is being unloaded, look it up again")
 
     def _subscription(self, name: str, cursor: Cursor) -> Subscription:
-        raise NotImplementedError
+        return Subscription(str(self.name), name, cursor, self._runtime, self._settings.dispatch)
 
 
 def start_position(*, earliest: bool) -> Position:

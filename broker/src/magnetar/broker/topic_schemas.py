@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from magnetar.broker.resources import Document, Resources
-from magnetar.broker.schema.compatibility import CompatibilityStrategy
+from magnetar.broker.schema.strategy import Strategy
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType
-from magnetar.broker.schema.wire import schema_from_wire, version_bytes
+from magnetar.broker.schema.wire import from_wire, version_bytes
 from magnetar.core.topic_name import NamespaceName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import CommandProducer, Schema
@@ -27,7 +27,7 @@ class TopicSchemas:
         self.registry = registry
         self._resources = resources
 
-    async def strategy(self, namespace: NamespaceName) -> CompatibilityStrategy:
+    async def strategy(self, namespace: NamespaceName) -> Strategy:
         """The strategy in force; FULL unless the namespace says otherwise."""
         policies = await self._resources.policies(namespace) or {}
         return strategy_of(policies)
@@ -43,7 +43,7 @@ class TopicSchemas:
                     "Producers cannot connect or send message without a schema to topics with a schema",
                 )
             return b""
-        return await self.add(topic, schema_from_wire(request.schema), policies)
+        return await self.add(topic, from_wire(request.schema), policies)
 
     async def add(self, topic: Topic, schema: SchemaInfo, policies: Document | None = None) -> bytes:
         """Register a schema under the strategy in force; returns its version as the wire carries it."""
@@ -59,7 +59,7 @@ class TopicSchemas:
 
     async def check_for_consumer(self, topic: Topic, schema: Schema) -> None:
         """A consumer's schema: the first one of an idle topic is registered, any other must be compatible."""
-        info = schema_from_wire(schema)
+        info = from_wire(schema)
         if info.type in AUTO_CONSUME_TYPES:
             return
         schema_id = topic.name.schema_name
@@ -76,8 +76,8 @@ class TopicSchemas:
         return not any(subscription.consumers for subscription in topic.subscriptions.values())
 
 
-def strategy_of(policies: Document) -> CompatibilityStrategy:
+def strategy_of(policies: Document) -> Strategy:
     """The strategy that a namespace's policies name; undefined is FULL, Pulsar's default."""
     name = policies.get("schema_compatibility_strategy") or "UNDEFINED"
-    strategy = CompatibilityStrategy[name]
-    return CompatibilityStrategy.FULL if strategy is CompatibilityStrategy.UNDEFINED else strategy
+    strategy = Strategy[name]
+    return Strategy.FULL if strategy is Strategy.UNDEFINED else strategy

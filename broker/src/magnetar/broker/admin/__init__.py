@@ -1,0 +1,1 @@
+"""Pulsar's admin REST API over aiohttp: one file per resource."""

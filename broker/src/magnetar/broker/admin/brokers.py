@@ -1,0 +1,109 @@
+"""`/admin/v2/brokers` and `/status.html`."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+from aiohttp import web
+
+from magnetar.broker.admin.responses import NOT_FOUND, UNAVAILABLE, AdminError, json, text
+from magnetar.broker.context import BrokerContext
+from magnetar.broker.settings import SERVER_VERSION
+from magnetar.broker.topic import PersistentTopic
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import LATEST
+from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.wire.pulsar.batch import build_message
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageMetadata
+
+BASE = "/admin/v2/brokers"
+HEALTH_CHECK_SECONDS = 58
+"""Apache's own limit for a health check."""
+
+
+def routes(context: BrokerContext) -> list[web.RouteDef]:
+    """What this file serves."""
+    settings = context.settings
+
+    async def brokers(request: web.Request) -> web.Response:
+        cluster = request.match_info.get("cluster", settings.cluster_name)
+        if cluster not in await context.service.resources.clusters():
+            raise AdminError(NOT_FOUND, f"Cluster {cluster} does not exist.")
+        return json([settings.broker_id] if cluster == settings.cluster_name else [])
+
+    async def leader(_: web.Request) -> web.Response:
+        return json({"brokerId": settings.broker_id, "serviceUrl": settings.web_service_url})
+
+    async def health(_: web.Request) -> web.Response:
+        try:
+            async with asyncio.timeout(HEALTH_CHECK_SECONDS):
+                await check_health(context)
+        except TimeoutError:
+            raise AdminError(UNAVAILABLE, "The broker could not publish and read a message in time") from None
+        return text("ok")
+
+    async def ok(_: web.Request) -> web.Response:
+        return text("ok")
+
+    async def status(_: web.Request) -> web.Response:
+        return text("OK")
+
+    async def version(_: web.Request) -> web.Response:
+        return text(SERVER_VERSION.removeprefix("Pulsar Server"))
+
+    async def owned(request: web.Request) -> web.Response:
+        assigned: dict[str, dict[str, object]] = {}
+        for tenant in await context.service.resources.tenants():
+            for name in await context.service.resources.namespaces(tenant):
+                boundaries = await context.service.resources.bundle_boundaries(NamespaceName.parse(name))
+                for low, high in zip(boundaries, boundaries[1:], strict=False):
+                    assigned[f"{name}/{low}_{high}"] = {
+                        "broker_assignment": "shared",
+                        "is_controlled": False,
+                        "is_active": True,
+                    }
+        return json(assigned if request.match_info["broker"] == settings.broker_id else {})
+
+    return [
+        web.get(BASE, brokers),
+        web.get(BASE + "/leaderBroker", leader),
+        web.get(BASE + "/health", health),
+        web.get(BASE + "/ready", ok),
+        web.get(BASE + "/version", version),
+        web.get(BASE + "/{cluster}", brokers),
+        web.get(BASE + "/{cluster}/{broker}/ownedNamespaces", owned),
+        web.get("/status.html", status),
+    ]
+
+
+async def check_health(context: BrokerContext) -> None:
+    """Publish a message on the broker's own topic and read it back, as its clients would find it."""
+    service = context.service
+    name = TopicName.parse(f"persistent://pulsar/system/healthcheck-{context.settings.broker_id.replace(':', '-')}")
+    topic = await service.topic(name, create=True)
+    assert isinstance(topic, PersistentTopic)
+    cursor = topic.ledger.new_non_durable_cursor(f"healthCheck-{uuid.uuid4()}", LATEST)
+    try:
+        metadata = MessageMetadata(producer_name="healthcheck", sequence_id=0, publish_time=context.clock.now_ms())
+        message = build_message(metadata, uuid.uuid4().bytes)
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def appended(error: MagnetarError | None, _ledger: int, _entry: int, _context: object) -> None:
+            if stored.done():
+                return
+            if error is None:
+                stored.set_result(None)
+            else:
+                stored.set_exception(error)
+
+        topic.ledger.append([message], appended, None)
+        await stored
+        while True:
+            entries = await cursor.read(100, 1024 * 1024)
+            if any(entry.data == message for entry in entries):
+                return
+            if not entries:
+                raise AdminError(UNAVAILABLE, "The message of the health check was stored but cannot be read")
+    finally:
+        await cursor.close()

@@ -1,0 +1,124 @@
+"""What all admin resources share: reading requests, writing answers, errors in Apache's form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from magnetar.core.errors import PeerError
+from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName
+from magnetar.wire.pulsar.errors import ServerError
+
+CONFLICT = 409
+NOT_FOUND = 404
+METHOD_NOT_ALLOWED = 405
+PRECONDITION_FAILED = 412
+BAD_REQUEST = 400
+UNPROCESSABLE = 422
+UNAVAILABLE = 503
+INTERNAL_ERROR = 500
+
+STATUS_OF_SERVER_ERROR: dict[int, int] = {
+    ServerError.TOPIC_NOT_FOUND: NOT_FOUND,
+    ServerError.SUBSCRIPTION_NOT_FOUND: NOT_FOUND,
+    ServerError.CONSUMER_NOT_FOUND: NOT_FOUND,
+    ServerError.INVALID_TOPIC_NAME: PRECONDITION_FAILED,
+    ServerError.CONSUMER_BUSY: PRECONDITION_FAILED,
+    ServerError.PRODUCER_BUSY: PRECONDITION_FAILED,
+    ServerError.NOT_ALLOWED_ERROR: METHOD_NOT_ALLOWED,
+    ServerError.INCOMPATIBLE_SCHEMA: CONFLICT,
+    ServerError.SERVICE_NOT_READY: UNAVAILABLE,
+}
+"""How a protocol error of the layers below shows over HTTP (Apache: `PulsarWebResource`, `AdminResource`)."""
+
+
+class AdminError(PeerError):
+    """The request cannot be fulfilled; becomes an HTTP status with `{"reason": text}`."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def json(document: object, status: int = 200) -> web.Response:
+    """A JSON answer."""
+    return web.Response(body=msgspec.json.encode(document), status=status, content_type="application/json")
+
+
+def text(body: str) -> web.Response:
+    """A plain text answer."""
+    return web.Response(text=body, content_type="text/plain")
+
+
+def no_content() -> web.Response:
+    """What a successful write without a body answers."""
+    return web.Response(status=204)
+
+
+def error(status: int, reason: str) -> web.Response:
+    """An error in the form that Apache's tools print."""
+    return json({"reason": reason}, status)
+
+
+async def body_json(request: web.Request) -> Any:
+    """The request's JSON body; None when it is empty. Raises 400."""
+    raw = await request.read()
+    if not raw:
+        return None
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.DecodeError as problem:
+        raise AdminError(BAD_REQUEST, f"The body is not JSON: {problem}") from None
+
+
+async def body_object(request: web.Request) -> dict[str, Any]:
+    """The request's JSON object; empty when there is none. Raises 400."""
+    document = await body_json(request)
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise AdminError(BAD_REQUEST, "The body must be a JSON object")
+    return document
+
+
+async def body_integer(request: web.Request) -> int:
+    """The request's body as a whole number. Raises 400."""
+    document = await body_json(request)
+    if not isinstance(document, int) or isinstance(document, bool):
+        raise AdminError(BAD_REQUEST, "The body must be a whole number")
+    return document
+
+
+def flag(request: web.Request, name: str, *, default: bool = False) -> bool:
+    """A query parameter that is true or false."""
+    value = request.query.get(name)
+    return default if value is None else value.lower() == "true"
+
+
+def path_integer(request: web.Request, name: str) -> int:
+    """A whole number in the path. Raises 400."""
+    value = request.match_info[name]
+    try:
+        return int(value)
+    except ValueError:
+        raise AdminError(BAD_REQUEST, f"{value!r} is not a whole number") from None
+
+
+def namespace_of(request: web.Request) -> NamespaceName:
+    """The namespace that the path names. Raises 412."""
+    try:
+        return NamespaceName(request.match_info["tenant"], request.match_info["namespace"])
+    except InvalidTopicName as problem:
+        raise AdminError(PRECONDITION_FAILED, f"Namespace name is not valid: {problem}") from None
+
+
+def topic_of(request: web.Request) -> TopicName:
+    """The topic that the path names. Raises 412."""
+    path = request.match_info
+    domain = path.get("domain") or ("non-persistent" if "/non-persistent/" in request.path else "persistent")
+    try:
+        return TopicName.parse(f"{domain}://{path['tenant']}/{path['namespace']}/{path['topic']}")
+    except InvalidTopicName as problem:
+        raise AdminError(PRECONDITION_FAILED, f"Topic name is not valid: {problem}") from None

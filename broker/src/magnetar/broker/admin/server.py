@@ -1,0 +1,90 @@
+"""The HTTP server of the admin API, lookups and metrics."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+
+from magnetar.broker.admin import brokers, clusters, lookup, metrics, namespaces, schemas, subscriptions, tenants, topics
+from magnetar.broker.admin.responses import INTERNAL_ERROR, STATUS_OF_SERVER_ERROR, AdminError, error
+from magnetar.broker.context import BrokerContext
+from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.metadata.store import NodeNotFound, VersionConflict
+from magnetar.wire.pulsar.errors import PulsarError
+
+logger = logging.getLogger(__name__)
+
+BODY_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The largest request body; above one message of the largest size."""
+
+LISTEN_BACKLOG: Final = 1024
+SHUTDOWN_SECONDS: Final = 2.0
+
+RESOURCES: Final = (clusters, brokers, tenants, namespaces, topics, subscriptions, schemas, lookup, metrics)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class AdminServer:
+    """Listens first (the port is part of the broker's name), serves once the broker stands."""
+
+    def __init__(self, address: str, port: int) -> None:
+        self._address = address
+        self._port = port
+        self._socket: socket.socket | None = None
+        self._runner: web.AppRunner | None = None
+
+    async def listen(self) -> int:
+        """Take the port; returns which. Raises OSError when it is taken."""
+        self._socket = socket.create_server((self._address, self._port), backlog=LISTEN_BACKLOG)
+        self._socket.setblocking(False)
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    async def serve(self, context: BrokerContext) -> None:
+        """Answer requests from now on."""
+        assert self._socket is not None
+        application = web.Application(middlewares=[answer_errors], client_max_size=BODY_BYTES_MAX)
+        for resource in RESOURCES:
+            application.add_routes(resource.routes(context))
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+        await self._runner.setup()
+        await web.SockSite(self._runner, self._socket).start()
+
+    async def close(self) -> None:
+        """Finish the requests under way, then stop."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self._socket is not None:
+            self._socket.close()
+
+
+@web.middleware
+async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every error becomes a status and a reason; what nobody expected is logged as well."""
+    try:
+        return await handler(request)
+    except web.HTTPException as answer:
+        if answer.status < 400:
+            raise
+        return error(answer.status, answer.reason)
+    except AdminError as problem:
+        return error(problem.status, str(problem))
+    except PulsarError as problem:
+        return error(STATUS_OF_SERVER_ERROR.get(problem.code, INTERNAL_ERROR), str(problem))
+    except VersionConflict as problem:
+        return error(409, f"Concurrent modification: {problem}")
+    except NodeNotFound as problem:
+        return error(404, f"Not found: {problem}")
+    except Unavailable as problem:
+        return error(503, str(problem))
+    except MagnetarError as problem:
+        logger.warning("%s %s failed: %s", request.method, request.path, problem)
+        return error(INTERNAL_ERROR, str(problem))
+    except Exception as problem:  # noqa: BLE001 - the edge of a request: logged, answered, the server goes on
+        logger.error("%s %s failed", request.method, request.path, exc_info=problem)
+        return error(INTERNAL_ERROR, f"{type(problem).__name__}: {problem}")

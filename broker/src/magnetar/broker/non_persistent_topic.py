@@ -1,0 +1,129 @@
+"""A non-persistent topic: messages go to whoever is connected and can take them, and are stored nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from magnetar.broker.consumer import Consumer
+from magnetar.broker.non_persistent_subscription import NonPersistentSubscription
+from magnetar.broker.producer import Producer, PublishBatch
+from magnetar.broker.producers import Admission, Producers
+from magnetar.broker.settings import BrokerSettings
+from magnetar.core.clock import Clock
+from magnetar.core.ids import Position
+from magnetar.core.topic_name import TopicName
+from magnetar.managed.entry import Entry
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+
+class NonPersistentTopic:
+    """Owns its producers and subscriptions; lives as long as the broker does or until it is unloaded."""
+
+    def __init__(self, name: TopicName, settings: BrokerSettings, clock: Clock) -> None:
+        self.name = name
+        self.subscriptions: dict[str, NonPersistentSubscription] = {}
+        self.producers = Producers(None)
+        self.created_ms = clock.now_ms()
+        self.last_active_seconds = clock.monotonic_seconds()
+        self.last_publish_ms = 0
+        self.closing = False
+        self.messages_in = 0
+        self.bytes_in = 0
+        self._settings = settings
+        self._clock = clock
+        self._waiting_admission: dict[Producer, Callable[[PulsarError | None], None]] = {}
+
+    @property
+    def number_of_entries(self) -> int:
+        """Entries that are stored: none, ever."""
+        return 0
+
+    def publish(self, batch: PublishBatch) -> None:
+        """Hand a batch to the subscriptions; receipts carry no position."""
+        self.messages_in += batch.message_count
+        self.bytes_in += batch.size_bytes
+        self.last_publish_ms = self._clock.now_ms()
+        entries = [Entry(0, 0, payload) for payload in batch.payloads]
+        for subscription in self.subscriptions.values():
+            subscription.dispatch(entries)
+        batch.producer.not_stored(batch)
+
+    async def add_producer(self, producer: Producer, admitted: Callable[[PulsarError | None], None]) -> Admission:
+        """Let a producer in; when it has to wait, `admitted` is called once its turn comes."""
+        self._refuse_when_closing()
+        admission = self.producers.admit(producer)
+        for leaving in admission.fenced_out:
+            waiting = self._waiting_admission.pop(leaving, None)
+            if waiting is not None:
+                waiting(PulsarError(ServerError.PRODUCER_FENCED, f"Fenced out by {producer.name}"))
+            else:
+                leaving.disconnect()
+        if admission.waits:
+            self._waiting_admission[producer] = admitted
+        return admission
+
+    def remove_producer(self, producer: Producer) -> None:
+        """The producer is gone; the next one that waits may come in."""
+        self._waiting_admission.pop(producer, None)
+        admitted, _ = self.producers.remove(producer)
+        for next_one in admitted:
+            notify = self._waiting_admission.pop(next_one, None)
+            if notify is not None:
+                notify(None)
+
+    async def create_subscription(
+        self, name: str, start: Position, properties: dict[str, str] | None = None
+    ) -> NonPersistentSubscription:
+        """The subscription of a name; it has no position, so `start` means nothing."""
+        del start, properties
+        self._refuse_when_closing()
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            subscription = self.subscriptions[name] = NonPersistentSubscription(
+                str(self.name), name, self._settings.dispatch
+            )
+        return subscription
+
+    async def subscribe(
+        self, consumer: Consumer, name: str, start: Position, properties: dict[str, str]
+    ) -> NonPersistentSubscription:
+        """Attach a consumer."""
+        subscription = await self.create_subscription(name, start, properties)
+        subscription.add_consumer(consumer)
+        return subscription
+
+    def remove_consumer(self, consumer: Consumer, subscription: NonPersistentSubscription) -> None:
+        """The consumer is gone; its subscription goes with the last one."""
+        subscription.remove_consumer(consumer)
+        if not subscription.consumers and self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+
+    async def delete_subscription(self, name: str, *, force: bool = False) -> None:
+        """Remove a subscription. Connected consumers forbid it unless forced."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            raise PulsarError(ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
+        if subscription.consumers and not force:
+            raise PulsarError(ServerError.CONSUMER_BUSY, "Subscription has active connected consumers")
+        subscription.disconnect_all()
+        self.subscriptions.pop(name, None)
+
+    async def close(self) -> None:
+        """Disconnect everybody."""
+        self.closing = True
+        for producer in list(self.producers.by_name.values()):
+            producer.disconnect()
+        for notify in self._waiting_admission.values():
+            notify(PulsarError(ServerError.SERVICE_NOT_READY, "Topic is closing"))
+        self._waiting_admission.clear()
+        for subscription in list(self.subscriptions.values()):
+            subscription.disconnect_all()
+        self.subscriptions.clear()
+
+    async def delete(self) -> None:
+        """The same as closing: nothing is stored."""
+        await self.close()
+
+    def _refuse_when_closing(self) -> None:
+        if self.closing:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} is being unloaded, look it up again")
