@@ -97,6 +97,7 @@ class CursorStorage:
         "_first_entry",
         "_in_flight",
         "_last_write_seconds",
+        "_next_writer",
         "_shared",
         "_version",
         "_waiting",
@@ -116,6 +117,8 @@ class CursorStorage:
         self._busy: bool = False
         self._closed: bool = False
         self._writer: LedgerWriter | None = None
+        self._next_writer: LedgerWriter | None = None
+        """The ledger that will be the cursor's once its first entry and the node are written."""
         self._first_entry: asyncio.Future[None] | None = None
         self._in_flight: list[PersistCallback] | None = None
         self._waiting: list[PersistCallback] | None = None
@@ -153,12 +156,12 @@ class CursorStorage:
         if self._closed:
             self._shared.loop.call_soon(done, CursorClosed(self.name))
         elif self._busy:
-            if self.dirty or self._in_flight is None:
-                self._waiting = [*(self._waiting or ()), done] if self._waiting is None else self._waiting
-                if self._waiting[-1] is not done:
-                    self._waiting.append(done)
-            else:
+            if not self.dirty and self._in_flight is not None:
                 self._in_flight.append(done)
+            elif self._waiting is None:
+                self._waiting = [done]
+            else:
+                self._waiting.append(done)
         elif self.dirty:
             self._waiting = [done]
             self._write()
@@ -217,15 +220,17 @@ class CursorStorage:
 
     def confirmed(self, ledger_id: int, last_add_confirmed: int) -> None:
         """From the cursor ledger's writer: the write in flight is durable."""
-        if self._first_entry is not None:
-            _settle(self._first_entry, None)
+        if self._next_writer is not None and self._next_writer.ledger_id == ledger_id:
+            if self._first_entry is not None:
+                _settle(self._first_entry, None)
         elif self._writer is not None and self._writer.ledger_id == ledger_id and self._busy:
             self._finished(None)
 
     def failed(self, ledger_id: int, error: MagnetarError) -> None:
         """From the cursor ledger's writer: the write in flight goes to a new ledger."""
-        if self._first_entry is not None:
-            _settle(self._first_entry, error)
+        if self._next_writer is not None and self._next_writer.ledger_id == ledger_id:
+            if self._first_entry is not None:
+                _settle(self._first_entry, error)
         elif self._writer is not None and self._writer.ledger_id == ledger_id:
             writer, self._writer = self._writer, None
             log.warning("cursor ledger failed", extra={"topic": self._appends.name, "cursor": self.name})
@@ -266,20 +271,16 @@ class CursorStorage:
     async def _write_to_new_ledger(self) -> None:
         """Make a ledger, write the state, point the node at it, delete the old one."""
         shared, appends = self._shared, self._appends
-        writer: LedgerWriter | None = None
         try:
             async with asyncio.timeout(LEDGER_CREATION_SECONDS_MAX):
-                self._first_entry = first_entry = shared.loop.create_future()
-                writer = await shared.ledgers.create(ledger_options(appends.settings, appends.name, self.name), self)
+                options = ledger_options(appends.settings, appends.name, self.name)
+                self._next_writer = writer = await shared.ledgers.create(options, self)
+                self._first_entry = shared.loop.create_future()
                 writer.append([self._snapshot()])
-                await first_entry
-                self._first_entry = None
+                await self._first_entry
                 await self._put_node(writer.ledger_id)
         except (MagnetarError, TimeoutError) as error:
-            self._first_entry = None
-            if writer is not None:
-                await _close_quietly(writer)
-                await shared.delete_ledger(writer.ledger_id)
+            await self._give_up_next()
             known = error if isinstance(error, MagnetarError) else Unavailable("no cursor ledger within the time")
             self.dirty = False
             self.changed()
@@ -287,12 +288,20 @@ class CursorStorage:
             return
         old_writer, old_id = self._writer, self.ledger_id
         self._writer, self.ledger_id = writer, writer.ledger_id
+        self._next_writer = self._first_entry = None
         self.switched_ms = shared.clock.now_ms()
         self._finished(None)
         if old_writer is not None:
             await _close_quietly(old_writer)
         if old_id != POSITION_IN_NODE:
             await shared.delete_ledger(old_id)
+
+    async def _give_up_next(self) -> None:
+        writer, self._next_writer = self._next_writer, None
+        self._first_entry = None
+        if writer is not None:
+            await _close_quietly(writer)
+            await self._shared.delete_ledger(writer.ledger_id)
 
     async def _put_node(self, cursor_ledger_id: int) -> None:
         value = encode_cursor_info(

@@ -1,0 +1,170 @@
+"""Opens managed ledgers, each at most once in this process, and looks after what they share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Final
+
+from magnetar.core.clock import Clock
+from magnetar.core.limits import MIB
+from magnetar.ledger.api import LedgerClient, LedgerNotFound
+from magnetar.managed.append_path import AppendPath
+from magnetar.managed.entry_cache import EntryCache
+from magnetar.managed.errors import ManagedLedgerClosed, ManagedLedgerNotFound
+from magnetar.managed.info_codec import POSITION_IN_NODE, LedgerInfo, decode_cursor_info
+from magnetar.managed.info_node import InfoNode
+from magnetar.managed.ledger_list import LedgerList, LedgerRecord
+from magnetar.managed.managed_ledger import ManagedLedger
+from magnetar.managed.paths import cursor_path, decode, ledger_path
+from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.managed.shared import Shared
+from magnetar.managed.states import LedgerState
+from magnetar.metadata.store import MetadataStore
+
+log = logging.getLogger(__name__)
+
+MAINTENANCE_INTERVAL_SECONDS: Final = 120.0
+"""Trimming by time, as often as Pulsar's own check."""
+
+CACHE_AGE_SECONDS_MAX: Final = 120.0
+"""Entries of idle topics give their memory back after so long (at most twice as long: the same timer looks)."""
+
+
+class ManagedLedgerFactory:
+    """One per process."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        ledgers: LedgerClient,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        cache_bytes_max: int = 64 * MIB,
+        settings: ManagedLedgerSettings | None = None,
+    ) -> None:
+        self.cache: EntryCache = EntryCache(cache_bytes_max)
+        self.settings: ManagedLedgerSettings = settings if settings is not None else ManagedLedgerSettings()
+        """The policy of managed ledgers that are opened without their own; each gets a copy."""
+        self._shared: Shared = Shared(store, ledgers, clock, loop, self.cache)
+        self._shared.forget = self._forget
+        self._open: dict[str, ManagedLedger] = {}
+        self._opening: dict[str, asyncio.Task[ManagedLedger]] = {}
+        self._closed: bool = False
+        self._timer: asyncio.TimerHandle = loop.call_later(MAINTENANCE_INTERVAL_SECONDS, self._maintain)
+
+    async def open(
+        self, name: str, settings: ManagedLedgerSettings | None = None, *, create: bool = True
+    ) -> ManagedLedger:
+        """The managed ledger of this name, taken over from its former owner if there was one.
+
+        The same object for all callers until it is closed, deleted or fenced. `ManagedLedgerNotFound` when it is not
+        there and `create` is False; `ManagedLedgerFenced` when another process takes it at the same time."""
+        if self._closed:
+            raise ManagedLedgerClosed("the factory is closed")
+        ledger = self._open.get(name)
+        if ledger is not None and ledger.state not in (LedgerState.FENCED, LedgerState.CLOSED):
+            return ledger
+        task = self._opening.get(name)
+        if task is None:
+            task = self._opening[name] = self._shared.loop.create_task(
+                self._load(name, replace(settings if settings is not None else self.settings), create)
+            )
+            task.add_done_callback(lambda _: self._opening.pop(name, None))
+        return await asyncio.shield(task)
+
+    async def exists(self, name: str) -> bool:
+        """Whether there is a managed ledger of this name in the store."""
+        return await self._shared.store.exists(ledger_path(name))
+
+    async def delete(self, name: str) -> None:
+        """Remove a managed ledger, open or not: cursors, ledgers, metadata. One that is not there is no error."""
+        ledger = self._open.get(name)
+        if ledger is not None:
+            await ledger.delete()
+            return
+        store = self._shared.store
+        node = InfoNode(store, name)
+        info = await node.load()
+        if info is None:
+            return
+        for encoded in await store.children(ledger_path(name)):
+            cursor = await store.get(cursor_path(name, decode(encoded)))
+            await store.delete_recursively(cursor_path(name, decode(encoded)))
+            if cursor is not None:
+                cursor_ledger_id = decode_cursor_info(cursor.value).cursorsLedgerId
+                if cursor_ledger_id != POSITION_IN_NODE:
+                    await self._shared.delete_ledger(cursor_ledger_id)
+        await node.delete()
+        for record in info.records:
+            await self._shared.delete_ledger(record.ledger_id)
+
+    async def close(self) -> None:
+        """Close all managed ledgers and wait for what runs in the background."""
+        self._closed = True
+        self._timer.cancel()
+        if self._opening:
+            await asyncio.wait(list(self._opening.values()))
+        for ledger in list(self._open.values()):
+            await ledger.close()
+        await self._shared.wait_for_tasks()
+        self._shared.close()
+
+    async def _load(self, name: str, settings: ManagedLedgerSettings, create: bool) -> ManagedLedger:
+        """Pulsar's order (ManagedLedgerImpl.initialize): recover the last ledger, which fences the former owner; drop
+        empty ledgers; make a new one; write the list by compare-and-set; load the cursors."""
+        node = InfoNode(self._shared.store, name)
+        info = await node.load()
+        if info is None and not create:
+            raise ManagedLedgerNotFound(name)
+        if info is None:
+            info = LedgerInfo([], None, {})
+        else:
+            await self._recover_last(info, settings)
+        empty = [record for record in info.records if not record.entries]
+        records = [record for record in info.records if record.entries]
+        if info.terminated_at is not None:
+            records, empty = info.records or [LedgerRecord(info.terminated_at[0])], []
+        appends = AppendPath(self._shared, name, settings, node, LedgerList(records))
+        appends.properties = info.properties
+        if info.terminated_at is not None:
+            appends.terminated(info.terminated_at)
+        else:
+            await appends.create_ledger(records)
+            appends.opened()
+        ledger = ManagedLedger(self._shared, node, appends)
+        await ledger.load_cursors([decode(each) for each in await self._shared.store.children(ledger_path(name))])
+        self._open[name] = ledger
+        for record in empty:
+            await self._shared.delete_ledger(record.ledger_id)
+        ledger.trim_later()
+        return ledger
+
+    async def _recover_last(self, info: LedgerInfo, settings: ManagedLedgerSettings) -> None:
+        if not info.records:
+            return
+        last = info.records[-1]
+        try:
+            reader = await self._shared.ledgers.open(last.ledger_id, password=settings.password, recover=True)
+        except LedgerNotFound:
+            log.warning("the last ledger is gone", extra={"ledger": last.ledger_id})
+            info.records.pop()
+            return
+        last.entries = reader.last_add_confirmed + 1
+        last.size_bytes = reader.length_bytes
+        last.closed_ms = last.closed_ms or self._shared.clock.now_ms()
+        await reader.close()
+
+    def _forget(self, name: str, ledger: object) -> None:
+        if self._open.get(name) is ledger:
+            del self._open[name]
+
+    def _maintain(self) -> None:
+        clock = self._shared.clock
+        self.cache.evict_older_than(clock.monotonic_seconds() - CACHE_AGE_SECONDS_MAX)
+        now_ms = clock.now_ms()
+        for ledger in list(self._open.values()):
+            ledger.maintain(now_ms)
+        self._timer = self._shared.loop.call_later(MAINTENANCE_INTERVAL_SECONDS, self._maintain)

@@ -1,0 +1,394 @@
+"""One topic's stream: an endless list of entries over many ledgers, with cursors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import EARLIEST, LATEST, Position
+from magnetar.ledger.api import EntryNotFound
+from magnetar.managed.ack_state import AckState
+from magnetar.managed.append_path import AppendCallback, AppendPath
+from magnetar.managed.cursor import Cursor, start_mark
+from magnetar.managed.cursor_storage import CursorStorage, new_cursor_state, recover_cursor
+from magnetar.managed.entry import Entry
+from magnetar.managed.entry_cache import EntryCache
+from magnetar.managed.errors import CursorNotFound, ManagedLedgerClosed, ManagedLedgerFenced
+from magnetar.managed.info_node import InfoNode
+from magnetar.managed.ledger_list import LedgerList, LedgerRecord
+from magnetar.managed.ledger_readers import LedgerReaders
+from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.managed.shared import Shared
+from magnetar.managed.states import LedgerState
+from magnetar.managed.stats import LedgerStats, ManagedLedgerStats
+from magnetar.managed.trim import ledgers_to_delete
+
+log = logging.getLogger(__name__)
+
+
+class ManagedLedger:
+    """Made by `ManagedLedgerFactory.open`. All calls on the event loop's thread."""
+
+    __slots__ = (
+        "_appends",
+        "_node",
+        "_non_durable",
+        "_readers",
+        "_shared",
+        "_trim_task",
+        "cache",
+        "cursors",
+        "ledgers",
+        "name",
+    )
+
+    def __init__(self, shared: Shared, node: InfoNode, appends: AppendPath) -> None:
+        self._shared: Shared = shared
+        self._node: InfoNode = node
+        self._appends: AppendPath = appends
+        self._readers: LedgerReaders = LedgerReaders(shared, appends)
+        self._non_durable: list[Cursor] = []
+        self._trim_task: asyncio.Task[None] | None = None
+        self.name: str = appends.name
+        self.ledgers: LedgerList = appends.ledgers
+        self.cache: EntryCache = shared.cache
+        self.cursors: dict[str, Cursor] = {}
+        appends.on_rolled = self._rolled
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Where everything of this object runs."""
+        return self._shared.loop
+
+    @property
+    def settings(self) -> ManagedLedgerSettings:
+        """The policy; its fields may be changed."""
+        return self._appends.settings
+
+    @settings.setter
+    def settings(self, settings: ManagedLedgerSettings) -> None:
+        self._appends.settings = settings
+
+    @property
+    def state(self) -> LedgerState:
+        """What happens to an append now."""
+        return self._appends.state
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The stored properties; changed by `set_property` only."""
+        return self._appends.properties
+
+    @property
+    def last_confirmed(self) -> Position:
+        """The last confirmed entry; (ledger, -1) when there is none."""
+        return self._appends.last_confirmed
+
+    @property
+    def first_position(self) -> Position:
+        """The first entry there is, or the one to come."""
+        return self.ledgers.first_position()
+
+    @property
+    def terminated(self) -> bool:
+        """Whether no entry will ever be added."""
+        return self._appends.state is LedgerState.TERMINATED
+
+    @property
+    def on_appended(self) -> list[Callable[[], None]]:
+        """Called once per confirmed group, after `last_confirmed` advanced and the entries are in the cache."""
+        return self._appends.on_appended
+
+    @property
+    def number_of_entries(self) -> int:
+        """Over all ledgers."""
+        return self.ledgers.number_of_entries()
+
+    @property
+    def total_size_bytes(self) -> int:
+        """Over all ledgers."""
+        return self.ledgers.total_size_bytes()
+
+    def append(self, payloads: Sequence[bytes], done: AppendCallback, context: object) -> None:
+        """Store a batch: consecutive entries of one ledger. Never waits, and never calls `done` from inside.
+
+        `done` hears once per call, in the order of the calls. When a ledger fails, the batch goes to the next one."""
+        self._appends.append(payloads, done, context)
+
+    def ready_to_create_ledger(self) -> None:
+        """After `ManagedLedgerWriteFailed`: the producers that saw it are disconnected, appends may try again."""
+        self._appends.ready_to_create_ledger()
+
+    async def open_cursor(
+        self,
+        name: str,
+        initial: Position,
+        properties: Mapping[str, int] | None = None,
+        cursor_properties: Mapping[str, str] | None = None,
+    ) -> Cursor:
+        """The durable cursor of this name; if there is none, a new one that begins to read at `initial`."""
+        async with self._node.lock:
+            cursor = self.cursors.get(name)
+            if cursor is not None:
+                return cursor
+            self._check_usable()
+            mark = start_mark(self, initial)
+            state = new_cursor_state(self.ledgers, mark, dict(properties or {}), dict(cursor_properties or {}))
+            storage = CursorStorage(self._shared, self._appends, name, state)
+            await storage.create_node()
+            return self._add_cursor(name, storage)
+
+    def new_non_durable_cursor(self, name: str, start: Position) -> Cursor:
+        """A cursor in memory only; `start` is what it reads first. It holds back no trimming."""
+        cursor = Cursor(self, name, AckState(self.ledgers, start_mark(self, start)))
+        self._non_durable.append(cursor)
+        self._appends.cache_wanted = True
+        return cursor
+
+    async def delete_cursor(self, name: str) -> None:
+        """Remove a durable cursor and what it stored. `CursorNotFound`."""
+        cursor = self.cursors.pop(name, None)
+        if cursor is None:
+            raise CursorNotFound(f"{name} of {self.name}")
+        await cursor.delete_stored()
+        self.cursor_closed(cursor)
+        self.trim_later()
+
+    def cursor_closed(self, cursor: Cursor) -> None:
+        """From the cursor: it is used no more."""
+        if cursor in self._non_durable:
+            self._non_durable.remove(cursor)
+        if self.cursors.get(cursor.name) is cursor:
+            del self.cursors[cursor.name]
+        self._appends.cache_wanted = bool(self.cursors or self._non_durable)
+
+    async def find_first(self, matches: Callable[[Entry], bool]) -> Position | None:
+        """The first entry that matches, if all after it match too (binary search); None when none does."""
+        low, high = 0, self.number_of_entries
+        before = self.ledgers.ids[0]
+        while low < high:
+            middle = (low + high) // 2
+            entry = await self.read_entry(self.ledgers.entry_at(middle))
+            if self.ledgers.ids[0] != before:
+                # Trimmed while we waited: the indexes count anew.
+                low, high, before = 0, self.number_of_entries, self.ledgers.ids[0]
+            elif matches(entry):
+                high = middle
+            else:
+                low = middle + 1
+        return self.ledgers.entry_at(low) if low < self.number_of_entries else None
+
+    async def read_entry(self, position: Position) -> Entry:
+        """One confirmed entry. `EntryNotFound`, and what the ledger client raises."""
+        if not self.ledgers.contains(position):
+            raise EntryNotFound(f"{position[0]}:{position[1]} of {self.name}")
+        entry = self.cache.get(position[0], position[1])
+        if entry is not None:
+            return entry
+        return (await self._readers.read(position[0], position[1], position[1]))[0]
+
+    async def read_range(self, ledger_id: int, first_entry_id: int, last_entry_id: int) -> list[Entry]:
+        """Confirmed entries of one ledger from bookies; they are in the cache afterwards."""
+        return await self._readers.read(ledger_id, first_entry_id, last_entry_id)
+
+    def contains(self, position: Position) -> bool:
+        """Whether there is a confirmed entry at the position."""
+        return self.ledgers.contains(position)
+
+    def valid_position(self, position: Position) -> Position:
+        """The first entry at or after the position, or the one to come."""
+        return self.ledgers.valid_from(position)
+
+    def start_of_reading(self, position: Position) -> Position:
+        """Where reading begins for a position, EARLIEST or LATEST."""
+        if position == EARLIEST:
+            return self.first_position
+        if position >= LATEST:
+            return self.next_position(self.last_confirmed)
+        return self.ledgers.valid_from(position)
+
+    def next_position(self, position: Position) -> Position:
+        """The first entry after the position, or the one to come."""
+        return self.ledgers.next_position(position)
+
+    def previous_position(self, position: Position) -> Position:
+        """The last entry before the position; (first ledger, -1) when there is none."""
+        return self.ledgers.previous_position(position)
+
+    def entries_between(self, after: Position, up_to: Position) -> int:
+        """The number of entries in (after, up_to]."""
+        return self.ledgers.entries_between(after, up_to)
+
+    def entries_in(self, ledger_id: int) -> int:
+        """Confirmed entries of one ledger; 0 when it is not there."""
+        record = self.ledgers.get(ledger_id)
+        return 0 if record is None else record.entries
+
+    def average_entry_bytes(self, ledger_id: int) -> int:
+        """Of one ledger's entries; 0 when it is not there or empty."""
+        record = self.ledgers.get(ledger_id)
+        return 0 if record is None or not record.entries else record.size_bytes // record.entries
+
+    def size_bytes_after(self, position: Position) -> int:
+        """Estimated bytes of the entries after the position."""
+        return self.ledgers.size_bytes_after(position)
+
+    async def roll(self) -> None:
+        """Go on in a new ledger now, so that the one in use may be trimmed."""
+        await self._appends.roll_now()
+
+    async def terminate(self) -> Position:
+        """Take no more entries, for ever; returns the last one's position. What was appended before is confirmed."""
+        return await self._appends.terminate()
+
+    async def set_property(self, key: str, value: str | None) -> None:
+        """Store a property, or remove it (None). Durable on return."""
+        self._check_usable()
+        async with self._node.lock:
+            changed = dict(self.properties)
+            if value is None:
+                changed.pop(key, None)
+            else:
+                changed[key] = value
+            await self._write_info(self.ledgers.records(), changed)
+            self._appends.properties = changed
+
+    def trim_later(self) -> None:
+        """Trim in the background if there is something to delete."""
+        if self._trim_task is None and self._state_allows_trim() and self._trimmable():
+            self._trim_task = self._shared.start(self._trim_in_background())
+
+    async def trim(self) -> None:
+        """Delete the oldest ledgers as far as cursors and retention allow. Runs by itself also."""
+        async with self._node.lock:
+            doomed = set(self._trimmable()) if self._state_allows_trim() else set()
+            if not doomed:
+                return
+            await self._write_info([each for each in self.ledgers.records() if each.ledger_id not in doomed])
+            for ledger_id in doomed:
+                self.ledgers.remove(ledger_id)
+            for cursor in [*self.cursors.values(), *self._non_durable]:
+                cursor.ledgers_removed()
+        for ledger_id in sorted(doomed):
+            await self._readers.forget(ledger_id)
+            await self._shared.delete_ledger(ledger_id)
+
+    def maintain(self, now_ms: int) -> None:
+        """From the factory's timer: what is due by time alone."""
+        self._appends.roll_if_due(now_ms)
+        self.trim_later()
+
+    async def close(self) -> None:
+        """Cursors are persisted, the ledger in use is closed. Raises nothing: the next owner can recover all of it."""
+        self._shared.forget(self.name, self)
+        await self._close(with_cursors=self.state is not LedgerState.FENCED)
+
+    async def delete(self) -> None:
+        """Remove everything: cursors, ledgers, metadata."""
+        self._shared.forget(self.name, self)
+        for name in list(self.cursors):
+            await self.delete_cursor(name)
+        await self._close(with_cursors=False)
+        await self._node.delete()
+        for ledger_id in list(self.ledgers.ids):
+            await self._shared.delete_ledger(ledger_id)
+
+    def internal_stats(self) -> ManagedLedgerStats:
+        """What administrators see."""
+        appends = self._appends
+        current = self.ledgers.last()
+        failure = appends.last_creation_error
+        return ManagedLedgerStats(
+            state=appends.state.value,
+            entries_added=appends.entries_added,
+            number_of_entries=self.number_of_entries,
+            total_size_bytes=self.total_size_bytes,
+            current_ledger_entries=current.entries,
+            current_ledger_size_bytes=current.size_bytes,
+            last_ledger_created_ms=appends.ledger_created_ms,
+            last_ledger_creation_error=None if failure is None else repr(failure),
+            pending_entries=appends.pending_entries,
+            last_confirmed=self.last_confirmed,
+            ledgers=[
+                LedgerStats(
+                    ledger_id=record.ledger_id,
+                    entries=record.entries,
+                    size_bytes=record.size_bytes,
+                    closed_ms=record.closed_ms,
+                    offloaded=record.rest is not None and record.rest.offloadContext.complete,
+                )
+                for record in self.ledgers.records()
+            ],
+            cursors={name: cursor.stats() for name, cursor in self.cursors.items()},
+            properties=dict(self.properties),
+        )
+
+    async def load_cursors(self, names: Sequence[str]) -> None:
+        """While opening: bring back the durable cursors of these names."""
+        recovered = await asyncio.gather(*(recover_cursor(self._shared, self._appends, name) for name in names))
+        for name, state in zip(names, recovered, strict=True):
+            if state is not None:
+                self._add_cursor(name, CursorStorage(self._shared, self._appends, name, state))
+
+    def _add_cursor(self, name: str, storage: CursorStorage) -> Cursor:
+        cursor = self.cursors[name] = Cursor(self, name, storage.acks, storage)
+        self._appends.cache_wanted = True
+        return cursor
+
+    async def _close(self, *, with_cursors: bool) -> None:
+        try:
+            await self._appends.close()
+        except MagnetarError as error:
+            log.warning("managed ledger not closed", extra={"topic": self.name, "error": repr(error)})
+        if self._trim_task is not None:
+            await asyncio.wait((self._trim_task,))
+        for cursor in [*self.cursors.values(), *self._non_durable]:
+            if with_cursors or not cursor.durable:
+                await self._close_cursor(cursor)
+        await self._readers.close()
+        for ledger_id in self.ledgers.ids:
+            self.cache.remove_ledger(ledger_id)
+
+    async def _close_cursor(self, cursor: Cursor) -> None:
+        try:
+            await cursor.close()
+        except MagnetarError as error:
+            log.warning("cursor not persisted", extra={"topic": self.name, "cursor": cursor.name, "error": repr(error)})
+
+    async def _write_info(self, records: Sequence[LedgerRecord], properties: dict[str, str] | None = None) -> None:
+        appends = self._appends
+        try:
+            await self._node.write(
+                records, appends.terminated_at, appends.properties if properties is None else properties
+            )
+        except ManagedLedgerFenced as error:
+            appends.fence(error)
+            raise
+
+    async def _trim_in_background(self) -> None:
+        try:
+            await self.trim()
+        except MagnetarError as error:
+            log.warning("not trimmed", extra={"topic": self.name, "error": repr(error)})
+        finally:
+            self._trim_task = None
+
+    def _trimmable(self) -> list[int]:
+        slowest = min((cursor.mark_delete for cursor in self.cursors.values()), default=None)
+        return ledgers_to_delete(self.ledgers.records(), slowest, self.settings, self._shared.clock.now_ms())
+
+    def _state_allows_trim(self) -> bool:
+        return self.state not in (LedgerState.FENCED, LedgerState.CLOSED)
+
+    def _rolled(self) -> None:
+        for cursor in [*self.cursors.values(), *self._non_durable]:
+            cursor.ledgers_removed()
+        self.trim_later()
+
+    def _check_usable(self) -> None:
+        if self.state is LedgerState.FENCED:
+            raise ManagedLedgerFenced(self.name)
+        if self.state is LedgerState.CLOSED:
+            raise ManagedLedgerClosed(self.name)
