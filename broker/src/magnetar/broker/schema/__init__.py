@@ -1,0 +1,1 @@
+"""The schema registry: types, storage in ledgers, compatibility."""

@@ -1,0 +1,190 @@
+"""The schema registry: which schemas a topic has, and whether another may join them.
+
+Facts: Pulsar 4.0 SchemaRegistryServiceImpl, AbstractTopic.addSchema, `SchemaRegistryServiceWithSchemaDataValidator`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+from weakref import WeakValueDictionary
+
+from magnetar.broker.schema import compatibility
+from magnetar.broker.schema.errors import IncompatibleSchema, NoSchema
+from magnetar.broker.schema.locator import TOMBSTONE_HASH, Locator, SchemaPosition
+from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType, StoredSchema
+from magnetar.broker.schema.storage import SchemaStorage
+from magnetar.broker.schema.strategy import Strategy
+from magnetar.broker.schema.validation import validate
+from magnetar.core.clock import Clock, SystemClock
+from magnetar.core.errors import Unavailable
+from magnetar.ledger.api import EntryNotFound, LedgerNotFound
+from magnetar.metadata.store import VersionConflict
+
+FORCED_DELETE_VERSION: Final = -1
+"""What a forced delete answers instead of a version, as Pulsar does."""
+
+_ATTEMPTS_MAX: Final = 20
+"""Each lost attempt means that another broker has changed the same schema; more than a few is not normal."""
+
+_JUDGED_BY_NEWEST: Final = frozenset({Strategy.BACKWARD, Strategy.FORWARD, Strategy.FORWARD_TRANSITIVE, Strategy.FULL})
+"""Strategies under which a consumer only needs to read what the newest schema writes."""
+
+_log = logging.getLogger(__name__)
+
+
+class SchemaRegistry:
+    """Schemas by id (`<tenant>/<namespace>/<topic>`). Every method may raise `Unavailable` or a `LedgerError`."""
+
+    def __init__(self, storage: SchemaStorage, clock: Clock | None = None) -> None:
+        self._storage = storage
+        self._clock = clock or SystemClock()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def get(self, schema_id: str, version: int | None = None) -> StoredSchema | None:
+        """A version, or the newest; None when there is none or it was deleted."""
+        located = await self._storage.locator(schema_id)
+        live = () if located is None else located.live()
+        if version is not None:
+            live = tuple(position for position in live if position.version == version)
+        for position in reversed(live):
+            stored = await self._read(schema_id, position)
+            if stored is not None:
+                return None if stored.deleted else stored
+        return None
+
+    async def all_versions(self, schema_id: str) -> list[StoredSchema]:
+        """The versions since the last delete, oldest first."""
+        return await self._live(schema_id, await self._storage.locator(schema_id))
+
+    async def find_version(self, schema_id: str, schema: SchemaInfo) -> int | None:
+        """The version with the same type and data, None when there is none."""
+        existing = await self.all_versions(schema_id)
+        return next((stored.version for stored in existing if stored.schema.same_as(schema)), None)
+
+    async def put_if_absent(
+        self,
+        schema_id: str,
+        schema: SchemaInfo,
+        strategy: Strategy,
+        *,
+        allow_auto_update: bool = True,
+        user: str = "",
+    ) -> int:
+        """The version of a schema; it is added when the topic has none like it and the strategy lets it in.
+
+        Raises `InvalidSchemaData` and `IncompatibleSchema`. However many ask at once, and through whichever brokers,
+        one schema gets one version."""
+        known = await self.find_version(schema_id, schema)
+        if known is not None:
+            return known
+        validate(schema)
+        async with self._lock(schema_id):
+            for _ in range(_ATTEMPTS_MAX):
+                located = await self._storage.locator(schema_id, fresh=True)
+                existing = await self._live(schema_id, located)
+                index = compatibility.same_schema(schema, [stored.schema for stored in existing])
+                if index is not None:
+                    return existing[index].version
+                if not allow_auto_update:
+                    raise IncompatibleSchema("Schema not found and schema auto updating is disabled.")
+                _require_compatible(existing, schema, strategy)
+                stored = StoredSchema(schema_id, 0, schema, user, self._clock.now_ms(), deleted=False)
+                try:
+                    return await self._storage.append(stored, schema.hash(), located)
+                except VersionConflict:
+                    _log.debug("schema %s was changed by another broker, looking again", schema_id)
+        raise Unavailable(f"Schema of {schema_id} is being changed too often")
+
+    async def check_compatible(self, schema_id: str, schema: SchemaInfo, strategy: Strategy) -> None:
+        """Whether `put_if_absent` would take a schema, without adding it. `InvalidSchemaData`, `IncompatibleSchema`."""
+        validate(schema)
+        _require_compatible(await self.all_versions(schema_id), schema, strategy)
+
+    async def is_compatible(self, schema_id: str, schema: SchemaInfo, strategy: Strategy) -> bool:
+        """As `check_compatible`, but says no instead of raising `IncompatibleSchema`."""
+        try:
+            await self.check_compatible(schema_id, schema, strategy)
+        except IncompatibleSchema:
+            return False
+        return True
+
+    async def check_consumer(self, schema_id: str, schema: SchemaInfo, strategy: Strategy) -> None:
+        """Whether a consumer with this schema can read the topic. `IncompatibleSchema`; `NoSchema` when it has none.
+
+        Strategies that look at the newest schema only, and FORWARD_TRANSITIVE, become BACKWARD here."""
+        if strategy is Strategy.ALWAYS_COMPATIBLE:
+            return
+        existing = await self.all_versions(schema_id)
+        if not existing:
+            raise NoSchema("Topic does not have schema to check")
+        if strategy in _JUDGED_BY_NEWEST:
+            compatibility.check_newest(existing[-1].schema, schema, Strategy.BACKWARD)
+        else:
+            compatibility.check_all([stored.schema for stored in existing], schema, strategy)
+
+    async def delete(self, schema_id: str, force: bool, user: str = "") -> int | None:
+        """Delete a topic's schema: by a tombstone, whose version is returned, or with force for good, ledgers and all.
+
+        Deleting twice changes nothing more; None when there was never one."""
+        async with self._lock(schema_id):
+            for _ in range(_ATTEMPTS_MAX):
+                located = await self._storage.locator(schema_id, fresh=True)
+                if located is None:
+                    return None
+                if not force and located.newest.hash == TOMBSTONE_HASH:
+                    return located.newest.version
+                try:
+                    if force:
+                        await self._storage.delete(schema_id, located)
+                        return FORCED_DELETE_VERSION
+                    tombstone = StoredSchema(
+                        schema_id, 0, SchemaInfo(SchemaType.NONE), user, self._clock.now_ms(), deleted=True
+                    )
+                    return await self._storage.append(tombstone, TOMBSTONE_HASH, located)
+                except VersionConflict:
+                    _log.debug("schema %s was changed by another broker, looking again", schema_id)
+        raise Unavailable(f"Schema of {schema_id} is being changed too often")
+
+    async def close(self) -> None:
+        """Let go of the storage; the ledger client and the metadata store stay open."""
+        await self._storage.close()
+
+    async def _live(self, schema_id: str, located: Locator | None) -> list[StoredSchema]:
+        """What can be read of the versions since the last delete, oldest first."""
+        if located is None:
+            return []
+        read = await asyncio.gather(*(self._read(schema_id, position) for position in located.live()))
+        live: list[StoredSchema] = []
+        for stored in read:
+            if stored is not None and stored.deleted:
+                live.clear()
+            elif stored is not None:
+                live.append(stored)
+        return live
+
+    async def _read(self, schema_id: str, position: SchemaPosition) -> StoredSchema | None:
+        """A version, or None when its ledger is gone: a lost schema must not keep a topic from getting a new one."""
+        try:
+            return await self._storage.read(position)
+        except (LedgerNotFound, EntryNotFound) as error:
+            _log.warning("version %d of schema %s is lost: %s", position.version, schema_id, error)
+            return None
+
+    def _lock(self, schema_id: str) -> asyncio.Lock:
+        """One change of a schema at a time in this broker; the producers of a new topic all bring the same schema."""
+        lock = self._locks.get(schema_id)
+        if lock is None:
+            lock = self._locks[schema_id] = asyncio.Lock()
+        return lock
+
+
+def _require_compatible(existing: Sequence[StoredSchema], schema: SchemaInfo, strategy: Strategy) -> None:
+    if not existing:
+        return
+    if strategy.transitive:
+        compatibility.check_all([stored.schema for stored in existing], schema, strategy)
+    else:
+        compatibility.check_newest(existing[-1].schema, schema, strategy)
