@@ -278,12 +278,17 @@ class MetadataStoreContract:
             await heard.until(Change.MODIFIED, "/w")
             assert await value_of(store, "/w") == value
 
-    async def test_a_watcher_hears_of_its_own_changes(self, store: MetadataStore) -> None:
+    async def test_a_watcher_hears_of_its_own_changes_before_they_return(self, store: MetadataStore) -> None:
         heard = Heard(store)
+        await store.get("/w")
         await store.put("/w", b"1")
+        assert Notification(Change.CREATED, "/w") in heard.notifications
         await store.get("/w")
         await store.put("/w", b"2")
-        await heard.until(Change.MODIFIED, "/w")
+        assert Notification(Change.MODIFIED, "/w") in heard.notifications
+        await store.get("/w")
+        await store.delete("/w")
+        assert Notification(Change.DELETED, "/w") in heard.notifications
 
     async def test_a_watcher_hears_of_a_deletion(self, store: MetadataStore, other_session: MetadataStore) -> None:
         await store.put("/w/gone", b"")

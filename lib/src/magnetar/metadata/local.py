@@ -184,3 +184,5 @@ class LocalStore:
         pending = self._tree.commit(outcome)
         if pending is not None:
             await asyncio.shield(pending)
+        else:
+            await asyncio.sleep(0)  # Listeners hear of a write before it returns.

@@ -135,7 +135,8 @@ class MetadataStore(Protocol):
         """Be told of changes under every path that this store has read or listed; returns the way to stop.
 
         Backends with remote watches promise it for paths that were read, listed or checked since the last
-        notification about them. Listeners run on the event loop and must not block."""
+        notification about them; they may also tell of a change where there was none. Listeners run on the event loop
+        and must not block. They hear of this client's own write before it returns, so that a cache never hides it."""
         ...
 
     def watch_session(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:

@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from magnetar.core.errors import PeerError
+from magnetar.metadata.contract import PATIENCE_SECONDS, value_of
+from magnetar.metadata.coordination import (
+    LeaderElection,
+    LeaderState,
+    LockState,
+    LockTaken,
+    NameGenerator,
+    ResourceLock,
+    next_counter_value,
+)
+from magnetar.metadata.json_cache import JsonCache
+from magnetar.metadata.local import LocalStore
+from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.metadata.rocksdb import RocksdbMetadataStore
+from magnetar.metadata.store import StoreUnavailable, VersionConflict
+
+LEADER = "/loadbalance/leader"
+LOCK = "/namespace/public/default/0x00000000_0xffffffff"
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LocalStore]:
+    opened: LocalStore = MemoryMetadataStore() if request.param == "memory" else RocksdbMetadataStore(tmp_path)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def other(store: LocalStore) -> AsyncIterator[LocalStore]:
+    assert isinstance(store, MemoryMetadataStore | RocksdbMetadataStore)
+    opened = store.another_session()
+    yield opened
+    await opened.close()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+class Candidate(LeaderElection):
+    def __init__(self, store: LocalStore, name: bytes) -> None:
+        self.states: list[LeaderState] = []
+        super().__init__(store, LEADER, name, self.states.append)
+
+
+class Holder(ResourceLock):
+    def __init__(self, store: LocalStore, value: bytes) -> None:
+        self.states: list[LockState] = []
+        super().__init__(store, LOCK, value, self.states.append)
+
+
+async def test_the_first_leads_and_the_next_follows_until_it_goes(store: LocalStore, other: LocalStore) -> None:
+    first, second = Candidate(store, b"first"), Candidate(other, b"second")
+    assert await first.start() is LeaderState.LEADING
+    assert await second.start() is LeaderState.FOLLOWING
+    assert (first.leader, second.leader) == (b"first", b"first")
+    await first.close()
+    await eventually(lambda: second.state is LeaderState.LEADING)
+    assert second.leader == b"second"
+    assert first.states == [LeaderState.LEADING, LeaderState.UNKNOWN]
+    assert second.states == [LeaderState.FOLLOWING, LeaderState.LEADING]
+    await second.close()
+    assert not await store.exists(LEADER)
+
+
+async def test_a_leader_whose_session_is_lost_stops_and_another_takes_over(
+    store: LocalStore, other: LocalStore
+) -> None:
+    first, second = Candidate(store, b"first"), Candidate(other, b"second")
+    await first.start()
+    await second.start()
+    store.expire_session()
+    await eventually(lambda: LeaderState.UNKNOWN in first.states)
+    await eventually(lambda: LeaderState.LEADING in (first.state, second.state))
+    await eventually(lambda: LeaderState.UNKNOWN not in (first.state, second.state))
+    assert {first.state, second.state} == {LeaderState.LEADING, LeaderState.FOLLOWING}
+    assert first.leader == second.leader == await value_of(store, LEADER)
+    await first.close()
+    await second.close()
+
+
+async def test_a_leader_whose_process_dies_is_replaced(store: LocalStore, other: LocalStore) -> None:
+    first, second = Candidate(other, b"first"), Candidate(store, b"second")
+    await first.start()
+    await second.start()
+    await other.close()
+    await eventually(lambda: second.state is LeaderState.LEADING)
+    await first.close()
+    await second.close()
+
+
+async def test_a_leftover_of_an_earlier_session_is_replaced(store: LocalStore, other: LocalStore) -> None:
+    await other.put(LEADER, b"me", ephemeral=True)
+    candidate = Candidate(store, b"me")
+    assert await candidate.start() is LeaderState.LEADING
+    node = await store.get(LEADER)
+    assert node is not None
+    assert node.stat.owned_by_this_session
+    await candidate.close()
+
+
+async def test_an_election_waits_for_a_store_that_is_out_of_reach(store: LocalStore, other: LocalStore) -> None:
+    first, second = Candidate(store, b"first"), Candidate(other, b"second")
+    store.disconnect()
+    with pytest.raises(StoreUnavailable):
+        await first.start()
+    store.reconnect()
+    await first.start()
+    await second.start()
+    other.disconnect()
+    await first.close()
+    await asyncio.sleep(0.01)
+    assert second.state is LeaderState.FOLLOWING
+    other.reconnect()
+    await eventually(lambda: second.state is LeaderState.LEADING)
+    await second.close()
+
+
+async def test_a_callback_that_fails_does_not_end_the_election(
+    store: LocalStore, other: LocalStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = Candidate(store, b"first")
+    await first.start()
+    failures = [ValueError("callback")]
+
+    def fail_once(_: LeaderState) -> None:
+        if second.state is LeaderState.LEADING and failures:
+            raise failures.pop()
+
+    second = LeaderElection(other, LEADER, b"second", fail_once)
+    await second.start()
+    await first.close()
+    await eventually(lambda: second.state is LeaderState.LEADING)
+    await eventually(lambda: "not settled" in caplog.text)
+    await second.close()
+
+
+async def test_one_holds_the_lock_and_the_other_is_told_who(store: LocalStore, other: LocalStore) -> None:
+    first, second = Holder(store, b"first"), Holder(other, b"second")
+    await first.acquire()
+    assert first.state is LockState.HELD
+    with pytest.raises(LockTaken) as taken:
+        await second.acquire()
+    assert taken.value.holder == b"first"
+    assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and LOCK in task.get_name()][
+        1:
+    ]
+    await second.release()
+    assert await value_of(store, LOCK) == b"first"
+    await first.release()
+    assert not await store.exists(LOCK)
+    again = Holder(other, b"second")
+    await again.acquire()
+    await again.release()
+    assert first.states == []
+
+
+async def test_a_lock_can_change_its_value(store: LocalStore) -> None:
+    lock = Holder(store, b"1")
+    await lock.acquire()
+    await lock.update(b"2")
+    assert await value_of(store, LOCK) == b"2"
+    await lock.release()
+
+
+async def test_a_lock_is_taken_again_after_its_session_was_lost(store: LocalStore, other: LocalStore) -> None:
+    lock = Holder(store, b"1")
+    await lock.acquire()
+    store.expire_session()
+    await eventually(lambda: lock.states == [LockState.IN_DOUBT, LockState.HELD])
+    node = await store.get(LOCK)
+    assert node is not None
+    assert node.stat.owned_by_this_session
+    await lock.release()
+
+
+async def test_a_lock_that_another_took_meanwhile_is_lost(store: LocalStore, other: LocalStore) -> None:
+    lock = Holder(store, b"1")
+    await lock.acquire()
+    store.disconnect()
+    await other.delete(LOCK)
+    await other.put(LOCK, b"2", ephemeral=True)
+    store.expire_session()
+    await eventually(lambda: lock.state is LockState.LOST)
+    assert lock.states == [LockState.IN_DOUBT, LockState.LOST]
+    with pytest.raises(LockTaken, match="held by another: b'2'"):
+        await lock.update(b"3")
+    await lock.release()
+    assert await value_of(store, LOCK) == b"2"
+
+
+async def test_a_lock_whose_node_is_removed_is_taken_again(store: LocalStore, other: LocalStore) -> None:
+    lock = Holder(store, b"1")
+    await lock.acquire()
+    await other.delete(LOCK)
+    await asyncio.sleep(0.01)
+    assert await value_of(other, LOCK) == b"1"
+    assert lock.state is LockState.HELD
+    await lock.release()
+
+
+async def test_counters_never_repeat(store: LocalStore, other: LocalStore) -> None:
+    values = await asyncio.gather(
+        *(next_counter_value(s, "/counters/producer-name") for _ in range(5) for s in (store, other))
+    )
+    assert len(set(values)) == 10
+    await other.close()
+    assert await next_counter_value(store, "/counters/producer-name") > max(values)
+
+
+async def test_names_are_unique_across_generators(store: LocalStore, other: LocalStore) -> None:
+    first = await NameGenerator.open(store, "/counters/producer-name", "standalone")
+    second = await NameGenerator.open(other, "/counters/producer-name", "standalone")
+    assert [first.next_name(), first.next_name(), second.next_name()] == [
+        "standalone-0-0",
+        "standalone-0-1",
+        "standalone-1-0",
+    ]
+
+
+class Policies(msgspec.Struct, frozen=True):
+    retention: int = 0
+
+
+async def test_the_cache_reads_once_until_the_node_changes(store: LocalStore, other: LocalStore) -> None:
+    cache = JsonCache(store, Policies)
+    await other.put("/p", b'{"retention":1,"unknown":true}')
+    first = await cache.get("/p")
+    assert first == Policies(1)
+    assert await cache.get("/p") is first
+    assert cache.peek("/p") is first
+    await other.put("/p", b'{"retention":2}')
+    await asyncio.sleep(0)
+    assert await cache.get_with_version("/p") == (Policies(2), 1)
+    await other.delete("/p")
+    await asyncio.sleep(0)
+    assert await cache.get("/p") is None
+    await other.put("/p", b"{}")
+    await asyncio.sleep(0)
+    assert await cache.get("/p") == Policies()
+    cache.close()
+
+
+async def test_the_cache_never_hides_the_stores_own_write(store: LocalStore) -> None:
+    cache = JsonCache(store, Policies)
+    for number in range(10):
+        await store.put("/p", msgspec.json.encode(Policies(number)))
+        assert await cache.get("/p") == Policies(number)
+    cache.close()
+
+
+async def test_the_cache_does_not_keep_what_changed_while_it_was_read(store: LocalStore) -> None:
+    cache = JsonCache(store, Policies)
+    await store.put("/p", b"{}")
+    reading = [asyncio.ensure_future(cache.get("/p")) for _ in range(2)]
+    await store.put("/p", b'{"retention":5}')
+    await asyncio.gather(*reading)
+    assert await cache.get("/p") == Policies(5)
+    cache.close()
+
+
+async def test_updates_through_the_cache_never_overwrite_another(store: LocalStore, other: LocalStore) -> None:
+    caches = [JsonCache(store, Policies), JsonCache(other, Policies)]
+
+    def add(before: Policies | None) -> Policies:
+        return Policies(1 if before is None else before.retention + 1)
+
+    await asyncio.gather(*(cache.update("/p", add) for _ in range(5) for cache in caches))
+    assert await caches[0].get("/p") == Policies(10)
+    with pytest.raises(VersionConflict):
+        await caches[0].create("/p", Policies())
+    await caches[0].create("/q", Policies(3))
+    assert await caches[1].get("/q") == Policies(3)
+    for cache in caches:
+        cache.close()
+
+
+async def test_the_cache_is_bounded(store: LocalStore) -> None:
+    cache = JsonCache(store, Policies, entries_max=2)
+    for name in "abc":
+        await store.put(f"/{name}", b"{}")
+    for name in "abac":
+        await cache.get(f"/{name}")
+    assert [cache.peek(f"/{name}") for name in "abc"] == [Policies(), None, Policies()]
+    cache.close()
+
+
+async def test_the_cache_names_the_node_that_it_cannot_read(store: LocalStore) -> None:
+    cache = JsonCache(store, Policies)
+    await store.put("/p", b'{"retention":"x"}')
+    with pytest.raises(PeerError, match=r"/p .*retention"):
+        await cache.get("/p")
+    await store.put("/p", b"")
+    with pytest.raises(PeerError):
+        await cache.get("/p")
+    cache.close()
+
+
+async def test_a_reconnection_empties_the_cache(store: LocalStore) -> None:
+    cache = JsonCache(store, Policies)
+    await store.put("/p", b"{}")
+    await cache.get("/p")
+    store.disconnect()
+    await asyncio.sleep(0)
+    assert await cache.get("/p") == Policies()
+    store.reconnect()
+    await asyncio.sleep(0)
+    assert cache.peek("/p") is None
+    cache.close()
