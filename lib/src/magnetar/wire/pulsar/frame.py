@@ -1,0 +1,71 @@
+"""Cuts a byte stream into frames: `totalSize` (u32, big-endian) and that many bytes."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from magnetar.core.limits import PULSAR_FRAME_BYTES_MAX
+from magnetar.wire.pulsar.errors import BadFrame, FrameTooLarge
+
+SIZE_BYTES: Final = 4
+
+FRAME_BYTES_MIN: Final = 4
+"""A frame holds at least the size of its command."""
+
+_U32: Final = Struct(">I")
+
+
+class FrameSplitter:
+    """Holds what has not become a frame yet: less than one frame, so at most `frame_bytes_max` and one chunk."""
+
+    def __init__(self, frame_bytes_max: int = PULSAR_FRAME_BYTES_MAX) -> None:
+        self._frame_bytes_max: int = frame_bytes_max
+        self._pending: list[bytes] = []
+        self._pending_bytes: int = 0
+        self._wanted_bytes: int = SIZE_BYTES
+
+    def feed(self, chunk: bytes) -> tuple[bytes, list[int]]:
+        """A buffer and the bounds [start0, end0, start1, end1, …] of the complete frames in it, without their sizes.
+
+        The buffer is `chunk` itself when nothing was left over from before. A frame that comes in many chunks is
+        joined once. Raises `FrameTooLarge` or `BadFrame`; frames before the bad one in the same chunk are lost with
+        it, as the connection has to be closed anyway.
+        """
+        if not self._pending:
+            buffer = chunk
+        else:
+            self._pending.append(chunk)
+            self._pending_bytes += len(chunk)
+            if self._pending_bytes < self._wanted_bytes:
+                return b"", []
+            buffer = b"".join(self._pending)
+            self._pending = []
+            self._pending_bytes = 0
+        return buffer, self._cut(buffer)
+
+    def _cut(self, buffer: bytes) -> list[int]:
+        bounds: list[int] = []
+        unpack_from = _U32.unpack_from
+        frame_bytes_max = self._frame_bytes_max
+        length = len(buffer)
+        at = 0
+        wanted = SIZE_BYTES
+        while length - at >= SIZE_BYTES:
+            size: int = unpack_from(buffer, at)[0]
+            if size > frame_bytes_max:
+                raise FrameTooLarge(f"a frame of {size} bytes; the limit is {frame_bytes_max}")
+            if size < FRAME_BYTES_MIN:
+                raise BadFrame(f"a frame of {size} bytes cannot hold a command")
+            start = at + SIZE_BYTES
+            if length - start < size:
+                wanted = SIZE_BYTES + size
+                break
+            at = start + size
+            bounds.append(start)
+            bounds.append(at)
+        if at < length:
+            self._pending.append(buffer[at:] if at else buffer)
+            self._pending_bytes = length - at
+        self._wanted_bytes = wanted
+        return bounds
