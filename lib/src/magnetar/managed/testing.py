@@ -1,0 +1,280 @@
+"""Ledgers in memory, for tests of what stands on managed ledgers: a ledger client with faults on demand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import Position
+from magnetar.ledger.api import (
+    EntryNotFound,
+    LedgerClosed,
+    LedgerFenced,
+    LedgerListener,
+    LedgerNotFound,
+    LedgerOptions,
+    LedgerUnauthorized,
+    LedgerUnavailable,
+    NotEnoughBookies,
+)
+from magnetar.managed.cursor import Cursor
+from magnetar.managed.factory import ManagedLedgerFactory
+from magnetar.managed.managed_ledger import ManagedLedger
+from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.metadata.memory import MemoryMetadataStore
+
+
+class ManualClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.ms: int = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return self.ms
+
+    def monotonic_seconds(self) -> float:
+        """The same, in seconds."""
+        return self.ms / 1000
+
+
+class ManagedWorld:
+    """Metadata and ledgers in memory, which outlive the factories on them. A factory that is not closed before the
+    next one opens a topic is a killed owner."""
+
+    def __init__(self) -> None:
+        self.clock: ManualClock = ManualClock()
+        self.store: MemoryMetadataStore = MemoryMetadataStore()
+        self.ledgers: MemoryLedgers = MemoryLedgers()
+        self._factories: list[ManagedLedgerFactory] = []
+
+    def factory(
+        self, settings: ManagedLedgerSettings | None = None, cache_bytes_max: int = 1 << 20
+    ) -> ManagedLedgerFactory:
+        """Another owner of topics."""
+        loop = asyncio.get_running_loop()
+        factory = ManagedLedgerFactory(
+            self.store, self.ledgers, self.clock, loop, cache_bytes_max=cache_bytes_max, settings=settings
+        )
+        self._factories.append(factory)
+        return factory
+
+    async def settle(self) -> None:
+        """Give everything that is ready its turns."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """Close all factories, and the store."""
+        self.ledgers.release()
+        for factory in self._factories:
+            await factory.close()
+        await self.store.close()
+
+
+async def append(ledger: ManagedLedger, payloads: Sequence[bytes]) -> Position:
+    """Append one batch and wait; the position of its first entry."""
+    outcome: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+
+    def done(error: MagnetarError | None, ledger_id: int, first_entry_id: int, context: object) -> None:
+        if error is None:
+            outcome.set_result((ledger_id, first_entry_id))
+        else:
+            outcome.set_exception(error)
+
+    ledger.append(payloads, done, None)
+    return await outcome
+
+
+async def read_all(cursor: Cursor) -> list[bytes]:
+    """Payloads until the cursor has caught up."""
+    found: list[bytes] = []
+    while entries := await cursor.read(7, 1 << 20):
+        found += [entry.data for entry in entries]
+    return found
+
+
+class StoredLedger:
+    """One ledger's entries and state; outlives clients."""
+
+    def __init__(self, options: LedgerOptions) -> None:
+        self.options: LedgerOptions = options
+        self.entries: list[bytes] = []
+        self.closed: bool = False
+        self.fenced: bool = False
+
+
+class MemoryLedgers:
+    """A LedgerClient. Confirmations come with the next turn of the loop, unless `hold` is set."""
+
+    def __init__(self) -> None:
+        self.stored: dict[int, StoredLedger] = {}
+        self.refuse_creation: MagnetarError | None = None
+        """Every creation fails with this while it is set."""
+        self.fail_appends_after: int | None = None
+        """So many more entries are confirmed, then the ledger in use fails; the next ledger works."""
+        self.hold: bool = False
+        """Nothing is confirmed while this is set; `release` goes on."""
+        self.reads: int = 0
+        self._held: list[MemoryWriter] = []
+        self._next_id: int = 0
+
+    async def create(self, options: LedgerOptions, listener: LedgerListener) -> MemoryWriter:
+        """See `LedgerClient.create`."""
+        await asyncio.sleep(0)
+        if self.refuse_creation is not None:
+            raise self.refuse_creation
+        ledger_id, self._next_id = self._next_id, self._next_id + 1
+        self.stored[ledger_id] = StoredLedger(options)
+        return MemoryWriter(self, ledger_id, listener)
+
+    async def open(self, ledger_id: int, *, password: bytes = b"", recover: bool) -> MemoryReader:
+        """See `LedgerClient.open`."""
+        await asyncio.sleep(0)
+        stored = self.find(ledger_id)
+        if stored.options.password != password:
+            raise LedgerUnauthorized(f"ledger {ledger_id}")
+        if recover and not stored.closed:
+            stored.fenced = stored.closed = True
+        return MemoryReader(self, ledger_id, stored.closed)
+
+    async def delete(self, ledger_id: int) -> None:
+        """See `LedgerClient.delete`."""
+        await asyncio.sleep(0)
+        self.stored.pop(ledger_id, None)
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+    def find(self, ledger_id: int) -> StoredLedger:
+        """The stored ledger. `LedgerNotFound`."""
+        stored = self.stored.get(ledger_id)
+        if stored is None:
+            raise LedgerNotFound(f"ledger {ledger_id}")
+        return stored
+
+    def not_enough_bookies(self) -> None:
+        """Let creations fail from now on."""
+        self.refuse_creation = NotEnoughBookies("0 of 1")
+
+    def release(self) -> None:
+        """Confirm what was held back, and hold no more."""
+        self.hold = False
+        held, self._held = self._held, []
+        for writer in held:
+            writer.confirm_soon()
+
+    def keep_waiting(self, writer: MemoryWriter) -> None:
+        """From a writer while `hold` is set."""
+        self._held.append(writer)
+
+    async def payloads(self, ledger_id: int, first: int, last: int) -> list[bytes]:
+        """Entries of a ledger."""
+        self.reads += 1
+        await asyncio.sleep(0)
+        entries = self.find(ledger_id).entries
+        if not 0 <= first <= last < len(entries):
+            raise EntryNotFound(f"{first}..{last} of ledger {ledger_id}")
+        return entries[first : last + 1]
+
+
+class MemoryWriter:
+    """A LedgerWriter: entries are stored when they are confirmed."""
+
+    def __init__(self, ledgers: MemoryLedgers, ledger_id: int, listener: LedgerListener) -> None:
+        self.ledger_id: int = ledger_id
+        self.last_add_confirmed: int = -1
+        self.last_add_pushed: int = -1
+        self.length_bytes: int = 0
+        self._ledgers: MemoryLedgers = ledgers
+        self._stored: StoredLedger = ledgers.stored[ledger_id]
+        self._listener: LedgerListener = listener
+        self._pushed: list[bytes] = []
+        self._scheduled: bool = False
+        self._closed: bool = False
+        self._drained: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+
+    def append(self, payloads: Sequence[bytes]) -> int:
+        """See `LedgerWriter.append`."""
+        if self._closed:
+            raise LedgerClosed(f"ledger {self.ledger_id}")
+        first = self.last_add_pushed + 1
+        self.last_add_pushed += len(payloads)
+        self._pushed += payloads
+        self.confirm_soon()
+        return first
+
+    def confirm_soon(self) -> None:
+        """Confirm with the next turn of the loop."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._confirm)
+
+    async def read(self, first_entry_id: int, last_entry_id: int) -> list[bytes]:
+        """See `LedgerWriter.read`."""
+        return await self._ledgers.payloads(self.ledger_id, first_entry_id, last_entry_id)
+
+    async def close(self) -> None:
+        """See `LedgerWriter.close`."""
+        if self._pushed and not self._closed:
+            self._drained = asyncio.Event()
+            await self._drained.wait()
+        self._closed = True
+        if self._stored.fenced:
+            raise LedgerFenced(f"ledger {self.ledger_id}")
+        self._stored.closed = True
+
+    def _confirm(self) -> None:
+        self._scheduled = False
+        if self._closed or not self._pushed:
+            return
+        if self._ledgers.hold:
+            self._ledgers.keep_waiting(self)
+            return
+        if self._stored.fenced:
+            self._fail(LedgerFenced(f"ledger {self.ledger_id}"))
+            return
+        pushed, self._pushed = self._pushed, []
+        room = self._ledgers.fail_appends_after
+        if room is not None:
+            self._ledgers.fail_appends_after = room - len(pushed) if room > len(pushed) else None
+            rest = pushed[room:]
+            pushed = pushed[:room]
+        if pushed:
+            self._stored.entries += pushed
+            self.length_bytes += sum(map(len, pushed))
+            self.last_add_confirmed += len(pushed)
+            self._listener.confirmed(self.ledger_id, self.last_add_confirmed)
+        if room is not None and (rest or self._ledgers.fail_appends_after is None):
+            self._fail(LedgerUnavailable(f"ledger {self.ledger_id}: no quorum"))
+        if self._drained is not None:
+            self._drained.set()
+
+    def _fail(self, error: MagnetarError) -> None:
+        self._closed = True
+        self._pushed = []
+        if self._drained is not None:
+            self._drained.set()
+        self._listener.failed(self.ledger_id, error)
+
+
+class MemoryReader:
+    """A LedgerReader."""
+
+    def __init__(self, ledgers: MemoryLedgers, ledger_id: int, closed: bool) -> None:
+        entries = ledgers.stored[ledger_id].entries
+        self.ledger_id: int = ledger_id
+        self.last_add_confirmed: int = len(entries) - 1
+        self.length_bytes: int = sum(map(len, entries))
+        self.closed: bool = closed
+        self._ledgers: MemoryLedgers = ledgers
+
+    async def read(self, first_entry_id: int, last_entry_id: int) -> list[bytes]:
+        """See `LedgerReader.read`."""
+        return await self._ledgers.payloads(self.ledger_id, first_entry_id, last_entry_id)
+
+    async def close(self) -> None:
+        """Nothing to let go of."""

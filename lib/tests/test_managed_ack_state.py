@@ -1,0 +1,203 @@
+"""The acknowledgement state against a twin that is a set of positions, and its two persisted forms."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from magnetar.core.ids import Position
+from magnetar.managed.ack_state import AckState
+from magnetar.managed.entry_bitmap import EntryBitmap, value_of, words_of
+from magnetar.managed.info_codec import (
+    decode_cursor_info,
+    decode_position,
+    encode_cursor_info,
+    encode_position,
+    restore_acks,
+)
+from magnetar.managed.ledger_list import LedgerList, LedgerRecord
+from magnetar.managed.settings import ManagedLedgerSettings
+
+
+def ledgers(*entries: int) -> LedgerList:
+    """Ledgers 10, 20, ... with so many entries."""
+    return LedgerList([LedgerRecord(10 * (index + 1), count) for index, count in enumerate(entries)])
+
+
+def check(entries: list[int], acks: list[Position], mark: Position, ranges: str) -> AckState:
+    state = AckState(ledgers(*entries), (10, -1))
+    for position in acks:
+        state.acknowledge([position])
+    assert state.mark_delete == mark
+    assert " ".join(f"{low[0]}:{low[1]}..{high[0]}:{high[1]}" for low, high in state.ranges()) == ranges
+    together = AckState(ledgers(*entries), (10, -1))
+    together.acknowledge(acks)
+    assert (together.mark_delete, together.ranges()) == (mark, state.ranges())
+    return state
+
+
+def test_in_order() -> None:
+    check([5], [(10, 0), (10, 1), (10, 2)], (10, 2), "")
+
+
+def test_out_of_order_and_the_gap_closes() -> None:
+    check([5], [(10, 1), (10, 3)], (10, -1), "10:0..10:1 10:2..10:3")
+    check([5], [(10, 1), (10, 3), (10, 0)], (10, 1), "10:2..10:3")
+    check([5], [(10, 1), (10, 3), (10, 0), (10, 2)], (10, 3), "")
+
+
+def test_over_the_end_of_ledgers() -> None:
+    check([2, 0, 2], [(10, 0), (10, 1)], (10, 1), "")
+    check([2, 0, 2], [(10, 0), (10, 1), (30, 0)], (30, 0), "")
+    check([2, 0, 2], [(30, 0), (30, 1), (10, 1)], (10, -1), "10:0..10:1 30:-1..30:1")
+    check([2, 0, 2], [(30, 0), (30, 1), (10, 1), (10, 0)], (30, 1), "")
+
+
+def test_what_is_no_entry_is_ignored() -> None:
+    state = check([2], [(10, 2), (10, 1 << 60), (11, 0), (10, -1), (9, 0)], (10, -1), "")
+    assert not state.acknowledge_cumulative((10, 2))
+    assert not state.acknowledge_cumulative((99, 0))
+    assert not state.acknowledge_batch_indexes((10, 2), [0], 2)
+
+
+def test_batch_indexes() -> None:
+    state = AckState(ledgers(3), (10, -1))
+    assert not state.acknowledge_batch_indexes((10, 1), [0b1101], 4)
+    assert state.remaining_ack_set((10, 1)) == [0b1101]
+    assert not state.acknowledge_batch_indexes((10, 1), [0b0111], 4)
+    assert state.remaining_ack_set((10, 1)) == [0b0101]
+    assert state.acknowledge_batch_indexes((10, 1), [0b1010], 4)
+    assert not state.acknowledge_batch_indexes((10, 1), [0], 4)
+    assert state.is_acknowledged((10, 1))
+    assert state.remaining_ack_set((10, 1)) is None
+    assert state.acknowledge_cumulative((10, 2), [0b10])
+    assert state.mark_delete == (10, 1)
+    assert state.remaining_ack_set((10, 2)) == [0b10]
+    assert state.acknowledge_cumulative((10, 2), [])
+    assert not state.partial
+
+
+def test_words_are_signed_and_start_at_entry_zero() -> None:
+    state = AckState(ledgers(200), (10, 69))
+    state.acknowledge([(10, 127), (10, 128)])
+    assert state.long_arrays() == [(10, [0, -(1 << 63), 1])]
+    assert words_of(0) == []
+    assert value_of([-1, 1]) == (1 << 65) - 1
+
+
+@given(st.sets(st.integers(0, 300)), st.integers(0, 300), st.integers(0, 300))
+def test_bitmap_is_a_set(ids: set[int], first: int, last: int) -> None:
+    bitmap = EntryBitmap()
+    for entry_id in ids:
+        assert bitmap.add(entry_id)
+        assert not bitmap.add(entry_id)
+    assert {each for each in range(400) if bitmap.contains(each)} == ids
+    assert bitmap.count(first, last) == len([each for each in ids if first <= each <= last])
+    assert bitmap.end_of_run(first) == next(each for each in range(first, 999) if each not in ids)
+    above = {each for each in ids if each > first}
+    assert {each for low, high in bitmap.ranges(first) for each in range(low, high + 1)} == above
+    assert value_of(bitmap.words(first)) == sum(1 << each for each in above)
+    bitmap.add_range(first, last)
+    assert {each for each in range(400) if bitmap.contains(each)} == ids | set(range(first, last + 1))
+
+
+SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=5).map(lambda sizes: [1, *sizes])
+POSITION = st.tuples(st.integers(1, 7).map(lambda index: index * 10), st.integers(-1, 12))
+STEP = st.one_of(
+    st.tuples(st.just("acknowledge"), st.lists(POSITION, max_size=8)),
+    st.tuples(st.just("cumulative"), POSITION),
+    st.tuples(st.just("batch"), st.tuples(POSITION, st.integers(0, 7))),
+    st.tuples(st.just("grow"), st.integers(1, 4)),
+    st.tuples(st.just("roll"), st.none()),
+    st.tuples(st.just("trim"), st.none()),
+)
+
+
+class Twin:
+    """Sets of positions; too simple to be wrong."""
+
+    def __init__(self, ledger_list: LedgerList) -> None:
+        self.ledgers = ledger_list
+        self.acknowledged: set[Position] = set()
+        self.partial: dict[Position, int] = {}
+
+    def entries(self) -> list[Position]:
+        return [(each.ledger_id, entry) for each in self.ledgers.records() for entry in range(each.entries)]
+
+    def acknowledge(self, positions: list[Position]) -> None:
+        self.acknowledged |= set(positions) & set(self.entries())
+        self.partial = {key: left for key, left in self.partial.items() if key not in self.acknowledged}
+
+    def batch(self, position: Position, left: int) -> None:
+        if position in self.entries() and position not in self.acknowledged:
+            left &= self.partial.get(position, 7)
+            self.partial[position] = left
+            if not left:
+                self.acknowledge([position])
+
+
+def compare(state: AckState, twin: Twin) -> None:
+    entries = twin.entries()
+    assert [each for each in entries if state.is_acknowledged(each)] == [
+        each for each in entries if each in twin.acknowledged
+    ]
+    unacknowledged = [each for each in entries if each not in twin.acknowledged]
+    following = state._ledgers.next_position(state.mark_delete)
+    if unacknowledged:
+        assert following == unacknowledged[0]
+    else:
+        assert following > state._ledgers.last_position()
+    beyond = [each for each in entries if each in twin.acknowledged and each > state.mark_delete]
+    assert state.individual_count == len(beyond)
+    covered = [each for each in entries if any(low < each <= high for low, high in state.ranges())]
+    assert covered == beyond
+    assert state.backlog(state._ledgers.last_position()) == len(unacknowledged)
+    assert {key: value_of(words_of(left)) for key, left in (state.partial or {}).items()} == twin.partial
+
+
+def restored(state: AckState, stored_form: str) -> AckState:
+    policy = ManagedLedgerSettings(persist_acks_as_long_array=stored_form == "words")
+    again = AckState(state._ledgers, state.mark_delete)
+    if stored_form == "node":
+        info = decode_cursor_info(encode_cursor_info(state, {"p": 1}, {"c": "x"}, policy, 5))
+        assert (info.markDeleteLedgerId, info.markDeleteEntryId) == state.mark_delete
+        restore_acks(again, info)
+    else:
+        position = decode_position(encode_position(state, {"p": 1}, policy))
+        assert (position.ledgerId, position.entryId) == state.mark_delete
+        restore_acks(again, position)
+    return again
+
+
+@settings(max_examples=300, deadline=None)
+@given(SIZES, st.lists(STEP, max_size=25), st.sampled_from(["words", "ranges", "node"]))
+def test_twin(sizes: list[int], steps: list[tuple[str, object]], stored_form: str) -> None:
+    ledger_list = ledgers(*sizes)
+    state = AckState(ledger_list, (10, -1))
+    twin = Twin(ledger_list)
+    for name, what in steps:
+        match name, what:
+            case "acknowledge", list(positions):
+                state.acknowledge(positions)
+                twin.acknowledge(positions)
+            case "cumulative", (int(ledger_id), int(entry_id)):
+                state.acknowledge_cumulative((ledger_id, entry_id))
+                if (ledger_id, entry_id) <= ledger_list.last_position():
+                    twin.acknowledge([each for each in twin.entries() if each <= (ledger_id, entry_id)])
+            case "batch", ((int(ledger_id), int(entry_id)), int(left)):
+                state.acknowledge_batch_indexes((ledger_id, entry_id), [left], 3)
+                twin.batch((ledger_id, entry_id), left)
+            case "grow", int(count):
+                ledger_list.last().entries += count
+            case "roll", None:
+                ledger_list.add(LedgerRecord(ledger_list.ids[-1] + 10))
+            case "trim", None:
+                first = ledger_list.records()[0]
+                if len(ledger_list) > 1 and state.mark_delete >= (first.ledger_id, first.entries - 1):
+                    ledger_list.remove(first.ledger_id)
+                    state.renormalise()
+            case _:
+                raise AssertionError(name)
+        compare(state, twin)
+    again = restored(state, stored_form)
+    compare(again, twin)
+    assert (again.mark_delete, again.ranges()) == (state.mark_delete, state.ranges())

@@ -1,0 +1,370 @@
+"""Appending, reading, rolling over, trimming, reopening and owning a managed ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.core.ids import EARLIEST, LATEST, Position
+from magnetar.ledger.api import EntryNotFound
+from magnetar.managed.errors import (
+    CursorNotFound,
+    ManagedLedgerClosed,
+    ManagedLedgerFenced,
+    ManagedLedgerNotFound,
+    ManagedLedgerTerminated,
+    ManagedLedgerWriteFailed,
+)
+from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.managed.states import LedgerState
+from magnetar.managed.testing import ManagedWorld, append, read_all
+
+NAME = "public/default/persistent/topic"
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[ManagedWorld]:
+    world = ManagedWorld()
+    yield world
+    await world.close()
+
+
+class Outcomes:
+    """The callback of appends: remembers what it was told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[MagnetarError | None, int, int, object]] = []
+
+    def __call__(self, error: MagnetarError | None, ledger_id: int, first_entry_id: int, context: object) -> None:
+        self.told.append((error, ledger_id, first_entry_id, context))
+
+    def positions(self) -> list[Position]:
+        assert all(error is None for error, *_ in self.told)
+        return [(ledger_id, entry_id) for _, ledger_id, entry_id, _ in self.told]
+
+
+def numbered(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last + 1)]
+
+
+def small_ledgers(entries: int = 10, **more: int) -> ManagedLedgerSettings:
+    """Ledgers roll at once, and nothing is trimmed, unless `more` says otherwise."""
+    policy = ManagedLedgerSettings(
+        max_entries_per_ledger=entries, minimum_rollover_ms=0, retention_time_ms=-1, retention_size_bytes=-1
+    )
+    return replace(policy, **more)  # type: ignore[arg-type]
+
+
+async def test_entries_are_read_in_the_order_of_appends(world: ManagedWorld) -> None:
+    ledger = await world.factory().open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    outcomes = Outcomes()
+    groups = 0
+
+    def on_appended() -> None:
+        nonlocal groups
+        groups += 1
+
+    ledger.on_appended.append(on_appended)
+    assert cursor.read_cached(10, 100) == []
+    ledger.append(numbered(0, 2), outcomes, "a")
+    ledger.append(numbered(3, 3), outcomes, "b")
+    assert outcomes.told == []
+    await world.settle()
+    first = ledger.first_position
+    assert outcomes.told == [(None, first[0], 0, "a"), (None, first[0], 3, "b")]
+    assert groups == 1
+    assert ledger.last_confirmed == (first[0], 3)
+    entries = cursor.read_cached(3, 100)
+    assert entries is not None
+    assert [entry.data for entry in entries] == numbered(0, 2)
+    assert [entry.position for entry in entries] == [(first[0], 0), (first[0], 1), (first[0], 2)]
+    assert cursor.has_more()
+    assert await read_all(cursor) == numbered(3, 3)
+    assert not cursor.has_more()
+    assert world.ledgers.reads == 0
+
+
+async def test_a_read_is_bounded_in_bytes_but_never_empty(world: ManagedWorld) -> None:
+    ledger = await world.factory().open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    await append(ledger, [b"x" * 100] * 5)
+    sizes = [len(cursor.read_cached(10, bound) or []) for bound in (250, 1, 1000)]
+    assert sizes == [2, 1, 2]
+
+
+@pytest.mark.parametrize("cache_bytes_max", [1 << 20, 0])
+async def test_rollover_by_entries(world: ManagedWorld, cache_bytes_max: int) -> None:
+    ledger = await world.factory(small_ledgers(10), cache_bytes_max).open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    outcomes = Outcomes()
+    for number in range(35):
+        ledger.append(numbered(number, number), outcomes, number)
+    await world.settle()
+    assert [each[3] for each in outcomes.told] == list(range(35))
+    assert len(ledger.ledgers) == 4
+    assert [record.entries for record in ledger.ledgers.records()] == [10, 10, 10, 5]
+    assert ledger.number_of_entries == 35
+    assert cursor.backlog_entries == 35
+    assert await read_all(cursor) == numbered(0, 34)
+    assert (world.ledgers.reads > 0) == (cache_bytes_max == 0)
+
+
+async def test_rollover_by_size_and_time(world: ManagedWorld) -> None:
+    settings = small_ledgers(1000, max_size_per_ledger_bytes=100, maximum_rollover_ms=1000)
+    ledger = await world.factory(settings).open(NAME)
+    first = await append(ledger, [b"x" * 60])
+    assert (await append(ledger, [b"x" * 60]))[0] == first[0]
+    second = await append(ledger, [b"x"])
+    assert second[0] > first[0]
+    world.clock.ms += 1100
+    assert (await append(ledger, [b"x"]))[0] == second[0]
+    await world.settle()
+    assert (await append(ledger, [b"x"]))[0] > second[0]
+
+
+async def test_no_rollover_before_the_minimum_age(world: ManagedWorld) -> None:
+    settings = small_ledgers(2, minimum_rollover_ms=1000)
+    ledger = await world.factory(settings).open(NAME)
+    for _ in range(5):
+        await append(ledger, [b"x"])
+    await world.settle()
+    assert len(ledger.ledgers) == 1
+    world.clock.ms += 1000
+    await append(ledger, [b"x"])
+    await world.settle()
+    assert [record.entries for record in ledger.ledgers.records()] == [6, 0]
+
+
+async def test_an_idle_ledger_rolls_and_the_next_append_goes_to_a_new_one(world: ManagedWorld) -> None:
+    ledger = await world.factory(small_ledgers(100, inactive_rollover_ms=5000)).open(NAME)
+    first = await append(ledger, [b"x"])
+    world.clock.ms += 5000
+    ledger.maintain(world.clock.ms)
+    await world.settle()
+    assert ledger.state is LedgerState.CLOSED_LEDGER
+    assert ledger.last_confirmed == first
+    assert (await append(ledger, [b"y"]))[0] > first[0]
+
+
+async def test_trim_follows_the_slowest_cursor(world: ManagedWorld) -> None:
+    settings = ManagedLedgerSettings(max_entries_per_ledger=10, minimum_rollover_ms=0)
+    ledger = await world.factory(settings).open(NAME)
+    fast = await ledger.open_cursor("fast", EARLIEST)
+    slow = await ledger.open_cursor("slow", EARLIEST)
+    for number in range(35):
+        await append(ledger, numbered(number, number))
+    ids = list(ledger.ledgers.ids)
+    fast.acknowledge_cumulative(ledger.last_confirmed)
+    await world.settle()
+    assert ledger.ledgers.ids == ids
+    slow.acknowledge_cumulative((ids[1], 9))
+    await world.settle()
+    assert ledger.ledgers.ids == ids[2:]
+    assert slow.mark_delete == (ids[2], -1)
+    assert slow.backlog_entries == 15
+    assert set(ids[:2]).isdisjoint(world.ledgers.stored)
+    await ledger.delete_cursor("slow")
+    await world.settle()
+    assert ledger.ledgers.ids == ids[3:]
+    with pytest.raises(CursorNotFound):
+        await ledger.delete_cursor("slow")
+
+
+async def test_without_cursors_everything_but_the_current_ledger_goes(world: ManagedWorld) -> None:
+    ledger = await world.factory(ManagedLedgerSettings(max_entries_per_ledger=10, minimum_rollover_ms=0)).open(NAME)
+    reader = ledger.new_non_durable_cursor("reader", EARLIEST)
+    for number in range(35):
+        await append(ledger, numbered(number, number))
+    await world.settle()
+    assert len(ledger.ledgers) == 1
+    assert await read_all(reader) == numbered(30, 34)
+
+
+async def test_retention_by_time_and_size_keeps_ledgers(world: ManagedWorld) -> None:
+    settings = ManagedLedgerSettings(
+        max_entries_per_ledger=10, minimum_rollover_ms=0, retention_time_ms=60_000, retention_size_bytes=-1
+    )
+    ledger = await world.factory(settings).open(NAME)
+    for _ in range(35):
+        await append(ledger, [b"x" * 10])
+    await world.settle()
+    assert len(ledger.ledgers) == 4
+    world.clock.ms += 60_001
+    ledger.settings.retention_time_ms = -1
+    ledger.settings.retention_size_bytes = 200
+    await ledger.trim()
+    assert ledger.total_size_bytes == 150
+    ledger.settings.retention_time_ms = 60_000
+    await ledger.trim()
+    assert len(ledger.ledgers) == 1
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_reopen(world: ManagedWorld, clean: bool) -> None:
+    first = world.factory(small_ledgers(10))
+    ledger = await first.open(NAME)
+    cursor = await ledger.open_cursor("sub ~1", EARLIEST, {"n": 7}, {"k": "v"})
+    for number in range(25):
+        await append(ledger, numbered(number, number))
+    cursor.acknowledge_cumulative(ledger.ledgers.entry_at(11))
+    await ledger.set_property("index", "24")
+    done: list[MagnetarError | None] = []
+    cursor.persist(done.append)
+    await world.settle()
+    assert done == [None]
+    if clean:
+        await first.close()
+    again = await world.factory(small_ledgers(10)).open(NAME, create=False)
+    assert again.properties == {"index": "24"}
+    assert again.number_of_entries == 25
+    cursor = again.cursors["sub ~1"]
+    assert (cursor.properties, cursor.cursor_properties) == ({"n": 7}, {"k": "v"})
+    assert cursor.backlog_entries == 13
+    assert await append(again, [b"25"]) > again.ledgers.entry_at(24)
+    assert await read_all(cursor) == numbered(12, 25)
+    if not clean:
+        with pytest.raises(ManagedLedgerFenced):
+            await append(ledger, [b"lost"])
+        with pytest.raises(ManagedLedgerFenced):
+            await ledger.set_property("a", "b")
+
+
+async def test_an_empty_ledger_is_not_kept(world: ManagedWorld) -> None:
+    for _ in range(3):
+        factory = world.factory()
+        ledger = await factory.open(NAME)
+        cursor = await ledger.open_cursor("sub", LATEST)
+        assert len(ledger.ledgers) == 1
+        await factory.close()
+    assert len(world.ledgers.stored) == 1
+    ledger = await world.factory().open(NAME)
+    cursor = ledger.cursors["sub"]
+    await append(ledger, [b"x"])
+    assert await read_all(cursor) == [b"x"]
+
+
+@pytest.mark.parametrize("confirmed_first", [0, 1, 4, 7])
+async def test_a_failed_ledger_is_replaced_and_batches_are_sent_again_in_order(
+    world: ManagedWorld, confirmed_first: int
+) -> None:
+    ledger = await world.factory(small_ledgers(1000)).open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    outcomes = Outcomes()
+    world.ledgers.fail_appends_after = confirmed_first
+    for number in range(0, 9, 3):
+        ledger.append(numbered(number, number + 2), outcomes, number)
+    await asyncio.sleep(0)
+    ledger.append(numbered(9, 11), outcomes, 9)
+    async with asyncio.timeout(5):
+        while len(outcomes.told) < 4:
+            await asyncio.sleep(0.01)
+    assert [each[3] for each in outcomes.told] == [0, 3, 6, 9]
+    positions = outcomes.positions()
+    assert positions == sorted(positions)
+    assert await read_all(cursor) == numbered(0, 11)
+    again = await world.factory(small_ledgers(1000)).open(NAME)
+    assert await read_all(again.cursors["sub"]) == numbered(0, 11)
+
+
+async def test_write_failed_until_the_producers_are_gone(world: ManagedWorld) -> None:
+    ledger = await world.factory(small_ledgers(1)).open(NAME)
+    world.ledgers.not_enough_bookies()
+    await append(ledger, [b"0"])
+    await world.settle()
+    states = [ledger.state]
+    for _ in range(2):
+        with pytest.raises(ManagedLedgerWriteFailed):
+            await append(ledger, [b"x"])
+        states.append(ledger.state)
+    assert states == [LedgerState.CLOSED_LEDGER, LedgerState.WRITE_FAILED, LedgerState.WRITE_FAILED]
+    world.ledgers.refuse_creation = None
+    with pytest.raises(Unavailable):
+        await append(ledger, [b"x"])
+    ledger.ready_to_create_ledger()
+    await append(ledger, [b"1"])
+    assert ledger.number_of_entries == 2
+
+
+async def test_terminate(world: ManagedWorld) -> None:
+    factory = world.factory()
+    ledger = await factory.open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    outcomes = Outcomes()
+    ledger.append(numbered(0, 1), outcomes, None)
+    last = await ledger.terminate()
+    assert outcomes.positions() == [(last[0], 0)]
+    assert last[1] == 1
+    assert ledger.terminated
+    assert await ledger.terminate() == last
+    with pytest.raises(ManagedLedgerTerminated):
+        await append(ledger, [b"x"])
+    assert await read_all(cursor) == numbered(0, 1)
+    await factory.close()
+    again = await world.factory().open(NAME)
+    assert again.terminated
+    assert again.last_confirmed == last
+    assert await read_all(again.cursors["sub"]) == numbered(0, 1)
+
+
+async def test_close_confirms_what_was_sent_and_refuses_more(world: ManagedWorld) -> None:
+    factory = world.factory()
+    ledger = await factory.open(NAME)
+    outcomes = Outcomes()
+    ledger.append(numbered(0, 1), outcomes, None)
+    await ledger.close()
+    assert len(outcomes.positions()) == 1
+    with pytest.raises(ManagedLedgerClosed):
+        await append(ledger, [b"x"])
+    assert (await factory.open(NAME)) is not ledger
+
+
+async def test_delete_leaves_nothing(world: ManagedWorld) -> None:
+    factory = world.factory(small_ledgers(2))
+    with pytest.raises(ManagedLedgerNotFound):
+        await factory.open(NAME, create=False)
+    for is_open in (True, False):
+        ledger = await factory.open(NAME)
+        cursor = await ledger.open_cursor("sub/1", EARLIEST)
+        for _ in range(5):
+            await append(ledger, [b"x"])
+        cursor.acknowledge([ledger.ledgers.entry_at(1)])
+        cursor.persist(lambda error: None)
+        await world.settle()
+        assert await factory.exists(NAME)
+        if not is_open:
+            await ledger.close()
+        await factory.delete(NAME)
+        assert not await factory.exists(NAME)
+        assert world.ledgers.stored == {}
+
+
+async def test_find_first_and_read_entry(world: ManagedWorld) -> None:
+    ledger = await world.factory(small_ledgers(10), cache_bytes_max=0).open(NAME)
+    assert await ledger.find_first(lambda entry: True) is None
+    for number in range(35):
+        await append(ledger, numbered(number, number))
+    for wanted in (0, 9, 10, 11, 34):
+        found = await ledger.find_first(lambda entry, wanted=wanted: int(entry.data) >= wanted)  # type: ignore[misc]
+        assert found == ledger.ledgers.entry_at(wanted)
+        assert (await ledger.read_entry(found)).data == b"%d" % wanted
+    assert await ledger.find_first(lambda entry: int(entry.data) >= 35) is None
+    with pytest.raises(EntryNotFound):
+        await ledger.read_entry((ledger.last_confirmed[0], 99))
+
+
+async def test_internal_stats(world: ManagedWorld) -> None:
+    ledger = await world.factory(small_ledgers(10)).open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    for number in range(15):
+        await append(ledger, numbered(number, number))
+    cursor.acknowledge([ledger.ledgers.entry_at(2)])
+    stats = ledger.internal_stats()
+    assert (stats.state, stats.number_of_entries, stats.entries_added) == ("LedgerOpened", 15, 15)
+    assert [each.entries for each in stats.ledgers] == [10, 5]
+    first = ledger.ledgers.ids[0]
+    assert stats.cursors["sub"].individually_acknowledged == f"[({first}:1..{first}:2]]"
+    assert stats.cursors["sub"].backlog_entries == 14
