@@ -1,0 +1,123 @@
+"""The cookie: proof that a bookie id, its directories and the cluster belong together.
+
+A copy stands in the metadata store and in every directory (BookKeeper: bookie/Cookie, LegacyCookieValidation). If a
+disk is swapped, a directory is lost or two bookies take the same id, the copies disagree and the bookie refuses to
+start: serving without its entries would let recoveries conclude that acknowledged entries never were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from pathlib import Path
+from typing import Final
+
+from google.protobuf import text_format
+from magnetar.bookie.directories import CURRENT, BookieDirectories
+from magnetar.bookie.entry_log import write_small_file
+from magnetar.bookie.settings import BookieSettings
+from magnetar.core.errors import MagnetarError
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConflict
+from magnetar.wire.bookkeeper.generated.bookie_cookie_pb2 import CookieFormat
+
+COOKIE_FILE: Final = "VERSION"
+COOKIE_VERSION: Final = 5
+COOKIES_PATH: Final = "/ledgers/cookies"
+INSTANCE_ID_PATH: Final = "/ledgers/INSTANCEID"
+
+
+class InvalidCookie(MagnetarError):
+    """The bookie is not who its directories or the cluster say it is."""
+
+
+def encode_cookie(settings: BookieSettings, bookie_id: str, instance_id: str) -> bytes:
+    """The cookie of this bookie with these directories in this cluster."""
+    cookie = CookieFormat(
+        bookieHost=bookie_id,
+        journalDir=str(settings.journal_directory.absolute()),
+        ledgerDirs=f"1\t{settings.ledger_directory.absolute()}",
+        instanceId=instance_id,
+    )
+    return f"{COOKIE_VERSION}\n{text_format.MessageToString(cookie)}".encode()
+
+
+def decode_cookie(content: bytes) -> CookieFormat:
+    """The fields. `InvalidCookie` when it is no cookie of a version that we know."""
+    version, _, text = content.partition(b"\n")
+    try:
+        number = int(version)
+        cookie = text_format.Parse(text.decode(), CookieFormat())
+    except (ValueError, text_format.ParseError) as error:
+        raise InvalidCookie(f"a damaged cookie ({error})") from None
+    if number not in (4, COOKIE_VERSION):
+        raise InvalidCookie(f"a cookie of version {number}; {COOKIE_VERSION} is known")
+    return cookie
+
+
+async def instance_id(store: MetadataStore) -> str:
+    """The cluster's id; made when there is none yet."""
+    node = await store.get(INSTANCE_ID_PATH)
+    if node is None:
+        # In a new cluster another bookie may be first; then its id counts.
+        with contextlib.suppress(VersionConflict):
+            await store.put(INSTANCE_ID_PATH, str(uuid.uuid4()).encode(), MUST_NOT_EXIST)
+        node = await store.get(INSTANCE_ID_PATH)
+        assert node is not None
+    return node.value.decode()
+
+
+async def check_cookies(
+    store: MetadataStore, settings: BookieSettings, directories: BookieDirectories, bookie_id: str
+) -> None:
+    """Compare all copies; stamp a new bookie. Raises `InvalidCookie`, saying what to do."""
+    expected = encode_cookie(settings, bookie_id, await instance_id(store))
+    path = f"{COOKIES_PATH}/{bookie_id}"
+    node = await store.get(path)
+    copies = {directory: _read(directory) for directory in directories.all()}
+    for where, content in [*copies.items(), (path, node.value if node else None)]:
+        if content is not None:
+            _compare(str(where), content, expected)
+    missing = [directory for directory, content in copies.items() if content is None]
+    if node is not None and missing:
+        raise InvalidCookie(
+            f"bookie {bookie_id} is known to the cluster, but {_names(missing)} holds no cookie. Is the right disk "
+            f"mounted? If the data is lost for good, let the other bookies take its entries over, delete {path} and "
+            "start with empty directories"
+        )
+    if node is None and directories.holds_data():
+        raise InvalidCookie(
+            f"{_names(list(copies))} holds the data of a bookie that the cluster does not know at {path}. Is this the "
+            "right metadata store? If the bookie was taken out of the cluster on purpose, empty the directories"
+        )
+    # Directories first: if we stop in between, what is there is a cookie without data, which the next start takes.
+    for directory in missing:
+        write_small_file(directory / COOKIE_FILE, expected)
+    if node is None:
+        try:
+            await store.put(path, expected, MUST_NOT_EXIST)
+        except VersionConflict:
+            raise InvalidCookie(f"another bookie has just taken the id {bookie_id}; give each its own") from None
+
+
+def _compare(where: str, content: bytes, expected: bytes) -> None:
+    found = decode_cookie(content)
+    wanted = decode_cookie(expected)
+    for name in ("instanceId", "bookieHost", "journalDir", "ledgerDirs"):
+        if getattr(found, name) != getattr(wanted, name):
+            raise InvalidCookie(
+                f"the cookie at {where} has {name} {getattr(found, name)!r}, this bookie {getattr(wanted, name)!r}. "
+                "Check the metadata store's address, the bookie id and the directories in the settings; the data may "
+                "belong to another bookie or cluster"
+            )
+
+
+def _read(directory: Path) -> bytes | None:
+    try:
+        return (directory / COOKIE_FILE).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _names(directories: list[Path]) -> str:
+    assert all(directory.name == CURRENT for directory in directories)
+    return " and ".join(map(str, directories))

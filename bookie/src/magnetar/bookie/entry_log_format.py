@@ -1,0 +1,147 @@
+"""The entry log's bytes (BookKeeper: bookie/DefaultEntryLogger). Touches no file.
+
+Header of 1024 bytes: "BKLO", version u32, offset of the ledgers map i64, number of ledgers u32, zeros. Then entries,
+each `size u32, entry`; an entry's location is `log id << 32 | position of its first byte` (behind the size). A log
+that was closed well ends with the ledgers map: records that look like entries of ledger -1.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final
+
+import google_crc32c
+from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX
+from magnetar.wire.bookkeeper.entry import HEADER_BYTES as ENTRY_HEADER_BYTES
+
+HEADER_BYTES: Final = 1024
+VERSION: Final = 1
+SIZE_BYTES: Final = 4
+MAP_LEDGER_ID: Final = -1
+MAP_ENTRY_ID: Final = -2
+MAP_BATCH_LEDGERS_MAX: Final = 10_000
+"""Ledgers in one record of the map."""
+
+_MAGIC: Final = b"BKLO"
+_HEADER: Final = struct.Struct(">4sIqI")
+_SIZE: Final = struct.Struct(">I")
+_MAP_HEAD: Final = struct.Struct(">IqqI")
+_MAP_PAIR: Final = struct.Struct(">qq")
+_IDS: Final = struct.Struct(">qq")
+_CRC32C: Final = struct.Struct(">I")
+_CRC32: Final = struct.Struct(">q")
+
+DIGEST_UNKNOWN: Final = 0
+DIGEST_CRC32C: Final = 1
+DIGEST_CRC32: Final = 2
+
+
+class EntryDamaged(ValueError):
+    """What stands at an entry's place is not that entry."""
+
+
+class NotAnEntryLog(ValueError):
+    """The file does not start as an entry log."""
+
+
+def file_name(log_id: int) -> str:
+    """The name of a log: its id in hexadecimal."""
+    return f"{log_id:x}.log"
+
+
+def log_id_of(name: str) -> int | None:
+    """The id in a log's name, or None when it is no log."""
+    stem, dot, extension = name.partition(".")
+    if not dot or extension != "log" or not stem:
+        return None
+    try:
+        return int(stem, 16)
+    except ValueError:
+        return None
+
+
+def encode_header(ledgers_map_offset: int = 0, ledgers_count: int = 0) -> bytes:
+    """The first 1024 bytes; both numbers are 0 until the log is closed."""
+    return _HEADER.pack(_MAGIC, VERSION, ledgers_map_offset, ledgers_count).ljust(HEADER_BYTES, b"\0")
+
+
+def decode_header(head: bytes) -> tuple[int, int]:
+    """(offset of the ledgers map, number of ledgers); 0, 0 for a log that was not closed. `NotAnEntryLog`."""
+    if len(head) < _HEADER.size:
+        raise NotAnEntryLog(f"the header has {len(head)} bytes")
+    magic, version, offset, count = _HEADER.unpack_from(head)
+    if magic != _MAGIC or version > VERSION:
+        raise NotAnEntryLog(f"the header starts with {head[:8].hex()}")
+    return offset, count
+
+
+def encode_entries(entries: Sequence[bytes], position: int) -> tuple[bytes, list[int]]:
+    """The bytes of entries in a row from `position` on, and the position of each entry's first byte."""
+    sizes = list(map(len, entries))
+    parts: list[bytes] = [b""] * (2 * len(entries))
+    parts[0::2] = map(_SIZE.pack, sizes)
+    parts[1::2] = entries
+    starts = list(accumulate([size + SIZE_BYTES for size in sizes], initial=position + SIZE_BYTES))
+    starts.pop()
+    return b"".join(parts), starts
+
+
+def encode_ledgers_map(sizes_bytes: dict[int, int]) -> bytes:
+    """The map at the end of a log: how many bytes (size words included) each ledger has in it."""
+    pairs = list(sizes_bytes.items())
+    parts: list[bytes] = []
+    for at in range(0, len(pairs), MAP_BATCH_LEDGERS_MAX):
+        batch = pairs[at : at + MAP_BATCH_LEDGERS_MAX]
+        size = _MAP_HEAD.size - SIZE_BYTES + _MAP_PAIR.size * len(batch)
+        parts.append(_MAP_HEAD.pack(size, MAP_LEDGER_ID, MAP_ENTRY_ID, len(batch)))
+        parts.extend(_MAP_PAIR.pack(*pair) for pair in batch)
+    return b"".join(parts)
+
+
+def decode_ledgers_map(data: bytes) -> dict[int, int]:
+    """The map from the bytes at its offset. `EntryDamaged` when they are no map."""
+    sizes_bytes: dict[int, int] = {}
+    at = 0
+    while at < len(data):
+        if len(data) - at < _MAP_HEAD.size:
+            raise EntryDamaged("the ledgers map is cut short")
+        size, ledger_id, entry_id, count = _MAP_HEAD.unpack_from(data, at)
+        pairs_at = at + _MAP_HEAD.size
+        expected = _MAP_HEAD.size - SIZE_BYTES + _MAP_PAIR.size * count
+        if (ledger_id, entry_id, size) != (MAP_LEDGER_ID, MAP_ENTRY_ID, expected):
+            raise EntryDamaged("what stands in the ledgers map's place is no map")
+        at += SIZE_BYTES + size
+        if at > len(data):
+            raise EntryDamaged("the ledgers map is cut short")
+        sizes_bytes.update(_MAP_PAIR.iter_unpack(data[pairs_at:at]))
+    return sizes_bytes
+
+
+def cut_entry(data: bytes, at: int, ledger_id: int, entry_id: int) -> tuple[bytes, int]:
+    """(entry, size) from bytes whose `at` is an entry's size word. The entry is short when the data is.
+
+    `EntryDamaged` when size or ids are not those of the entry that should be here."""
+    if len(data) - at < SIZE_BYTES + 16:
+        raise EntryDamaged("the log ends before the entry")
+    size: int = _SIZE.unpack_from(data, at)[0]
+    found = _IDS.unpack_from(data, at + SIZE_BYTES)
+    if not ENTRY_HEADER_BYTES <= size <= BOOKKEEPER_FRAME_BYTES_MAX or found != (ledger_id, entry_id):
+        raise EntryDamaged(f"found {size} bytes of entry {found[0]}:{found[1]}")
+    return data[at + SIZE_BYTES : at + SIZE_BYTES + size], size
+
+
+def digest_kind(entry: bytes) -> int:
+    """Which digest an entry carries, told by trying: 1 CRC32C, 2 CRC32, 0 another one, none, or a damaged entry."""
+    head = entry[:ENTRY_HEADER_BYTES]
+    if len(entry) >= 36:
+        crc32c = google_crc32c.extend(google_crc32c.extend(0, head), entry[36:])
+        if _CRC32C.unpack_from(entry, ENTRY_HEADER_BYTES)[0] == crc32c:
+            return DIGEST_CRC32C
+    if len(entry) >= 40:
+        crc32 = zlib.crc32(entry[40:], zlib.crc32(head))
+        if _CRC32.unpack_from(entry, ENTRY_HEADER_BYTES)[0] == crc32:
+            return DIGEST_CRC32
+    return DIGEST_UNKNOWN

@@ -1,0 +1,265 @@
+"""The journal's bytes: header, records, padding, and how to read them back to the last whole group.
+
+Decides what a journal file means; touches no file itself (reading comes in as a function).
+
+File (BookKeeper: bookie/Journal, bookie/JournalChannel): header, then records `length u32, bytes`. A record is an
+entry (`magnetar.wire.bookkeeper.entry`) or a meta record, which looks like an entry with a negative entry id. From
+version 5 on the header has 512 bytes and a padding record `-256, size u32, size bytes` fills up to the alignment. A
+length of 0 is the end: the file is preallocated with zeros.
+
+BookKeeper's journal has no checksum, so a write that was cut by a power failure can leave a record with holes in it.
+We put one where BookKeeper's readers do not look: every group ends with a padding record whose first bytes hold a
+mark, the position of the group's first byte and the CRC32C of the group. The header says, behind BookKeeper's
+fields, that a file has marks. A group without a right mark was never acknowledged and is left out.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Final
+
+import google_crc32c
+from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX, MIB
+from magnetar.wire.bookkeeper.entry import HEADER_BYTES as ENTRY_HEADER_BYTES
+
+MASTER_KEY_RECORD: Final = -0x1000
+FENCE_RECORD: Final = -0x2000
+FORCE_LEDGER_RECORD: Final = -0x4000
+EXPLICIT_LAC_RECORD: Final = -0x8000
+
+VERSION_TO_WRITE: Final = 6
+VERSIONS_READ: Final = (4, 5, 6)
+HEADER_BYTES: Final = 512
+SHORT_HEADER_BYTES: Final = 8
+"""Version 4 had only the magic word and the version."""
+
+GROUP_MARK: Final = b"MGTRgrp1"
+PADDING_LENGTH: Final = 0xFFFF_FF00
+"""-256 as the length word of a padding record."""
+
+RECORD_BYTES_MAX: Final = BOOKKEEPER_FRAME_BYTES_MAX
+"""No record is larger than the frame it came in."""
+
+READ_WINDOW_BYTES: Final = 8 * MIB
+"""How much is read at once; larger than any record, small enough for the smallest bookie."""
+
+GROUP_BYTES_MAX: Final = 16 * MIB
+"""No group is larger: the journal takes 4 MiB at a time, and the last list of records comes on top."""
+
+assert READ_WINDOW_BYTES > RECORD_BYTES_MAX + 8
+
+_MAGIC: Final = b"BKLG"
+_HEADER: Final = struct.Struct(">4sI")
+_LENGTH: Final = struct.Struct(">I")
+_TWO_WORDS: Final = struct.Struct(">II")
+_TWO_LONGS: Final = struct.Struct(">qq")
+_MARK: Final = struct.Struct(">8sQI")
+_KEYED_RECORD: Final = struct.Struct(">qqI")
+_crc32c_extend: Final = google_crc32c.extend
+
+ReadAt = Callable[[int, int], bytes]
+"""(offset, size) → bytes; fewer only at the end of the file."""
+
+
+class Ending(enum.Enum):
+    """How a journal file ends."""
+
+    CLEAN = enum.auto()
+    """Zeros or the end of the file after the last group."""
+    TORN = enum.auto()
+    """A group that was being written when the power went; nothing of it was acknowledged."""
+    DAMAGED = enum.auto()
+    """Bytes that were good once are wrong: whole groups stand behind the bad ones."""
+
+
+def file_name(file_id: int) -> str:
+    """The name of a journal file: its id in hexadecimal (BookKeeper: Long.toHexString)."""
+    return f"{file_id:x}.txn"
+
+
+def file_id_of(name: str) -> int | None:
+    """The id in a journal file's name, or None when it is no journal file."""
+    stem, dot, extension = name.partition(".")
+    if not dot or extension != "txn" or not stem:
+        return None
+    try:
+        return int(stem, 16)
+    except ValueError:
+        return None
+
+
+def encode_header(version: int = VERSION_TO_WRITE) -> bytes:
+    """The first 512 bytes of a file with group marks."""
+    assert version >= 5
+    return (_HEADER.pack(_MAGIC, version) + GROUP_MARK).ljust(HEADER_BYTES, b"\0")
+
+
+def encode_group(record_lists: list[list[bytes]], position: int, alignment: int) -> tuple[bytes, bytes]:
+    """The bytes of one group that starts at `position`: its records, and the padding record with the mark.
+
+    Two pieces, because the records may be megabytes and joining them again would copy them again."""
+    records = record_lists[0] if len(record_lists) == 1 else list(chain.from_iterable(record_lists))
+    parts: list[bytes] = [b""] * (2 * len(records))
+    parts[0::2] = map(_LENGTH.pack, map(len, records))
+    parts[1::2] = records
+    body = b"".join(parts)
+    checksum = _crc32c_extend(0, body)
+    unpadded = 8 + _MARK.size
+    padding_bytes = -(position + len(body) + unpadded) % alignment
+    mark = _MARK.pack(GROUP_MARK, position, checksum)
+    padding = _TWO_WORDS.pack(PADDING_LENGTH, _MARK.size + padding_bytes) + mark + bytes(padding_bytes)
+    return body, padding
+
+
+def encode_master_key_record(ledger_id: int, master_key: bytes) -> bytes:
+    """Who owns a ledger; stands before the ledger's first entry after a start."""
+    return _KEYED_RECORD.pack(ledger_id, MASTER_KEY_RECORD, len(master_key)) + master_key
+
+
+def encode_fence_record(ledger_id: int) -> bytes:
+    """The ledger takes no more adds from its writer."""
+    return _TWO_LONGS.pack(ledger_id, FENCE_RECORD)
+
+
+def encode_explicit_lac_record(ledger_id: int, packet: bytes) -> bytes:
+    """The packet of an explicit LAC write."""
+    return _KEYED_RECORD.pack(ledger_id, EXPLICIT_LAC_RECORD, len(packet)) + packet
+
+
+def record_ids(record: bytes) -> tuple[int, int]:
+    """(ledger id, entry id); a negative entry id says which meta record it is."""
+    ids: tuple[int, int] = _TWO_LONGS.unpack_from(record)
+    return ids
+
+
+def record_value(record: bytes) -> bytes:
+    """The master key or the explicit LAC packet of a meta record. `ValueError` if it is cut short."""
+    if len(record) < _KEYED_RECORD.size:
+        raise ValueError(f"a meta record of {len(record)} bytes")
+    size: int = _KEYED_RECORD.unpack_from(record)[2]
+    value = record[_KEYED_RECORD.size : _KEYED_RECORD.size + size]
+    if len(value) != size:
+        raise ValueError(f"a meta record of {len(record)} bytes that announces {size}")
+    return value
+
+
+class NotAJournal(ValueError):
+    """The file does not start as a journal of a version that we read."""
+
+
+class JournalScan:
+    """Reads one file from an offset: whole groups, then how it ended.
+
+    `ending`, `end_offset` (behind the last whole group) and `problem` (for people) are set once `groups` is used up."""
+
+    def __init__(self, read_at: ReadAt, start_offset: int = 0) -> None:
+        self._read_at = read_at
+        self._window = b""
+        self._window_offset = 0
+        self.version, self.has_marks = self._read_header()
+        first = HEADER_BYTES if self.version >= 5 else SHORT_HEADER_BYTES
+        self.end_offset = max(start_offset, first)
+        self.ending: Ending | None = None
+        self.problem = ""
+
+    def _read_header(self) -> tuple[int, bool]:
+        head = self._read_at(0, SHORT_HEADER_BYTES + len(GROUP_MARK))
+        if len(head) < SHORT_HEADER_BYTES:
+            raise NotAJournal(f"the header has {len(head)} bytes")
+        magic, version = _HEADER.unpack_from(head)
+        if magic != _MAGIC or version not in VERSIONS_READ:
+            raise NotAJournal(f"the header starts with {head[:8].hex()}")
+        return version, head[SHORT_HEADER_BYTES:] == GROUP_MARK
+
+    def groups(self) -> Iterator[list[bytes]]:
+        """The records of each whole group, in order. Files without marks: each record is a group."""
+        records: list[bytes] = []
+        group_start = offset = self.end_offset
+        checksum = 0
+        while True:
+            head = self._take(offset, 8)
+            length: int = _LENGTH.unpack_from(head)[0] if len(head) >= 4 else 0
+            if length == 0:
+                self._finish(group_start, "a group stops without its mark" if records else "")
+                return
+            if length == PADDING_LENGTH and self.version >= 5:
+                size: int = _TWO_WORDS.unpack(head)[1] if len(head) == 8 else RECORD_BYTES_MAX + 1
+                problem = self._check_mark(offset, size, group_start, checksum) if self.has_marks else ""
+                if problem:
+                    self._finish(group_start, problem)
+                    return
+                offset += 8 + size
+                yield records
+                records = []
+                group_start = self.end_offset = offset
+                checksum = 0
+                continue
+            framed = self._take(offset, 4 + length) if length <= RECORD_BYTES_MAX else b""
+            if length < 16 or len(framed) != 4 + length:
+                self._finish(group_start, f"a record of {length} bytes at {offset} is not whole")
+                return
+            checksum = _crc32c_extend(checksum, framed) if self.has_marks else 0
+            offset += 4 + length
+            records.append(framed[4:])
+            if not self.has_marks:
+                yield records
+                records = []
+                group_start = self.end_offset = offset
+
+    def _check_mark(self, offset: int, size: int, group_start: int, checksum: int) -> str:
+        mark = self._take(offset + 8, _MARK.size)
+        if size < _MARK.size or size > RECORD_BYTES_MAX or len(mark) != _MARK.size:
+            return f"the padding at {offset} holds no mark"
+        word, start, expected = _MARK.unpack(mark)
+        if word != GROUP_MARK or start != group_start or expected != checksum:
+            return f"the group from {group_start} to {offset} does not match its checksum"
+        return ""
+
+    def _finish(self, group_start: int, problem: str) -> None:
+        self.end_offset = group_start
+        self.problem = problem
+        if not problem:
+            self.ending = Ending.CLEAN
+        elif self.has_marks and self._later_mark(group_start):
+            self.ending = Ending.DAMAGED
+        else:
+            self.ending = Ending.TORN
+        self._window = b""
+
+    def _later_mark(self, group_start: int) -> bool:
+        # Groups are written one after the other, so a mark of a later group proves that this one was whole once.
+        offset = group_start
+        while True:
+            chunk = self._read_at(offset, READ_WINDOW_BYTES)
+            at = chunk.find(GROUP_MARK)
+            while at >= 0 and at + _MARK.size <= len(chunk):
+                if self._is_later_group(chunk, at, offset + at, group_start):
+                    return True
+                at = chunk.find(GROUP_MARK, at + 1)
+            if len(chunk) < READ_WINDOW_BYTES:
+                return False
+            offset += READ_WINDOW_BYTES - _MARK.size
+
+    def _is_later_group(self, chunk: bytes, at: int, mark_offset: int, group_start: int) -> bool:
+        # The checksum too must be right: a payload may hold the mark's letters.
+        _, position, expected = _MARK.unpack_from(chunk, at)
+        end = mark_offset - 8
+        if not group_start < position <= end or end - position > GROUP_BYTES_MAX:
+            return False
+        return bool(_crc32c_extend(0, self._read_at(position, end - position)) == expected)
+
+    def _take(self, offset: int, size: int) -> bytes:
+        at = offset - self._window_offset
+        if at < 0 or at + size > len(self._window):
+            self._window = self._read_at(offset, READ_WINDOW_BYTES)
+            self._window_offset = offset
+            at = 0
+        return self._window[at : at + size]
+
+
+def is_entry(record: bytes) -> bool:
+    """Whether a record is an entry that has a whole header (meta records have negative entry ids)."""
+    return len(record) >= ENTRY_HEADER_BYTES and record_ids(record)[1] >= 0

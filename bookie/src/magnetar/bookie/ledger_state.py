@@ -1,0 +1,128 @@
+"""What a bookie knows about one ledger beside its entries, and the ledgers it knows that about."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from google.protobuf.message import DecodeError
+from magnetar.core.ids import NO_ENTRY
+from magnetar.wire.bookkeeper.generated.db_ledger_storage_pb2 import LedgerData
+
+LEDGER_STATES_MAX: Final = 20_000
+"""Ledgers whose state stays in memory, some 400 bytes each; others are read again from the index."""
+
+
+class LedgerState:
+    """One ledger."""
+
+    __slots__ = (
+        "explicit_lac",
+        "fence_durable",
+        "fenced",
+        "key_logged",
+        "lac_waiters",
+        "last_add_confirmed",
+        "ledger_id",
+        "master_key",
+    )
+
+    def __init__(self, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.master_key = b""
+        """Empty until the first add or fencing read, which decides who owns the ledger."""
+        self.fenced = False
+        self.fence_durable = False
+        self.explicit_lac = b""
+        """The packet of the newest explicit LAC write."""
+        self.last_add_confirmed = NO_ENTRY
+        """The greatest that an entry or an explicit write of this process's life has told."""
+        self.key_logged = False
+        """Whether this process has written the master key record to the journal."""
+        self.lac_waiters: list[Callable[[int], None]] = []
+        """Called once, with the new last add confirmed, when it grows."""
+
+    def encode(self) -> bytes:
+        """The value in DbLedgerStorage's `ledgers` index."""
+        data = LedgerData(exists=True, fenced=self.fenced, masterKey=self.master_key)
+        if self.explicit_lac:
+            data.explicitLac = self.explicit_lac
+        return data.SerializeToString()
+
+
+def decode_state(ledger_id: int, value: bytes) -> LedgerState:
+    """The state that `encode` wrote. `ValueError` when it is damaged."""
+    try:
+        data = LedgerData.FromString(value)
+    except DecodeError as error:
+        raise ValueError(f"the index's state of ledger {ledger_id} is damaged: {error}") from None
+    state = LedgerState(ledger_id)
+    state.master_key = data.masterKey
+    state.fenced = state.fence_durable = data.fenced
+    state.explicit_lac = data.explicitLac
+    return state
+
+
+class LedgerStates:
+    """The states in memory; the rest is in the index. On the event loop only."""
+
+    def __init__(self, load: Callable[[int], bytes | None]) -> None:
+        """`load` reads a ledger's value from the index."""
+        self._load = load
+        self._states: OrderedDict[int, LedgerState] = OrderedDict()
+        self._dirty: set[int] = set()
+        self._flushing: set[int] = set()
+
+    def get(self, ledger_id: int) -> LedgerState | None:
+        """The state of a ledger that this bookie has seen, or None."""
+        state = self._states.get(ledger_id)
+        if state is not None:
+            return state
+        value = self._load(ledger_id)
+        if value is None:
+            return None
+        return self._keep(decode_state(ledger_id, value))
+
+    def get_or_create(self, ledger_id: int) -> LedgerState:
+        """The state of a ledger; a new one is not dirty until something is put into it."""
+        state = self._states.get(ledger_id)
+        if state is not None:
+            return state
+        return self.get(ledger_id) or self._keep(LedgerState(ledger_id))
+
+    def touch(self, state: LedgerState) -> None:
+        """Something that the index must know has changed."""
+        assert self._states.get(state.ledger_id) is state
+        self._dirty.add(state.ledger_id)
+
+    def anything_dirty(self) -> bool:
+        """Whether the index lacks some state."""
+        return bool(self._dirty)
+
+    def take_dirty(self) -> list[tuple[int, bytes]]:
+        """(ledger id, value) of every state that the index has not got; `flushed` says how it went."""
+        assert not self._flushing
+        self._flushing = self._dirty
+        self._dirty = set()
+        return [(ledger_id, self._states[ledger_id].encode()) for ledger_id in self._flushing]
+
+    def flushed(self, *, stored: bool) -> None:
+        """The states of the last `take_dirty` are in the index, or are not."""
+        if not stored:
+            self._dirty |= self._flushing
+        self._flushing = set()
+
+    def _keep(self, state: LedgerState) -> LedgerState:
+        self._states[state.ledger_id] = state
+        if len(self._states) > LEDGER_STATES_MAX:
+            self._evict()
+        return state
+
+    def _evict(self) -> None:
+        # Oldest first; those that the index cannot give back, or that somebody waits for, stay.
+        for ledger_id in [*self._states][: LEDGER_STATES_MAX // 10]:
+            old = self._states[ledger_id]
+            unsaved = ledger_id in self._dirty or ledger_id in self._flushing
+            if not unsaved and not old.lac_waiters and (old.fence_durable or not old.fenced):
+                del self._states[ledger_id]

@@ -1,0 +1,123 @@
+"""The bookie in our own process, as the ledger client sees bookies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from magnetar.bookie.bookie import Bookie
+from magnetar.ledger.bookie_connection import READ_FLAG_FENCE, READ_FLAG_NONE, AddCallback, BookieConnection
+from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
+
+_UNREACHABLE: Final = int(BookieCode.UNREACHABLE)
+
+
+class LocalBookieConnection:
+    """A `BookieConnection` without a network. Entries are handed over as they are, not copied."""
+
+    def __init__(self, bookie_id: str, bookie: Bookie) -> None:
+        self.bookie_id = bookie_id
+        self._bookie = bookie
+        self._loop = asyncio.get_running_loop()
+        self._outstanding: set[_Add] = set()
+        self._closed = False
+
+    def add_entries(
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        flags: int,
+        done: AddCallback,
+    ) -> None:
+        """See `BookieConnection.add_entries`. After `close`: answered UNREACHABLE."""
+        if self._closed:
+            self._loop.call_soon(done, _UNREACHABLE, ledger_id, entry_ids)
+            return
+        add = _Add(self._outstanding, done, ledger_id, entry_ids)
+        self._outstanding.add(add)
+        self._bookie.add_entries(ledger_id, master_key, entry_ids, entries, flags, add)
+
+    async def read_entry(
+        self, ledger_id: int, entry_id: int, flags: int = READ_FLAG_NONE, master_key: bytes = b""
+    ) -> bytes:
+        """See `BookieConnection.read_entry`."""
+        self._check_open()
+        if flags & READ_FLAG_FENCE:
+            await self._bookie.fence(ledger_id, master_key)
+        else:
+            entry = self._bookie.cached_entry(ledger_id, entry_id)
+            if entry is not None:
+                return entry
+        return await self._bookie.read_entry(ledger_id, entry_id)
+
+    async def read_entries(
+        self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int
+    ) -> list[bytes]:
+        """See `BookieConnection.read_entries`."""
+        self._check_open()
+        return await self._bookie.read_run(ledger_id, first_entry_id, count_max, size_bytes_max)
+
+    async def close(self) -> None:
+        """See `BookieConnection.close`. The bookie itself runs on."""
+        self._closed = True
+        outstanding = sorted(self._outstanding, key=lambda add: (add.ledger_id, tuple(add.entry_ids)))
+        self._outstanding.clear()
+        for add in outstanding:
+            add.done(_UNREACHABLE, add.ledger_id, add.entry_ids)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BookieError(BookieCode.UNREACHABLE, "the connection is closed")
+
+
+class _Add:
+    """An add on its way: answered once, by the bookie or by `close`."""
+
+    __slots__ = ("_outstanding", "done", "entry_ids", "ledger_id")
+
+    def __init__(self, outstanding: set[_Add], done: AddCallback, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        self._outstanding = outstanding
+        self.done = done
+        self.ledger_id = ledger_id
+        self.entry_ids = entry_ids
+
+    def __call__(self, code: int, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        if self in self._outstanding:
+            self._outstanding.remove(self)
+            self.done(code, ledger_id, entry_ids)
+
+
+class LocalBookies:
+    """`BookieConnections` of a process whose bookies all run inside it."""
+
+    def __init__(self, bookies: dict[str, Bookie]) -> None:
+        """Bookies by id; the dict may change, connections to those that left are not handed out any more."""
+        self._bookies = bookies
+        self._connections: dict[str, LocalBookieConnection] = {}
+
+    def connection(self, bookie_id: str) -> BookieConnection:
+        """The connection to a bookie. `BookieError` UNREACHABLE when there is none of this id."""
+        connection = self._connections.get(bookie_id)
+        if connection is None:
+            bookie = self._bookies.get(bookie_id)
+            if bookie is None:
+                raise BookieError(BookieCode.UNREACHABLE, f"no bookie {bookie_id} in this process")
+            connection = self._connections[bookie_id] = LocalBookieConnection(bookie_id, bookie)
+        return connection
+
+    def writable_bookies(self) -> list[str]:
+        """Ids of the bookies that take writes now, sorted."""
+        return sorted(bookie_id for bookie_id, bookie in self._bookies.items() if not bookie.read_only)
+
+    def readable_bookies(self) -> list[str]:
+        """Ids of all bookies, sorted."""
+        return sorted(self._bookies)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for connection in self._connections.values():
+            await connection.close()
+        self._connections.clear()

@@ -1,0 +1,67 @@
+"""Answers version 2 requests other than adds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from magnetar.bookie.bookie import Bookie
+from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX
+from magnetar.wire.bookkeeper import v2
+from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
+
+AUTH_DISABLED_PLUGIN: Final = "AuthDisabledPlugin"
+"""What a bookie without authentication answers (BookKeeper: auth/AuthProviderFactoryFactory)."""
+
+BATCH_REPLY_OVERHEAD_BYTES: Final = 64 * 1024
+"""Kept free in a batch read's frame for the head and a size word per entry."""
+
+V2Request: TypeAlias = v2.Read | v2.BatchRead | v2.Auth
+
+
+async def answer_v2(bookie: Bookie, requests: Sequence[V2Request]) -> list[bytes]:
+    """Frames of the replies. Plain reads share one trip to the disk; version 2 replies may come in any order."""
+    plain: list[tuple[int, int]] = []
+    replies: list[bytes] = []
+    for request in requests:
+        if isinstance(request, v2.Read):
+            if not request.flags & v2.FLAG_FENCE:
+                plain.append((request.ledger_id, request.entry_id))
+            else:
+                replies.append(await _fencing_read(bookie, request))
+        elif isinstance(request, v2.BatchRead):
+            replies.append(await _batch_read(bookie, request))
+        else:
+            replies.append(v2.encode_auth(AUTH_DISABLED_PLUGIN, b""))
+    if plain:
+        for (ledger_id, entry_id), result in zip(plain, await bookie.read_entries(plain), strict=True):
+            if isinstance(result, BookieError):
+                replies.append(v2.encode_read_response(result.code, ledger_id, entry_id))
+            else:
+                replies.append(v2.encode_read_response(BookieCode.EOK, ledger_id, entry_id, result))
+    return replies
+
+
+async def _fencing_read(bookie: Bookie, request: v2.Read) -> bytes:
+    try:
+        await bookie.fence(request.ledger_id, request.master_key)
+        entry = await bookie.read_entry(request.ledger_id, request.entry_id)
+    except BookieError as error:
+        return v2.encode_read_response(error.code, request.ledger_id, request.entry_id)
+    return v2.encode_read_response(BookieCode.EOK, request.ledger_id, request.entry_id, entry)
+
+
+async def _batch_read(bookie: Bookie, request: v2.BatchRead) -> bytes:
+    ids = (request.ledger_id, request.first_entry_id, request.request_id)
+    if request.first_entry_id < 0:
+        return v2.encode_batch_read_response(BookieCode.EBADREQ, *ids, [])
+    frame_room = BOOKKEEPER_FRAME_BYTES_MAX - BATCH_REPLY_OVERHEAD_BYTES
+    size_bytes_max = min(request.size_bytes_max, frame_room) if request.size_bytes_max > 0 else frame_room
+    count_max = request.count_max if request.count_max > 0 else 1_000
+    try:
+        if request.flags & v2.FLAG_FENCE:
+            await bookie.fence(request.ledger_id, request.master_key)
+        entries = await bookie.read_run(request.ledger_id, request.first_entry_id, count_max, size_bytes_max)
+    except BookieError as error:
+        return v2.encode_batch_read_response(error.code, *ids, [])
+    return v2.encode_batch_read_response(BookieCode.EOK, *ids, entries)

@@ -1,0 +1,206 @@
+"""Answers version 3 requests other than adds, and its long polls for the last add confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from magnetar.bookie.availability import encode_availability
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.requests_v2 import AUTH_DISABLED_PLUGIN
+from magnetar.ledger.bookie_connection import ADD_FLAG_HIGH_PRIORITY, ADD_FLAG_NONE, ADD_FLAG_RECOVERY
+from magnetar.net.connection import Connection
+from magnetar.wire.bookkeeper import v3
+from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
+from magnetar.wire.bookkeeper.entry import HEADER_BYTES
+
+log = logging.getLogger(__name__)
+
+LONG_POLL_SECONDS_MAX: Final = 300.0
+"""However long a client wants to wait; it asks again anyway."""
+
+LONG_POLLS_MAX: Final = 10_000
+"""Of all connections; a further one is answered at once, as if its time were over."""
+
+EXPLICIT_LAC_BYTES: Final = 16
+"""An explicit LAC packet has at least ledger id and LAC; the digest's size depends on its type."""
+
+_IDS: Final = struct.Struct(">qq")
+
+
+def add_flags(request: v3.Request, add: v3.AddRequest) -> int:
+    """The flags of an add as `Bookie.add_entries` knows them."""
+    flags = ADD_FLAG_RECOVERY if add.recovery else ADD_FLAG_NONE
+    return flags | ADD_FLAG_HIGH_PRIORITY if request.priority > 0 else flags
+
+
+def add_problem(add: v3.AddRequest) -> bool:
+    """Whether the entry of an add is not the one that the add speaks of."""
+    return len(add.entry) < HEADER_BYTES or _IDS.unpack_from(add.entry) != (add.ledger_id, add.entry_id)
+
+
+def reply(request: v3.Request, code: BookieCode, ledger_id: int = -1) -> v3.Response:
+    """A response that echoes what the protocol wants echoed."""
+    return v3.Response(
+        operation=request.operation, transaction_id=request.transaction_id, code=code, ledger_id=ledger_id
+    )
+
+
+class V3Answerer:
+    """Everything that is answered as soon as the disk has been asked."""
+
+    def __init__(self, bookie: Bookie, disk_usage: Callable[[], tuple[int, int]]) -> None:
+        self._bookie = bookie
+        self._disk_usage = disk_usage
+
+    async def answer(self, requests: Sequence[v3.Request]) -> list[bytes]:
+        """Frames of the replies; plain reads share one trip to the disk."""
+        plain: list[tuple[v3.Request, v3.ReadRequest]] = []
+        replies: list[bytes] = []
+        for request in requests:
+            body = request.body
+            if isinstance(body, v3.ReadRequest) and not body.fence and not body.piggyback:
+                plain.append((request, body))
+            else:
+                replies.append(v3.encode_response(await self._answer_one(request)))
+        if plain:
+            results = await self._bookie.read_entries([(read.ledger_id, read.entry_id) for _, read in plain])
+            for (request, read), result in zip(plain, results, strict=True):
+                replies.append(v3.encode_response(await self._read_reply(request, read, result)))
+        return replies
+
+    async def _answer_one(self, request: v3.Request) -> v3.Response:
+        ledger_id: int = getattr(request.body, "ledger_id", -1)
+        try:
+            return await self._try_answer(request, ledger_id)
+        except BookieError as error:
+            failed = reply(request, error.code, ledger_id)
+            failed.entry_id = getattr(request.body, "entry_id", -1)
+            return failed
+
+    async def _try_answer(self, request: v3.Request, ledger_id: int) -> v3.Response:
+        response = reply(request, BookieCode.EOK, ledger_id)
+        match request.body:
+            case v3.ReadRequest() as read:
+                if read.piggyback:
+                    # Piggyback is for long polls, which come with the LAC that the client has.
+                    raise BookieError(BookieCode.EBADREQ, "piggyback without previousLAC")
+                await self._bookie.fence(ledger_id, read.master_key)
+                return await self._read_reply(request, read, await self._bookie.read_entry(ledger_id, read.entry_id))
+            case v3.WriteLacRequest() as lac:
+                if len(lac.packet) < EXPLICIT_LAC_BYTES:
+                    raise BookieError(BookieCode.EBADREQ, "an explicit LAC that is cut short")
+                await self._bookie.write_lac(ledger_id, lac.master_key, lac.last_add_confirmed, lac.packet)
+            case v3.ReadLacRequest():
+                response.lac_packet, response.body = await self._bookie.read_lac(ledger_id)
+            case v3.ForceLedgerRequest():
+                # Every add is acknowledged only once it is on the disk, deferred or not: nothing is left to force.
+                pass
+            case v3.ListEntriesRequest():
+                response.body = encode_availability(await self._bookie.entry_ids(ledger_id))
+            case v3.GetBookieInfoRequest() as wanted:
+                self._fill_disk_info(response, wanted.requested)
+            case v3.AuthRequest():
+                response.plugin_name = AUTH_DISABLED_PLUGIN
+            case _:
+                raise BookieError(BookieCode.EBADREQ, f"{request.operation.name} is not served")
+        return response
+
+    async def _read_reply(self, request: v3.Request, read: v3.ReadRequest, result: bytes | BookieError) -> v3.Response:
+        code = result.code if isinstance(result, BookieError) else BookieCode.EOK
+        response = reply(request, code, read.ledger_id)
+        response.entry_id = read.entry_id
+        if not isinstance(result, BookieError):
+            response.body = result
+            response.last_add_confirmed = await self._bookie.last_add_confirmed(read.ledger_id)
+        return response
+
+    def _fill_disk_info(self, response: v3.Response, requested: int) -> None:
+        try:
+            total, free = self._disk_usage()
+        except OSError as error:
+            raise BookieError(BookieCode.EIO, str(error)) from None
+        if requested & v3.INFO_TOTAL_DISK_CAPACITY:
+            response.total_disk_capacity_bytes = total
+        if requested & v3.INFO_FREE_DISK_SPACE:
+            response.free_disk_space_bytes = free
+
+
+class LongPolls:
+    """Reads that wait for the last add confirmed to grow (BookKeeper: LongPollReadEntryProcessorV3)."""
+
+    def __init__(self, bookie: Bookie, now_ms: Callable[[], int]) -> None:
+        self._bookie = bookie
+        self._now_ms = now_ms
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, request: v3.Request, read: v3.ReadRequest, connection: Connection) -> None:
+        """Answer the request on this connection when there is something to say."""
+        task = asyncio.get_running_loop().create_task(self._poll(request, read, connection), name="bookie-long-poll")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Drop all that wait."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _poll(self, request: v3.Request, read: v3.ReadRequest, connection: Connection) -> None:
+        response = reply(request, BookieCode.EOK, read.ledger_id)
+        response.entry_id = read.entry_id
+        try:
+            await self._answer(response, read, connection)
+        except BookieError as error:
+            response.code = error.code
+        connection.write(v3.encode_response(response))
+
+    async def _answer(self, response: v3.Response, read: v3.ReadRequest, connection: Connection) -> None:
+        if read.piggyback and read.entry_id != -1:
+            raise BookieError(BookieCode.EBADREQ, "piggyback needs entry id -1")
+        assert read.previous_lac is not None
+        known = await self._bookie.last_add_confirmed(read.ledger_id)
+        if known <= read.previous_lac:
+            known = await self._wait(read, known, connection)
+        response.last_add_confirmed = known
+        response.lac_updated_ms = self._now_ms()
+        await self._fill_entry(response, read, known)
+
+    async def _fill_entry(self, response: v3.Response, read: v3.ReadRequest, known: int) -> None:
+        assert read.previous_lac is not None
+        if read.piggyback and known > read.previous_lac:
+            wanted = read.previous_lac + 1
+        elif not read.piggyback and read.entry_id >= 0:
+            wanted = read.entry_id
+        else:
+            return
+        result = (await self._bookie.read_entries([(read.ledger_id, wanted)]))[0]
+        if not isinstance(result, BookieError):
+            response.entry_id = wanted
+            response.body = result
+        elif not read.piggyback:
+            raise result
+
+    async def _wait(self, read: v3.ReadRequest, known: int, connection: Connection) -> int:
+        timeout_seconds = min(max(0, read.timeout_ms or 0) / 1000, LONG_POLL_SECONDS_MAX)
+        if timeout_seconds == 0 or connection.closed or len(self._tasks) > LONG_POLLS_MAX:
+            return known
+        grown: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def told(last_add_confirmed: int) -> None:
+            if not grown.done():
+                grown.set_result(last_add_confirmed)
+
+        if not self._bookie.wait_for_lac(read.ledger_id, told):
+            return known
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await grown
+        except TimeoutError:
+            return known
+        finally:
+            self._bookie.stop_waiting_for_lac(read.ledger_id, told)

@@ -1,0 +1,257 @@
+"""One client connection of a bookie: frames in, requests as batches, replies out.
+
+The first frames are tried as version 3; the first one that is none makes the connection a version 2 one for good
+(BookKeeper: proto/BookieProtoEncoding). Adds go straight to the bookie, grouped by ledger; everything else waits in
+one queue per connection, so that all reads of a batch share one trip to the disk and one reply buffer at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.requests_v2 import answer_v2
+from magnetar.bookie.requests_v3 import LongPolls, V3Answerer, add_flags, add_problem
+from magnetar.core.errors import PeerError
+from magnetar.core.limits import MIB
+from magnetar.net.connection import Connection
+from magnetar.wire.bookkeeper import v2, v3
+from magnetar.wire.bookkeeper.codes import BookieCode
+from magnetar.wire.bookkeeper.frame import FrameSplitter
+
+log = logging.getLogger(__name__)
+
+ADD_BYTES_IN_FLIGHT_MAX: Final = 16 * MIB
+"""Of one connection: entries read but not yet durable. Three of the largest frames; a broker has 16 connections."""
+
+QUEUE_MAX: Final = 1_000
+"""Of one connection: requests other than adds that wait; reading stops at it and goes on at half of it."""
+
+QUEUE_BATCH: Final = 64
+"""Requests answered at once: bounds the replies that one slow reader can have in memory."""
+
+PAUSE_ADDS: Final = "adds in flight"
+PAUSE_QUEUE: Final = "requests in queue"
+PAUSE_WRITES: Final = "slow reader"
+PAUSE_HOLDING: Final = "the disk is behind"
+
+QueuedRequest: TypeAlias = v2.Read | v2.BatchRead | v2.Auth | v3.Request
+
+
+class BookieSession:
+    """Handler of one connection."""
+
+    def __init__(self, connection: Connection, bookie: Bookie, answerer: V3Answerer, long_polls: LongPolls) -> None:
+        self._connection = connection
+        self._bookie = bookie
+        self._answerer = answerer
+        self._long_polls = long_polls
+        self._splitter = FrameSplitter()
+        self._version = 3
+        self._adds_bytes = 0
+        self._queue: deque[QueuedRequest] = deque()
+        self._worker: asyncio.Task[None] | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._stop_watching: Callable[[], None] = lambda: None
+
+    def connection_made(self) -> None:
+        """The connection stands."""
+        self._stop_watching = self._bookie.watch_holding(self._holding_changed)
+        if self._bookie.holding:
+            self._connection.pause_reading(PAUSE_HOLDING)
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes. What breaks the protocol ends the connection, with one line in the log."""
+        try:
+            buffer, bounds = self._splitter.feed(data)
+            if bounds:
+                if self._version == 3:
+                    self._take_v3(buffer, bounds)
+                else:
+                    self._take_v2(buffer, bounds)
+        except PeerError as error:
+            log.warning("closing the connection from %s: %s", self._connection.peer_address, error)
+            self._connection.abort()
+
+    def writable_changed(self, writable: bool) -> None:
+        """The peer has fallen behind or caught up."""
+        if writable:
+            self._writable.set()
+            self._connection.resume_reading(PAUSE_WRITES)
+        else:
+            self._writable.clear()
+            self._connection.pause_reading(PAUSE_WRITES)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It is over; adds that were taken become durable all the same, only nobody hears of it."""
+        del error
+        self._stop_watching()
+        self._queue.clear()
+        if self._worker is not None:
+            self._worker.cancel()
+
+    # Version 2.
+
+    def _take_v2(self, buffer: bytes, bounds: Sequence[int]) -> None:
+        for request in v2.decode_requests(buffer, bounds):
+            if isinstance(request, v2.AddGroup):
+                size = sum(map(len, request.entries))
+                reply = _V2AddReply(self, size)
+                self._adds_started(size)
+                self._bookie.add_entries(
+                    request.ledger_id, request.master_key, request.entry_ids, request.entries, request.flags, reply
+                )
+            else:
+                self._enqueue(request)
+
+    def added_v2(self, size: int, code: int, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        """A group of adds is answered."""
+        self._connection.write(v2.encode_add_responses(code, ledger_id, entry_ids))
+        self._adds_ended(size)
+
+    # Version 3.
+
+    def _take_v3(self, buffer: bytes, bounds: Sequence[int]) -> None:
+        adds: dict[tuple[int, bytes, int], list[v3.Request]] = {}
+        for at in range(0, len(bounds), 2):
+            start, end = bounds[at], bounds[at + 1]
+            try:
+                request = v3.decode_request(buffer[start:end])
+            except PeerError:
+                if not v2.is_version_2(buffer, start, end):
+                    raise
+                self._version = 2
+                self._add_v3(adds)
+                self._take_v2(buffer, bounds[at:])
+                return
+            body = request.body
+            if isinstance(body, v3.AddRequest):
+                adds.setdefault((body.ledger_id, body.master_key, add_flags(request, body)), []).append(request)
+            elif isinstance(body, v3.ReadRequest) and body.previous_lac is not None:
+                # A long poll waits for adds to come, so it must not stand before other requests.
+                self._long_polls.start(request, body, self._connection)
+            else:
+                if adds:
+                    self._add_v3(adds)
+                    adds = {}
+                self._enqueue(request)
+        self._add_v3(adds)
+
+    def _add_v3(self, adds: dict[tuple[int, bytes, int], list[v3.Request]]) -> None:
+        for (ledger_id, master_key, flags), requests in adds.items():
+            transactions: dict[int, list[int]] = {}
+            entries: list[bytes] = []
+            entry_ids: list[int] = []
+            for request in requests:
+                body = request.body
+                assert isinstance(body, v3.AddRequest)
+                if add_problem(body):
+                    self._reply_add_v3(BookieCode.EBADREQ, ledger_id, body.entry_id, request.transaction_id)
+                    continue
+                transactions.setdefault(body.entry_id, []).append(request.transaction_id)
+                entries.append(body.entry)
+                entry_ids.append(body.entry_id)
+            if entries:
+                size = sum(map(len, entries))
+                self._adds_started(size)
+                reply = _V3AddReply(self, size, transactions)
+                self._bookie.add_entries(ledger_id, master_key, entry_ids, entries, flags, reply)
+
+    def added_v3(
+        self, size: int, code: int, ledger_id: int, entry_ids: Sequence[int], transactions: dict[int, list[int]]
+    ) -> None:
+        """A group of adds is answered."""
+        for entry_id in entry_ids:
+            self._reply_add_v3(BookieCode(code), ledger_id, entry_id, transactions[entry_id].pop(0))
+        self._adds_ended(size)
+
+    def _reply_add_v3(self, code: BookieCode, ledger_id: int, entry_id: int, transaction_id: int) -> None:
+        response = v3.Response(
+            operation=v3.Operation.ADD_ENTRY,
+            transaction_id=transaction_id,
+            code=code,
+            ledger_id=ledger_id,
+            entry_id=entry_id,
+        )
+        self._connection.write(v3.encode_response(response))
+
+    # Both.
+
+    def _adds_started(self, size: int) -> None:
+        self._adds_bytes += size
+        if self._adds_bytes >= ADD_BYTES_IN_FLIGHT_MAX:
+            self._connection.pause_reading(PAUSE_ADDS)
+
+    def _adds_ended(self, size: int) -> None:
+        before = self._adds_bytes
+        self._adds_bytes -= size
+        if before >= ADD_BYTES_IN_FLIGHT_MAX > self._adds_bytes:
+            self._connection.resume_reading(PAUSE_ADDS)
+
+    def _holding_changed(self, holding: bool) -> None:
+        if holding:
+            self._connection.pause_reading(PAUSE_HOLDING)
+        else:
+            self._connection.resume_reading(PAUSE_HOLDING)
+
+    def _enqueue(self, request: QueuedRequest) -> None:
+        self._queue.append(request)
+        if len(self._queue) >= QUEUE_MAX:
+            self._connection.pause_reading(PAUSE_QUEUE)
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.get_running_loop().create_task(self._work(), name="bookie-session")
+
+    async def _work(self) -> None:
+        try:
+            while self._queue and not self._connection.closed:
+                await self._writable.wait()
+                batch: list[QueuedRequest] = []
+                while self._queue and len(batch) < QUEUE_BATCH:
+                    batch.append(self._queue.popleft())
+                if len(self._queue) <= QUEUE_MAX // 2:
+                    self._connection.resume_reading(PAUSE_QUEUE)
+                await self._answer(batch)
+        except Exception:
+            # The edge of a connection: an error of ours must not leave its client waiting for ever.
+            log.exception("closing the connection from %s", self._connection.peer_address)
+            self._connection.abort()
+
+    async def _answer(self, batch: list[QueuedRequest]) -> None:
+        of_v2 = [request for request in batch if not isinstance(request, v3.Request)]
+        of_v3 = [request for request in batch if isinstance(request, v3.Request)]
+        if of_v3:
+            self._connection.write_parts(await self._answerer.answer(of_v3))
+        if of_v2:
+            self._connection.write_parts(await answer_v2(self._bookie, of_v2))
+
+
+class _V2AddReply:
+    """Told when a group of adds is durable."""
+
+    __slots__ = ("_session", "_size")
+
+    def __init__(self, session: BookieSession, size: int) -> None:
+        self._session = session
+        self._size = size
+
+    def __call__(self, code: int, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        self._session.added_v2(self._size, code, ledger_id, entry_ids)
+
+
+class _V3AddReply:
+    """Told when a group of adds is durable; knows the transaction of each entry."""
+
+    __slots__ = ("_session", "_size", "_transactions")
+
+    def __init__(self, session: BookieSession, size: int, transactions: dict[int, list[int]]) -> None:
+        self._session = session
+        self._size = size
+        self._transactions = transactions
+
+    def __call__(self, code: int, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        self._session.added_v3(self._size, code, ledger_id, entry_ids, self._transactions)

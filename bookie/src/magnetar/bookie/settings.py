@@ -1,0 +1,159 @@
+"""How a bookie is set up. BookKeeper's names are in `UPSTREAM_NAMES`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from magnetar.core.errors import SettingError
+from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX, GIB, MIB
+
+ENTRY_LOG_BYTES_HARD_MAX: Final = 2**31 - 1
+"""An entry's place in its log is a signed 32-bit number."""
+
+
+def _require(condition: bool, name: str, value: object) -> None:
+    if not condition:
+        raise SettingError(f"{name} is out of bounds: {value}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalSettings:
+    """The journal's own part."""
+
+    sync_data: bool = True
+    """journalSyncData: an add is acknowledged only once the disk has it. False: a power failure may lose it."""
+    size_bytes_max: int = 2 * GIB
+    """journalMaxSizeMB: a new file is begun beyond this."""
+    backups_max: int = 5
+    """journalMaxBackups: how many files that are no longer needed stay for inspection. Standalone keeps none."""
+    preallocate_bytes: int = 16 * MIB
+    """journalPreAllocSizeMB: the file grows in these steps."""
+    alignment_bytes: int = 4096
+    """journalAlignmentSize: every group ends at a multiple. 4096 as in Pulsar's configuration: a page that is
+    durable is never written again."""
+    queue_bytes_max: int = 32 * MIB
+    """Bytes that wait for the journal thread; beyond, adds are held back."""
+    group_bytes_max: int = 4 * MIB
+    """Larger groups gain nothing (the disk's bandwidth is the limit then) and make their first entry wait."""
+
+    def __post_init__(self) -> None:
+        _require(self.size_bytes_max >= self.preallocate_bytes, "journalMaxSizeMB", self.size_bytes_max)
+        _require(0 <= self.backups_max <= 10_000, "journalMaxBackups", self.backups_max)
+        _require(self.alignment_bytes in (512, 1024, 2048, 4096), "journalAlignmentSize", self.alignment_bytes)
+        _require(self.preallocate_bytes >= MIB, "journalPreAllocSizeMB", self.preallocate_bytes)
+        _require(self.queue_bytes_max >= BOOKKEEPER_FRAME_BYTES_MAX, "journalQueueSize", self.queue_bytes_max)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSettings:
+    """Write cache, entry logs, index, checkpoints."""
+
+    write_cache_bytes_max: int = 64 * MIB
+    """dbStorage_writeCacheMaxSizeMb: both halves together."""
+    block_cache_bytes: int = 8 * MIB
+    """dbStorage_rocksDB_blockCacheSize: shared by both index databases."""
+    flush_interval_seconds: float = 60.0
+    """flushInterval: how much journal there is to replay after a crash, at most."""
+    entry_log_bytes_max: int = 1 * GIB
+    """logSizeLimit."""
+    read_threads: int = 2
+    """numReadWorkerThreads: for reads that the write cache cannot answer."""
+
+    def __post_init__(self) -> None:
+        _require(
+            self.write_cache_bytes_max >= 2 * BOOKKEEPER_FRAME_BYTES_MAX,
+            "dbStorage_writeCacheMaxSizeMb",
+            self.write_cache_bytes_max,
+        )
+        _require(self.flush_interval_seconds > 0, "flushInterval", self.flush_interval_seconds)
+        _require(
+            MIB <= self.entry_log_bytes_max <= ENTRY_LOG_BYTES_HARD_MAX - BOOKKEEPER_FRAME_BYTES_MAX,
+            "logSizeLimit",
+            self.entry_log_bytes_max,
+        )
+        _require(1 <= self.read_threads <= 64, "numReadWorkerThreads", self.read_threads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSettings:
+    """When a disk counts as full."""
+
+    usage_threshold: float = 0.95
+    """diskUsageThreshold: at this share the bookie turns read-only."""
+    usage_low_water: float = 0.90
+    """diskUsageLwmThreshold: below this share it takes writes again."""
+    check_interval_seconds: float = 10.0
+    """diskCheckInterval."""
+    free_bytes_min: int = 64 * MIB
+    """Less than this is full whatever the share: room for a flush of the write cache and a roll of the journal."""
+
+    def __post_init__(self) -> None:
+        _require(0 < self.usage_low_water <= self.usage_threshold <= 1, "diskUsageThreshold", self.usage_threshold)
+        _require(self.check_interval_seconds > 0, "diskCheckInterval", self.check_interval_seconds)
+        _require(self.free_bytes_min >= 0, "minUsableSizeForEntryLogCreation", self.free_bytes_min)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookieSettings:
+    """One bookie."""
+
+    journal_directory: Path
+    """journalDirectories; one."""
+    ledger_directory: Path
+    """ledgerDirectories; one."""
+    advertised_host: str = "127.0.0.1"
+    """advertisedAddress: how others reach this bookie."""
+    bookie_id: str = ""
+    """bookieId; empty: `<advertised host>:<port>`."""
+    port: int = 3181
+    """bookiePort; 0: any free one (then give a bookie id, or it changes with every start)."""
+    listen_host: str = "0.0.0.0"  # noqa: S104  (a server's default; the standalone narrows it)
+    """Which address the server listens on."""
+    serve_tcp: bool = True
+    """False: only `LocalBookieConnection` reaches this bookie."""
+    read_only: bool = False
+    """Start in read-only mode and stay there."""
+    journal: JournalSettings = JournalSettings()
+    storage: StorageSettings = StorageSettings()
+    disk: DiskSettings = DiskSettings()
+
+
+UPSTREAM_NAMES: Final[dict[str, str]] = {
+    "advertisedAddress": "advertised_host",
+    "bookieId": "bookie_id",
+    "bookiePort": "port",
+    "dbStorage_rocksDB_blockCacheSize": "storage.block_cache_bytes",
+    "dbStorage_writeCacheMaxSizeMb": "storage.write_cache_bytes_max",
+    "diskCheckInterval": "disk.check_interval_seconds",
+    "diskUsageLwmThreshold": "disk.usage_low_water",
+    "diskUsageThreshold": "disk.usage_threshold",
+    "flushInterval": "storage.flush_interval_seconds",
+    "journalAlignmentSize": "journal.alignment_bytes",
+    "journalDirectories": "journal_directory",
+    "journalMaxBackups": "journal.backups_max",
+    "journalMaxSizeMB": "journal.size_bytes_max",
+    "journalPreAllocSizeMB": "journal.preallocate_bytes",
+    "journalSyncData": "journal.sync_data",
+    "ledgerDirectories": "ledger_directory",
+    "logSizeLimit": "storage.entry_log_bytes_max",
+    "numReadWorkerThreads": "storage.read_threads",
+}
+"""BookKeeper's name of each setting that has one; the unit in ours is told by the name's end."""
+
+STANDALONE_STORAGE: Final = StorageSettings(write_cache_bytes_max=32 * MIB, block_cache_bytes=4 * MIB)
+STANDALONE_JOURNAL: Final = JournalSettings(size_bytes_max=512 * MIB, backups_max=0)
+
+
+def standalone_settings(directory: Path) -> BookieSettings:
+    """A small bookie inside one process: everything below one directory, no TCP."""
+    return BookieSettings(
+        journal_directory=directory / "journal",
+        ledger_directory=directory / "ledgers",
+        listen_host="127.0.0.1",
+        bookie_id="127.0.0.1:3181",
+        serve_tcp=False,
+        journal=STANDALONE_JOURNAL,
+        storage=STANDALONE_STORAGE,
+    )
