@@ -139,6 +139,10 @@ def decode_send(buffer: bytes, start: int, end: int) -> Send:
         at = start + 4
         stop = send.payload_start = _command_end(buffer, start, end)
         send.payload_end = end
+        if stop - at > 4 and _starts_with_send(buffer, at) and buffer[at + 3] == stop - at - 4 < 0x80:
+            at += 4  # The type, then the SEND to the end: what every known client writes.
+            _read_send(send, buffer, at, stop)
+            at = stop
         while at < stop:
             tag, at = read_tag(buffer, at, stop)
             if tag == _TAG_SEND:
@@ -154,6 +158,10 @@ def decode_send(buffer: bytes, start: int, end: int) -> Send:
     return send
 
 
+def _starts_with_send(buffer: bytes, at: int) -> bool:
+    return buffer[at] == 8 and buffer[at + 1] == TYPE_SEND and buffer[at + 2] == _TAG_SEND
+
+
 def _read_send(send: Send, buffer: bytes, at: int, end: int) -> None:
     while at < end:
         tag = buffer[at]
@@ -161,8 +169,8 @@ def _read_send(send: Send, buffer: bytes, at: int, end: int) -> None:
             at = _skip_send_field(send, buffer, at, end)
             continue
         at += 1
-        if at < end and buffer[at] < 0x80:
-            value = buffer[at]
+        value = buffer[at] if at < end else 0x80
+        if value < 0x80:
             at += 1
         else:
             value, at = read_varint(buffer, at, end)
@@ -224,7 +232,11 @@ def _read_ack(ack: Ack, buffer: bytes, at: int, end: int) -> bool:
     """Read the fields; true when a known ack type was among them."""
     seen = False
     while at < end:
-        tag, at = read_tag(buffer, at, end)
+        tag = buffer[at]
+        if tag & 0x80 or tag < 8:
+            tag, at = read_tag(buffer, at, end)
+        else:
+            at += 1
         if tag == 0x1A:
             at, inner_end = read_length(buffer, at, end)
             _read_message_id(ack, buffer, at, inner_end)
@@ -234,22 +246,26 @@ def _read_ack(ack: Ack, buffer: bytes, at: int, end: int) -> bool:
             at = skip_value(buffer, at, end, tag)
         else:
             value, at = read_varint(buffer, at, end)
-            if tag == 0x08:
-                ack.consumer_id = value
-            elif tag == 0x10:
-                if value <= 1:  # Protobuf takes an unknown enum value for an unknown field.
-                    ack.cumulative = value == 1
-                    seen = True
-            elif tag == 0x20:
-                if value <= 4:
-                    ack.validation_error = value
-            elif tag == 0x30:
-                ack.txnid_least_bits = value
-            elif tag == 0x38:
-                ack.txnid_most_bits = value
-            elif tag == 0x40:
-                ack.request_id = value
+            seen = _set_ack_number(ack, tag, value) or seen
     return seen
+
+
+def _set_ack_number(ack: Ack, tag: int, value: int) -> bool:
+    """Keep a number; true for a known type. Protobuf takes an unknown enum value for an unknown field."""
+    if tag == 0x08:
+        ack.consumer_id = value
+    elif tag == 0x10 and value <= 1:
+        ack.cumulative = value == 1
+        return True
+    elif tag == 0x40:
+        ack.request_id = value
+    elif tag == 0x20 and value <= 4:
+        ack.validation_error = value
+    elif tag == 0x30:
+        ack.txnid_least_bits = value
+    elif tag == 0x38:
+        ack.txnid_most_bits = value
+    return False
 
 
 def _read_message_id(ack: Ack, buffer: bytes, at: int, end: int) -> None:
@@ -258,7 +274,11 @@ def _read_message_id(ack: Ack, buffer: bytes, at: int, end: int) -> None:
     batch_size = 0
     words: list[int] | None = None
     while at < end:
-        tag, at = read_tag(buffer, at, end)
+        tag = buffer[at]
+        if tag & 0x80 or tag < 8:
+            tag, at = read_tag(buffer, at, end)
+        else:
+            at += 1
         if tag == 0x08:
             ledger_id, at = read_varint(buffer, at, end)
         elif tag == 0x10:

@@ -41,12 +41,13 @@ def read_varint(buffer: bytes, at: int, end: int) -> tuple[int, int]:
     """The number at `at`, cut to 64 bits, and the position after it."""
     value = 0
     shift = 0
-    while at < end and shift < 70:
+    while at < end:
         byte = buffer[at]
         at += 1
         if byte < 0x80:
-            value |= byte << shift
-            return (value & MASK64 if shift == 63 else value), at
+            return value | byte << shift if shift < 63 else (value | byte << shift) & MASK64, at
+        if shift == 63:
+            break
         value |= (byte & 0x7F) << shift
         shift += 7
     raise BadProtobuf("a number without an end")
