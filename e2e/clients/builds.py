@@ -1,0 +1,62 @@
+"""How each stock client's program is built and started."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+GO_BINARY = HERE / "go" / "build" / "client"
+JAVA_TARGET = HERE / "java" / "target"
+# Enough for the workloads here; a client must not crowd out the server it is run against.
+JAVA_OPTIONS = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=4"]
+
+
+def missing(client: str) -> str | None:
+    """What this machine lacks to build the client, or None."""
+    needed = {"python": (), "go": ("go",), "java": ("java", "mvn")}[client]
+    absent = [program for program in needed if shutil.which(program) is None]
+    return f"{client} client: no {', '.join(absent)}" if absent else None
+
+
+def workload_command(client: str) -> list[str]:
+    """The program that takes `produce|consume OPTIONS.json`, built when its sources are newer than it."""
+    if client == "python":
+        return [sys.executable, str(HERE / "python" / "client.py")]
+    if client == "go":
+        return [str(build_go())]
+    return java_command("dev.magnetar.e2e.Client")
+
+
+def feature_command(client: str) -> list[str]:
+    """The program that takes `SERVICE_URL ADMIN_URL [CHECK…]` and prints one OK or FAIL line a check."""
+    if client == "python":
+        return [sys.executable, str(HERE / "python" / "features.py")]
+    if client == "go":
+        return [str(build_go()), "features"]
+    return java_command("dev.magnetar.e2e.FeatureCheck")
+
+
+@functools.cache
+def build_go() -> Path:
+    """Raises subprocess.CalledProcessError when it does not compile."""
+    subprocess.run(["go", "build", "-o", str(GO_BINARY), "."], cwd=HERE / "go", check=True)
+    return GO_BINARY
+
+
+@functools.cache
+def build_java() -> Path:
+    """The folder of jars. Raises subprocess.CalledProcessError when it does not compile."""
+    jar = JAVA_TARGET / "e2e-java-client-1.jar"
+    sources = [HERE / "java" / "pom.xml", *(HERE / "java" / "src").rglob("*.java")]
+    if not jar.exists() or any(source.stat().st_mtime > jar.stat().st_mtime for source in sources):
+        subprocess.run(["mvn", "-q", "-B", "package"], cwd=HERE / "java", check=True)
+    return jar
+
+
+def java_command(main_class: str) -> list[str]:
+    jar = build_java()
+    return ["java", *JAVA_OPTIONS, "-cp", f"{jar}:{JAVA_TARGET / 'lib'}/*", main_class]

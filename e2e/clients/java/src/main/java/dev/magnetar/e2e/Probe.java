@@ -1,0 +1,2 @@
+package dev.magnetar.e2e;
+final class Probe {}

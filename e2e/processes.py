@@ -1,0 +1,135 @@
+"""Start, watch and end the processes a server is made of; read what they cost from /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+CLOCK_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+class NotReady(Exception):
+    """The server died while starting, or did not answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of a process tree. PSS counts a shared page once; RSS counts it for everyone who maps it."""
+
+    pss_bytes: int
+    rss_bytes: int
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def spawn(command: list[str], log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Starts a process in a session of its own, its output appended to `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+
+
+def tree(pid: int) -> list[int]:
+    """The process and every living descendant of it."""
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{parent}/task"):
+                with contextlib.suppress(OSError):
+                    children = Path(f"/proc/{parent}/task/{task}/children").read_text()
+                    found.extend(int(child) for child in children.split())
+    return found
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """User and system time the processes have used so far (their ended, waited-for children included)."""
+    ticks = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            ticks += sum(int(field) for field in fields[11:15])
+    return ticks / CLOCK_TICKS_PER_SECOND
+
+
+def memory(pids: list[int]) -> Memory:
+    """Sums smaps_rollup over the processes."""
+    totals = {"Pss": 0, "Rss": 0}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                name, _, rest = line.partition(":")
+                if name in totals:
+                    totals[name] += int(rest.split()[0]) * 1024
+    return Memory(totals["Pss"], totals["Rss"])
+
+
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to the process and its descendants, and reaps it."""
+    for pid in reversed(tree(process.pid)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def end(process: subprocess.Popen[bytes], grace_s: float = 20.0) -> None:
+    """SIGTERM, then SIGKILL after the grace period."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        kill_tree(process)
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], port: int, http_url: str, timeout_s: float) -> None:
+    """Returns once the binary port accepts a connection and the URL answers 200.
+
+    Raises NotReady when the process ends first or the time is up.
+    """
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise NotReady(f"pid {process.pid} ended with {process.returncode} while starting")
+        if _accepts(port) and _answers(http_url):
+            return
+        time.sleep(0.05)
+    raise NotReady(f"port {port} and {http_url} not ready in {timeout_s:.0f} s")
+
+
+def _accepts(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:
+            ready: bool = response.status == 200
+            return ready
+    except (urllib.error.URLError, OSError, ValueError):
+        return False
