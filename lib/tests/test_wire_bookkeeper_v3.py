@@ -9,7 +9,7 @@ from magnetar.wire.bookkeeper.codes import CODE_OF_V3_STATUS, V3_STATUS, BookieC
 from magnetar.wire.bookkeeper.generated import bookkeeper_protocol_pb2 as pb
 
 KEY = bytes(range(20))
-REQUESTS = [
+REQUESTS: list[tuple[v3.Operation, v3.RequestBody]] = [
     (v3.Operation.READ_ENTRY, v3.ReadRequest(ledger_id=1, entry_id=-1)),
     (v3.Operation.READ_ENTRY, v3.ReadRequest(ledger_id=1, entry_id=-1, master_key=KEY, fence=True)),
     (

@@ -1,0 +1,291 @@
+"""Carries out what the `Appender` decides: sends to bookies, hears their answers, changes the ensemble.
+
+A normal writer and a recovery that writes back both run on it; they differ in the flags of their adds and in where a
+changed ensemble is recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Final, Protocol
+
+from magnetar.core.clock import Clock
+from magnetar.core.errors import MagnetarError
+from magnetar.ledger.api import LedgerFenced, LedgerUnauthorized, LedgerUnavailable
+from magnetar.ledger.appender import CHANGING, FAILED, OPEN, Appender, Send
+from magnetar.ledger.bookie_connection import BookieConnection, BookieConnections
+from magnetar.wire.bookkeeper.codes import BookieCode, known_code
+
+_EOK: Final = int(BookieCode.EOK)
+TICKS_PER_TIMEOUT: Final = 4
+"""How often within the add timeout the oldest entry's age is looked at."""
+
+
+class PipelineOwner(Protocol):
+    """Who appends through the pipeline. The pipeline never calls it from inside `push`."""
+
+    def pipeline_confirmed(self, last_add_confirmed: int) -> None:
+        """The LAC advanced; once per group."""
+        ...
+
+    def pipeline_failed(self, error: MagnetarError) -> None:
+        """Nothing more will be confirmed. Told once; pending entries are still readable during the call."""
+        ...
+
+    async def change_ensemble(
+        self, first_entry_id: int, ensemble: Sequence[str], failed: Sequence[int], lost: Collection[str]
+    ) -> list[str]:
+        """Fill the failed places from this entry on, record it, return the new ensemble. Any `MagnetarError`: the
+        ledger fails with it."""
+        ...
+
+
+class FailureReport(Protocol):
+    """Hears of every bookie that failed an add."""
+
+    def __call__(self, ledger_id: int, bookie_id: str, code: BookieCode) -> None:
+        """Counts, logs, avoids."""
+        ...
+
+
+class PipelineContext:
+    """What every add of a pipeline has in common, and whom to tell of failures."""
+
+    __slots__ = ("_report", "add_flags", "add_timeout_seconds", "clock", "ledger_id", "master_key")
+
+    def __init__(
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        add_flags: int,
+        *,
+        add_timeout_seconds: float,
+        clock: Clock,
+        report: FailureReport,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.master_key = master_key
+        self.add_flags = add_flags
+        self.add_timeout_seconds = add_timeout_seconds
+        self.clock = clock
+        self._report = report
+
+    def bookie_failed(self, bookie_id: str, code: int) -> None:
+        """A bookie answered an add with this code, or not at all."""
+        self._report(self.ledger_id, bookie_id, known_code(code))
+
+
+class PendingGroup:
+    """Entries of one push, kept until all of them are confirmed."""
+
+    __slots__ = ("entries", "first_entry_id", "last_entry_id", "pushed_at_seconds", "size_bytes")
+
+    def __init__(self, first_entry_id: int, entries: Sequence[bytes], size_bytes: int, now_seconds: float) -> None:
+        self.first_entry_id = first_entry_id
+        self.last_entry_id = first_entry_id + len(entries) - 1
+        self.entries = entries
+        self.size_bytes = size_bytes
+        self.pushed_at_seconds = now_seconds
+
+
+class BookieAnswers:
+    """Hears the answers of the bookie at one place of the ensemble; one object per place, not per add."""
+
+    __slots__ = ("_index", "_pipeline", "bookie_id", "connection")
+
+    def __init__(self, pipeline: AppendPipeline, index: int, bookie_id: str, connection: BookieConnection) -> None:
+        self._pipeline = pipeline
+        self._index = index
+        self.bookie_id = bookie_id
+        self.connection = connection
+
+    def __call__(self, code: int, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        self._pipeline.answered(self, self._index, code, entry_ids)
+
+
+class AppendPipeline:
+    """The outstanding entries of one ledger and the bookies they are on their way to."""
+
+    def __init__(
+        self,
+        owner: PipelineOwner,
+        appender: Appender,
+        ensemble: Sequence[str],
+        connections: BookieConnections,
+        context: PipelineContext,
+    ) -> None:
+        self._owner = owner
+        self._appender = appender
+        self._connections = connections
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._places = [self._place(index, bookie) for index, bookie in enumerate(ensemble)]
+        self._pending: deque[PendingGroup] = deque()
+        self.pending_bytes = 0
+        self._silent_since_seconds = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._change_task: asyncio.Task[None] | None = None
+        self._settled: asyncio.Event = asyncio.Event()
+        self._settled.set()
+
+    @property
+    def ensemble(self) -> list[str]:
+        """The bookies that take new entries."""
+        return [place.bookie_id for place in self._places]
+
+    def push(self, entries: Sequence[bytes], size_bytes: int) -> None:
+        """Send the next entries on their way. Must not be called after a failure."""
+        first = self._appender.last_add_pushed + 1
+        now = self._context.clock.monotonic_seconds()
+        self._pending.append(PendingGroup(first, entries, size_bytes, now))
+        self.pending_bytes += size_bytes
+        self._settled.clear()
+        count = len(entries)
+        for index, entry_ids in self._appender.append(count):
+            if len(entry_ids) == count:
+                self._send(index, entry_ids, entries)
+            else:
+                self._send(index, entry_ids, [entries[entry_id - first] for entry_id in entry_ids])
+        if self._timer is None:
+            self._arm_timer()
+
+    def answered(self, place: BookieAnswers, index: int, code: int, entry_ids: Sequence[int]) -> None:
+        """A bookie's answer to some adds. Those of bookies that were replaced meanwhile are of no interest."""
+        if self._places[index] is not place:
+            return
+        if code == _EOK:
+            if self._appender.acknowledged(index, entry_ids):
+                self._confirmed()
+        elif code == BookieCode.EFENCED:
+            self.fail(LedgerFenced(f"{place.bookie_id} says that ledger {self._context.ledger_id} is fenced"))
+        elif code == BookieCode.EUA:
+            self.fail(LedgerUnauthorized(f"{place.bookie_id} knows ledger {self._context.ledger_id} by another key"))
+        else:
+            self._bookie_failed(index, code)
+
+    def fail(self, error: MagnetarError) -> None:
+        """Give up on everything that is not confirmed. A second failure is ignored."""
+        if not self._appender.fail():
+            return
+        self._owner.pipeline_failed(error)
+        self._pending.clear()
+        self.pending_bytes = 0
+        self._settled.set()
+        self._stop_timer()
+
+    def pending_entry(self, entry_id: int) -> bytes | None:
+        """An entry that is not confirmed yet."""
+        for group in self._pending:
+            if group.first_entry_id <= entry_id <= group.last_entry_id:
+                return group.entries[entry_id - group.first_entry_id]
+        return None
+
+    async def wait_until_settled(self) -> None:
+        """Wait until nothing is outstanding and no ensemble change is under way, or all has failed."""
+        await self._settled.wait()
+
+    async def close(self) -> None:
+        """Stop at once; what is outstanding is not heard of any more."""
+        self._appender.fail()
+        self._stop_timer()
+        self._settled.set()
+        self._pending.clear()
+        if self._change_task is not None:
+            self._change_task.cancel()
+            await asyncio.gather(self._change_task, return_exceptions=True)
+
+    def _place(self, index: int, bookie_id: str) -> BookieAnswers:
+        return BookieAnswers(self, index, bookie_id, self._connections.connection(bookie_id))
+
+    def _send(self, index: int, entry_ids: Sequence[int], entries: Sequence[bytes]) -> None:
+        context = self._context
+        place = self._places[index]
+        place.connection.add_entries(
+            context.ledger_id, context.master_key, entry_ids, entries, context.add_flags, place
+        )
+
+    def _confirmed(self) -> None:
+        confirmed = self._appender.last_add_confirmed
+        pending = self._pending
+        while pending and pending[0].last_entry_id <= confirmed:
+            self.pending_bytes -= pending.popleft().size_bytes
+        self._settle()
+        self._owner.pipeline_confirmed(confirmed)
+
+    def _settle(self) -> None:
+        if not self._pending and self._appender.state is OPEN:
+            self._settled.set()
+
+    def _bookie_failed(self, index: int, code: int) -> None:
+        self._context.bookie_failed(self._places[index].bookie_id, code)
+        if self._appender.bookie_failed(index):
+            self._settled.clear()
+            self._change_task = self._loop.create_task(
+                self._change(), name=f"ensemble change of ledger {self._context.ledger_id}"
+            )
+
+    async def _change(self) -> None:
+        lost: set[str] = set()
+        appender = self._appender
+        try:
+            while appender.state is CHANGING:
+                failed = sorted(appender.failed_bookies)
+                lost.update(self._places[index].bookie_id for index in failed)
+                changed = await self._owner.change_ensemble(
+                    appender.last_add_confirmed + 1, self.ensemble, failed, lost
+                )
+                self._install(changed, failed)
+        except MagnetarError as error:
+            self.fail(error)
+
+    def _install(self, changed: Sequence[str], indexes: Sequence[int]) -> None:
+        if self._appender.state is FAILED:
+            return
+        for index in indexes:
+            self._places[index] = self._place(index, changed[index])
+        self._silent_since_seconds = self._context.clock.monotonic_seconds()
+        confirmed_before = self._appender.last_add_confirmed
+        sends = self._appender.replaced(indexes)
+        self._send_again(sends)
+        if self._appender.last_add_confirmed > confirmed_before:
+            self._confirmed()
+        else:
+            self._settle()
+
+    def _send_again(self, sends: Sequence[Send]) -> None:
+        if not sends:
+            return
+        entries: dict[int, bytes] = {}
+        for group in self._pending:
+            entries.update(zip(range(group.first_entry_id, group.last_entry_id + 1), group.entries, strict=True))
+        for index, entry_ids in sends:
+            self._send(index, entry_ids, [entries[entry_id] for entry_id in entry_ids])
+
+    def _arm_timer(self) -> None:
+        period = self._context.add_timeout_seconds / TICKS_PER_TIMEOUT
+        self._timer = self._loop.call_later(period, self._tick)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self._pending or self._appender.state is FAILED:
+            return
+        if self._appender.state is OPEN:
+            since = max(self._pending[0].pushed_at_seconds, self._silent_since_seconds)
+            if self._context.clock.monotonic_seconds() - since >= self._context.add_timeout_seconds:
+                for index in self._appender.silent_bookies(self._appender.last_add_confirmed + 1):
+                    self._bookie_failed(index, BookieCode.UNREACHABLE)
+        self._arm_timer()
+
+
+def unavailable(what: str, cause: BaseException | None = None) -> LedgerUnavailable:
+    """`LedgerUnavailable` that names its cause."""
+    error = LedgerUnavailable(what if cause is None else f"{what}: {cause}")
+    error.__cause__ = cause
+    return error

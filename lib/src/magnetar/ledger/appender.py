@@ -1,0 +1,196 @@
+"""Decides where appended entries go and when they are confirmed. Pure; works on groups, not on single entries.
+
+Rules (BookKeeper: client/LedgerHandle, PendingAddOp): an entry is complete when Qa different bookies of its write set
+have it; the last add confirmed (LAC) advances in entry order only. When a bookie fails, its place is given to
+another one from entry LAC + 1 on. Until that change stands in the metadata nothing is confirmed: the new segment must
+begin right behind what was confirmed, and what the failed bookie acknowledged of it no longer counts.
+
+Ledgers that are not striped (E = Qw) need no book per entry: each bookie has all entries up to some point, and the
+LAC is the Qa-th highest of these points. Holes from answers out of order only delay a confirmation.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from magnetar.core.ids import NO_ENTRY
+from magnetar.ledger.striping import kept_entries
+
+Send: TypeAlias = tuple[int, Sequence[int]]
+"""(index of the bookie, ascending entry ids that it must be sent)."""
+
+
+class AppenderState(enum.Enum):
+    """What the ledger takes."""
+
+    OPEN = enum.auto()
+    CHANGING = enum.auto()
+    """A bookie failed; entries are taken and sent, but none is confirmed until its place is filled."""
+    FAILED = enum.auto()
+    """Nothing is taken, nothing will be confirmed any more."""
+
+
+OPEN: Final = AppenderState.OPEN
+CHANGING: Final = AppenderState.CHANGING
+FAILED: Final = AppenderState.FAILED
+
+
+class Appender:
+    """The book of one ledger's outstanding entries."""
+
+    def __init__(
+        self, ensemble_size: int, write_quorum: int, ack_quorum: int, last_add_confirmed: int = NO_ENTRY
+    ) -> None:
+        assert ensemble_size >= write_quorum >= ack_quorum >= 1
+        self.ensemble_size = ensemble_size
+        self.write_quorum = write_quorum
+        self.ack_quorum = ack_quorum
+        self.last_add_confirmed = last_add_confirmed
+        self.last_add_pushed = last_add_confirmed
+        self.state = AppenderState.OPEN
+        self.failed_bookies: set[int] = set()
+        """Indexes whose bookie must be replaced; not empty exactly while changing."""
+        self._striped = ensemble_size != write_quorum
+        self._acknowledged_up_to: list[int] = [last_add_confirmed] * ensemble_size
+        self._ahead: list[set[int]] = [set() for _ in range(ensemble_size)]
+        self._masks: dict[int, int] = {}
+
+    def append(self, count: int) -> list[Send]:
+        """Take the next `count` entries; returns what to send, failed bookies left out (they are replaced)."""
+        assert self.state is not FAILED
+        assert count > 0
+        first = self.last_add_pushed + 1
+        self.last_add_pushed += count
+        if self._striped:
+            for entry_id in range(first, first + count):
+                self._masks[entry_id] = 0
+        sends: list[Send] = []
+        for index in range(self.ensemble_size):
+            if index not in self.failed_bookies:
+                self._add_send(sends, index, first)
+        return sends
+
+    def _add_send(self, sends: list[Send], index: int, first: int) -> None:
+        entries = kept_entries(index, first, self.last_add_pushed, self.ensemble_size, self.write_quorum)
+        if entries:
+            sends.append((index, entries))
+
+    def acknowledged(self, index: int, entry_ids: Sequence[int]) -> bool:
+        """The bookie at this index has these entries; tells whether the LAC advanced.
+
+        Late, repeated and unknown ones are no error."""
+        if self.state is FAILED or index in self.failed_bookies or not entry_ids:
+            return False
+        if self._striped:
+            self._mark(index, entry_ids)
+        else:
+            self._move_up(index, entry_ids)
+        return self.state is OPEN and self._confirm()
+
+    def _move_up(self, index: int, entry_ids: Sequence[int]) -> None:
+        reached = self._acknowledged_up_to[index]
+        ahead = self._ahead[index]
+        low = min(entry_ids)
+        high = max(entry_ids)
+        if low == reached + 1 and high - low + 1 == len(entry_ids) and high <= self.last_add_pushed:
+            reached = high
+        else:
+            for entry_id in entry_ids:
+                if reached < entry_id <= self.last_add_pushed:
+                    ahead.add(entry_id)
+        while ahead and reached + 1 in ahead:
+            reached += 1
+            ahead.remove(reached)
+        self._acknowledged_up_to[index] = reached
+
+    def _mark(self, index: int, entry_ids: Sequence[int]) -> None:
+        bit = 1 << index
+        masks = self._masks
+        for entry_id in entry_ids:
+            mask = masks.get(entry_id)
+            if mask is not None:
+                masks[entry_id] = mask | bit
+
+    def _confirm(self) -> bool:
+        before = self.last_add_confirmed
+        if not self._striped:
+            if self.ensemble_size == 1:
+                confirmed = self._acknowledged_up_to[0]
+            else:
+                confirmed = sorted(self._acknowledged_up_to)[-self.ack_quorum]
+            if confirmed > before:
+                self.last_add_confirmed = confirmed
+            return confirmed > before
+        confirmed = before
+        masks = self._masks
+        while confirmed < self.last_add_pushed and masks[confirmed + 1].bit_count() >= self.ack_quorum:
+            confirmed += 1
+            del masks[confirmed]
+        self.last_add_confirmed = confirmed
+        return confirmed > before
+
+    def bookie_failed(self, index: int) -> bool:
+        """The bookie at this index did not take entries; tells whether a change must begin (none is under way)."""
+        if self.state is FAILED:
+            return False
+        self.failed_bookies.add(index)
+        begins = self.state is OPEN
+        self.state = AppenderState.CHANGING
+        return begins
+
+    def replaced(self, indexes: Sequence[int]) -> list[Send]:
+        """New bookies stand at these indexes, and in the metadata, from LAC + 1 on; returns what to send them.
+
+        Whoever failed meanwhile stays in `failed_bookies`: then another change must follow, and only the last one
+        opens the ledger again. The LAC may have advanced afterwards."""
+        assert self.state is CHANGING
+        first = self.last_add_confirmed + 1
+        sends: list[Send] = []
+        for index in indexes:
+            self.failed_bookies.discard(index)
+            self._acknowledged_up_to[index] = self.last_add_confirmed
+            self._ahead[index].clear()
+            for entry_id in self._masks:
+                self._masks[entry_id] &= ~(1 << index)
+            self._add_send(sends, index, first)
+        if not self.failed_bookies:
+            self.state = AppenderState.OPEN
+            self._confirm()
+        return sends
+
+    def silent_bookies(self, entry_id: int) -> list[int]:
+        """Indexes of the bookies that keep this unconfirmed entry and have not acknowledged it."""
+        if self._striped:
+            mask = self._masks.get(entry_id)
+            if mask is None:
+                return []
+            return [
+                index
+                for index in range(self.ensemble_size)
+                if (index - entry_id) % self.ensemble_size < self.write_quorum and not mask >> index & 1
+            ]
+        return [
+            index
+            for index in range(self.ensemble_size)
+            if self._acknowledged_up_to[index] < entry_id and entry_id not in self._ahead[index]
+        ]
+
+    def fail(self) -> bool:
+        """Take no more; tells whether it was not failed before."""
+        if self.state is FAILED:
+            return False
+        self.state = AppenderState.FAILED
+        self._masks.clear()
+        for ahead in self._ahead:
+            ahead.clear()
+        return True
+
+    def validate(self) -> None:
+        """What must hold between any two calls."""
+        assert self.last_add_confirmed <= self.last_add_pushed
+        if self.state is not FAILED:
+            assert bool(self.failed_bookies) == (self.state is CHANGING)
+        if self._striped and self.state is not FAILED:
+            assert len(self._masks) == self.last_add_pushed - self.last_add_confirmed

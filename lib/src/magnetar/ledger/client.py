@@ -1,0 +1,107 @@
+"""BookKeeper's client: creates, opens, recovers and deletes ledgers."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from magnetar.core.clock import Clock, SystemClock
+from magnetar.core.errors import Misuse
+from magnetar.ledger.api import LedgerListener, LedgerOptions, LedgerUnavailable
+from magnetar.ledger.bookie_chooser import BookieChooser
+from magnetar.ledger.bookie_connection import BookieConnections
+from magnetar.ledger.entry_reader import EntryReader
+from magnetar.ledger.metadata_ops import LedgerMetadataOps
+from magnetar.ledger.reader import OpenLedgerReader
+from magnetar.ledger.recovery_driver import LastConfirmedQuery, LedgerRecovery, check_password, codec_for
+from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.ledger.writer import LedgerParts, OpenLedgerWriter
+from magnetar.metadata.store import MetadataStore
+from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
+
+_SYSTEM_CLOCK: Final = SystemClock()
+_DEFAULT_SETTINGS: Final = LedgerClientSettings()
+
+
+class BookKeeperClient:
+    """A `LedgerClient` over a metadata store and connections to bookies, neither of which it owns."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        connections: BookieConnections,
+        clock: Clock = _SYSTEM_CLOCK,
+        rng: random.Random | None = None,
+        settings: LedgerClientSettings = _DEFAULT_SETTINGS,
+    ) -> None:
+        chooser = BookieChooser(connections, clock, rng or random.SystemRandom(), settings.quarantine_seconds)
+        self._parts = LedgerParts(
+            connections=connections,
+            metadata=LedgerMetadataOps(store),
+            chooser=chooser,
+            clock=clock,
+            settings=settings,
+        )
+        # One entry per ledger that is written and not closed yet.
+        self._writers: dict[int, OpenLedgerWriter] = {}
+        self._closed = False
+
+    @property
+    def metadata(self) -> LedgerMetadataOps:
+        """The ledgers' metadata, for tools and AutoRecovery."""
+        return self._parts.metadata
+
+    async def create(self, options: LedgerOptions, listener: LedgerListener) -> OpenLedgerWriter:
+        """A new, empty, open ledger. Raises `NotEnoughBookies`, `Unavailable`."""
+        self._check_open()
+        metadata = LedgerMetadata(
+            ensemble_size=options.ensemble_size,
+            write_quorum=options.write_quorum,
+            ack_quorum=options.ack_quorum,
+            ensembles=[(0, self._parts.chooser.new_ensemble(options.ensemble_size))],
+            digest_type=options.digest_type,
+            password=options.password,
+            created_ms=self._parts.clock.now_ms(),
+            custom_metadata=dict(options.custom_metadata),
+        )
+        ledger_id, version = await self._parts.metadata.create(metadata)
+        writer = OpenLedgerWriter(ledger_id, metadata, version, self._parts, listener)
+        self._writers = {key: kept for key, kept in self._writers.items() if not kept.finished}
+        self._writers[ledger_id] = writer
+        return writer
+
+    async def open(self, ledger_id: int, *, password: bytes = b"", recover: bool) -> OpenLedgerReader:
+        """Open for reading. With `recover`: fence the writer, find the true end, close it. Without: look only.
+
+        Raises `LedgerNotFound`, `LedgerUnauthorized`, `Unavailable`."""
+        self._check_open()
+        if recover:
+            metadata = await LedgerRecovery(ledger_id, password, self._parts).run()
+        else:
+            metadata, _ = await self._parts.metadata.read(ledger_id)
+            check_password(ledger_id, metadata, password)
+        codec = codec_for(ledger_id, metadata)
+        entries = EntryReader(codec, self._parts.connections, self._parts.settings)
+        if metadata.state is LedgerState.CLOSED:
+            return OpenLedgerReader(ledger_id, metadata, entries, metadata.last_entry_id, metadata.length_bytes)
+        query = LastConfirmedQuery(metadata, codec, self._parts)
+        await query.run(fence=False)
+        if query.round.answers == 0:
+            raise LedgerUnavailable(f"no bookie of ledger {ledger_id} says how far it goes")
+        return OpenLedgerReader(ledger_id, metadata, entries, query.last_add_confirmed, query.round.length_bytes)
+
+    async def delete(self, ledger_id: int) -> None:
+        """Remove the ledger's metadata; bookies collect the entries. A missing ledger is no error."""
+        self._check_open()
+        await self._parts.metadata.delete(ledger_id)
+
+    async def close(self) -> None:
+        """Close the client; open writers are left to be recovered by the next owner."""
+        self._closed = True
+        writers, self._writers = self._writers, {}
+        for writer in writers.values():
+            await writer.abandon()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Misuse("the ledger client is closed")

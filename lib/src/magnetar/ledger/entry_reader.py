@@ -1,0 +1,128 @@
+"""Reads entries from whichever of their bookies has them, digests checked.
+
+A ledger that is not striped has all entries on every bookie: one batch read brings many, and one bookie per ledger is
+asked first, so that its read-ahead works. On striped ledgers each entry is asked for on its own, several at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from magnetar.ledger.api import EntryNotFound, LedgerUnavailable
+from magnetar.ledger.bookie_connection import BookieConnections
+from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.ledger.striping import write_set
+from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
+from magnetar.wire.bookkeeper.entry import DigestMismatch, EntryCodec
+from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
+
+BATCH_COUNT_MAX: Final = 1000
+"""Entries that one batch read asks for; with small entries the count bounds the bookie's work."""
+
+DENIALS: Final = (BookieCode.ENOENTRY, BookieCode.ENOLEDGER)
+
+
+class EntryReader:
+    """Reads of one ledger."""
+
+    def __init__(self, codec: EntryCodec, connections: BookieConnections, settings: LedgerClientSettings) -> None:
+        self._codec = codec
+        self._ledger_id = codec.ledger_id
+        self._connections = connections
+        self._settings = settings
+
+    async def read(self, metadata: LedgerMetadata, first_entry_id: int, last_entry_id: int) -> list[bytes]:
+        """Payloads of first..last. Raises `EntryNotFound`, `LedgerUnavailable`."""
+        payloads: list[bytes] = []
+        for first, last, ensemble in _segments_between(metadata, first_entry_id, last_entry_id):
+            if metadata.ensemble_size == metadata.write_quorum:
+                payloads += await self._read_whole(first, last, ensemble)
+            else:
+                payloads += await self._read_striped(first, last, ensemble, metadata.write_quorum)
+        return payloads
+
+    async def read_whole_entry(self, metadata: LedgerMetadata, entry_id: int) -> bytes:
+        """One entry with its header, from the first of its bookies that has it undamaged."""
+        ensemble = metadata.ensemble_of(entry_id)
+        return await self._first_good(entry_id, ensemble, write_set(entry_id, len(ensemble), metadata.write_quorum))
+
+    async def _read_whole(self, first: int, last: int, ensemble: Sequence[str]) -> list[bytes]:
+        payloads: list[bytes] = []
+        start = self._ledger_id % len(ensemble)
+        order = [*ensemble[start:], *ensemble[:start]]
+        while len(payloads) <= last - first:
+            payloads += await self._read_some(first + len(payloads), last, order)
+        return payloads
+
+    async def _read_some(self, first: int, last: int, bookies: Sequence[str]) -> list[bytes]:
+        """At least one entry from `first` on, all from one bookie."""
+        count = min(last - first + 1, BATCH_COUNT_MAX)
+        errors: list[BookieError | DigestMismatch] = []
+        for bookie_id in bookies:
+            connection = self._connections.connection(bookie_id)
+            payloads: list[bytes] = []
+            try:
+                entries = await connection.read_entries(
+                    self._ledger_id, first, count, self._settings.read_batch_bytes_max
+                )
+                for entry in entries[:count]:
+                    payloads.append(self._codec.decode(entry, first + len(payloads)))
+            except (BookieError, DigestMismatch) as error:
+                errors.append(error)
+            if payloads:
+                return payloads
+        raise self._none_has_it(first, errors)
+
+    async def _read_striped(self, first: int, last: int, ensemble: Sequence[str], write_quorum: int) -> list[bytes]:
+        payloads: list[bytes] = []
+        step = self._settings.striped_reads_max
+        for start in range(first, last + 1, step):
+            entry_ids = range(start, min(start + step, last + 1))
+            results = await asyncio.gather(
+                *(
+                    self._first_good(entry, ensemble, write_set(entry, len(ensemble), write_quorum))
+                    for entry in entry_ids
+                ),
+                return_exceptions=True,
+            )
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+                payloads.append(result[self._codec.overhead_bytes :])
+        return payloads
+
+    async def _first_good(self, entry_id: int, ensemble: Sequence[str], indexes: Sequence[int]) -> bytes:
+        errors: list[BookieError | DigestMismatch] = []
+        for index in indexes:
+            try:
+                entry = await self._connections.connection(ensemble[index]).read_entry(self._ledger_id, entry_id)
+                self._codec.decode(entry, entry_id)
+            except (BookieError, DigestMismatch) as error:
+                errors.append(error)
+                continue
+            return entry
+        raise self._none_has_it(entry_id, errors)
+
+    def _none_has_it(
+        self, entry_id: int, errors: Sequence[BookieError | DigestMismatch]
+    ) -> EntryNotFound | LedgerUnavailable:
+        what = f"entry {self._ledger_id}:{entry_id}"
+        if errors and all(isinstance(error, BookieError) and error.code in DENIALS for error in errors):
+            return EntryNotFound(f"no bookie has {what}")
+        return LedgerUnavailable(f"no bookie gave {what}: " + "; ".join(str(error) for error in errors))
+
+
+def _segments_between(
+    metadata: LedgerMetadata, first_entry_id: int, last_entry_id: int
+) -> list[tuple[int, int, list[str]]]:
+    """(first, last, bookies) of the parts of first..last that lie in one segment each, ascending."""
+    parts: list[tuple[int, int, list[str]]] = []
+    ensembles = metadata.ensembles
+    for position, (start, bookies) in enumerate(ensembles):
+        end = ensembles[position + 1][0] - 1 if position + 1 < len(ensembles) else last_entry_id
+        first, last = max(start, first_entry_id), min(end, last_entry_id)
+        if first <= last:
+            parts.append((first, last, bookies))
+    return parts

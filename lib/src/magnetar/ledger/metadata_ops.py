@@ -1,0 +1,108 @@
+"""Ledger metadata in the metadata store: ids, create, read, compare and set, delete, list."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+from magnetar.ledger.api import LedgerNotFound, LedgerUnavailable
+from magnetar.ledger.ledger_paths import (
+    ID_PREFIX,
+    LEDGERS_ROOT,
+    LONG_ID_PATH,
+    SHORT_ID_LIMIT,
+    is_ledger_folder,
+    ledger_id_of,
+    ledger_path,
+)
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, NodeNotFound, VersionConflict
+from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, decode_ledger_metadata, encode_ledger_metadata
+
+CREATE_ATTEMPTS_MAX: Final = 100
+"""Ids that may turn out to be taken, one after the other: after a restored backup the counter may lag behind."""
+
+
+class LedgerMetadataOps:
+    """What the ledger client asks of the store. All methods may raise `StoreUnavailable`; `PeerError` for damaged
+    metadata."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._short_ids_used_up = False
+
+    async def create(self, metadata: LedgerMetadata) -> tuple[int, int]:
+        """Give it a new id and write it; returns (ledger id, version)."""
+        data = encode_ledger_metadata(metadata)
+        for _ in range(CREATE_ATTEMPTS_MAX):
+            ledger_id = await self._next_id()
+            try:
+                stat = await self._store.put(ledger_path(ledger_id), data, MUST_NOT_EXIST)
+            except VersionConflict:
+                continue
+            return ledger_id, stat.version
+        raise LedgerUnavailable(f"{CREATE_ATTEMPTS_MAX} ledger ids in a row are taken")
+
+    async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
+        """The metadata and its version. Raises `LedgerNotFound`."""
+        node = await self._store.get(ledger_path(ledger_id))
+        if node is None:
+            raise LedgerNotFound(f"there is no ledger {ledger_id}")
+        return decode_ledger_metadata(node.value), node.stat.version
+
+    async def write(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> int:
+        """Replace that version; returns the new one. Raises `VersionConflict`, also when the ledger is gone."""
+        stat = await self._store.put(ledger_path(ledger_id), encode_ledger_metadata(metadata), version)
+        return stat.version
+
+    async def delete(self, ledger_id: int) -> None:
+        """Remove the metadata; a missing ledger is no error."""
+        try:
+            await self._store.delete(ledger_path(ledger_id))
+        except NodeNotFound:
+            return
+
+    async def ledger_ids(self) -> AsyncIterator[int]:
+        """The ids of all ledgers, ascending within the short and within the long ones."""
+        names = [name for name in await self._store.children(LEDGERS_ROOT) if is_ledger_folder(name)]
+        for name in sorted(names, key=lambda name: (len(name), name)):
+            async for ledger_id in self._ids_below(f"{LEDGERS_ROOT}/{name}", levels=1 if len(name) == 2 else 3):
+                yield ledger_id
+
+    async def _ids_below(self, path: str, levels: int) -> AsyncIterator[int]:
+        for name in await self._store.children(path):
+            child = f"{path}/{name}"
+            if levels:
+                async for ledger_id in self._ids_below(child, levels - 1):
+                    yield ledger_id
+                continue
+            found = ledger_id_of(child)
+            if found is not None:
+                yield found
+
+    async def _next_id(self) -> int:
+        if not self._short_ids_used_up:
+            number = await self._sequence_number(ID_PREFIX)
+            if number < SHORT_ID_LIMIT:
+                return number
+            self._short_ids_used_up = True
+        return await self._next_long_id()
+
+    async def _next_long_id(self) -> int:
+        # The high half comes from the newest HOB node; a new one is made when the low half is used up. The first
+        # is 1, so that long ids never meet short ones (BookKeeper: meta/LongZkLedgerIdGenerator).
+        names = [name for name in await self._store.children(LONG_ID_PATH) if name.startswith("HOB-")]
+        high = max((int(name[4:]) for name in names), default=1)
+        low = await self._sequence_number(f"{LONG_ID_PATH}/HOB-{high:010d}/ID-")
+        if low >= SHORT_ID_LIMIT:
+            high += 1
+            low = await self._sequence_number(f"{LONG_ID_PATH}/HOB-{high:010d}/ID-")
+        return high << 32 | low
+
+    async def _sequence_number(self, prefix: str) -> int:
+        """The number that a sequential node below `prefix` got. The node has done its work then."""
+        stat = await self._store.put(prefix, b"", ephemeral=True, sequential=True)
+        with contextlib.suppress(NodeNotFound):
+            await self._store.delete(stat.path)
+        number = int(stat.path[len(prefix) :])
+        return number if number >= 0 else SHORT_ID_LIMIT

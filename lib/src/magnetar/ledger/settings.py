@@ -1,0 +1,26 @@
+"""What can be set about the ledger client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from magnetar.core.limits import MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerClientSettings:
+    """Bounds and times of the ledger client."""
+
+    add_timeout_seconds: float = 30.0
+    """An entry that is not confirmed after this long costs the silent bookies their place in the ensemble.
+
+    Pulsar's `bookkeeperClientTimeoutInSeconds`."""
+    pending_bytes_max: int = 256 * MIB
+    """Unconfirmed bytes of one ledger that are kept to be sent again. Whoever appends is expected to hold back long
+    before; beyond, appends are refused so that a dead quorum cannot eat the memory."""
+    quarantine_seconds: float = 30.0
+    """How long a bookie that failed an add is avoided for new places, as long as there are others."""
+    striped_reads_max: int = 64
+    """Reads of single entries that one call keeps outstanding on a striped ledger."""
+    read_batch_bytes_max: int = 4 * MIB
+    """What one batch read asks for; below BookKeeper's frame size, which bounds the answer."""
