@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.pending_acknowledgements import PendingAcknowledgements
+from magnetar.broker.rates import ConsumerRates
 from magnetar.wire.pulsar.command import MessageHeaderEncoder
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class Consumer:
         self.unacked_messages = 0
         self.consumer_epoch = identity.consumer_epoch
         self.pending = PendingAcknowledgements()
-        self.tracks_pending = identity.subscription_type.acknowledges_individually
+        self.durable = identity.durable
         self.read_position_when_joining: Position | None = None
         self.messages_out = 0
         self.bytes_out = 0
@@ -161,19 +162,22 @@ class Consumer:
         self.last_flow_ms = 0
         self.last_consumed_ms = 0
         self.last_acknowledged_ms = 0
-        self._encoder = MessageHeaderEncoder(self.consumer_id, partition_index, self.consumer_epoch)
+        self.rates = ConsumerRates()
+        self._encoder = self._new_encoder()
 
     @property
     def room(self) -> int:
         """Messages that it may be sent now; 0 or less when it has to wait."""
         if self.blocked or self.closed or not self.connection.writable:
             return 0
+        if self.unacked_messages_max > 0:
+            return min(self.permits, self.unacked_messages_max - self.unacked_messages)
         return self.permits
 
     def set_epoch(self, epoch: int) -> None:
         """Tag what is sent from now on, so that the client can drop what was on its way before."""
         self.consumer_epoch = epoch
-        self._encoder = MessageHeaderEncoder(self.consumer_id, self.partition_index, epoch)
+        self._encoder = self._new_encoder()
 
     def send_entries(
         self,
@@ -208,11 +212,16 @@ class Consumer:
         self.connection.write_parts(parts)
         return messages
 
-    def hold(self, entries: list[Entry], message_counts: list[int], key_hashes: list[int] | None) -> None:
-        """Remember what was sent until it is acknowledged; at the limit the consumer is blocked. Shared types only."""
-        self.unacked_messages += self.pending.add(entries, message_counts, key_hashes)
+    def hold(self, entries: list[Entry], message_counts: list[int], key_hashes: list[int] | None) -> int:
+        """Remember what was sent until it is acknowledged; at the limit the consumer is blocked. Shared types only.
+
+        Returns by how many messages what it holds has grown.
+        """
+        added = self.pending.add(entries, message_counts, key_hashes)
+        self.unacked_messages += added
         if 0 < self.unacked_messages_max <= self.unacked_messages:
             self.blocked = True
+        return added
 
     def released(self, messages: int) -> bool:
         """So many held messages are acknowledged or taken back. True when this ends its being blocked (at half)."""
@@ -221,3 +230,11 @@ class Consumer:
             self.blocked = False
             return True
         return False
+
+    def update_rates(self, seconds: float) -> None:
+        """Turn counters into rates over the time since the last call."""
+        self.rates.update(self, seconds)
+
+    def _new_encoder(self) -> MessageHeaderEncoder:
+        epoch = None if self.consumer_epoch == NO_EPOCH else self.consumer_epoch
+        return MessageHeaderEncoder(self.consumer_id, self.partition_index, epoch)

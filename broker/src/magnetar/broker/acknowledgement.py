@@ -1,0 +1,121 @@
+"""What an ACK does to a cursor and to what consumers hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from magnetar.broker.screening import unacknowledged
+
+if TYPE_CHECKING:
+    from magnetar.broker.consumer import Consumer
+    from magnetar.broker.dispatch.entry_batch import Dispatcher
+    from magnetar.broker.redelivery import RedeliveryCounts
+    from magnetar.core.ids import Position
+    from magnetar.managed.cursor import Cursor
+    from magnetar.wire.pulsar.command import Ack
+
+
+class Acknowledger:
+    """Applies individual acks for one subscription. `unacked_messages` is what all its consumers hold together."""
+
+    def __init__(self, cursor: Cursor, redelivery_counts: RedeliveryCounts) -> None:
+        self._cursor = cursor
+        self._redelivery_counts = redelivery_counts
+        self.unacked_messages = 0
+
+    def cumulative(self, consumer: Consumer, ack: Ack) -> None:
+        """Everything up to a position; an ack set leaves a part of that position's batch."""
+        for index, position in enumerate(ack.positions):
+            remaining = ack.ack_sets[index] if ack.ack_sets is not None else None
+            self._cursor.acknowledge_cumulative(position, remaining or None)
+            consumer.messages_acknowledged += 1
+
+    def individual(self, consumer: Consumer, ack: Ack) -> None:
+        """Single positions where nobody keeps account of them (Exclusive, Failover)."""
+        whole, parts = _split(ack)
+        if whole:
+            self._cursor.acknowledge(whole)
+        for position, remaining, batch_size in parts:
+            self._cursor.acknowledge_batch_indexes(position, remaining, batch_size)
+        consumer.messages_acknowledged += len(ack.positions)
+
+    def individual_shared(self, consumer: Consumer, ack: Ack, dispatcher: Dispatcher) -> bool:
+        """Single positions of a Shared or Key_Shared subscription. True when somebody can be sent more than before."""
+        whole, parts = _split(ack)
+        freed = False
+        for position, remaining, batch_size in parts:
+            if self._cursor.acknowledge_batch_indexes(position, remaining, batch_size):
+                freed |= self._release(consumer, position, dispatcher)
+                continue
+            holder = _holder(consumer, position, dispatcher)
+            left = self._cursor.remaining_ack_set(position)
+            if holder is None or left is None:
+                continue
+            count = holder.pending.shrink(position, unacknowledged(left))
+            self.unacked_messages -= count
+            consumer.messages_acknowledged += count
+            freed |= holder.released(count)
+        if whole:
+            self._cursor.acknowledge(whole)
+            for position in whole:
+                freed |= self._release(consumer, position, dispatcher)
+        return freed
+
+    def take_back(self, consumer: Consumer, positions: list[Position] | None) -> tuple[list[tuple[Position, int]], int]:
+        """Have a consumer hold these no more (None = anything).
+
+        Returns those that it did hold, each with its key hash, and their messages.
+        """
+        pending = consumer.pending
+        if positions is None:
+            taken = pending.take_all()
+            messages = consumer.unacked_messages
+        else:
+            taken = []
+            messages = 0
+            for position in sorted(set(positions)):
+                if position in pending:
+                    taken.append((position, pending.hash_of(position)))
+                    messages += pending.remove(position)
+        self.unacked_messages -= messages
+        consumer.released(messages)
+        return taken, messages
+
+    def _release(self, consumer: Consumer, position: Position, dispatcher: Dispatcher) -> bool:
+        """An entry is wholly acknowledged."""
+        self._redelivery_counts.forget(position)
+        holder = _holder(consumer, position, dispatcher)
+        if holder is None:
+            return dispatcher.acknowledged(None, position, 0)
+        key_hash = holder.pending.hash_of(position)
+        messages = holder.pending.remove(position)
+        self.unacked_messages -= messages
+        consumer.messages_acknowledged += messages
+        freed = holder.released(messages)
+        return dispatcher.acknowledged(holder, position, key_hash) or freed
+
+
+def _split(ack: Ack) -> tuple[list[Position], list[tuple[Position, list[int], int]]]:
+    """Whole entries, and parts of batches (position, what remains, batch size)."""
+    ack_sets = ack.ack_sets
+    if ack_sets is None:
+        return ack.positions, []
+    sizes = ack.batch_sizes
+    whole: list[Position] = []
+    parts: list[tuple[Position, list[int], int]] = []
+    for index, position in enumerate(ack.positions):
+        if any(ack_sets[index]):
+            parts.append((position, ack_sets[index], sizes[index] if sizes is not None else 0))
+        else:
+            whole.append(position)
+    return whole, parts
+
+
+def _holder(consumer: Consumer, position: Position, dispatcher: Dispatcher) -> Consumer | None:
+    """Who was sent the entry: mostly the one that acknowledges it, but any consumer of the subscription may."""
+    if position in consumer.pending:
+        return consumer
+    for other in dispatcher.consumers:
+        if position in other.pending:
+            return other
+    return None

@@ -1,0 +1,117 @@
+"""Entries that are to be delivered later, of one Shared or Key_Shared subscription.
+
+Kept in memory only: after a restart or a change of owner the backlog is read again, which finds them again.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from magnetar.core.clock import Clock
+    from magnetar.core.ids import Position
+
+DELAYED_ENTRIES_MAX: Final = 1_000_000
+"""Entries that may wait for their time before the subscription reads no further; some 200 bytes of memory each."""
+
+DELAY_SECONDS_MAX: Final = 3_600.0
+"""A timer is set no further ahead than this, so that a clock that is put right takes effect."""
+
+
+class TimerHandle(Protocol):
+    """A timer that was set."""
+
+    def cancel(self) -> None:
+        """It must not fire any more."""
+        ...
+
+
+class CallLater(Protocol):
+    """How timers are set; `loop.call_later` is one."""
+
+    def __call__(self, delay: float, callback: Callable[[], None], /) -> TimerHandle:
+        """Call back once, after so many seconds."""
+        ...
+
+
+class DelayedEntries:
+    """Positions by time, and one timer for the first of them."""
+
+    def __init__(self, clock: Clock, call_later: CallLater, due: Callable[[], None]) -> None:
+        self._clock = clock
+        self._call_later = call_later
+        self._due = due
+        self._heap: list[tuple[int, Position, int]] = []
+        self._positions: set[Position] = set()
+        self._timer: TimerHandle | None = None
+        self._timer_ms = 0
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @property
+    def full(self) -> bool:
+        """Reading on has to wait."""
+        return len(self._positions) >= DELAYED_ENTRIES_MAX
+
+    def add(self, deliver_at_ms: int, position: Position, key_hash: int) -> None:
+        """Keep an entry until its time; call `arm` when all of a batch are added."""
+        if position not in self._positions:
+            self._positions.add(position)
+            heappush(self._heap, (deliver_at_ms, position, key_hash))
+
+    def discard(self, position: Position) -> bool:
+        """The entry is acknowledged (an operator skipped it). True when it was here."""
+        if position not in self._positions:
+            return False
+        self._positions.remove(position)
+        if len(self._heap) > 64 + 2 * len(self._positions):
+            self._heap = [item for item in self._heap if item[1] in self._positions]
+            heapify(self._heap)
+        return True
+
+    def take_due(self, now_ms: int) -> list[tuple[Position, int]]:
+        """Take out what is to be delivered by now, with the key hashes."""
+        taken: list[tuple[Position, int]] = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            _, position, key_hash = heappop(self._heap)
+            if position in self._positions:
+                self._positions.remove(position)
+                taken.append((position, key_hash))
+        return taken
+
+    def arm(self, now_ms: int) -> None:
+        """Have the timer stand at the first entry's time."""
+        if not self._heap:
+            self._disarm()
+            return
+        first_ms = self._heap[0][0]
+        if self._timer is not None:
+            if self._timer_ms <= first_ms:
+                return
+            self._disarm()
+        self._timer_ms = first_ms
+        delay = min(max(0, first_ms - now_ms) / 1000, DELAY_SECONDS_MAX)
+        self._timer = self._call_later(delay, self._fired)
+
+    def clear(self) -> None:
+        """Forget everything and set no timer."""
+        self._heap.clear()
+        self._positions.clear()
+        self._disarm()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fired(self) -> None:
+        self._timer = None
+        # A timer may fire a little before the clock reads its time; then it is set again.
+        if self._heap and self._heap[0][0] > self._clock.now_ms():
+            self.arm(self._clock.now_ms())
+        else:
+            self._due()

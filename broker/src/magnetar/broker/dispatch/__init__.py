@@ -1,0 +1,1 @@
+"""Which consumer gets which entries: one chooser per subscription type. Pure: they only look at consumers."""

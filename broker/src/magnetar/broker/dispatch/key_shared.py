@@ -1,0 +1,265 @@
+"""Key_Shared: the entries of one key go to one consumer, in order, also while consumers come and go.
+
+Each key falls into a slot ("key hash"), each slot has an owner. Order is kept by three rules, unless the client allowed
+otherwise:
+
+* While an entry of a slot waits (its owner has no room, or it is to be sent again) later ones wait behind it.
+* When a slot moves to another consumer while the former one holds entries of it unacknowledged, the slot is draining:
+  nothing of it is sent until those are acknowledged or their holder leaves (Pulsar's PIP-379).
+* Entries that wait are asked for again in their order.
+
+Reading on past waiting entries lets the other consumers work; how far is bounded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from magnetar.broker.consumer import SubscriptionType
+from magnetar.broker.dispatch.entry_batch import Assignment, EntryBatch
+from magnetar.broker.dispatch.hash_ring import ConsistentHashSelector
+from magnetar.broker.dispatch.sticky_ranges import StickyRangeSelector
+from magnetar.broker.redelivery import RedeliveryQueue
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+if TYPE_CHECKING:
+    from magnetar.broker.consumer import Consumer, KeySharedPolicy
+    from magnetar.core.ids import Position
+
+LOOK_AHEAD_PER_CONSUMER_MAX: Final = 2_000
+"""`keySharedLookAheadMsgInReplayThresholdPerConsumer`: entries that may wait per consumer before reading on
+stops."""
+
+LOOK_AHEAD_MAX: Final = 20_000
+"""`keySharedLookAheadMsgInReplayThresholdPerSubscription`."""
+
+
+class Selector(Protocol):
+    """Slots and their owners."""
+
+    def slot(self, key: bytes) -> int:
+        """The slot of a key, at least 1."""
+        ...
+
+    def add(self, consumer: Consumer) -> None:
+        """Let a consumer own slots. Raises PulsarError(CONSUMER_ASSIGN_ERROR)."""
+        ...
+
+    def remove(self, consumer: Consumer) -> None:
+        """Its slots go to others, or to nobody."""
+        ...
+
+    def owner(self, slot: int) -> Consumer | None:
+        """Who gets the keys of the slot."""
+        ...
+
+    def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
+        """The slots of a consumer, as inclusive ranges."""
+        ...
+
+
+class KeySharedDispatcher:
+    """Owners of slots, slots that drain, and entries that wait."""
+
+    def __init__(self, policy: KeySharedPolicy) -> None:
+        self.type = SubscriptionType.KEY_SHARED
+        self.consumers: list[Consumer] = []
+        self.sticky = policy.sticky
+        self.allow_out_of_order = policy.allow_out_of_order
+        self.selector: Selector = StickyRangeSelector() if policy.sticky else ConsistentHashSelector()
+        self.draining: dict[int, Consumer] = {}
+        self._ready: dict[Consumer, RedeliveryQueue] = {}
+        self._unowned = RedeliveryQueue()
+        self._behind_draining: dict[int, RedeliveryQueue] = {}
+        self._waiting_per_hash: dict[int, int] = {}
+        self._waiting = 0
+        self._in_flight: list[tuple[Position, int]] = []
+
+    @property
+    def active(self) -> Consumer | None:
+        """Several receive."""
+        return None
+
+    @property
+    def waiting(self) -> int:
+        """Entries that wait to be sent (again)."""
+        return self._waiting
+
+    def accepts(self, policy: KeySharedPolicy) -> bool:
+        """Whether a consumer of this policy may join those that are connected."""
+        return policy.sticky == self.sticky and policy.allow_out_of_order == self.allow_out_of_order
+
+    def add(self, consumer: Consumer) -> None:
+        """Let a consumer in; slots that move to it may have to drain first."""
+        policy = consumer.identity.key_shared
+        if policy is not None and not self.accepts(policy):
+            raise PulsarError(
+                ServerError.CONSUMER_BUSY, "Subscription is of different type: another Key_Shared mode is in use"
+            )
+        self.selector.add(consumer)
+        self.consumers.append(consumer)
+        self._membership_changed()
+
+    def remove(self, consumer: Consumer) -> None:
+        """Take a consumer out. The caller hands back what it held, before anything else is sent."""
+        self.selector.remove(consumer)
+        self.consumers.remove(consumer)
+        self._membership_changed()
+
+    def room(self) -> int:
+        """What consumers may be sent, unless too much waits already."""
+        if self._waiting >= min(LOOK_AHEAD_MAX, LOOK_AHEAD_PER_CONSUMER_MAX * len(self.consumers)):
+            return 0
+        total = 0
+        for consumer in self.consumers:
+            room = consumer.room
+            if room > 0:
+                total += room
+        return total
+
+    def assign(self, batch: EntryBatch, *, replayed: bool) -> tuple[list[Assignment], EntryBatch]:
+        """Each entry to the owner of its slot, if it has room and nothing of the slot has to go first."""
+        remaining: dict[Consumer, int] = {}
+        for consumer in self.consumers:
+            remaining[consumer] = consumer.room
+        shares: dict[Consumer, EntryBatch] = {}
+        left = EntryBatch()
+        held_back: set[int] = set()
+        ordered = not self.allow_out_of_order
+        owner_of = self.selector.owner
+        waiting = self._waiting_per_hash
+        for index, key_hash in enumerate(batch.key_hashes):
+            owner = owner_of(key_hash)
+            if (
+                owner is None
+                or remaining[owner] <= 0
+                or (
+                    ordered
+                    and (key_hash in self.draining or key_hash in held_back or (not replayed and key_hash in waiting))
+                )
+            ):
+                left.copy_one(batch, index)
+                held_back.add(key_hash)
+                continue
+            share = shares.get(owner)
+            if share is None:
+                share = shares[owner] = EntryBatch()
+            share.copy_one(batch, index)
+            remaining[owner] -= batch.message_counts[index]
+        return list(shares.items()), left
+
+    def keep(self, batch: EntryBatch) -> None:
+        """Wait for the owner."""
+        self.redeliver(
+            [
+                ((entry.ledger_id, entry.entry_id), key_hash)
+                for entry, key_hash in zip(batch.entries, batch.key_hashes, strict=True)
+            ]
+        )
+
+    def redeliver(self, items: list[tuple[Position, int]]) -> None:
+        """Wait for the owner of the slot."""
+        for position, key_hash in items:
+            if self._queue_of(key_hash).add(position, key_hash):
+                self._count(key_hash)
+
+    def take_replay(self, count_max: int) -> list[Position]:
+        """The oldest ones of each consumer that has room."""
+        taken: list[tuple[Position, int]] = []
+        for consumer in self.consumers:
+            room = consumer.room
+            if room <= 0:
+                continue
+            queue = self._ready.get(consumer)
+            if queue is not None and len(taken) < count_max:
+                taken += queue.take(min(room, count_max - len(taken)))
+        taken.sort()
+        self._in_flight = taken
+        return [position for position, _ in taken]
+
+    def replay_finished(self, *, failed: bool) -> None:
+        """They are read: their slots are free for what comes next in order, which is them. Or they wait again."""
+        in_flight, self._in_flight = self._in_flight, []
+        for _, key_hash in in_flight:
+            self._uncount(key_hash)
+        if failed:
+            self.redeliver(in_flight)
+
+    def acknowledged(self, consumer: Consumer | None, position: Position, key_hash: int) -> bool:
+        """It need not be sent again; a slot whose last entry this was ends its draining."""
+        if consumer is None:
+            if self._waiting:
+                self._discard(position, key_hash)
+            return False
+        if self.draining.get(key_hash) is not consumer or consumer.pending.holds_hash(key_hash):
+            return False
+        del self.draining[key_hash]
+        waiting = self._behind_draining.pop(key_hash, None)
+        if waiting is not None:
+            self._move(waiting)
+        return True
+
+    def wake(self) -> None:
+        """Nothing is put aside for lack of room: each owner has its own queue."""
+
+    def clear_waiting(self) -> None:
+        """Forget what waits."""
+        self._ready.clear()
+        self._unowned.clear()
+        self._behind_draining.clear()
+        self._waiting_per_hash.clear()
+        self._waiting = 0
+        self._in_flight = []
+
+    def _membership_changed(self) -> None:
+        self.draining.clear()
+        if not self.sticky and not self.allow_out_of_order:
+            for consumer in self.consumers:
+                for key_hash in consumer.pending.per_hash:
+                    if self.selector.owner(key_hash) is not consumer:
+                        self.draining[key_hash] = consumer
+        queues = [*self._ready.values(), self._unowned, *self._behind_draining.values()]
+        self._ready = {}
+        self._unowned = RedeliveryQueue()
+        self._behind_draining = {}
+        for queue in queues:
+            self._move(queue)
+
+    def _move(self, queue: RedeliveryQueue) -> None:
+        for position, key_hash in queue.take_all():
+            self._queue_of(key_hash).add(position, key_hash)
+
+    def _queue_of(self, key_hash: int) -> RedeliveryQueue:
+        if key_hash in self.draining:
+            return self._behind_draining.setdefault(key_hash, RedeliveryQueue())
+        owner = self.selector.owner(key_hash)
+        if owner is None:
+            return self._unowned
+        queue = self._ready.get(owner)
+        if queue is None:
+            queue = self._ready[owner] = RedeliveryQueue()
+        return queue
+
+    def _discard(self, position: Position, key_hash: int) -> None:
+        queues = (
+            [self._queue_of(key_hash)]
+            if key_hash
+            else [*self._ready.values(), self._unowned, *self._behind_draining.values()]
+        )
+        for queue in queues:
+            found = queue.discard(position)
+            if found is not None:
+                self._uncount(found)
+                return
+
+    def _count(self, key_hash: int) -> None:
+        self._waiting += 1
+        self._waiting_per_hash[key_hash] = self._waiting_per_hash.get(key_hash, 0) + 1
+
+    def _uncount(self, key_hash: int) -> None:
+        self._waiting -= 1
+        left = self._waiting_per_hash[key_hash] - 1
+        if left:
+            self._waiting_per_hash[key_hash] = left
+        else:
+            del self._waiting_per_hash[key_hash]

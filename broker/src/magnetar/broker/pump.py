@@ -1,0 +1,273 @@
+"""The pump: moves entries from a subscription's cursor to the consumers that its dispatcher chooses.
+
+It works on a list of entries at a time and never waits: it reads what the cache has, and when the next entries have to
+come from bookies it has one read run in the background and goes on when that is over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.acknowledgement import Acknowledger
+from magnetar.broker.delayed import DelayedEntries
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.entry_reader import EntryReader, SubscriptionRuntime
+from magnetar.broker.redelivery import RedeliveryCounts
+from magnetar.broker.screening import Screened, screen
+from magnetar.core.limits import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from magnetar.broker.consumer import Consumer
+    from magnetar.broker.delayed import TimerHandle
+    from magnetar.broker.dispatch.entry_batch import Dispatcher, EntryBatch
+    from magnetar.broker.settings import DispatchSettings
+    from magnetar.managed.cursor import Cursor
+    from magnetar.managed.entry import Entry
+
+TURN_BYTES_MAX: Final = 8 * MIB
+"""What one subscription hands to connections before the event loop has its turn: only then can they turn unwritable."""
+
+TURN_READS_MAX: Final = 32
+"""Reads in one turn; other topics want theirs."""
+
+UNLIMITED: Final = 1 << 62
+
+NOT_DELAYED: Final = -1
+"""The time that `screen` takes for "deliver everything now"."""
+
+
+class Pump:
+    """One subscription's dispatch. `start` gives it a dispatcher, `stop` takes it away with all that it remembers.
+
+    `acknowledger.unacked_messages` is what consumers hold; at the subscription's limit the pump is `blocked`.
+    """
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        runtime: SubscriptionRuntime,
+        settings: DispatchSettings,
+        label: str,
+        caught_up: Callable[[], None],
+    ) -> None:
+        self.blocked = False
+        self.stopped = False
+        self.redelivery_counts = RedeliveryCounts()
+        self.acknowledger = Acknowledger(cursor, self.redelivery_counts)
+        self.delayed = DelayedEntries(runtime.clock, runtime.call_later, self._delayed_due)
+        self.reader = EntryReader(cursor, runtime, self, label)
+        self._cursor = cursor
+        self._runtime = runtime
+        self._settings = settings
+        self._caught_up = caught_up
+        self._dispatcher: Dispatcher | None = None
+        self._key_shared: KeySharedDispatcher | None = None
+        self._pumping = False
+        self._next_turn: TimerHandle | None = None
+        self._handover: TimerHandle | None = None
+        self._messages_per_entry = 1.0
+        self._bytes_per_entry = 1024.0
+
+    def start(self, dispatcher: Dispatcher) -> None:
+        """Send by this dispatcher, from the first unacknowledged entry on."""
+        self._dispatcher = dispatcher
+        self._key_shared = dispatcher if isinstance(dispatcher, KeySharedDispatcher) else None
+        self.reader.rewind()
+
+    def stop(self) -> None:
+        """Nobody is left to send to."""
+        if self._dispatcher is not None:
+            self._dispatcher.clear_waiting()
+        self._dispatcher = None
+        self._key_shared = None
+        self.blocked = False
+        self.redelivery_counts.clear()
+        self.delayed.clear()
+        self.reader.drop()
+        for timer in (self._next_turn, self._handover):
+            if timer is not None:
+                timer.cancel()
+        self._next_turn = None
+        self._handover = None
+
+    def hand_over(self, *, wait: bool) -> None:
+        """Another consumer receives: begin at the first unacknowledged entry.
+
+        With `wait`, the former one may still acknowledge; some patience saves duplicates.
+        """
+        self.reader.rewind()
+        if self._handover is not None:
+            wait = True
+            self._handover.cancel()
+            self._handover = None
+        if wait and self._settings.failover_delay_ms > 0:
+            self._handover = self._runtime.call_later(self._settings.failover_delay_ms / 1000, self._handed_over)
+
+    def unblock(self) -> bool:
+        """True when consumers hold few enough messages again for dispatch to go on."""
+        limit = self._settings.unacked_messages_per_subscription_max
+        if self.blocked and self.acknowledger.unacked_messages <= limit // 2:
+            self.blocked = False
+            return True
+        return False
+
+    def wake(self) -> None:
+        """Consumers may have got room."""
+        if self._dispatcher is not None:
+            self._dispatcher.wake()
+            self.run()
+
+    def run(self) -> None:
+        """Send what can be sent: there are new entries, or somebody has room again."""
+        dispatcher = self._dispatcher
+        if dispatcher is None or self.stopped or self._pumping or self.reader.busy:
+            return
+        self._pumping = True
+        try:
+            more = self._run(dispatcher)
+        finally:
+            self._pumping = False
+        if more and self._next_turn is None and self._dispatcher is not None:
+            self._next_turn = self._runtime.call_later(0, self._turn)
+
+    def _run(self, dispatcher: Dispatcher) -> bool:
+        """Dispatch until something is missing. True when only the turn is over."""
+        settings = self._settings
+        size_bytes = 0
+        reads = 0
+        while size_bytes < TURN_BYTES_MAX and reads < TURN_READS_MAX:
+            if self.blocked or self._handover is not None or self._dispatcher is not dispatcher:
+                return False
+            if dispatcher.waiting and not self.reader.replay_backoff.pausing:
+                positions = dispatcher.take_replay(self._replay_entries_max())
+                if positions:
+                    self.reader.replay(positions)
+                    return False
+            room = min(dispatcher.room(), self._headroom())
+            if room <= 0 or self.delayed.full or self.reader.read_backoff.pausing:
+                return False
+            count = min(settings.read_entries_max, max(1, int(room / self._messages_per_entry)))
+            entries = self._cursor.read_cached(count, settings.read_bytes_max)
+            if entries is None:
+                self.reader.read(count, settings.read_bytes_max)
+                return False
+            if not entries:
+                self._caught_up()
+                return False
+            size_bytes += self._dispatch(dispatcher, entries, replayed=False)
+            reads += 1
+        return True
+
+    def entries_read(self, entries: list[Entry]) -> None:
+        """EntryReader: read ahead."""
+        if self._dispatcher is not None:
+            self._dispatch(self._dispatcher, entries, replayed=False)
+
+    def entries_replayed(self, entries: list[Entry]) -> None:
+        """EntryReader: read again."""
+        if self._dispatcher is not None:
+            self._dispatcher.replay_finished(failed=False)
+            self._dispatch(self._dispatcher, entries, replayed=True)
+
+    def replay_failed(self) -> None:
+        """EntryReader: not read; they go on waiting."""
+        if self._dispatcher is not None:
+            self._dispatcher.replay_finished(failed=True)
+
+    def read_ended(self) -> None:
+        """EntryReader: free again."""
+        self.run()
+
+    def _turn(self) -> None:
+        self._next_turn = None
+        self.run()
+
+    def _dispatch(self, dispatcher: Dispatcher, entries: list[Entry], *, replayed: bool) -> int:
+        """Send entries to whom the dispatcher chooses. Returns the bytes."""
+        if not entries:
+            return 0
+        shared = dispatcher.type.acknowledges_individually
+        slots = self._key_shared.selector if self._key_shared is not None else None
+        now_ms = self._runtime.clock.now_ms()
+        screened = screen(entries, self._cursor, now_ms if shared else NOT_DELAYED, slots)
+        if screened.markers:
+            self._cursor.acknowledge(screened.markers)
+        if screened.delayed:
+            for deliver_at_ms, position, key_hash in screened.delayed:
+                self.delayed.add(deliver_at_ms, position, key_hash)
+            self.delayed.arm(now_ms)
+        batch = screened.batch
+        if not batch.entries:
+            return 0
+        self._measure(screened)
+        assignments, left = dispatcher.assign(batch, replayed=replayed)
+        for consumer, share in assignments:
+            self._send(consumer, share, screened, held=shared)
+            consumer.last_consumed_ms = now_ms
+        if left.entries:
+            self._leave(dispatcher, screened, left, replayed=replayed)
+        return screened.size_bytes
+
+    def _send(self, consumer: Consumer, share: EntryBatch, screened: Screened, *, held: bool) -> None:
+        entries = share.entries
+        ack_sets: list[list[int] | None] | None = None
+        if screened.ack_sets:
+            known = screened.ack_sets
+            ack_sets = [known.get((entry.ledger_id, entry.entry_id)) for entry in entries]
+        if screened.batch.has_chunks:
+            consumer.chunks_out += sum([entry.metadata().num_chunks > 1 for entry in entries])
+        if not held:
+            consumer.send_entries(entries, share.message_counts, None, ack_sets)
+            return
+        # Before it is written: whoever hears of the write must find it accounted for.
+        added = consumer.hold(entries, share.message_counts, share.key_hashes or None)
+        total = self.acknowledger.unacked_messages + added
+        self.acknowledger.unacked_messages = total
+        if 0 < self._settings.unacked_messages_per_subscription_max <= total:
+            self.blocked = True
+        consumer.send_entries(entries, share.message_counts, self.redelivery_counts.of(entries), ack_sets)
+
+    def _leave(self, dispatcher: Dispatcher, screened: Screened, left: EntryBatch, *, replayed: bool) -> None:
+        """Entries without a consumer. Those at the end of what was read ahead need not be kept when nobody has room:
+        the cursor goes back to the first of them."""
+        batch = screened.batch
+        unsent = 0
+        if not replayed and not screened.delayed and dispatcher.room() <= 0:
+            while unsent < len(left.entries) and left.entries[-1 - unsent] is batch.entries[-1 - unsent]:
+                unsent += 1
+        if unsent:
+            first = left.entries[-unsent]
+            self._cursor.skip_to((first.ledger_id, first.entry_id))
+        if unsent < len(left.entries):
+            dispatcher.keep(left.slice(0, len(left.entries) - unsent))
+
+    def _measure(self, screened: Screened) -> None:
+        """Keep the averages that reads are planned by."""
+        count = len(screened.batch.entries)
+        messages = sum(screened.batch.message_counts)
+        self._messages_per_entry = 0.8 * self._messages_per_entry + 0.2 * max(1.0, messages / count)
+        self._bytes_per_entry = 0.8 * self._bytes_per_entry + 0.2 * (screened.size_bytes / count)
+
+    def _headroom(self) -> int:
+        """Messages that consumers may hold before the pump is blocked."""
+        limit = self._settings.unacked_messages_per_subscription_max
+        return limit - self.acknowledger.unacked_messages if limit > 0 else UNLIMITED
+
+    def _replay_entries_max(self) -> int:
+        by_size = int(self._settings.read_bytes_max / max(1.0, self._bytes_per_entry))
+        return max(1, min(self._settings.read_entries_max, by_size, self._headroom()))
+
+    def _handed_over(self) -> None:
+        self._handover = None
+        self.reader.rewind()
+        self.run()
+
+    def _delayed_due(self) -> None:
+        now_ms = self._runtime.clock.now_ms()
+        items = self.delayed.take_due(now_ms)
+        self.delayed.arm(now_ms)
+        if self._dispatcher is not None and items:
+            self._dispatcher.redeliver(items)
+            self.run()

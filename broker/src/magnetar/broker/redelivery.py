@@ -1,0 +1,96 @@
+"""Entries that have to be sent again, in their order, and how often each was redelivered.
+
+Both are bounded by what consumers may hold unacknowledged and by the look-ahead limits of the dispatchers.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from magnetar.core.ids import Position
+    from magnetar.managed.entry import Entry
+
+
+class RedeliveryQueue:
+    """Positions, each once, smallest first; each with the key hash that it was sent under (0 = not known)."""
+
+    __slots__ = ("_hashes", "_heap")
+
+    def __init__(self) -> None:
+        self._hashes: dict[Position, int] = {}
+        self._heap: list[Position] = []
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def __contains__(self, position: Position) -> bool:
+        return position in self._hashes
+
+    def add(self, position: Position, key_hash: int) -> bool:
+        """Put a position in; False when it is there already."""
+        if position in self._hashes:
+            return False
+        self._hashes[position] = key_hash
+        heappush(self._heap, position)
+        return True
+
+    def discard(self, position: Position) -> int | None:
+        """Take a position out wherever it stands; returns its key hash, None when it is not there."""
+        key_hash = self._hashes.pop(position, None)
+        # Places in the heap are given up lazily, but not so many that they outweigh what is waiting.
+        if key_hash is not None and len(self._heap) > 64 + 2 * len(self._hashes):
+            self._heap = list(self._hashes)
+            heapify(self._heap)
+        return key_hash
+
+    def take(self, count_max: int) -> list[tuple[Position, int]]:
+        """Take the smallest positions out, with their key hashes."""
+        taken: list[tuple[Position, int]] = []
+        while self._heap and len(taken) < count_max:
+            position = heappop(self._heap)
+            key_hash = self._hashes.pop(position, None)
+            if key_hash is not None:
+                taken.append((position, key_hash))
+        return taken
+
+    def take_all(self) -> list[tuple[Position, int]]:
+        """Empty the queue, in order."""
+        return self.take(len(self._hashes))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._hashes.clear()
+        self._heap.clear()
+
+
+class RedeliveryCounts:
+    """How often each unacknowledged entry was asked for again; entries that never were are not in it."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[Position, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def increment(self, position: Position) -> None:
+        """A client asked for the entry again."""
+        self._counts[position] = self._counts.get(position, 0) + 1
+
+    def of(self, entries: list[Entry]) -> list[int] | None:
+        """The count of each entry; None when all are 0."""
+        counts = self._counts
+        if not counts:
+            return None
+        return [counts.get((entry.ledger_id, entry.entry_id), 0) for entry in entries]
+
+    def forget(self, position: Position) -> None:
+        """The entry is acknowledged."""
+        self._counts.pop(position, None)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._counts.clear()

@@ -1,0 +1,325 @@
+"""A subscription: a cursor and the consumers that share it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from magnetar.broker.consumer import NO_EPOCH, Consumer, KeySharedPolicy, SubscriptionType
+from magnetar.broker.dispatch.exclusive import ExclusiveDispatcher
+from magnetar.broker.dispatch.failover import FailoverDispatcher
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.entry_reader import SubscriptionRuntime
+from magnetar.broker.pump import Pump
+from magnetar.broker.rates import SubscriptionTotals
+from magnetar.broker.statistics import consumer_response, subscription_statistics
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from magnetar.broker.dispatch.entry_batch import Dispatcher
+    from magnetar.broker.settings import DispatchSettings
+    from magnetar.core.errors import MagnetarError
+    from magnetar.core.ids import Position
+    from magnetar.managed.cursor import Cursor
+    from magnetar.wire.pulsar.command import Ack
+
+
+def new_dispatcher(topic_name: str, consumer: Consumer, round_robin_messages_max: int) -> Dispatcher:
+    """The dispatcher of the type that a subscription's first consumer asks for."""
+    kind = consumer.identity.subscription_type
+    if kind is SubscriptionType.EXCLUSIVE:
+        return ExclusiveDispatcher()
+    if kind is SubscriptionType.FAILOVER:
+        return FailoverDispatcher(topic_name, consumer.partition_index)
+    if kind is SubscriptionType.SHARED:
+        return SharedDispatcher(round_robin_messages_max)
+    return KeySharedDispatcher(consumer.identity.key_shared or KeySharedPolicy())
+
+
+class Subscription:
+    """One durable or non-durable subscription of a persistent topic. All calls come from the event loop."""
+
+    def __init__(
+        self, topic_name: str, name: str, cursor: Cursor, runtime: SubscriptionRuntime, settings: DispatchSettings
+    ) -> None:
+        self.topic_name = topic_name
+        self.name = name
+        self.cursor = cursor
+        self.fenced = False
+        self.terminated = False
+        self.type: SubscriptionType | None = None
+        self.totals = SubscriptionTotals()
+        self._runtime = runtime
+        self._settings = settings
+        self._dispatcher: Dispatcher | None = None
+        self._pump = Pump(cursor, runtime, settings, f"{topic_name} / {name}", self._announce_end)
+
+    # --- what there is
+
+    @property
+    def durable(self) -> bool:
+        """Whether it outlives its consumers."""
+        return self.cursor.durable
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Who is connected."""
+        return list(self._dispatcher.consumers) if self._dispatcher is not None else []
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody is connected."""
+        return self._dispatcher is None
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        """Exclusive and Failover: who receives."""
+        return self._dispatcher.active if self._dispatcher is not None else None
+
+    @property
+    def backlog(self) -> int:
+        """Entries that are not acknowledged."""
+        return self.cursor.backlog_entries
+
+    @property
+    def unacked_messages(self) -> int:
+        """Messages that consumers hold; Shared and Key_Shared only."""
+        return self._pump.acknowledger.unacked_messages
+
+    @property
+    def blocked(self) -> bool:
+        """Consumers hold so much that nothing is sent before some of it is acknowledged."""
+        return self._pump.blocked
+
+    @property
+    def delayed_entries(self) -> int:
+        """Entries that wait for their delivery time."""
+        return len(self._pump.delayed)
+
+    @property
+    def waiting_entries(self) -> int:
+        """Entries that were read and wait to be sent (again)."""
+        return self._dispatcher.waiting if self._dispatcher is not None else 0
+
+    @property
+    def key_shared(self) -> KeySharedDispatcher | None:
+        """The chooser of a Key_Shared subscription, for its ranges and draining hashes."""
+        return self._dispatcher if isinstance(self._dispatcher, KeySharedDispatcher) else None
+
+    # --- consumers
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Let a consumer in. Call `consumer_ready` once its client knows.
+
+        Raises PulsarError: SERVICE_NOT_READY while fenced, CONSUMER_BUSY for another type or a second Exclusive one,
+        CONSUMER_ASSIGN_ERROR for key ranges that are taken.
+        """
+        if self.fenced:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, "Subscription is fenced")
+        dispatcher = self._dispatcher
+        if dispatcher is None:
+            dispatcher = new_dispatcher(self.topic_name, consumer, self._settings.round_robin_messages_max)
+        elif dispatcher.type is not consumer.identity.subscription_type:
+            raise PulsarError(ServerError.CONSUMER_BUSY, "Subscription is of different type")
+        before = dispatcher.active
+        consumer.read_position_when_joining = self.cursor.read_position
+        dispatcher.add(consumer)
+        if self._dispatcher is None:
+            self._dispatcher = dispatcher
+            self.type = dispatcher.type
+            self._pump.start(dispatcher)
+        elif dispatcher.active is not before:
+            self._active_changed(dispatcher, before, consumer)
+
+    def consumer_ready(self, consumer: Consumer) -> None:
+        """The consumer's client knows that it is subscribed; it may be told and sent things."""
+        if consumer.closed:
+            return
+        if self.type is SubscriptionType.FAILOVER:
+            consumer.connection.active_consumer_changed(consumer, active=self.active_consumer is consumer)
+        self._announce_end()
+        self.entries_available()
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """The consumer is gone: others get what it held. Unknown ones are ignored."""
+        dispatcher = self._dispatcher
+        if dispatcher is None or consumer not in dispatcher.consumers:
+            return
+        before = dispatcher.active
+        consumer.closed = True
+        self.totals.consumer_left(consumer)
+        dispatcher.remove(consumer)
+        held, _ = self._pump.acknowledger.take_back(consumer, None)
+        if not dispatcher.consumers:
+            self._dispatcher = None
+            self._pump.stop()
+            return
+        dispatcher.redeliver(held)
+        self._pump.unblock()
+        if dispatcher.active is not before:
+            self._active_changed(dispatcher, before, None)
+        self._pump.wake()
+
+    def exclusive_holder(self) -> Consumer | None:
+        """Who keeps a second Exclusive consumer out."""
+        return self.active_consumer if self.type is SubscriptionType.EXCLUSIVE else None
+
+    def may_unsubscribe(self, consumer: Consumer) -> bool:
+        """Whether this consumer may delete the subscription: alone on it, or with one receiver, it is the receiver."""
+        dispatcher = self._dispatcher
+        if dispatcher is None or consumer not in dispatcher.consumers:
+            return False
+        return dispatcher.consumers == [consumer] or dispatcher.active is consumer
+
+    def disconnect_all(self) -> None:
+        """Have every client subscribe again."""
+        leaving = self.consumers
+        stopped, self._pump.stopped = self._pump.stopped, True
+        for consumer in leaving:
+            self.remove_consumer(consumer)
+        self._pump.stopped = stopped
+        for consumer in leaving:
+            consumer.connection.consumer_disconnected(consumer)
+
+    # --- from clients
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """The client takes so many more messages."""
+        consumer.permits += permits
+        consumer.last_flow_ms = self._runtime.clock.now_ms()
+        self._pump.wake()
+
+    def acknowledge(self, consumer: Consumer, ack: Ack, done: Callable[[MagnetarError | None], None] | None) -> None:
+        """Take an ACK. `done`, for clients that want a receipt, is called once the ack is durable.
+
+        Raises PulsarError(NOT_ALLOWED_ERROR) for an ack in a transaction when a receipt is wanted; without, such an ack
+        is dropped. A cumulative ack on a Shared or Key_Shared subscription does nothing, as in Pulsar.
+        """
+        if ack.txnid_most_bits >= 0 and ack.txnid_least_bits >= 0:
+            if done is not None:
+                raise PulsarError(ServerError.NOT_ALLOWED_ERROR, "Transactions are not enabled.")
+            return
+        dispatcher = self._dispatcher
+        now_ms = self._runtime.clock.now_ms()
+        consumer.last_acknowledged_ms = now_ms
+        mark_delete = self.cursor.mark_delete
+        freed = False
+        if not consumer.identity.subscription_type.acknowledges_individually:
+            if ack.cumulative:
+                self._pump.acknowledger.cumulative(consumer, ack)
+            else:
+                self._pump.acknowledger.individual(consumer, ack)
+        elif dispatcher is not None and not ack.cumulative:
+            freed = self._pump.acknowledger.individual_shared(consumer, ack, dispatcher)
+        if self.cursor.mark_delete != mark_delete:
+            self.totals.last_mark_delete_advanced_ms = now_ms
+        if done is not None:
+            self.cursor.persist(done)
+        if self.terminated:
+            self._announce_end()
+        if self._pump.unblock() or freed:
+            self._pump.wake()
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int = NO_EPOCH) -> None:
+        """Send again what the consumer has not acknowledged: these entries, or all of them.
+
+        With one receiver it is always all of them; `epoch` then tags what is sent from now on.
+        """
+        dispatcher = self._dispatcher
+        if dispatcher is None or consumer.closed:
+            return
+        if not dispatcher.type.acknowledges_individually:
+            if dispatcher.active is consumer:
+                if epoch > consumer.consumer_epoch:
+                    consumer.set_epoch(epoch)
+                self._pump.reader.rewind()
+                self._pump.run()
+            return
+        taken, messages = self._pump.acknowledger.take_back(consumer, list(positions) if positions else None)
+        for position, _ in taken:
+            self._pump.redelivery_counts.increment(position)
+        consumer.messages_redelivered += messages
+        dispatcher.redeliver(taken)
+        for position, key_hash in taken:
+            dispatcher.acknowledged(consumer, position, key_hash)
+        self._pump.unblock()
+        self._pump.wake()
+
+    # --- from the topic and its administrators
+
+    def entries_available(self) -> None:
+        """Entries were published, or connections may take bytes again: send what can be sent."""
+        self._pump.run()
+
+    def writable_changed(self) -> None:
+        """A consumer's connection takes bytes again."""
+        self._pump.wake()
+
+    def topic_terminated(self) -> None:
+        """Nothing more will be published."""
+        self.terminated = True
+        self._announce_end()
+
+    def fence(self) -> None:
+        """Let nobody in and send nothing."""
+        self.fenced = True
+        self._pump.stopped = True
+
+    def unfence(self) -> None:
+        """Take `fence` back."""
+        self.fenced = False
+        self._pump.stopped = False
+        self._pump.run()
+
+    async def reset(self, position: Position) -> None:
+        """Make reading start at a position. Every client is disconnected and goes on from there.
+
+        Raises PulsarError(CONSUMER_BUSY) while another reset runs, MagnetarError when the position cannot be stored.
+        """
+        if self.fenced:
+            raise PulsarError(ServerError.CONSUMER_BUSY, "Failed to fence subscription")
+        self.fence()
+        try:
+            self.disconnect_all()
+            await self._pump.reader.wait_until_idle()
+            await self.cursor.reset(position)
+        finally:
+            self.unfence()
+
+    def close(self) -> None:
+        """Let go of everything but the cursor, which is the caller's to close or delete."""
+        self.fence()
+        self.disconnect_all()
+        self._pump.stop()
+
+    def update_rates(self, seconds: float) -> None:
+        """Turn counters into rates over the time since the last call."""
+        for consumer in self.consumers:
+            consumer.update_rates(seconds)
+
+    def consumer_statistics(self, consumer: Consumer) -> dict[str, Any]:
+        """One consumer, as CONSUMER_STATS answers."""
+        return consumer_response(consumer, self.backlog)
+
+    def statistics(self, *, backlog_bytes: int = 0, with_consumers: bool = True) -> dict[str, Any]:
+        """A snapshot under the admin API's names; `backlog_bytes` is the managed ledger's estimate."""
+        return subscription_statistics(self, backlog_bytes=backlog_bytes, with_consumers=with_consumers)
+
+    def _active_changed(self, dispatcher: Dispatcher, before: Consumer | None, joining: Consumer | None) -> None:
+        """Another consumer receives. One that is joining hears of it by `consumer_ready`."""
+        for consumer in dispatcher.consumers:
+            if consumer is not joining:
+                consumer.connection.active_consumer_changed(consumer, active=consumer is dispatcher.active)
+        # Acks of one that is still connected may be on their way.
+        self._pump.hand_over(wait=before is not None and not before.closed and before.entries_out > 0)
+
+    def _announce_end(self) -> None:
+        """Tell consumers once that a terminated topic has nothing more for them."""
+        if not self.terminated or self.cursor.backlog_entries > 0:
+            return
+        for consumer in self.consumers:
+            if not consumer.end_announced:
+                consumer.end_announced = True
+                consumer.connection.reached_end_of_topic(consumer)

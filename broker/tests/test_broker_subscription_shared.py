@@ -1,0 +1,301 @@
+"""Shared: round robin, acks of single entries, redelivery, limits of what is unacknowledged, delays, chunks."""
+
+from __future__ import annotations
+
+import pytest
+from magnetar.broker.consumer import SubscriptionType
+from magnetar.broker.settings import DispatchSettings
+from magnetar.broker.testing import Stage, stored_message
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+SHARED = SubscriptionType.SHARED
+
+
+def shared_stage(**settings: int) -> Stage:
+    return Stage(SHARED, DispatchSettings(**settings))
+
+
+def fill(stage: Stage, count: int, **fields: object) -> None:
+    for _ in range(count):
+        stage.cursor.append(stored_message(**fields))
+
+
+def test_turns_of_twenty_go_round() -> None:
+    stage = shared_stage()
+    fill(stage, 100)
+    stage.join("a", permits=0)
+    stage.join("b", permits=0)
+    stage.consumers["a"].permits = 1000
+    stage.flow("b", 1000)
+    assert stage.received("a") == [*range(20), *range(40, 60), *range(80, 100)]
+    assert stage.received("b") == [*range(20, 40), *range(60, 80)]
+    assert stage.connections["a"].writes == 1
+    stage.validate()
+
+
+def test_single_entries_alternate() -> None:
+    stage = shared_stage()
+    stage.join("a")
+    stage.join("b")
+    for _ in range(4):
+        stage.publish()
+    assert stage.received("a") == [0, 2]
+    assert stage.received("b") == [1, 3]
+
+
+def test_lower_priority_numbers_come_first() -> None:
+    stage = shared_stage()
+    stage.join("late", priority=1)
+    stage.join("first", permits=2, priority=0)
+    stage.publish(5)
+    assert stage.received("first") == [0, 1]
+    assert stage.received("late") == [2, 3, 4]
+
+
+def test_nothing_is_put_aside_when_all_permits_are_used() -> None:
+    stage = shared_stage()
+    fill(stage, 10, num_messages_in_batch=10)
+    stage.join("a", permits=25)
+    assert stage.received("a") == [0, 1, 2]
+    assert stage.subscription.waiting_entries == 0
+    stage.flow("a", 6)
+    assert stage.received("a") == [3]
+
+
+def test_what_a_consumer_held_goes_to_the_others_in_order() -> None:
+    stage = shared_stage()
+    stage.join("a", permits=4)
+    stage.publish(4)
+    stage.ack("a", 1)
+    stage.join("b")
+    stage.leave("a")
+    assert stage.received("b") == [0, 2, 3]
+    assert all(message.redelivery_count == 0 for message in stage.connections["b"].messages)
+    stage.validate()
+
+
+def test_when_the_last_one_leaves_reading_begins_anew() -> None:
+    stage = shared_stage()
+    stage.join("a")
+    stage.publish(4)
+    stage.ack("a", 0, 2)
+    stage.leave("a")
+    assert stage.subscription.unacked_messages == 0
+    stage.join("b")
+    assert stage.received("b") == [1, 3]
+
+
+def test_redelivery_counts_up_until_acknowledged() -> None:
+    stage = shared_stage()
+    stage.join("a")
+    stage.publish(3)
+    stage.received("a")
+    stage.redeliver("a", 1)
+    assert stage.received("a") == [1]
+    assert stage.last_message("a").redelivery_count == 1
+    stage.redeliver("a", 1)
+    assert stage.received("a") == [1]
+    assert stage.last_message("a").redelivery_count == 2
+    stage.redeliver("a", 7)  # Not held.
+    assert stage.received("a") == []
+    stage.redeliver("a")
+    assert stage.received("a") == [0, 1, 2]
+    assert [message.redelivery_count for message in stage.connections["a"].messages[-3:]] == [1, 3, 1]
+    assert stage.consumers["a"].messages_redelivered == 5
+    stage.validate()
+
+
+def test_an_entry_acknowledged_while_it_waits_is_not_sent_again() -> None:
+    stage = shared_stage()
+    stage.join("a", permits=2)
+    stage.publish(2)
+    stage.received("a")
+    stage.redeliver("a")
+    stage.ack("a", 0)
+    stage.flow("a", 10)
+    assert stage.received("a") == [1]
+    assert stage.subscription.waiting_entries == 0
+    stage.validate()
+
+
+def test_batch_index_acks_shrink_what_is_held_and_what_is_sent_again() -> None:
+    stage = shared_stage()
+    consumer = stage.join("a", permits=100)
+    stage.publish(num_messages_in_batch=5)
+    assert consumer.unacked_messages == 5
+    stage.ack("a", 0, left=0b11010, size=5)
+    assert consumer.unacked_messages == 3
+    stage.received("a")
+    stage.redeliver("a")
+    assert stage.received("a") == [0]
+    assert list(stage.last_message("a").ack_set) == [0b11010]
+    assert consumer.permits == 100 - 5 - 3
+    stage.ack("a", 0, left=0b00101, size=5)
+    assert consumer.unacked_messages == 0
+    assert stage.cursor.acknowledged == {0}
+    assert consumer.messages_acknowledged == 5
+    stage.validate()
+
+
+def test_another_consumer_may_acknowledge() -> None:
+    stage = shared_stage()
+    a = stage.join("a")
+    stage.publish(2)
+    b = stage.join("b")
+    stage.ack("b", 0, 1)
+    assert (a.unacked_messages, b.unacked_messages) == (0, 0)
+    assert stage.subscription.unacked_messages == 0
+
+
+def test_cumulative_acks_do_nothing() -> None:
+    stage = shared_stage()
+    stage.join("a")
+    stage.publish(3)
+    stage.ack("a", 2, cumulative=True)
+    assert stage.cursor.acknowledged == set()
+
+
+def test_a_consumer_that_holds_too_much_is_blocked_until_half_is_acknowledged() -> None:
+    stage = shared_stage(unacked_messages_per_consumer_max=10)
+    consumer = stage.join("a")
+    for _ in range(30):
+        stage.publish()
+    assert stage.received("a") == list(range(10))
+    assert consumer.blocked
+    stage.ack("a", *range(4))
+    assert stage.received("a") == []
+    stage.ack("a", 4)
+    assert stage.received("a") == list(range(10, 15))
+    assert consumer.unacked_messages == 10
+    stage.validate()
+
+
+def test_a_subscription_that_holds_too_much_is_blocked_until_half_is_acknowledged() -> None:
+    stage = shared_stage(unacked_messages_per_subscription_max=10)
+    stage.join("a")
+    stage.join("b")
+    for _ in range(20):
+        stage.publish()
+    assert len(stage.received("a")) + len(stage.received("b")) == 10
+    assert stage.subscription.blocked
+    stage.ack("a", 0, 1, 2, 3)
+    assert stage.received("a") + stage.received("b") == []
+    stage.ack("b", 4)
+    assert len(stage.received("a")) + len(stage.received("b")) == 5
+    assert stage.subscription.unacked_messages == 10
+
+
+def test_entries_for_later_wait_for_their_time() -> None:
+    stage = shared_stage()
+    now_ms = stage.timers.now_ms()
+    stage.join("a")
+    stage.publish(deliver_at_time=now_ms + 5_000)
+    stage.publish(deliver_at_time=now_ms + 2_000)
+    stage.publish(deliver_at_time=now_ms - 1)
+    stage.publish()
+    assert stage.received("a") == [2, 3]
+    assert stage.subscription.delayed_entries == 2
+    assert stage.timers.pending == 1
+    stage.timers.advance(2_000)
+    assert stage.received("a") == [1]
+    stage.timers.advance(3_000)
+    assert stage.received("a") == [0]
+    assert stage.timers.pending == 0
+    stage.validate()
+
+
+def test_entries_for_later_are_found_again_by_the_next_consumer() -> None:
+    stage = shared_stage()
+    stage.join("a")
+    stage.publish(deliver_at_time=stage.timers.now_ms() + 1_000)
+    stage.leave("a")
+    assert stage.timers.pending == 0
+    stage.join("b")
+    stage.timers.advance(1_000)
+    assert stage.received("b") == [0]
+
+
+def test_chunks_of_a_message_go_to_one_consumer() -> None:
+    stage = shared_stage(round_robin_messages_max=1)
+    stage.join("a")
+    stage.join("b")
+    for index, uuid in enumerate("xyxyxy"):
+        stage.cursor.append(stored_message(uuid=uuid, chunk_id=index // 2, num_chunks_from_msg=3))
+    stage.subscription.entries_available()
+    assert sorted([stage.received("a"), stage.received("b")]) == [[0, 2, 4], [1, 3, 5]]
+
+
+def test_chunks_wait_for_their_consumer_while_others_are_served() -> None:
+    stage = shared_stage()
+    stage.join("a", permits=1)
+    stage.publish(uuid="x", chunk_id=0, num_chunks_from_msg=2)
+    stage.join("b")
+    stage.publish(uuid="x", chunk_id=1, num_chunks_from_msg=2)
+    stage.publish()
+    assert stage.received("a") == [0]
+    assert stage.received("b") == [2]
+    assert stage.subscription.waiting_entries == 1
+    stage.flow("a", 1)
+    assert stage.received("a") == [1]
+    assert stage.consumers["a"].chunks_out == 2
+
+
+def test_chunks_go_elsewhere_when_their_consumer_leaves() -> None:
+    stage = shared_stage()
+    stage.join("a", permits=1)
+    stage.publish(uuid="x", chunk_id=0, num_chunks_from_msg=2)
+    stage.join("b")
+    stage.publish(uuid="x", chunk_id=1, num_chunks_from_msg=2)
+    stage.leave("a")
+    assert stage.received("b") == [0, 1]
+
+
+def test_failed_replays_are_tried_again_while_new_entries_go_on() -> None:
+    stage = shared_stage()
+    stage.join("a")
+    stage.publish(2)
+    stage.received("a")
+    stage.cursor.failures = 1
+    stage.redeliver("a")
+    assert stage.received("a") == []
+    stage.publish()
+    assert stage.received("a") == [2]
+    stage.timers.advance(100)
+    assert stage.received("a") == [0, 1]
+    stage.validate()
+
+
+def test_another_type_is_refused_while_somebody_is_connected() -> None:
+    stage = shared_stage()
+    stage.join("a")
+    with pytest.raises(PulsarError) as refused:
+        stage.join("b", kind=SubscriptionType.KEY_SHARED)
+    assert refused.value.code is ServerError.CONSUMER_BUSY
+
+
+def test_disconnecting_everybody_sends_nothing_more() -> None:
+    stage = shared_stage()
+    stage.join("a")
+    stage.publish(3)
+    stage.join("b")
+    stage.subscription.disconnect_all()
+    assert stage.received("b") == []
+    assert stage.connections["a"].events == ["a disconnected"]
+    assert stage.subscription.is_idle
+
+
+def test_statistics_have_pulsars_names() -> None:
+    stage = shared_stage()
+    stage.join("a", permits=10)
+    stage.publish(4)
+    stage.subscription.update_rates(2.0)
+    statistics = stage.subscription.statistics()
+    assert statistics["type"] == "Shared"
+    assert statistics["msgRateOut"] == 2.0
+    assert statistics["unackedMessages"] == 4
+    assert statistics["msgBacklog"] == 4
+    assert statistics["consumers"][0]["availablePermits"] == 6
+    assert statistics["consumers"][0]["readPositionWhenJoining"] == "7:0"
+    stage.leave("a")
+    assert stage.subscription.statistics()["msgOutCounter"] == 4
+    assert stage.subscription.statistics()["consumers"] == []
