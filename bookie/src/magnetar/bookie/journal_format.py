@@ -192,7 +192,8 @@ class JournalScan:
                     self._finish(group_start, problem)
                     return
                 offset += 8 + size
-                yield records
+                if records:
+                    yield records
                 records = []
                 group_start = self.end_offset = offset
                 checksum = 0

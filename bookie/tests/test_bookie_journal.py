@@ -1,0 +1,160 @@
+"""Group commit: order, durability, rolling, failing, trimming."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from magnetar.bookie import journal_files
+from magnetar.bookie.journal import Context, Journal
+from magnetar.bookie.journal_files import JournalDamaged
+from magnetar.bookie.settings import JournalSettings
+from magnetar.core.limits import MIB
+from magnetar.wire.bookkeeper.codes import BookieCode
+
+SETTINGS = JournalSettings(preallocate_bytes=MIB, size_bytes_max=4 * MIB)
+
+
+class Harness:
+    """A journal, and what it told."""
+
+    def __init__(self, directory: Path, settings: JournalSettings = SETTINGS, first_file_id: int = 100) -> None:
+        self.directory = directory
+        self.told: list[tuple[int, int]] = []
+        self.failures: list[OSError] = []
+        self.progress = asyncio.Event()
+        self.journal = Journal(directory, first_file_id, settings, self.progress.set, self.failures.append)
+
+    def append(self, number: int, *records: bytes) -> None:
+        context: Context = (lambda _code, _ledger_id, _entry_ids: None, number, ())
+        self.journal.append(list(records), sum(map(len, records)), self._done, context)
+
+    def _done(self, code: int, context: Context) -> None:
+        self.told.append((context[1], code))
+
+    async def settle(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.told) < count:
+                self.progress.clear()
+                await self.progress.wait()
+
+    def records(self, mark: tuple[int, int] = (0, 0)) -> list[bytes]:
+        return [record for group in journal_files.replay(self.directory, mark, synced=True) for record in group]
+
+
+async def test_appends_are_told_in_order_and_stand_in_the_file_in_order(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    wanted = []
+    for number in range(200):
+        record = number.to_bytes(16, "big") + b"x" * (number % 50)
+        wanted.append(record)
+        harness.append(number, record)
+    await harness.settle(200)
+    assert harness.told == [(number, BookieCode.EOK) for number in range(200)]
+    assert harness.records() == wanted
+    assert harness.journal.groups < 200
+    await harness.journal.close()
+    await harness.journal.close()
+
+
+async def test_the_answer_never_comes_from_inside_the_call_and_the_mark_is_behind_it(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    before = harness.journal.mark
+    harness.append(1, b"r" * 16)
+    assert harness.told == []
+    await harness.settle(1)
+    assert harness.journal.mark > before
+    assert harness.records(before) == [b"r" * 16]
+    assert harness.records(harness.journal.mark) == []
+    await harness.journal.close()
+
+
+async def test_close_writes_what_was_appended(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    for number in range(10):
+        harness.append(number, b"r" * 16)
+    await harness.journal.close()
+    assert len(harness.told) == 10
+    assert len(harness.records()) == 10
+
+
+async def test_it_rolls_at_its_size_and_trims(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    for number in range(12):
+        harness.append(number, bytes([number + 1]) * MIB)
+        await harness.settle(number + 1)
+    assert journal_files.list_files(tmp_path) == [100, 101, 102]
+    assert [record[0] for record in harness.records()] == list(range(1, 13))
+    assert journal_files.trim(tmp_path, harness.journal.mark, 1) == [100]
+    assert journal_files.list_files(tmp_path) == [101, 102]
+    assert [record[0] for record in harness.records((101, 0))] == list(range(5, 13))
+    with pytest.raises(JournalDamaged, match=r"64\.txn"):
+        harness.records((100, 0))
+    await harness.journal.close()
+
+
+async def test_a_failed_write_refuses_the_group_and_the_next_goes_to_another_file(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    harness.append(1, b"a" * 16)
+    await harness.settle(1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, hard))
+    try:
+        harness.append(2, b"b" * MIB)
+        harness.append(3, b"c" * MIB)
+        await harness.settle(3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert harness.told == [(1, BookieCode.EOK), (2, BookieCode.EIO), (3, BookieCode.EIO)]
+    assert harness.failures
+    harness.append(4, b"d" * 16)
+    await harness.settle(4)
+    assert harness.told[3] == (4, BookieCode.EOK)
+    assert harness.records() == [b"a" * 16, b"d" * 16]
+    assert len(journal_files.list_files(tmp_path)) == 2
+    await harness.journal.close()
+
+
+async def test_without_sync_it_writes_the_same(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, dataclasses.replace(SETTINGS, sync_data=False))
+    harness.append(1, b"a" * 16)
+    await harness.settle(1)
+    assert harness.records() == [b"a" * 16]
+    await harness.journal.close()
+
+
+async def test_a_full_queue_is_told(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, dataclasses.replace(SETTINGS, queue_bytes_max=6 * MIB))
+    for number in range(6):
+        assert not harness.journal.full
+        harness.append(number, b"a" * MIB)
+    assert harness.journal.full
+    await harness.settle(6)
+    assert not harness.journal.full
+    await harness.journal.close()
+
+
+@pytest.mark.parametrize("content", [b"", bytes(600)])
+async def test_a_file_that_was_just_being_made_is_empty(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "64.txn").write_bytes(content)
+    assert list(journal_files.replay(tmp_path, (0, 0), synced=True)) == []
+
+
+async def test_damage_before_whole_groups_stops_the_start(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    for number in range(3):
+        harness.append(number, b"a" * 100)
+        await harness.settle(number + 1)
+    await harness.journal.close()
+    descriptor = os.open(tmp_path / "64.txn", os.O_RDWR)
+    os.pwrite(descriptor, b"!", 512 + 20)
+    os.close(descriptor)
+    with pytest.raises(JournalDamaged, match="whole groups follow"):
+        harness.records()
+    unsynced: Sequence[list[bytes]] = list(journal_files.replay(tmp_path, (0, 0), synced=False))
+    assert unsynced == []

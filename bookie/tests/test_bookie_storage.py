@@ -1,0 +1,178 @@
+"""Write cache, entry logs, index, and the storage that they make up."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from magnetar.bookie import entry_log_format
+from magnetar.bookie.availability import decode_availability, encode_availability
+from magnetar.bookie.directories import BookieDirectories
+from magnetar.bookie.entry_log import EntryLogReader, EntryLogWriter, list_logs
+from magnetar.bookie.entry_log_format import EntryDamaged
+from magnetar.bookie.index import Index
+from magnetar.bookie.settings import StorageSettings
+from magnetar.bookie.storage import LedgerStorage
+from magnetar.bookie.write_cache import WriteCache
+from magnetar.core.limits import MIB
+from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
+from magnetar.wire.bookkeeper.entry import EntryCodec
+
+
+def entries(ledger_id: int, first: int, count: int, size: int = 100, digest: str = "CRC32C") -> list[bytes]:
+    return EntryCodec(ledger_id, digest).encode_many(
+        first, first - 1, 0, [bytes([i % 256]) * size for i in range(count)]
+    )
+
+
+def test_the_cache_answers_from_both_halves() -> None:
+    cache = WriteCache(2 * MIB)
+    cache.active.add(1, [0, 1], [b"a", b"b"], 2)
+    half = cache.swap()
+    cache.active.add(1, [2], [b"c"], 1)
+    assert [cache.get(1, entry_id) for entry_id in range(4)] == [b"a", b"b", b"c", None]
+    assert (cache.last_entry_id(1), cache.last_entry_id(2)) == (2, -1)
+    assert half.ledgers == {1: {0: b"a", 1: b"b"}}
+    cache.release()
+    assert cache.get(1, 0) is None
+    assert cache.entry_ids(1) == {2}
+
+
+def test_the_cache_is_full_when_both_halves_are() -> None:
+    cache = WriteCache(2 * MIB)
+    cache.active.add(1, [0], [b"x" * MIB], MIB)
+    assert cache.half_full
+    assert not cache.full
+    cache.swap()
+    assert not cache.half_full
+    cache.active.add(1, [1], [b"x" * MIB], MIB)
+    assert cache.full
+
+
+def test_the_log_is_bookkeepers(tmp_path: Path) -> None:
+    writer = EntryLogWriter(tmp_path, 64 * MIB)
+    first, second = entries(5, 0, 2)
+    locations = writer.append(5, [first, second])
+    other = writer.append(9, entries(9, 0, 1))
+    writer.sync()
+    writer.close()
+    data = (tmp_path / "0.log").read_bytes()
+    assert data[:8] == b"BKLO" + struct.pack(">I", 1)
+    assert locations == [1024 + 4, 1024 + 4 + len(first) + 4]
+    assert data[1028 : 1028 + len(first)] == first
+    assert struct.unpack_from(">I", data, 1024) == (len(first),)
+    offset, count = entry_log_format.decode_header(data)
+    assert (offset, count) == (1024 + 3 * (4 + len(first)), 2)
+    assert struct.unpack_from(">IqqI", data, offset) == (20 + 32, -1, -2, 2)
+    assert entry_log_format.decode_ledgers_map(data[offset:]) == {5: 2 * (4 + len(first)), 9: 4 + len(first)}
+    assert other == [offset - len(first)]
+    assert (tmp_path / "lastId").read_text() == "0\n"
+
+
+def test_logs_roll_and_a_start_makes_a_new_one(tmp_path: Path) -> None:
+    writer = EntryLogWriter(tmp_path, MIB)
+    locations = [writer.append(1, entries(1, i, 1, MIB))[0] for i in range(3)]
+    writer.abandon()
+    assert [location >> 32 for location in locations] == [0, 1, 2]
+    again = EntryLogWriter(tmp_path, MIB)
+    assert again.append(1, entries(1, 3, 1))[0] >> 32 == 3
+    again.close()
+    assert list_logs(tmp_path) == [0, 1, 2, 3]
+    reader = EntryLogReader(tmp_path)
+    assert [len(reader.read(location, 1, i)) for i, location in enumerate(locations)] == [36 + MIB] * 3
+    reader.close()
+
+
+@given(st.dictionaries(st.integers(0, 2**40), st.integers(0, 2**40), max_size=30))
+def test_the_ledgers_map_comes_back(sizes: dict[int, int]) -> None:
+    packed = entry_log_format.encode_ledgers_map(sizes)
+    assert entry_log_format.decode_ledgers_map(packed) == sizes
+    if sizes:
+        with pytest.raises(EntryDamaged):
+            entry_log_format.decode_ledgers_map(packed[:-1])
+
+
+@pytest.mark.parametrize("digest", ["CRC32C", "CRC32"])
+@pytest.mark.parametrize("offset", [0, 5, 10, 40, 90])
+def test_a_flipped_bit_is_seen(tmp_path: Path, digest: str, offset: int) -> None:
+    writer = EntryLogWriter(tmp_path, MIB)
+    stored = entries(5, 0, 3, digest=digest)
+    locations = writer.append(5, stored)
+    writer.close()
+    descriptor = os.open(tmp_path / "0.log", os.O_RDWR)
+    byte = os.pread(descriptor, 1, locations[1] - 4 + offset)
+    os.pwrite(descriptor, bytes([byte[0] ^ 4]), locations[1] - 4 + offset)
+    os.close(descriptor)
+    reader = EntryLogReader(tmp_path)
+    assert reader.read(locations[0], 5, 0) == stored[0]
+    with pytest.raises(EntryDamaged):
+        reader.read(locations[1], 5, 1)
+    assert reader.read(locations[2], 5, 2) == stored[2]
+    with pytest.raises(EntryDamaged):
+        reader.read_run(5, 1, locations[1:])
+    reader.close()
+
+
+def test_entries_without_a_known_digest_are_given_as_they_are(tmp_path: Path) -> None:
+    writer = EntryLogWriter(tmp_path, MIB)
+    stored = entries(5, 0, 1, digest="HMAC") + entries(6, 0, 1, digest="DUMMY")
+    locations = writer.append(5, stored)
+    writer.close()
+    reader = EntryLogReader(tmp_path)
+    assert [reader.read(locations[0], 5, 0), reader.read(locations[1], 6, 0)] == stored
+    reader.close()
+
+
+def test_the_index_has_dbledgerstorages_keys(tmp_path: Path) -> None:
+    index = Index(tmp_path, MIB)
+    index.put_locations(7, [0, 1, 5], [1028, 2000, 3 << 32 | 1028])
+    index.put_locations(9, [3], [77])
+    index.sync()
+    assert index.location(7, 5) == 3 << 32 | 1028
+    assert index.location(7, 2) is None
+    assert index.locations(7, 0, 10) == [1028, 2000]
+    assert [index.last_entry_id(ledger_id) for ledger_id in (6, 7, 8, 9)] == [-1, 5, -1, 3]
+    assert index.entry_ids(7) == [0, 1, 5]
+    index.put_ledgers([(7, b"state")])
+    assert (index.ledger(7), index.ledger(9), list(index.ledger_ids())) == (b"state", None, [7])
+    index.close()
+
+
+async def test_reads_find_entries_in_cache_log_and_both(tmp_path: Path) -> None:
+    storage = LedgerStorage(BookieDirectories(tmp_path, tmp_path), StorageSettings())
+    stored = entries(3, 0, 60, 1000)
+    storage.cache.active.add(3, list(range(40)), stored[:40], 40_000)
+    half = storage.cache.swap()
+    storage.write_half(half)
+    storage.cache.release()
+    storage.cache.active.add(3, list(range(40, 60)), stored[40:], 20_000)
+    found = await storage.read_many([(3, 0), (3, 59), (3, 39), (3, -1), (4, 0), (3, 60)])
+    assert found[:4] == [stored[0], stored[59], stored[39], stored[59]]
+    assert [error.code for error in found[4:] if isinstance(error, BookieError)] == [BookieCode.ENOENTRY] * 2
+    assert await storage.read_run(3, 10, 100, MIB) == stored[10:]
+    assert await storage.read_run(3, 10, 7, MIB) == stored[10:17]
+    assert await storage.read_run(3, 10, 100, 3500) == stored[10:13]
+    assert await storage.read_run(3, 10, 100, 1) == stored[10:11]
+    assert await storage.read_run(3, 60, 100, MIB) == []
+    assert await storage.entry_ids(3) == list(range(60))
+    # A recovery writes an old entry again: the last one is still the one in the index.
+    storage.write_half(storage.cache.swap())
+    storage.cache.release()
+    storage.cache.active.add(3, [5], [stored[5]], 1000)
+    assert await storage.read_many([(3, -1)]) == [stored[59]]
+    storage.close()
+
+
+@given(st.sets(st.integers(0, 300), max_size=100))
+def test_availability_comes_back(entry_ids: set[int]) -> None:
+    assert decode_availability(encode_availability(sorted(entry_ids))) == sorted(entry_ids)
+
+
+def test_availability_packs_stripes() -> None:
+    packed = encode_availability([entry_id for entry_id in range(3000) if entry_id % 3 != 2])
+    assert len(packed) == 64 + 24
+    assert struct.unpack_from(">qqII", packed, 64) == (0, 2997, 2, 3)
