@@ -45,7 +45,7 @@ class NonPersistentTopic:
         self.last_publish_ms = self._clock.now_ms()
         entries = [Entry(0, 0, payload) for payload in batch.payloads]
         for subscription in self.subscriptions.values():
-            subscription.dispatch(entries)
+            subscription.publish(entries)
         batch.producer.not_stored(batch)
 
     async def add_producer(self, producer: Producer, admitted: Callable[[PulsarError | None], None]) -> Admission:
@@ -92,11 +92,13 @@ class NonPersistentTopic:
         subscription.add_consumer(consumer)
         return subscription
 
-    def remove_consumer(self, consumer: Consumer, subscription: NonPersistentSubscription) -> None:
+    def remove_consumer(self, consumer: Consumer, name: str) -> None:
         """The consumer is gone; its subscription goes with the last one."""
-        subscription.remove_consumer(consumer)
-        if not subscription.consumers and self.subscriptions.get(subscription.name) is subscription:
-            del self.subscriptions[subscription.name]
+        subscription = self.subscriptions.get(name)
+        if subscription is not None:
+            subscription.remove_consumer(consumer)
+            if not subscription.consumers:
+                del self.subscriptions[name]
 
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         """Remove a subscription. Connected consumers forbid it unless forced."""

@@ -29,7 +29,7 @@ class PendingAcknowledgements:
         return position in self.messages
 
     def add(self, entries: list[Entry], message_counts: list[int], key_hashes: list[int] | None) -> int:
-        """Remember entries; returns the number of messages that are new (an entry may be sent to one consumer twice)."""
+        """Remember entries; returns by how many messages there are more (one entry may be sent twice)."""
         messages = self.messages
         added = 0
         for index, entry in enumerate(entries):

@@ -130,9 +130,7 @@ class Producer:
         if self.closed:
             return
         for sequence_id, highest in zip(batch.sequence_ids, batch.highest_sequence_ids, strict=True):
-            self.connection.write(
-                messages.send_error(self.producer_id, max(sequence_id, highest), code, message)
-            )
+            self.connection.write(messages.send_error(self.producer_id, max(sequence_id, highest), code, message))
 
     def dropped(self, batch: PublishBatch, error: MagnetarError) -> None:
         """The batch is not stored and the client is about to reconnect and send it again: say nothing."""

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 import msgspec
-
 from magnetar.core.topic_name import NamespaceName, TopicName, equal_bundle_boundaries, java_url_decode, java_url_encode
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, NodeNotFound, VersionConflict
 
@@ -199,7 +198,9 @@ def new_policies(cluster: str, bundle_count: int) -> Document:
     }
 
 
-async def initialize_cluster_metadata(resources: Resources, cluster: str, service_url: str, web_service_url: str) -> None:
+async def initialize_cluster_metadata(
+    resources: Resources, cluster: str, service_url: str, web_service_url: str
+) -> None:
     """What a new cluster's store must hold before a broker starts; running it again changes nothing but the URLs.
 
     Apache: `PulsarClusterMetadataSetup` (tenants public and pulsar, their first namespaces)."""

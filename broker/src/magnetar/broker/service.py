@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from magnetar.broker.entry_reader import SubscriptionRuntime
@@ -22,13 +22,16 @@ from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.errors import ManagedLedgerNotFound
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.settings import ManagedLedgerSettings
-from magnetar.metadata.coordination import Counter
+from magnetar.metadata.coordination import NameGenerator
 from magnetar.metadata.store import MetadataStore, VersionConflict
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 logger = logging.getLogger(__name__)
 
 Topic: TypeAlias = PersistentTopic | NonPersistentTopic
+
+PRODUCER_NAMES_PATH: Final = "/counters/producer-name"
+"""Where brokers of a cluster keep the names they generate apart (Pulsar `DistributedIdGenerator`)."""
 
 RATE_UPDATE_SECONDS: Final = 10.0
 """How often counters become rates; Apache's `statsUpdateFrequencyInSecs` is 60, people watching stats like it sooner."""
@@ -56,7 +59,7 @@ class BrokerService:
         self._loading: dict[str, asyncio.Task[Topic]] = {}
         self._runtime = SubscriptionRuntime(clock, self.spawn, asyncio.get_running_loop().call_later)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._producer_names = Counter(store, "/counters/producer-name")
+        self._producer_names: NameGenerator | None = None
         self._rates: asyncio.TimerHandle | None = None
         self._closing = False
 
@@ -77,7 +80,9 @@ class BrokerService:
 
     async def new_producer_name(self) -> str:
         """A name that no other producer of this cluster has."""
-        return f"{self.settings.cluster_name}-{await self._producer_names.next_id()}"
+        if self._producer_names is None:
+            self._producer_names = await NameGenerator.open(self.store, PRODUCER_NAMES_PATH, self.settings.cluster_name)
+        return self._producer_names.next_name()
 
     async def topic(self, name: TopicName, *, create: bool) -> Topic:
         """The topic, loaded when it is not yet. Raises `PulsarError` when it does not exist and may not be made."""
@@ -203,7 +208,9 @@ class BrokerService:
         if not allowed:
             raise PulsarError(ServerError.SUBSCRIPTION_NOT_FOUND, f"Subscription {subscription} does not exist")
 
-    async def create_partitioned(self, name: TopicName, partitions: int, properties: dict[str, str] | None = None) -> None:
+    async def create_partitioned(
+        self, name: TopicName, partitions: int, properties: dict[str, str] | None = None
+    ) -> None:
         """Record a partitioned topic and make its partitions. `VersionConflict` when there is one."""
         await self.resources.documents.create(
             self.resources.partitioned_topic_path(name),

@@ -92,7 +92,7 @@ class ServerSession:
             logger.warning("closing connection of %s: %s", self.peer_address, error)
             self.connection.close()
 
-    def writable_changed(self, writable: bool) -> None:  # noqa: FBT001 - the protocol's own signature
+    def writable_changed(self, writable: bool) -> None:
         """The peer fell behind or caught up: consumers wait or go on."""
         if writable:
             self.consumers.writable_again()
@@ -204,7 +204,7 @@ class ServerSession:
         try:
             await work
         except PulsarError as error:
-            self.send_error(request_id, error.code, str(error))
+            self.send_error(request_id, error.code, error.message)
         except MagnetarError as error:
             logger.warning("request %d of %s failed: %s", request_id, self.peer_address, error)
             self.send_error(request_id, server_error_of(error), str(error) or type(error).__name__)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.consumer import NO_EPOCH, Consumer, ConsumerIdentity, KeySharedPolicy, SubscriptionType
+from magnetar.broker.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.seek import last_message_id, position_of_seek, reader_start
 from magnetar.broker.service import Topic
 from magnetar.broker.session_lookup import parse_topic
@@ -38,7 +39,9 @@ class Attachment:
 
     __slots__ = ("consumer", "subscription", "topic")
 
-    def __init__(self, consumer: Consumer, subscription: Subscription, topic: Topic) -> None:
+    def __init__(
+        self, consumer: Consumer, subscription: Subscription | NonPersistentSubscription, topic: Topic
+    ) -> None:
         self.consumer = consumer
         self.subscription = subscription
         self.topic = topic
@@ -75,8 +78,14 @@ class ConsumerCommands:
         attachment = self._consumers.get(ack.consumer_id)
         if attachment is None:
             return
+        subscription = attachment.subscription
+        if not isinstance(subscription, Subscription):
+            # Nothing is stored, so there is nothing to acknowledge.
+            if ack.request_id >= 0:
+                self._session.write(messages.ack_response(ack.consumer_id, ack.request_id))
+            return
         if ack.request_id < 0:
-            attachment.subscription.acknowledge(attachment.consumer, ack, None)
+            subscription.acknowledge(attachment.consumer, ack, None)
             return
         consumer_id, request_id = ack.consumer_id, ack.request_id
 
@@ -85,9 +94,9 @@ class ConsumerCommands:
             self._session.write(messages.ack_response(consumer_id, request_id, code, str(error) if error else ""))
 
         try:
-            attachment.subscription.acknowledge(attachment.consumer, ack, done)
+            subscription.acknowledge(attachment.consumer, ack, done)
         except PulsarError as error:
-            self._session.write(messages.ack_response(consumer_id, request_id, error.code, str(error)))
+            self._session.write(messages.ack_response(consumer_id, request_id, error.code, error.message))
 
     def flow(self, buffer: bytes, start: int, end: int) -> None:
         """Take one FLOW frame: the consumer may be sent so many more messages."""
@@ -99,7 +108,8 @@ class ConsumerCommands:
     def writable_again(self) -> None:
         """The peer caught up: go on sending."""
         for attachment in list(self._consumers.values()):
-            attachment.subscription.writable_changed()
+            if isinstance(attachment.subscription, Subscription):
+                attachment.subscription.writable_changed()
 
     # --- magnetar.broker.consumer.ConsumerConnection
 
@@ -243,9 +253,7 @@ class ConsumerCommands:
     async def _delete_subscription(self, attachment: Attachment, request: CommandUnsubscribe) -> None:
         subscription = attachment.subscription
         if not request.force and not subscription.may_unsubscribe(attachment.consumer):
-            raise PulsarError(
-                ServerError.METADATA_ERROR, "Unconnected or shared consumer attempting to unsubscribe"
-            )
+            raise PulsarError(ServerError.METADATA_ERROR, "Unconnected or shared consumer attempting to unsubscribe")
         self._consumers.pop(request.consumer_id, None)
         subscription.remove_consumer(attachment.consumer)
         await attachment.topic.delete_subscription(subscription.name, force=request.force)
@@ -258,18 +266,20 @@ class ConsumerCommands:
 
     async def _reset(self, attachment: Attachment, request: CommandSeek) -> None:
         topic = persistent(attachment.topic)
+        subscription = attachment.subscription
+        assert isinstance(subscription, Subscription)
         if request.HasField("message_id"):
             position, ack_set = position_of_seek(topic, request.message_id)
         elif request.HasField("message_publish_time"):
             position, ack_set = await topic.position_of_time(request.message_publish_time), None
         else:
             raise PulsarError(ServerError.METADATA_ERROR, "Message id and message publish time were not present")
-        await topic.reset_subscription(attachment.subscription, position, ack_set)
+        await topic.reset_subscription(subscription, position, ack_set)
         self._session.write(messages.success(request.request_id))
 
     def _redeliver(self, request: CommandRedeliverUnacknowledgedMessages) -> None:
         attachment = self._consumers.get(request.consumer_id)
-        if attachment is None:
+        if attachment is None or not isinstance(attachment.subscription, Subscription):
             return
         positions: list[Position] | None = [(signed64(i.ledgerId), signed64(i.entryId)) for i in request.message_ids]
         epoch = request.consumer_epoch if request.HasField("consumer_epoch") else NO_EPOCH
@@ -283,6 +293,7 @@ class ConsumerCommands:
     async def _answer_last(self, attachment: Attachment, request: CommandGetLastMessageId) -> None:
         topic = persistent(attachment.topic)
         position, batch_index = await last_message_id(topic)
+        assert isinstance(attachment.subscription, Subscription)
         cursor = attachment.subscription.cursor
         mark_delete = cursor.mark_delete if cursor.durable else EARLIEST
         self._session.write(
@@ -322,7 +333,7 @@ class ConsumerCommands:
     def _forget(self, consumer_id: int) -> None:
         attachment = self._consumers.pop(consumer_id, None)
         if attachment is not None:
-            attachment.topic.remove_consumer(attachment.consumer, attachment.subscription)
+            attachment.topic.remove_consumer(attachment.consumer, attachment.subscription.name)
 
     def close_all(self) -> None:
         """The connection is gone."""

@@ -60,12 +60,12 @@ class LookupCommands:
             lookup.begin()
         except PulsarError as error:
             work.close()
-            self._session.write(failed(request.request_id, error.code, str(error)))
+            self._session.write(failed(request.request_id, error.code, error.message))
             return
         try:
             self._session.write(await work)
         except PulsarError as error:
-            self._session.write(failed(request.request_id, error.code, str(error)))
+            self._session.write(failed(request.request_id, error.code, error.message))
         except MagnetarError as error:
             self._session.write(failed(request.request_id, ServerError.METADATA_ERROR, str(error)))
         finally:

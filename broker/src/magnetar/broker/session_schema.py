@@ -33,7 +33,7 @@ class SchemaCommands:
         try:
             self._session.write(await self._find(request))
         except PulsarError as error:
-            self._session.write(messages.get_schema_error(request.request_id, error.code, str(error)))
+            self._session.write(messages.get_schema_error(request.request_id, error.code, error.message))
         except MagnetarError as error:
             self._session.write(messages.get_schema_error(request.request_id, ServerError.UNKNOWN_ERROR, str(error)))
 
@@ -48,7 +48,7 @@ class SchemaCommands:
         if stored is None:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic not found or no-schema: {name}")
         return messages.get_schema_response(
-            request.request_id, to_wire(stored.schema, name.local_name), version_bytes(stored.version)
+            request.request_id, to_wire(stored.schema, name.schema_name), version_bytes(stored.version)
         )
 
     async def _get_or_create(self, request: CommandGetOrCreateSchema) -> None:
@@ -60,10 +60,8 @@ class SchemaCommands:
             version = await self._service.topic_schemas.add(topic, from_wire(request.schema))
             self._session.write(messages.get_or_create_schema_response(request.request_id, version))
         except PulsarError as error:
-            self._session.write(messages.get_or_create_schema_error(request.request_id, error.code, str(error)))
+            self._session.write(messages.get_or_create_schema_error(request.request_id, error.code, error.message))
         except MagnetarError as error:
             self._session.write(
                 messages.get_or_create_schema_error(request.request_id, ServerError.UNKNOWN_ERROR, str(error))
             )
-
-

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from magnetar.broker.consumer import Consumer
+from magnetar.broker.entry_reader import SubscriptionRuntime
 from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.producers import Admission, Producers
-from magnetar.broker.entry_reader import SubscriptionRuntime
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.subscription import Subscription
-from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.topic_name import TopicName
@@ -177,13 +176,15 @@ class PersistentTopic:
         subscription.add_consumer(consumer)
         return subscription
 
-    def remove_consumer(self, consumer: Consumer, subscription: Subscription) -> None:
+    def remove_consumer(self, consumer: Consumer, name: str) -> None:
         """The consumer is gone; a non-durable subscription goes with its last one."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            return
         subscription.remove_consumer(consumer)
         self.last_active_seconds = self._clock.monotonic_seconds()
         if not subscription.cursor.durable and not subscription.consumers:
-            if self.subscriptions.get(subscription.name) is subscription:
-                del self.subscriptions[subscription.name]
+            del self.subscriptions[name]
             self._spawn(self._close_subscription(subscription))
 
     async def _close_subscription(self, subscription: Subscription) -> None:

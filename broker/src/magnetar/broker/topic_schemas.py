@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from magnetar.broker.resources import Document, Resources
-from magnetar.broker.schema.strategy import Strategy
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType
+from magnetar.broker.schema.strategy import Strategy
 from magnetar.broker.schema.wire import from_wire, version_bytes
 from magnetar.core.topic_name import NamespaceName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -15,6 +15,9 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import CommandProducer, Schem
 
 if TYPE_CHECKING:
     from magnetar.broker.service import Topic
+
+NO_SCHEMA_TYPE = 0
+"""`Schema.Type.None` of the wire: bytes without a schema."""
 
 AUTO_CONSUME_TYPES = (SchemaType.AUTO_CONSUME, SchemaType.NONE)
 """Types with which a consumer says that it takes whatever there is."""
@@ -36,7 +39,7 @@ class TopicSchemas:
         """Register a producer's schema; returns its version as the wire carries it (empty: no schema)."""
         policies = await self._resources.policies(topic.name.namespace_name) or {}
         schema_id = topic.name.schema_name
-        if not request.HasField("schema") or request.schema.type == Schema.Type.__members__["None"]:
+        if not request.HasField("schema") or request.schema.type == NO_SCHEMA_TYPE:
             if policies.get("schema_validation_enforced") and await self.registry.get(schema_id, None) is not None:
                 raise PulsarError(
                     ServerError.INCOMPATIBLE_SCHEMA,

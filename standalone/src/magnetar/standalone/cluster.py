@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from magnetar.bookie.app import RunningBookie, start_bookie
 from magnetar.bookie.local import LocalBookies
-from magnetar.bookie.settings import BookieSettings
+from magnetar.bookie.settings import BookieSettings, standalone_settings
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.resources import Resources, initialize_cluster_metadata
 from magnetar.broker.settings import BrokerSettings
@@ -62,7 +63,7 @@ async def start_cluster(settings: StandaloneSettings) -> RunningCluster:
         opened.append(store)
         bookie = await start_bookie(bookie_settings(settings), store, clock)
         opened.append(bookie)
-        ledgers = BookKeeperClient(store, LocalBookies([bookie.bookie]), clock)
+        ledgers = BookKeeperClient(store, LocalBookies({bookie.bookie_id: bookie.bookie}), clock)
         opened.append(ledgers)
         parts = BrokerParts(store, ledgers, clock, ManagedLedgerSettings())
         configured = broker_settings(settings)
@@ -79,9 +80,7 @@ async def start_cluster(settings: StandaloneSettings) -> RunningCluster:
 
 async def initialize(store: MetadataStore, settings: BrokerSettings) -> None:
     """Make what a broker expects to find; with free ports the URLs are known only once it listens."""
-    await initialize_cluster_metadata(
-        Resources(store), CLUSTER_NAME, settings.service_url, settings.web_service_url
-    )
+    await initialize_cluster_metadata(Resources(store), CLUSTER_NAME, settings.service_url, settings.web_service_url)
 
 
 def broker_settings(settings: StandaloneSettings) -> BrokerSettings:
@@ -97,11 +96,5 @@ def broker_settings(settings: StandaloneSettings) -> BrokerSettings:
 
 def bookie_settings(settings: StandaloneSettings) -> BookieSettings:
     """The bookie's part of the settings; it has no port, the broker reaches it by calls."""
-    directory = settings.bookie_directory
-    return BookieSettings(
-        bookie_id="127.0.0.1:3181",
-        journal_directories=(directory / "journal",),
-        ledger_directories=(directory / "ledgers",),
-        journal_sync_data=settings.journal_sync,
-        listen_port=None,
-    )
+    bookie = standalone_settings(settings.bookie_directory)
+    return replace(bookie, journal=replace(bookie.journal, sync_data=settings.journal_sync))

@@ -31,7 +31,7 @@ class LogLevel(enum.StrEnum):
     ERROR = "error"
 
 
-def _print_version(wanted: bool) -> None:  # noqa: FBT001 - Typer calls it so
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"magnetar {importlib.metadata.version('magnetar-standalone')}")
         raise typer.Exit
@@ -67,11 +67,14 @@ def standalone(
         str, typer.Option(help="Address to listen on and to give to clients.", rich_help_panel="Network")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", "-p", min=0, max=65535, help="Pulsar protocol; 0 is any.", rich_help_panel="Network")
+        int,
+        typer.Option("--port", "-p", min=0, max=65535, help="Pulsar protocol; 0 is any.", rich_help_panel="Network"),
     ] = 6650,
     http_port: Annotated[
         int,
-        typer.Option("--http-port", min=0, max=65535, help="Admin API and metrics; 0 is any.", rich_help_panel="Network"),
+        typer.Option(
+            "--http-port", min=0, max=65535, help="Admin API and metrics; 0 is any.", rich_help_panel="Network"
+        ),
     ] = 8080,
     log_level: Annotated[LogLevel, typer.Option("--log-level", "-l", help="How much to log.")] = LogLevel.WARNING,
 ) -> None:

@@ -30,7 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def pulsar_cluster(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[ThreadedCluster]:
+def pulsar_cluster(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[ThreadedCluster]:
     """A cluster of this test's own: empty at first, gone afterwards."""
     yield from _cluster(tmp_path_factory, request)
 

@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import uvloop
-
 from magnetar.core.errors import MagnetarError
 from magnetar.standalone.cluster import start_cluster
 from magnetar.standalone.console import console, show_error, show_ready, show_stopped
@@ -55,9 +54,7 @@ async def _serve(settings: StandaloneSettings, started_seconds: float) -> None:
     # What stands now stays: the collector need not walk it again and again.
     gc.collect()
     gc.freeze()
-    show_ready(
-        cluster.service_url, cluster.admin_url, settings.data_directory, time.perf_counter() - started_seconds
-    )
+    show_ready(cluster.service_url, cluster.admin_url, settings.data_directory, time.perf_counter() - started_seconds)
     await stop.wait()
     console.print("[yellow]●[/] Stopping…")
     await cluster.close()

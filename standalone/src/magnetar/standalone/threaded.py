@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Final
 
 import uvloop
-
 from magnetar.core.errors import Misuse
 from magnetar.standalone.cluster import RunningCluster, start_cluster
 from magnetar.standalone.settings import StandaloneSettings

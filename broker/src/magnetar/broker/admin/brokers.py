@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
 
 from aiohttp import web
-
 from magnetar.broker.admin.responses import NOT_FOUND, UNAVAILABLE, AdminError, json, text
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.settings import SERVER_VERSION
@@ -57,7 +57,7 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
         for tenant in await context.service.resources.tenants():
             for name in await context.service.resources.namespaces(tenant):
                 boundaries = await context.service.resources.bundle_boundaries(NamespaceName.parse(name))
-                for low, high in zip(boundaries, boundaries[1:], strict=False):
+                for low, high in itertools.pairwise(boundaries):
                     assigned[f"{name}/{low}_{high}"] = {
                         "broker_assignment": "shared",
                         "is_controlled": False,
@@ -89,7 +89,8 @@ async def check_health(context: BrokerContext) -> None:
         message = build_message(metadata, uuid.uuid4().bytes)
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def appended(error: MagnetarError | None, _ledger: int, _entry: int, _context: object) -> None:
+        def appended(error: MagnetarError | None, ledger_id: int, first_entry_id: int, context: object) -> None:
+            del ledger_id, first_entry_id, context
             if stored.done():
                 return
             if error is None:

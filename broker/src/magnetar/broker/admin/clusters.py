@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from aiohttp import web
-
 from magnetar.broker.admin.responses import CONFLICT, NOT_FOUND, AdminError, body_object, json, no_content
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.resources import Resources

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from aiohttp import web
-
 from magnetar.broker.admin.responses import json, text, topic_of
 from magnetar.broker.context import BrokerContext
 

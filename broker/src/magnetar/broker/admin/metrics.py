@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterable
 
 from aiohttp import web
-
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.service import Topic
 from magnetar.broker.topic import PersistentTopic

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
-
 from magnetar.broker.admin.responses import (
     BAD_REQUEST,
     CONFLICT,
@@ -37,7 +36,9 @@ MODES = {"PERSISTENT": "persistent", "NON_PERSISTENT": "non-persistent", "ALL": 
 class Policy:
     """One policy: its path below the namespace, its key in the document, and how it is checked."""
 
-    def __init__(self, path: str, key: str, check: Callable[[Any], Any], *, absent: Any = None, verb: str = "POST") -> None:
+    def __init__(
+        self, path: str, key: str, check: Callable[[Any], Any], *, absent: Any = None, verb: str = "POST"
+    ) -> None:
         self.path = path
         self.key = key
         self.check = check
@@ -51,8 +52,9 @@ def _retention(value: Any) -> Document:
     minutes, megabytes = int(value["retentionTimeInMinutes"]), int(value["retentionSizeInMB"])
     if (minutes == 0) != (megabytes == 0) and 0 in (minutes, megabytes) and max(minutes, megabytes) > 0:
         raise AdminError(
-            412, "Invalid retention policy: Setting a single time or size limit to 0 is invalid when one of the limits "
-            "has a non-zero value. Use the value of -1 instead of 0 to ignore a specific limit."
+            412,
+            "Invalid retention policy: Setting a single time or size limit to 0 is invalid when one of the limits "
+            "has a non-zero value. Use the value of -1 instead of 0 to ignore a specific limit.",
         )
     return {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
 
@@ -223,4 +225,3 @@ def policies_for(context: BrokerContext, wanted: Any) -> Document:
     else:
         policies["bundles"] = bundles_document(count)
     return policies
-

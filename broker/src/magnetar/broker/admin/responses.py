@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
-
 from magnetar.core.errors import PeerError
 from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName
 from magnetar.wire.pulsar.errors import ServerError

@@ -8,8 +8,17 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
-
-from magnetar.broker.admin import brokers, clusters, lookup, metrics, namespaces, schemas, subscriptions, tenants, topics
+from magnetar.broker.admin import (
+    brokers,
+    clusters,
+    lookup,
+    metrics,
+    namespaces,
+    schemas,
+    subscriptions,
+    tenants,
+    topics,
+)
 from magnetar.broker.admin.responses import INTERNAL_ERROR, STATUS_OF_SERVER_ERROR, AdminError, error
 from magnetar.broker.context import BrokerContext
 from magnetar.core.errors import MagnetarError, Unavailable
@@ -75,7 +84,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except AdminError as problem:
         return error(problem.status, str(problem))
     except PulsarError as problem:
-        return error(STATUS_OF_SERVER_ERROR.get(problem.code, INTERNAL_ERROR), str(problem))
+        return error(STATUS_OF_SERVER_ERROR.get(problem.code, INTERNAL_ERROR), problem.message)
     except VersionConflict as problem:
         return error(409, f"Concurrent modification: {problem}")
     except NodeNotFound as problem:
@@ -85,6 +94,6 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except MagnetarError as problem:
         logger.warning("%s %s failed: %s", request.method, request.path, problem)
         return error(INTERNAL_ERROR, str(problem))
-    except Exception as problem:  # noqa: BLE001 - the edge of a request: logged, answered, the server goes on
+    except Exception as problem:
         logger.error("%s %s failed", request.method, request.path, exc_info=problem)
         return error(INTERNAL_ERROR, f"{type(problem).__name__}: {problem}")

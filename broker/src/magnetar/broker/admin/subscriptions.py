@@ -8,7 +8,6 @@ from urllib.parse import unquote
 
 import msgspec
 from aiohttp import web
-
 from magnetar.broker.admin.responses import (
     CONFLICT,
     METHOD_NOT_ALLOWED,
@@ -218,7 +217,9 @@ class SubscriptionHandlers:
 async def expire(topic: PersistentTopic, subscription: Subscription, before_ms: int) -> None:
     """Acknowledge everything of a subscription that was published before a time."""
     target = await topic.position_of_time(before_ms)
-    last = topic.ledger.last_confirmed if target > topic.ledger.last_confirmed else topic.ledger.previous_position(target)
+    last = (
+        topic.ledger.last_confirmed if target > topic.ledger.last_confirmed else topic.ledger.previous_position(target)
+    )
     if last > subscription.cursor.mark_delete:
         subscription.cursor.acknowledge_cumulative(last)
 
@@ -275,7 +276,7 @@ def message_response(entry: Entry) -> web.Response:
         "marker_type": "X-Pulsar-marker-type",
     }
     for field, header in optional.items():
-        if metadata.HasField(field):  # type: ignore[arg-type] # The stub lists the names as literals.
+        if metadata.HasField(field):
             value = getattr(metadata, field)
             headers[header] = str(value).lower() if isinstance(value, bool) else str(value)
     if metadata.HasField("ordering_key"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from aiohttp import web
-
 from magnetar.broker.admin.responses import (
     CONFLICT,
     NOT_FOUND,

@@ -10,7 +10,9 @@ from magnetar.broker.producer import Producer
 from magnetar.broker.service import Topic
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.ids import Position
-from magnetar.wire.pulsar.generated.pulsar_api_pb2 import ProducerAccessMode
+
+ACCESS_MODES = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
+"""By the numbers of `ProducerAccessMode`."""
 
 SUMMED = (
     "msgRateIn",
@@ -83,7 +85,7 @@ def publisher_stats(producer: Producer) -> dict[str, Any]:
     """One producer."""
     identity = producer.identity
     return {
-        "accessMode": ProducerAccessMode.Name(ProducerAccessMode.ValueType(identity.access_mode)),
+        "accessMode": ACCESS_MODES[identity.access_mode],
         "msgRateIn": producer.message_rate_in,
         "msgThroughputIn": producer.byte_rate_in,
         "averageMsgSize": producer.bytes_in / producer.messages_in if producer.messages_in else 0.0,

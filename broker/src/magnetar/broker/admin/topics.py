@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from aiohttp import web
-
 from magnetar.broker.admin.responses import (
     CONFLICT,
     METHOD_NOT_ALLOWED,
@@ -211,9 +210,7 @@ class TopicHandlers:
         position = await topic.position_of_time(int(request.match_info["timestamp"]))
         if position > topic.ledger.last_confirmed:
             position = topic.ledger.last_confirmed
-        return json(
-            {"ledgerId": position[0], "entryId": position[1], "partitionIndex": topic.name.partition_index}
-        )
+        return json({"ledgerId": position[0], "entryId": position[1], "partitionIndex": topic.name.partition_index})
 
     async def _check_namespace(self, request: web.Request) -> None:
         if await self._resources.policies(namespace_of(request)) is None:
@@ -242,5 +239,3 @@ class TopicHandlers:
             raise AdminError(NOT_FOUND, f"Partitioned topic {name} not found")
         topics = [await self._service.topic(name.partition(index), create=True) for index in range(count)]
         return [topic for topic in topics if isinstance(topic, PersistentTopic)]
-
-

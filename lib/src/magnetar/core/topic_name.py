@@ -1,0 +1,180 @@
+"""Names of topics and namespaces, and where they stand in paths and hash space (Pulsar `TopicName`, `NamespaceName`)."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote_plus, unquote_plus
+
+from magnetar.core.errors import PeerError
+from magnetar.core.hashing import bundle_hash
+
+PERSISTENT: Final = "persistent"
+NON_PERSISTENT: Final = "non-persistent"
+DOMAINS: Final = (PERSISTENT, NON_PERSISTENT)
+
+PARSED_NAMES_MAX: Final = 100_000
+"""Names kept parsed; about 40 MB when full, and every command of a topic asks for its name."""
+
+FULL_RANGE: Final = 0xFFFF_FFFF
+
+_NAME_PART: Final = re.compile(r"[-=:.\w]+", re.ASCII)
+_PARTITION: Final = re.compile(r"(.*)-partition-(0|[1-9]\d*)", re.DOTALL)
+
+
+class InvalidTopicName(PeerError):
+    """The text is no name of a topic or namespace."""
+
+
+def is_valid_name_part(text: str) -> bool:
+    """Whether a tenant or a namespace may be called so (Pulsar `NamedEntity`)."""
+    return _NAME_PART.fullmatch(text) is not None
+
+
+def java_url_encode(text: str) -> str:
+    """As `java.net.URLEncoder` does in UTF-8: a space is `+`; letters, digits and `.-*_` stay."""
+    return quote_plus(text, safe="*").replace("~", "%7E")
+
+
+def java_url_decode(text: str) -> str:
+    """The inverse of `java_url_encode`."""
+    return unquote_plus(text)
+
+
+class NamespaceName:
+    """`tenant/namespace`."""
+
+    __slots__ = ("name", "tenant")
+
+    def __init__(self, tenant: str, name: str) -> None:
+        for part in (tenant, name):
+            if not is_valid_name_part(part):
+                raise InvalidTopicName(f"Invalid namespace name {tenant}/{name}: {part!r} may hold only [-=:.\\w]")
+        self.tenant = tenant
+        self.name = name
+
+    @staticmethod
+    def parse(text: str) -> NamespaceName:
+        """From `tenant/namespace`. Raises `InvalidTopicName`."""
+        parts = text.split("/")
+        if len(parts) != 2:
+            raise InvalidTopicName(f"Invalid namespace name {text!r}: it must be tenant/namespace")
+        return NamespaceName(parts[0], parts[1])
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.name}"
+
+    def __repr__(self) -> str:
+        return f"NamespaceName({self})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NamespaceName) and (self.tenant, self.name) == (other.tenant, other.name)
+
+    def __hash__(self) -> int:
+        return hash((self.tenant, self.name))
+
+
+class TopicName:
+    """`domain://tenant/namespace/local name`; immutable, made by `parse`."""
+
+    __slots__ = ("_text", "domain", "local_name", "namespace_name", "partition_index")
+
+    def __init__(self, domain: str, namespace: NamespaceName, local_name: str) -> None:
+        self.domain = domain
+        self.namespace_name = namespace
+        self.local_name = local_name
+        match = _PARTITION.fullmatch(local_name)
+        self.partition_index = int(match[2]) if match else -1
+        self._text = f"{domain}://{namespace}/{local_name}"
+
+    @staticmethod
+    def parse(text: str) -> TopicName:
+        """From any form clients use: a full name, `tenant/namespace/topic`, or the local name alone.
+
+        Raises `InvalidTopicName`, also for the four-part names of Pulsar 1."""
+        return _parse(text)
+
+    @property
+    def tenant(self) -> str:
+        """The tenant."""
+        return self.namespace_name.tenant
+
+    @property
+    def namespace(self) -> str:
+        """The namespace's own name, without the tenant."""
+        return self.namespace_name.name
+
+    @property
+    def persistence_name(self) -> str:
+        """Where it stands below `/managed-ledgers`: `tenant/namespace/domain/encoded local name`."""
+        return f"{self.namespace_name}/{self.domain}/{java_url_encode(self.local_name)}"
+
+    @property
+    def schema_name(self) -> str:
+        """Whose schema it has: that of the partitioned topic, as `tenant/namespace/encoded local name`."""
+        return f"{self.namespace_name}/{java_url_encode(self.partitioned_name().local_name)}"
+
+    def partitioned_name(self) -> TopicName:
+        """The partitioned topic that this is a partition of, or this topic itself."""
+        if self.partition_index < 0:
+            return self
+        return TopicName.parse(self._text[: self._text.rindex("-partition-")])
+
+    def partition(self, index: int) -> TopicName:
+        """One partition of this partitioned topic."""
+        if index < 0 or self.partition_index >= 0:
+            return self
+        return TopicName.parse(f"{self._text}-partition-{index}")
+
+    def bundle_hash(self) -> int:
+        """Its place in the namespace's hash space."""
+        return bundle_hash(self._text)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"TopicName({self._text})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TopicName) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+@lru_cache(maxsize=PARSED_NAMES_MAX)
+def _parse(text: str) -> TopicName:
+    domain, separator, rest = text.partition("://")
+    if not separator:
+        rest = text
+        domain = PERSISTENT
+        count = rest.count("/")
+        if count == 0:
+            rest = f"public/default/{rest}"
+        elif count != 2:
+            raise InvalidTopicName(
+                f"Invalid short topic name '{text}', it should be in the format of "
+                "<tenant>/<namespace>/<topic> or <topic>"
+            )
+    if domain not in DOMAINS:
+        raise InvalidTopicName(f"Invalid topic domain: '{domain}'")
+    parts = rest.split("/", 2)
+    if len(parts) != 3 or not parts[2]:
+        raise InvalidTopicName(f"Invalid topic name: {text}")
+    return TopicName(domain, NamespaceName(parts[0], parts[1]), parts[2])
+
+
+def equal_bundle_boundaries(count: int) -> list[str]:
+    """The boundaries of so many equal ranges: `0x00000000` … `0xffffffff`."""
+    step = (FULL_RANGE + 1) // count
+    return [f"0x{index * step:08x}" for index in range(count)] + [f"0x{FULL_RANGE:08x}"]
+
+
+def bundle_of(position: int, boundaries: list[str]) -> str:
+    """The range that a hash falls into, as `0x…_0x…`; ranges are closed below and open above, the last one closed."""
+    lows = [int(boundary, 16) for boundary in boundaries]
+    index = min(bisect_right(lows, position), len(lows) - 1)
+    return f"{boundaries[index - 1]}_{boundaries[index]}"

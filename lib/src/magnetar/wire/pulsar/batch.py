@@ -1,0 +1,81 @@
+"""Messages put together and taken apart: single ones, and batches of them (pulsar-protocol section 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+import google_crc32c
+from google.protobuf.message import DecodeError
+from magnetar.core.limits import MIB
+from magnetar.wire.pulsar.compression import Compression, compress, decompress
+from magnetar.wire.pulsar.errors import BadMetadata
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
+from magnetar.wire.pulsar.metadata import CHECKSUM_MAGIC, full_metadata, metadata_bounds
+
+UNCOMPRESSED_BYTES_MAX: Final = 128 * MIB
+"""What the broker unpacks at most: far above any batch that clients build, far below what would hurt."""
+
+_U32: Final = Struct(">I")
+_CHECKSUM: Final = Struct(">HI")
+
+
+def build_message(metadata: MessageMetadata, payload: bytes, *, checksum: bool = True) -> bytes:
+    """Headers and payload as SEND carries them. The payload is taken as it is (compressed, if metadata says so)."""
+    encoded = metadata.SerializeToString()
+    body = _U32.pack(len(encoded)) + encoded + payload
+    if not checksum:
+        return body
+    return _CHECKSUM.pack(CHECKSUM_MAGIC, google_crc32c.value(body)) + body
+
+
+def build_batch(
+    metadata: MessageMetadata,
+    messages: Sequence[tuple[SingleMessageMetadata, bytes]],
+    compression: Compression = Compression.NONE,
+) -> bytes:
+    """A batch of messages under one metadata, whose count, compression and size are set here."""
+    parts: list[bytes] = []
+    for single, payload in messages:
+        single.payload_size = len(payload)
+        encoded = single.SerializeToString()
+        parts += (_U32.pack(len(encoded)), encoded, payload)
+    body = b"".join(parts)
+    metadata.num_messages_in_batch = len(messages)
+    if compression is not Compression.NONE:
+        metadata.compression = int(compression)  # type: ignore[assignment] # The stub wants the enum's own class.
+        metadata.uncompressed_size = len(body)
+    return build_message(metadata, compress(compression, body))
+
+
+def decompressed_payload(data: bytes, size_bytes_max: int = UNCOMPRESSED_BYTES_MAX) -> bytes:
+    """The payload of a stored entry, unpacked. Raises `BadMetadata`."""
+    metadata = full_metadata(data)
+    _, start = metadata_bounds(data)
+    return decompress(metadata.compression, data[start:], metadata.uncompressed_size, size_bytes_max)
+
+
+def split_batch(data: bytes) -> list[tuple[SingleMessageMetadata, bytes]]:
+    """The messages of a stored batch, unpacked. Raises `BadMetadata`."""
+    count = full_metadata(data).num_messages_in_batch
+    body = decompressed_payload(data)
+    messages: list[tuple[SingleMessageMetadata, bytes]] = []
+    at = 0
+    for _ in range(count):
+        if len(body) - at < 4:
+            raise BadMetadata("a batch with fewer messages than it says")
+        size: int = _U32.unpack_from(body, at)[0]
+        at += 4
+        if size > len(body) - at:
+            raise BadMetadata("a batch whose message reaches over its end")
+        try:
+            single = SingleMessageMetadata.FromString(body[at : at + size])
+        except DecodeError as error:
+            raise BadMetadata(f"a batch with broken metadata: {error}") from None
+        at += size
+        if not 0 <= single.payload_size <= len(body) - at:
+            raise BadMetadata("a batch whose payload reaches over its end")
+        messages.append((single, body[at : at + single.payload_size]))
+        at += single.payload_size
+    return messages

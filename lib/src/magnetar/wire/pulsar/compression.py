@@ -1,0 +1,69 @@
+"""The five compressions of Pulsar's payloads (`CompressionType`), with a bound on what they may grow to."""
+
+from __future__ import annotations
+
+import enum
+import zlib
+
+import lz4.block
+import snappy
+import zstandard
+from magnetar.wire.pulsar.errors import BadMetadata
+
+
+class Compression(enum.IntEnum):
+    """The wire's numbers."""
+
+    NONE = 0
+    LZ4 = 1
+    ZLIB = 2
+    ZSTD = 3
+    SNAPPY = 4
+
+
+def compress(kind: Compression, data: bytes) -> bytes:
+    """The compressed form; LZ4 and Snappy are raw blocks without a header of their own."""
+    match kind:
+        case Compression.NONE:
+            return data
+        case Compression.LZ4:
+            block: bytes = lz4.block.compress(data, store_size=False)
+            return block
+        case Compression.ZLIB:
+            return zlib.compress(data)
+        case Compression.ZSTD:
+            return zstandard.ZstdCompressor().compress(data)
+        case Compression.SNAPPY:
+            raw: bytes = snappy.compress(data)
+            return raw
+
+
+def decompress(kind: int, data: bytes, uncompressed_size: int, size_bytes_max: int) -> bytes:
+    """The original bytes. Raises `BadMetadata` when they are not what was announced, or too large to be unpacked."""
+    if kind == Compression.NONE:
+        return data
+    if not 0 <= uncompressed_size <= size_bytes_max:
+        raise BadMetadata(f"a payload that would unpack to {uncompressed_size} bytes, more than {size_bytes_max}")
+    try:
+        unpacked = _decompress(Compression(kind), data, uncompressed_size)
+    except (ValueError, zlib.error, zstandard.ZstdError, lz4.block.LZ4BlockError, snappy.UncompressError) as error:
+        raise BadMetadata(f"a payload that cannot be unpacked: {error}") from None
+    if len(unpacked) != uncompressed_size:
+        raise BadMetadata(f"a payload of {len(unpacked)} bytes where {uncompressed_size} were announced")
+    return unpacked
+
+
+def _decompress(kind: Compression, data: bytes, uncompressed_size: int) -> bytes:
+    match kind:
+        case Compression.NONE:
+            return data
+        case Compression.LZ4:
+            block: bytes = lz4.block.decompress(data, uncompressed_size=uncompressed_size)
+            return block
+        case Compression.ZLIB:
+            return zlib.decompressobj().decompress(data, uncompressed_size + 1)
+        case Compression.ZSTD:
+            return zstandard.ZstdDecompressor().decompress(data, max_output_size=uncompressed_size)
+        case Compression.SNAPPY:
+            raw: bytes = snappy.uncompress(data)
+            return raw

@@ -1,0 +1,379 @@
+"""Every command that does not pass per message: read by protobuf, and the answers that a broker gives.
+
+Builders return whole frames. What a field is called is what PulsarApi.proto calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct
+from typing import Any, Final, cast
+
+from google.protobuf.message import DecodeError, EncodeError
+from magnetar.core.ids import Position, unsigned64
+from magnetar.wire.pulsar.errors import BadCommand, ServerError
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+SERVER_REQUEST_ID: Final = 0xFFFF_FFFF_FFFF_FFFF
+"""The request id of commands that a broker sends unasked."""
+
+_SIZES: Final = Struct(">II")
+_U32: Final = Struct(">I")
+
+
+def decode_command(buffer: bytes, start: int, end: int) -> pb.BaseCommand:
+    """The command of the frame in buffer[start:end] (from its size on). Raises `BadCommand`."""
+    if end - start < 4:
+        raise BadCommand("a frame that is too short for a command")
+    size: int = _U32.unpack_from(buffer, start)[0]
+    if size > end - start - 4:
+        raise BadCommand(f"a command of {size} bytes in a frame of {end - start}")
+    try:
+        command = pb.BaseCommand.FromString(buffer[start + 4 : start + 4 + size])
+    except DecodeError as error:
+        raise BadCommand(f"a command that cannot be read: {error}") from None
+    field = _FIELD_OF_TYPE.get(command.type)
+    if field is None or not command.HasField(field):
+        raise BadCommand(f"a command of type {command.type} without its body")
+    return command
+
+
+def encode_command(command: pb.BaseCommand) -> bytes:
+    """The frame of a command without payload."""
+    try:
+        body = command.SerializeToString()
+    except EncodeError as error:
+        raise BadCommand(f"a command that lacks a required field: {error}") from None
+    return _SIZES.pack(len(body) + 4, len(body)) + body
+
+
+def _fields_of_types() -> dict[int, str]:
+    """Each command stands at the field number that equals its type."""
+    fields = pb.BaseCommand.DESCRIPTOR.fields_by_number
+    return {number: fields[number].name for number in pb.BaseCommand.Type.values() if number in fields}
+
+
+_FIELD_OF_TYPE: Final = _fields_of_types()
+
+
+def _frame(kind: pb.BaseCommand.Type, **body: Any) -> bytes:
+    return encode_command(pb.BaseCommand(type=kind, **body))
+
+
+def _code(code: ServerError) -> pb.ServerError:
+    """Our enum as the generated one: the same numbers, which at run time are all there is."""
+    return cast(pb.ServerError, int(code))
+
+
+def _message_id(position: Position, partition: int = -1, batch_index: int = -1) -> pb.MessageIdData:
+    message_id = pb.MessageIdData(ledgerId=unsigned64(position[0]), entryId=unsigned64(position[1]))
+    if partition >= 0:
+        message_id.partition = partition
+    if batch_index >= 0:
+        message_id.batch_index = batch_index
+    return message_id
+
+
+# --- session
+
+
+def connected(*, server_version: str, protocol_version: int, max_message_size: int, topic_watchers: bool) -> bytes:
+    """The answer to CONNECT."""
+    flags = pb.FeatureFlags(
+        supports_topic_watchers=topic_watchers,
+        supports_topic_watcher_reconcile=topic_watchers,
+        supports_get_partitioned_metadata_without_auto_creation=True,
+    )
+    return _frame(
+        pb.BaseCommand.CONNECTED,
+        connected=pb.CommandConnected(
+            server_version=server_version,
+            protocol_version=protocol_version,
+            max_message_size=max_message_size,
+            feature_flags=flags,
+        ),
+    )
+
+
+def success(request_id: int) -> bytes:
+    """A request was carried out."""
+    return _frame(pb.BaseCommand.SUCCESS, success=pb.CommandSuccess(request_id=request_id))
+
+
+def error(request_id: int, code: ServerError, message: str) -> bytes:
+    """A request was not."""
+    return _frame(
+        pb.BaseCommand.ERROR,
+        error=pb.CommandError(request_id=request_id, error=_code(code), message=message),
+    )
+
+
+# --- lookup
+
+
+def lookup_connect(request_id: int, service_url: str, service_url_tls: str = "") -> bytes:
+    """The topic is served at this URL."""
+    return _lookup(request_id, pb.CommandLookupTopicResponse.Connect, service_url, service_url_tls, authoritative=True)
+
+
+def lookup_redirect(request_id: int, service_url: str, service_url_tls: str = "", *, authoritative: bool) -> bytes:
+    """Ask the broker at this URL."""
+    kind = pb.CommandLookupTopicResponse.Redirect
+    return _lookup(request_id, kind, service_url, service_url_tls, authoritative=authoritative)
+
+
+def _lookup(
+    request_id: int,
+    kind: pb.CommandLookupTopicResponse.LookupType,
+    service_url: str,
+    service_url_tls: str,
+    *,
+    authoritative: bool,
+) -> bytes:
+    response = pb.CommandLookupTopicResponse(
+        request_id=request_id, response=kind, brokerServiceUrl=service_url, authoritative=authoritative
+    )
+    if service_url_tls:
+        response.brokerServiceUrlTls = service_url_tls
+    return _frame(pb.BaseCommand.LOOKUP_RESPONSE, lookupTopicResponse=response)
+
+
+def lookup_failed(request_id: int, code: ServerError, message: str) -> bytes:
+    """No broker can be named."""
+    return _frame(
+        pb.BaseCommand.LOOKUP_RESPONSE,
+        lookupTopicResponse=pb.CommandLookupTopicResponse(
+            request_id=request_id,
+            response=pb.CommandLookupTopicResponse.Failed,
+            error=_code(code),
+            message=message,
+        ),
+    )
+
+
+def partitioned_metadata(request_id: int, partitions: int) -> bytes:
+    """So many partitions; 0 is a topic that is not partitioned."""
+    return _frame(
+        pb.BaseCommand.PARTITIONED_METADATA_RESPONSE,
+        partitionMetadataResponse=pb.CommandPartitionedTopicMetadataResponse(
+            request_id=request_id,
+            partitions=partitions,
+            response=pb.CommandPartitionedTopicMetadataResponse.Success,
+        ),
+    )
+
+
+def partitioned_metadata_failed(request_id: int, code: ServerError, message: str) -> bytes:
+    """The number of partitions cannot be told."""
+    return _frame(
+        pb.BaseCommand.PARTITIONED_METADATA_RESPONSE,
+        partitionMetadataResponse=pb.CommandPartitionedTopicMetadataResponse(
+            request_id=request_id,
+            response=pb.CommandPartitionedTopicMetadataResponse.Failed,
+            error=_code(code),
+            message=message,
+        ),
+    )
+
+
+# --- produce
+
+
+def producer_success(
+    request_id: int,
+    producer_name: str,
+    *,
+    last_sequence_id: int = -1,
+    schema_version: bytes = b"",
+    topic_epoch: int | None = None,
+    ready: bool = True,
+) -> bytes:
+    """The producer stands; `ready` is false while it waits for exclusive access."""
+    response = pb.CommandProducerSuccess(
+        request_id=request_id,
+        producer_name=producer_name,
+        last_sequence_id=last_sequence_id,
+        schema_version=schema_version,
+        producer_ready=ready,
+    )
+    if topic_epoch is not None:
+        response.topic_epoch = topic_epoch
+    return _frame(pb.BaseCommand.PRODUCER_SUCCESS, producer_success=response)
+
+
+def send_error(producer_id: int, sequence_id: int, code: ServerError, message: str) -> bytes:
+    """One message is not stored."""
+    return _frame(
+        pb.BaseCommand.SEND_ERROR,
+        send_error=pb.CommandSendError(
+            producer_id=producer_id, sequence_id=sequence_id, error=_code(code), message=message
+        ),
+    )
+
+
+def close_producer(producer_id: int) -> bytes:
+    """The client must look the topic up again."""
+    return _frame(
+        pb.BaseCommand.CLOSE_PRODUCER,
+        close_producer=pb.CommandCloseProducer(producer_id=producer_id, request_id=SERVER_REQUEST_ID),
+    )
+
+
+# --- consume
+
+
+def close_consumer(consumer_id: int) -> bytes:
+    """The client must look the topic up again."""
+    return _frame(
+        pb.BaseCommand.CLOSE_CONSUMER,
+        close_consumer=pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=SERVER_REQUEST_ID),
+    )
+
+
+def ack_response(consumer_id: int, request_id: int, code: ServerError | None = None, message: str = "") -> bytes:
+    """The acknowledgement is durable, or why it is not."""
+    response = pb.CommandAckResponse(consumer_id=consumer_id, request_id=request_id)
+    if code is not None:
+        response.error = _code(code)
+        response.message = message
+    return _frame(pb.BaseCommand.ACK_RESPONSE, ackResponse=response)
+
+
+def active_consumer_change(consumer_id: int, active: bool) -> bytes:
+    """Failover: whether this consumer receives."""
+    return _frame(
+        pb.BaseCommand.ACTIVE_CONSUMER_CHANGE,
+        active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=consumer_id, is_active=active),
+    )
+
+
+def reached_end_of_topic(consumer_id: int) -> bytes:
+    """Nothing will come any more."""
+    return _frame(
+        pb.BaseCommand.REACHED_END_OF_TOPIC,
+        reachedEndOfTopic=pb.CommandReachedEndOfTopic(consumer_id=consumer_id),
+    )
+
+
+def get_last_message_id_response(
+    request_id: int, position: Position, partition: int, batch_index: int, mark_delete: Position
+) -> bytes:
+    """The last message of a topic, and how far the asking subscription has acknowledged."""
+    return _frame(
+        pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE,
+        getLastMessageIdResponse=pb.CommandGetLastMessageIdResponse(
+            request_id=request_id,
+            last_message_id=_message_id(position, partition, batch_index),
+            consumer_mark_delete_position=_message_id(mark_delete),
+        ),
+    )
+
+
+def consumer_stats_response(request_id: int, stats: Mapping[str, Any]) -> bytes:
+    """A consumer's figures, from the admin API's ConsumerStats with `type` and `msgBacklog` beside it."""
+    return _frame(
+        pb.BaseCommand.CONSUMER_STATS_RESPONSE,
+        consumerStatsResponse=pb.CommandConsumerStatsResponse(
+            request_id=request_id,
+            msgRateOut=stats["msgRateOut"],
+            msgThroughputOut=stats["msgThroughputOut"],
+            msgRateRedeliver=stats["msgRateRedeliver"],
+            consumerName=stats["consumerName"],
+            availablePermits=max(stats["availablePermits"], 0),
+            unackedMessages=stats["unackedMessages"],
+            blockedConsumerOnUnackedMsgs=stats["blockedConsumerOnUnackedMsgs"],
+            address=stats["address"],
+            connectedSince=stats["connectedSince"],
+            type=stats["type"],
+            msgRateExpired=stats["msgRateExpired"],
+            msgBacklog=stats["msgBacklog"],
+            messageAckRate=stats["messageAckRate"],
+        ),
+    )
+
+
+def consumer_stats_error(request_id: int, code: ServerError, message: str) -> bytes:
+    """There is no such consumer."""
+    return _frame(
+        pb.BaseCommand.CONSUMER_STATS_RESPONSE,
+        consumerStatsResponse=pb.CommandConsumerStatsResponse(
+            request_id=request_id, error_code=_code(code), error_message=message
+        ),
+    )
+
+
+# --- topics of a namespace
+
+
+def topics_of_namespace_response(
+    request_id: int, topics: list[str], topics_hash: str, *, filtered: bool, changed: bool
+) -> bytes:
+    """The topics; none when the client's hash says that it has them."""
+    return _frame(
+        pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE,
+        getTopicsOfNamespaceResponse=pb.CommandGetTopicsOfNamespaceResponse(
+            request_id=request_id, topics=topics, topics_hash=topics_hash, filtered=filtered, changed=changed
+        ),
+    )
+
+
+def watch_topic_list_success(request_id: int, watcher_id: int, topics: list[str], topics_hash: str) -> bytes:
+    """The watch stands; this is the list to start from."""
+    return _frame(
+        pb.BaseCommand.WATCH_TOPIC_LIST_SUCCESS,
+        watchTopicListSuccess=pb.CommandWatchTopicListSuccess(
+            request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
+        ),
+    )
+
+
+def watch_topic_update(watcher_id: int, new_topics: list[str], deleted_topics: list[str], topics_hash: str) -> bytes:
+    """What came and went since."""
+    return _frame(
+        pb.BaseCommand.WATCH_TOPIC_UPDATE,
+        watchTopicUpdate=pb.CommandWatchTopicUpdate(
+            watcher_id=watcher_id, new_topics=new_topics, deleted_topics=deleted_topics, topics_hash=topics_hash
+        ),
+    )
+
+
+# --- schemas
+
+
+def get_schema_response(request_id: int, schema: pb.Schema, schema_version: bytes) -> bytes:
+    """A schema."""
+    return _frame(
+        pb.BaseCommand.GET_SCHEMA_RESPONSE,
+        getSchemaResponse=pb.CommandGetSchemaResponse(
+            request_id=request_id, schema=schema, schema_version=schema_version
+        ),
+    )
+
+
+def get_schema_error(request_id: int, code: ServerError, message: str) -> bytes:
+    """There is no such schema."""
+    return _frame(
+        pb.BaseCommand.GET_SCHEMA_RESPONSE,
+        getSchemaResponse=pb.CommandGetSchemaResponse(
+            request_id=request_id, error_code=_code(code), error_message=message
+        ),
+    )
+
+
+def get_or_create_schema_response(request_id: int, schema_version: bytes) -> bytes:
+    """The schema's version, new or not."""
+    return _frame(
+        pb.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE,
+        getOrCreateSchemaResponse=pb.CommandGetOrCreateSchemaResponse(
+            request_id=request_id, schema_version=schema_version
+        ),
+    )
+
+
+def get_or_create_schema_error(request_id: int, code: ServerError, message: str) -> bytes:
+    """The schema was refused."""
+    return _frame(
+        pb.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE,
+        getOrCreateSchemaResponse=pb.CommandGetOrCreateSchemaResponse(
+            request_id=request_id, error_code=_code(code), error_message=message
+        ),
+    )
