@@ -168,7 +168,7 @@ def restored(state: AckState, stored_form: str) -> AckState:
     return again
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(SIZES, st.lists(STEP, max_size=25), st.sampled_from(["words", "ranges", "node"]))
 def test_twin(sizes: list[int], steps: list[tuple[str, object]], stored_form: str) -> None:
     ledger_list = ledgers(*sizes)

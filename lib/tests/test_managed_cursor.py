@@ -290,3 +290,16 @@ async def test_properties_of_cursors(world: ManagedWorld) -> None:
     assert await world.store.children(f"/managed-ledgers/{NAME}") == ["a%2Fb+c%7E*"]
     again = (await world.factory(keeping()).open(NAME)).cursors["a/b c~*"]
     assert (again.cursor_properties, again.properties) == ({"y": "2"}, {"n": 3})
+
+
+async def test_a_closed_durable_cursor_holds_back_trimming_and_opens_again(world: ManagedWorld) -> None:
+    ledger = await world.factory(keeping(retention_size_bytes=0)).open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    at = await filled(ledger)
+    cursor.acknowledge([at[0]])
+    await cursor.close()
+    await ledger.trim()
+    assert ledger.number_of_entries == 25
+    again = await ledger.open_cursor("sub", LATEST)
+    assert again is not cursor
+    assert again.mark_delete == at[0]

@@ -21,6 +21,7 @@ from magnetar.managed.errors import (
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.states import LedgerState
 from magnetar.managed.testing import ManagedWorld, append, read_all
+from magnetar.metadata.store import Stat, StoreUnavailable
 
 NAME = "public/default/persistent/topic"
 
@@ -368,3 +369,36 @@ async def test_internal_stats(world: ManagedWorld) -> None:
     first = ledger.ledgers.ids[0]
     assert stats.cursors["sub"].individually_acknowledged == f"[({first}:1..{first}:2]]"
     assert stats.cursors["sub"].backlog_entries == 14
+
+
+async def test_trimming_while_a_ledger_is_made_keeps_the_list_right(world: ManagedWorld) -> None:
+    ledger = await world.factory(small_ledgers(10, retention_size_bytes=0)).open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    for number in range(0, 200, 10):
+        await append(ledger, numbered(number, number + 9))
+        cursor.acknowledge_cumulative(ledger.last_confirmed)
+    await world.settle()
+    assert set(world.ledgers.stored) == set(ledger.ledgers.ids)
+    await append(ledger, [b"x"])
+    again = await world.factory(small_ledgers(10)).open(NAME)
+    assert again.number_of_entries == ledger.number_of_entries
+
+
+async def test_a_write_of_the_list_with_unknown_outcome_does_not_fence(world: ManagedWorld) -> None:
+    ledger = await world.factory(small_ledgers(10)).open(NAME)
+    node, put = ledger._node, world.store.put
+
+    class Forgetful:
+        """The write happens, the answer gets lost."""
+
+        async def put(self, path: str, value: bytes, expected_version: int | None = None) -> Stat:
+            await put(path, value, expected_version)
+            raise StoreUnavailable("no answer")
+
+    node._store = Forgetful()  # type: ignore[assignment]
+    with pytest.raises(StoreUnavailable):
+        await ledger.set_property("a", "1")
+    node._store = world.store
+    await ledger.set_property("a", "2")
+    again = await world.factory(small_ledgers(10)).open(NAME)
+    assert again.properties == {"a": "2"}

@@ -42,17 +42,25 @@ class AckState:
         record = self._ledgers.get(mark_ledger)
         entries = record.entries if record is not None else 0
         partial = self.partial
+        bitmap = self.beyond.get(mark_ledger) if self.beyond is not None else None
         changed = False
         for position in positions:
             ledger_id, entry_id = position
             if partial:
                 partial.pop(position, None)
-            if ledger_id == mark_ledger and entry_id == mark_entry + 1 and entry_id < entries:
+            if ledger_id != mark_ledger:
+                if ledger_id > mark_ledger and self._set(position):
+                    changed = True
+            elif entry_id == mark_entry + 1 and entry_id < entries:
                 mark_entry = entry_id
-                if self.individual_count:
-                    mark_entry = self._follow(mark_ledger, mark_entry)
-            elif position > (mark_ledger, mark_entry) and self._set(position):
-                changed = True
+                if bitmap is not None and self.individual_count:
+                    mark_entry = self._follow(bitmap, mark_entry)
+            elif mark_entry < entry_id < entries:
+                if bitmap is None:
+                    bitmap = self._bitmap(mark_ledger, mark_entry + 1)
+                if bitmap.add(entry_id):
+                    self.individual_count += 1
+                    changed = True
         if mark_entry != before_entry:
             self.mark_delete = (mark_ledger, mark_entry)
             changed = True
@@ -185,22 +193,23 @@ class AckState:
         self._move_mark(self._ledgers.normalised_mark(self.mark_delete))
 
     def _set(self, position: Position) -> bool:
-        """Set one bit beyond the mark, if there is such an entry and it was not set."""
+        """Set one bit of a ledger after the mark's, if there is such an entry and it was not set."""
         ledger_id, entry_id = position
         record = self._ledgers.get(ledger_id)
-        if record is None or not 0 <= entry_id < record.entries:
+        if record is None or not 0 <= entry_id < record.entries or not self._bitmap(ledger_id, 0).add(entry_id):
             return False
+        self.individual_count += 1
+        return True
+
+    def _bitmap(self, ledger_id: int, first_entry_id: int) -> EntryBitmap:
+        """The bits of a ledger; a new bitmap begins at this entry."""
         beyond = self.beyond
         if beyond is None:
             beyond = self.beyond = {}
         bitmap = beyond.get(ledger_id)
         if bitmap is None:
-            mark_ledger, mark_entry = self.mark_delete
-            bitmap = beyond[ledger_id] = EntryBitmap(mark_entry + 1 if ledger_id == mark_ledger else 0)
-        if not bitmap.add(entry_id):
-            return False
-        self.individual_count += 1
-        return True
+            bitmap = beyond[ledger_id] = EntryBitmap(first_entry_id)
+        return bitmap
 
     def _set_range(self, ledger_id: int, first: int, last: int) -> None:
         """Set the bits that are beyond the mark and of confirmed entries; `_settle` must follow."""
@@ -211,20 +220,14 @@ class AckState:
         first = max(first, mark_entry + 1 if ledger_id == mark_ledger else 0)
         last = min(last, record.entries - 1)
         if first <= last:
-            if self.beyond is None:
-                self.beyond = {}
-            base = mark_entry + 1 if ledger_id == mark_ledger else 0
-            self.beyond.setdefault(ledger_id, EntryBitmap(base)).add_range(first, last)
+            self._bitmap(ledger_id, mark_entry + 1 if ledger_id == mark_ledger else 0).add_range(first, last)
 
-    def _follow(self, ledger_id: int, mark_entry: int) -> int:
+    def _follow(self, bitmap: EntryBitmap, mark_entry: int) -> int:
         """Where the mark comes to stand in its ledger once it has reached `mark_entry`."""
-        assert self.beyond is not None
-        bitmap = self.beyond.get(ledger_id)
-        if bitmap is None:
-            return mark_entry
         end = bitmap.end_of_run(mark_entry + 1) - 1
-        self.individual_count -= end - mark_entry
-        bitmap.forget_below(end)
+        if end != mark_entry:
+            self.individual_count -= end - mark_entry
+            bitmap.forget_below(end)
         return end
 
     def _cross_ledgers(self) -> None:
@@ -236,7 +239,7 @@ class AckState:
                 break
             if ledger_id != self.mark_delete[0]:
                 self.beyond.pop(self.mark_delete[0], None)
-            self.mark_delete = (ledger_id, self._follow(ledger_id, entry_id - 1))
+            self.mark_delete = (ledger_id, self._follow(bitmap, entry_id - 1))
 
     def _move_mark(self, position: Position) -> None:
         """Put the mark forward (or where it is) and forget what it covers."""

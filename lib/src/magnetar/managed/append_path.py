@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.ids import Position
-from magnetar.ledger.api import LedgerError, LedgerWriter
+from magnetar.ledger.api import LedgerError, LedgerUnavailable, LedgerWriter
 from magnetar.managed.entry import Entry
 from magnetar.managed.errors import (
     ManagedLedgerClosed,
@@ -66,6 +66,7 @@ class AppendPath:
 
     __slots__ = (
         "_failed_in_a_row",
+        "_held_back",
         "_node",
         "_pending",
         "_pushed_bytes",
@@ -97,6 +98,8 @@ class AppendPath:
         self._writer: LedgerWriter | None = None
         self._pushed_bytes: int = 0
         self._failed_in_a_row: int = 0
+        self._held_back: bool = False
+        """The ledger's writer has too much outstanding: what follows is queued until something is confirmed."""
         self._roll_task: asyncio.Task[None] | None = None
         self.name: str = name
         self.settings: ManagedLedgerSettings = settings
@@ -136,7 +139,8 @@ class AppendPath:
         if state is LedgerState.LEDGER_OPENED:
             batch = PendingAppend(payloads, size_bytes, done, context, NOT_SENT)
             pending.append(batch)
-            self._send(batch)
+            if not self._held_back:
+                self._send(batch)
             return
         error = self._refusal()
         if error is not None:
@@ -187,6 +191,8 @@ class AppendPath:
             batch.done(None, ledger_id, batch.first_entry_id, batch.context)
         for told in self.on_appended:
             told()
+        if self._held_back:
+            self._send_queued()
 
     def failed(self, ledger_id: int, error: MagnetarError) -> None:
         """From the ledger's writer: go on in another ledger."""
@@ -198,8 +204,8 @@ class AppendPath:
             self._failed_in_a_row += 1
             self._start_roll()
 
-    async def create_ledger(self, records: list[LedgerRecord]) -> None:
-        """Make the next ledger, write the list with it (`records` before it), and use it.
+    async def create_ledger(self) -> None:
+        """Make the next ledger, write the list with it but without empty ones, and use it.
 
         Raises `ManagedLedgerFenced`, or what the client or the store raise; then nothing changed here."""
         shared = self._shared
@@ -207,6 +213,7 @@ class AppendPath:
             writer = await shared.ledgers.create(ledger_options(self.settings, self.name), self)
         record = LedgerRecord(writer.ledger_id)
         async with self._node.lock:
+            records = [each for each in self.ledgers.records() if each.entries]
             try:
                 await self._node.write([*records, record], None, self.properties)
             except ManagedLedgerFenced:
@@ -251,15 +258,20 @@ class AppendPath:
         await self._wait_for_roll()
         if self.terminated_at is not None:
             return self.terminated_at
-        refusal = self._refusal()
-        if refusal is not None and self.state is not LedgerState.WRITE_FAILED:
-            raise refusal
-        self._go(LedgerState.TERMINATED)
+        if self.state is not LedgerState.TERMINATED:  # Else the list could not be written the last time.
+            refusal = self._refusal()
+            if refusal is not None and self.state is not LedgerState.WRITE_FAILED:
+                raise refusal
+            self._go(LedgerState.TERMINATED)
         await self._close_writer()
         self._fail_pending(ManagedLedgerTerminated(self.name))
         position = self.last_confirmed
         async with self._node.lock:
-            await self._node.write(self.ledgers.records(), position, self.properties)
+            try:
+                await self._node.write(self.ledgers.records(), position, self.properties)
+            except ManagedLedgerFenced as error:
+                self.fence(error)
+                raise
         self.terminated_at = position
         return position
 
@@ -285,6 +297,9 @@ class AppendPath:
         payloads = batch.payloads
         try:
             batch.first_entry_id = first = writer.append(payloads)
+        except LedgerUnavailable as error:
+            self._hold_back(batch, error)
+            return
         except LedgerError as error:
             self.failed(writer.ledger_id, error)
             return
@@ -294,6 +309,24 @@ class AppendPath:
         age_ms = now_ms - self.ledger_created_ms
         if is_full(self.settings, writer.ledger_id, first + len(payloads), self._pushed_bytes, age_ms):
             self._start_roll()
+
+    def _hold_back(self, batch: PendingAppend, error: MagnetarError) -> None:
+        """The writer took nothing of it: send it after the next confirmation. If it is alone it is simply too big."""
+        assert self._pending
+        if self._pending[0] is batch:
+            self._pending.popleft()
+            self._shared.loop.call_soon(batch.done, error, -1, -1, batch.context)
+        else:
+            self._held_back = True
+
+    def _send_queued(self) -> None:
+        """Send what waits, in order, as far as the ledger in use takes it."""
+        self._held_back = False
+        for batch in list(self._pending or ()):
+            if batch.first_entry_id == NOT_SENT:
+                if self._held_back or not self._is(LedgerState.LEDGER_OPENED):
+                    return
+                self._send(batch)
 
     def _refusal(self) -> MagnetarError | None:
         """Why an append cannot even wait."""
@@ -367,10 +400,9 @@ class AppendPath:
     async def _next_ledger(self) -> bool:
         """Make the next ledger and send what waits; whether it stands. Failing is a state, not an exception."""
         self._go(LedgerState.CREATING_LEDGER)
-        before = self.ledgers.records()
-        empty = [record.ledger_id for record in before if not record.entries]
+        empty = [record.ledger_id for record in self.ledgers.records() if not record.entries]
         try:
-            await self.create_ledger([record for record in before if record.entries])
+            await self.create_ledger()
         except ManagedLedgerFenced as error:
             self.fence(error)
             return False
@@ -383,11 +415,9 @@ class AppendPath:
             return False
         self.last_creation_error = None
         self._go(LedgerState.LEDGER_OPENED)
-        for batch in list(self._pending or ()):
-            if self._is(LedgerState.LEDGER_OPENED):
-                self._send(batch)
         if not self.ledgers.get(self.last_confirmed[0]):
             self.last_confirmed = self.ledgers.last_position()
+        self._send_queued()
         if self.on_rolled is not None:
             self.on_rolled()
         for ledger_id in empty:

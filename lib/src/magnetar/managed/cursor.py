@@ -62,6 +62,7 @@ class Cursor:
 
         Empty: caught up. None: the next entry is not in the cache, so call `read`. Fewer than `count_max` entries mean
         nothing; at least one is returned whatever its size."""
+        assert count_max > 0
         ledger = self._ledger
         last_ledger, last_entry = ledger.last_confirmed
         while True:

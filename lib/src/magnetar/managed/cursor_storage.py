@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.ids import EARLIEST, Position
-from magnetar.ledger.api import LedgerError, LedgerWriter
+from magnetar.ledger.api import LedgerError, LedgerUnavailable, LedgerWriter
 from magnetar.managed.ack_state import AckState
 from magnetar.managed.append_path import AppendPath
 from magnetar.managed.errors import CursorClosed, ManagedLedgerFenced
@@ -247,7 +247,7 @@ class CursorStorage:
             try:
                 writer.append([self._snapshot()])
                 return
-            except LedgerError:
+            except (LedgerError, LedgerUnavailable):
                 self._writer = None
                 self._shared.start(_close_quietly(writer))
         self._shared.start(self._write_to_new_ledger())

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from magnetar.core.ids import Position
-
-if TYPE_CHECKING:
-    from magnetar.wire.pulsar.metadata import MessageMetadataView
+from magnetar.wire.pulsar.metadata import MessageMetadataView, skim
 
 
 class Entry:
@@ -27,13 +23,10 @@ class Entry:
         return (self.ledger_id, self.entry_id)
 
     def metadata(self) -> MessageMetadataView:
-        """What the broker needs of the message's metadata; raises what `wire.pulsar.metadata.skim` raises."""
+        """What the broker needs of the message's metadata; raises `BadMetadata`."""
         view = self._metadata
         if view is None:
-            from magnetar.wire.pulsar.metadata import skim
-
-            view = skim(self.data)
-            self._metadata = view
+            view = self._metadata = skim(self.data)
         return view
 
     def __repr__(self) -> str:

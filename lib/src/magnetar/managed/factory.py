@@ -132,10 +132,14 @@ class ManagedLedgerFactory:
         if info.terminated_at is not None:
             appends.terminated(info.terminated_at)
         else:
-            await appends.create_ledger(records)
+            await appends.create_ledger()
             appends.opened()
         ledger = ManagedLedger(self._shared, node, appends)
-        await ledger.load_cursors([decode(each) for each in await self._shared.store.children(ledger_path(name))])
+        try:
+            await ledger.load_cursors([decode(each) for each in await self._shared.store.children(ledger_path(name))])
+        except BaseException:
+            await ledger.close()
+            raise
         self._open[name] = ledger
         for record in empty:
             await self._shared.delete_ledger(record.ledger_id)

@@ -220,7 +220,8 @@ def _decompress(kind: CompressionType, body: bytes, size: int) -> bytes:
         case CompressionType.LZ4:
             return bytes(lz4.block.decompress(body, uncompressed_size=size))
         case CompressionType.ZLIB:
-            return zlib.decompress(body)
+            # Pulsar's stream is flushed but not ended, which plain `zlib.decompress` refuses.
+            return zlib.decompressobj().decompress(body, size)
         case CompressionType.ZSTD:
             return zstandard.ZstdDecompressor().decompress(body, max_output_size=size)
         case CompressionType.SNAPPY:

@@ -65,8 +65,5 @@ class InfoNode:
         return True
 
     async def delete(self) -> None:
-        """Remove the node; none there is no error."""
-        try:
-            await self._store.delete(ledger_path(self._name))
-        except NodeNotFound:
-            return
+        """Remove the node and what stands below it; nothing there is no error."""
+        await self._store.delete_recursively(ledger_path(self._name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
@@ -26,6 +27,9 @@ from magnetar.managed.stats import LedgerStats, ManagedLedgerStats
 from magnetar.managed.trim import ledgers_to_delete
 
 log = logging.getLogger(__name__)
+
+CURSORS_LOADED_AT_ONCE: Final = 64
+"""Enough to hide the store's round trips, few enough not to flood bookies when a topic has thousands."""
 
 
 class ManagedLedger:
@@ -131,9 +135,12 @@ class ManagedLedger:
         """The durable cursor of this name; if there is none, a new one that begins to read at `initial`."""
         async with self._node.lock:
             cursor = self.cursors.get(name)
-            if cursor is not None:
+            if cursor is not None and not cursor.closed:
                 return cursor
             self._check_usable()
+            if cursor is not None:
+                await self.load_cursors([name])
+                return self.cursors[name]
             mark = start_mark(self, initial)
             state = new_cursor_state(self.ledgers, mark, dict(properties or {}), dict(cursor_properties or {}))
             storage = CursorStorage(self._shared, self._appends, name, state)
@@ -149,19 +156,19 @@ class ManagedLedger:
 
     async def delete_cursor(self, name: str) -> None:
         """Remove a durable cursor and what it stored. `CursorNotFound`."""
-        cursor = self.cursors.pop(name, None)
+        cursor = self.cursors.get(name)
         if cursor is None:
             raise CursorNotFound(f"{name} of {self.name}")
         await cursor.delete_stored()
+        if self.cursors.get(name) is cursor:
+            del self.cursors[name]
         self.cursor_closed(cursor)
         self.trim_later()
 
     def cursor_closed(self, cursor: Cursor) -> None:
-        """From the cursor: it is used no more."""
+        """From the cursor: it is used no more. A durable one still holds back trimming; it can be opened again."""
         if cursor in self._non_durable:
             self._non_durable.remove(cursor)
-        if self.cursors.get(cursor.name) is cursor:
-            del self.cursors[cursor.name]
         self._appends.cache_wanted = bool(self.cursors or self._non_durable)
 
     async def find_first(self, matches: Callable[[Entry], bool]) -> Position | None:
@@ -327,10 +334,12 @@ class ManagedLedger:
 
     async def load_cursors(self, names: Sequence[str]) -> None:
         """While opening: bring back the durable cursors of these names."""
-        recovered = await asyncio.gather(*(recover_cursor(self._shared, self._appends, name) for name in names))
-        for name, state in zip(names, recovered, strict=True):
-            if state is not None:
-                self._add_cursor(name, CursorStorage(self._shared, self._appends, name, state))
+        for start in range(0, len(names), CURSORS_LOADED_AT_ONCE):
+            some = names[start : start + CURSORS_LOADED_AT_ONCE]
+            recovered = await asyncio.gather(*(recover_cursor(self._shared, self._appends, name) for name in some))
+            for name, state in zip(some, recovered, strict=True):
+                if state is not None:
+                    self._add_cursor(name, CursorStorage(self._shared, self._appends, name, state))
 
     def _add_cursor(self, name: str, storage: CursorStorage) -> Cursor:
         cursor = self.cursors[name] = Cursor(self, name, storage.acks, storage)
