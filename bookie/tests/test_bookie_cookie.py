@@ -1,0 +1,96 @@
+"""A bookie refuses to start when it is not who the cluster thinks it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Awaitable, Callable
+
+import pytest
+from magnetar.bookie.app import RunningBookie, start_bookie
+from magnetar.bookie.cookie import InvalidCookie, decode_cookie, encode_cookie
+from magnetar.bookie.settings import BookieSettings
+from magnetar.core.clock import SystemClock
+from magnetar.core.errors import SettingError
+from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.wire.bookkeeper.generated.bookie_service_info_pb2 import BookieServiceInfoFormat
+
+StartBookie = Callable[..., Awaitable[RunningBookie]]
+COOKIE = "/ledgers/cookies/127.0.0.1:3181"
+
+
+def test_the_text_is_bookkeepers(settings: BookieSettings) -> None:
+    content = encode_cookie(settings, "host:3181", "id-1").decode()
+    assert content.splitlines() == [
+        "5",
+        'bookieHost: "host:3181"',
+        f'journalDir: "{settings.journal_directory}"',
+        f'ledgerDirs: "1\\t{settings.ledger_directory}"',
+        'instanceId: "id-1"',
+    ]
+    assert decode_cookie(content.encode()).bookieHost == "host:3181"
+
+
+@pytest.mark.parametrize("content", [b"", b"5\nnonsense", b"3\n", b"x\n"])
+def test_damaged_cookies(content: bytes) -> None:
+    with pytest.raises(InvalidCookie):
+        decode_cookie(content)
+
+
+async def test_a_new_bookie_is_stamped_and_registered(start: StartBookie, store: MemoryMetadataStore) -> None:
+    await start()
+    node = await store.get(COOKIE)
+    assert node is not None
+    assert node.value.startswith(b"5\n")
+    layout = await store.get("/ledgers/LAYOUT")
+    assert layout is not None
+    assert layout.value == b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
+    available = await store.get("/ledgers/available/127.0.0.1:3181")
+    assert available is not None
+    assert available.stat.ephemeral
+    info = BookieServiceInfoFormat.FromString(available.value)
+    assert [(point.host, point.protocol) for point in info.endpoints] == [("127.0.0.1", "bookie-rpc")]
+
+
+async def test_a_lost_directory_is_refused(start: StartBookie, settings: BookieSettings) -> None:
+    await (await start()).close()
+    shutil.rmtree(settings.ledger_directory)
+    with pytest.raises(InvalidCookie, match=r"holds no cookie.*right disk"):
+        await start()
+
+
+async def test_data_of_an_unknown_bookie_is_refused(start: StartBookie, store: MemoryMetadataStore) -> None:
+    await (await start()).close()
+    await store.delete(COOKIE)
+    with pytest.raises(InvalidCookie, match="does not know"):
+        await start()
+
+
+async def test_another_cluster_is_refused(start: StartBookie, store: MemoryMetadataStore) -> None:
+    await (await start()).close()
+    await store.put("/ledgers/INSTANCEID", b"another")
+    with pytest.raises(InvalidCookie, match="instanceId"):
+        await start()
+
+
+async def test_another_id_is_refused(start: StartBookie) -> None:
+    await (await start()).close()
+    with pytest.raises(InvalidCookie, match="bookieHost"):
+        await start(bookie_id="127.0.0.1:3182")
+
+
+async def test_a_stamp_that_was_broken_off_is_finished(
+    start: StartBookie, store: MemoryMetadataStore, settings: BookieSettings
+) -> None:
+    running = await start()
+    await running.close()
+    await store.delete(COOKIE)
+    for file in [*settings.journal_directory.rglob("*.txn"), *settings.ledger_directory.rglob("*.log")]:
+        file.unlink()
+    await start()
+    assert await store.exists(COOKIE)
+
+
+async def test_a_free_port_needs_an_id(settings: BookieSettings, store: MemoryMetadataStore) -> None:
+    with pytest.raises(SettingError, match="bookieId"):
+        await start_bookie(dataclasses.replace(settings, bookie_id="", port=0), store, SystemClock())
