@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol, cast
 
 from magnetar.core.limits import MIB
 
@@ -55,8 +56,14 @@ class HandlerFactory(Protocol):
 class Connection(asyncio.Protocol):
     """A transport, an outbox, and the reasons why we are not reading."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, make_handler: HandlerFactory) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        make_handler: HandlerFactory,
+        on_lost: Callable[[Connection], None] | None = None,
+    ) -> None:
         self._loop = loop
+        self._on_lost = on_lost
         self._make_handler = make_handler
         self._handler: Handler | None = None
         self._transport: asyncio.Transport | None = None
@@ -131,8 +138,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the connection stands."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports have the interface without being subclasses.
+        self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(OUTBOX_HIGH_WATER_BYTES, OUTBOX_LOW_WATER_BYTES)
         raw_socket = transport.get_extra_info("socket")
         if raw_socket is not None and raw_socket.family in (socket.AF_INET, socket.AF_INET6):
@@ -163,5 +170,7 @@ class Connection(asyncio.Protocol):
         """asyncio: it is over."""
         self.closed = True
         self._outbox.clear()
+        if self._on_lost is not None:
+            self._on_lost(self)
         if self._handler is not None:
             self._handler.connection_lost(exc)

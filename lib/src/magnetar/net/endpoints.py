@@ -27,7 +27,7 @@ class Listener:
     @property
     def connections(self) -> frozenset[Connection]:
         """A snapshot of the open connections."""
-        return frozenset(connection for connection in self._connections if not connection.closed)
+        return frozenset(self._connections)
 
     async def close(self) -> None:
         """Stop listening and close every connection, sending what is in the outboxes."""
@@ -43,8 +43,7 @@ async def listen(host: str, port: int, make_handler: HandlerFactory) -> Listener
     connections: set[Connection] = set()
 
     def make_connection() -> Connection:
-        connections.difference_update([old for old in connections if old.closed])
-        connection = Connection(loop, make_handler)
+        connection = Connection(loop, make_handler, connections.discard)
         connections.add(connection)
         return connection
 
