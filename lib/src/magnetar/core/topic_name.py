@@ -1,4 +1,4 @@
-"""Names of topics and namespaces, and where they stand in paths and hash space (Pulsar `TopicName`, `NamespaceName`)."""
+"""Names of topics and namespaces, their places in paths and hash space (Pulsar `TopicName`, `NamespaceName`)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,15 @@ DOMAINS: Final = (PERSISTENT, NON_PERSISTENT)
 PARSED_NAMES_MAX: Final = 100_000
 """Names kept parsed; about 40 MB when full, and every command of a topic asks for its name."""
 
+KEPT_NAME_CHARACTERS_MAX: Final = 1_000
+"""Longer names are parsed each time: a client may ask for any text that fits into a frame."""
+
 FULL_RANGE: Final = 0xFFFF_FFFF
 
 _NAME_PART: Final = re.compile(r"[-=:.\w]+", re.ASCII)
-_PARTITION: Final = re.compile(r"(.*)-partition-(0|[1-9]\d*)", re.DOTALL)
+_PARTITION: Final = re.compile(r"(.*)-partition-(0|[1-9][0-9]{0,9})", re.DOTALL)
+_PARTITION_INDEX_MAX: Final = 0x7FFF_FFFF
+"""A greater number is a part of the name, as it is to Java's parser of int."""
 
 
 class InvalidTopicName(PeerError):
@@ -86,7 +91,8 @@ class TopicName:
         self.namespace_name = namespace
         self.local_name = local_name
         match = _PARTITION.fullmatch(local_name)
-        self.partition_index = int(match[2]) if match else -1
+        index = int(match[2]) if match else -1
+        self.partition_index = index if index <= _PARTITION_INDEX_MAX else -1
         self._text = f"{domain}://{namespace}/{local_name}"
 
     @staticmethod
@@ -94,7 +100,7 @@ class TopicName:
         """From any form clients use: a full name, `tenant/namespace/topic`, or the local name alone.
 
         Raises `InvalidTopicName`, also for the four-part names of Pulsar 1."""
-        return _parse(text)
+        return _parsed(text) if len(text) <= KEPT_NAME_CHARACTERS_MAX else _parse(text)
 
     @property
     def tenant(self) -> str:
@@ -145,7 +151,6 @@ class TopicName:
         return hash(self._text)
 
 
-@lru_cache(maxsize=PARSED_NAMES_MAX)
 def _parse(text: str) -> TopicName:
     domain, separator, rest = text.partition("://")
     if not separator:
@@ -161,10 +166,22 @@ def _parse(text: str) -> TopicName:
             )
     if domain not in DOMAINS:
         raise InvalidTopicName(f"Invalid topic domain: '{domain}'")
-    parts = rest.split("/", 2)
-    if len(parts) != 3 or not parts[2]:
+    parts = rest.split("/")
+    if len(parts) > 3:
+        raise InvalidTopicName(
+            f"Topic names with a cluster or with more slashes are not supported, only "
+            f"'<domain>://<tenant>/<namespace>/<topic>'. Got: {text}"
+        )
+    if len(parts) != 3:
         raise InvalidTopicName(f"Invalid topic name: {text}")
-    return TopicName(domain, NamespaceName(parts[0], parts[1]), parts[2])
+    name = TopicName(domain, NamespaceName(parts[0], parts[1]), parts[2])
+    own_name = name.local_name if name.partition_index < 0 else name.local_name.rpartition("-partition-")[0]
+    if not own_name.strip():
+        raise InvalidTopicName(f"Invalid topic name: {text}. Topic local name must not be blank.")
+    return name
+
+
+_parsed: Final = lru_cache(maxsize=PARSED_NAMES_MAX)(_parse)
 
 
 def equal_bundle_boundaries(count: int) -> list[str]:
