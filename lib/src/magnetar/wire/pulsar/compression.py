@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import enum
 import zlib
+from typing import Final
 
 import lz4.block
 import snappy
 import zstandard
-from magnetar.wire.pulsar.errors import BadMetadata
+from magnetar.wire.pulsar.errors import BadMetadata, BadProtobuf
+from magnetar.wire.pulsar.varint import read_varint
+
+_NO_BLOCK: Final = (zlib.error, zstandard.ZstdError, lz4.block.LZ4BlockError, snappy.UncompressError)
 
 
 class Compression(enum.IntEnum):
@@ -46,7 +50,7 @@ def decompress(kind: int, data: bytes, uncompressed_size: int, size_bytes_max: i
         raise BadMetadata(f"a payload that would unpack to {uncompressed_size} bytes, more than {size_bytes_max}")
     try:
         unpacked = _decompress(Compression(kind), data, uncompressed_size)
-    except (ValueError, zlib.error, zstandard.ZstdError, lz4.block.LZ4BlockError, snappy.UncompressError) as error:
+    except (*_NO_BLOCK, ValueError, BadProtobuf) as error:
         raise BadMetadata(f"a payload that cannot be unpacked: {error}") from None
     if len(unpacked) != uncompressed_size:
         raise BadMetadata(f"a payload of {len(unpacked)} bytes where {uncompressed_size} were announced")
@@ -63,7 +67,16 @@ def _decompress(kind: Compression, data: bytes, uncompressed_size: int) -> bytes
         case Compression.ZLIB:
             return zlib.decompressobj().decompress(data, uncompressed_size + 1)
         case Compression.ZSTD:
+            # A size in the frame would be believed, and allocated, whatever the bound.
+            _check_announced(zstandard.frame_content_size(data), uncompressed_size)
             return zstandard.ZstdDecompressor().decompress(data, max_output_size=uncompressed_size)
         case Compression.SNAPPY:
+            _check_announced(read_varint(data, 0, len(data))[0], uncompressed_size)
             raw: bytes = snappy.uncompress(data)
             return raw
+
+
+def _check_announced(block_size: int, uncompressed_size: int) -> None:
+    """The size that a block announces itself (-1: none) has to be the one that was checked against the bound."""
+    if block_size not in (-1, uncompressed_size):
+        raise ValueError(f"the block announces {block_size} bytes, its message {uncompressed_size}")

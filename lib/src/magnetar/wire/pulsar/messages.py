@@ -34,6 +34,8 @@ def decode_command(buffer: bytes, start: int, end: int) -> pb.BaseCommand:
     field = _FIELD_OF_TYPE.get(command.type)
     if field is None or not command.HasField(field):
         raise BadCommand(f"a command of type {command.type} without its body")
+    if not command.IsInitialized():  # Parsing does not look at required fields.
+        raise BadCommand(f"{field} without a required field")
     return command
 
 

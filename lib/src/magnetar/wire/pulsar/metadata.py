@@ -12,6 +12,8 @@ from struct import Struct
 from typing import Final
 
 import google_crc32c
+from google.protobuf.message import DecodeError
+from magnetar.core.ids import signed64
 from magnetar.wire.pulsar.errors import BadMetadata, BadProtobuf
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BrokerEntryMetadata, MessageMetadata
 from magnetar.wire.pulsar.varint import read_length, read_tag, read_varint, signed32, skip_value
@@ -138,7 +140,7 @@ def _set_rare_number(view: MessageMetadataView, tag: int, value: int) -> None:
     if tag == 0x88:
         view.partition_key_b64 = value != 0
     elif tag == 0x98:
-        view.deliver_at_ms = value
+        view.deliver_at_ms = signed64(value)
     elif tag == 0xA0:
         view.marker_type = signed32(value)
     elif tag == 0xB0:
@@ -204,9 +206,12 @@ def strip_broker_entry_metadata(data: bytes) -> bytes:
 
 
 def broker_entry_metadata(data: bytes) -> BrokerEntryMetadata | None:
-    """What the broker put before the client's part, or None."""
+    """What the broker put before the client's part, or None. Raises `BadMetadata`."""
     at = broker_entry_metadata_end(data)
-    return BrokerEntryMetadata.FromString(data[6:at]) if at else None
+    try:
+        return BrokerEntryMetadata.FromString(data[6:at]) if at else None
+    except DecodeError as error:
+        raise BadMetadata(f"broker entry metadata: {error}") from None
 
 
 def checksum_ok(buffer: bytes, start: int, end: int) -> bool:
@@ -220,13 +225,14 @@ def checksum_ok(buffer: bytes, start: int, end: int) -> bool:
 
 def full_metadata(data: bytes) -> MessageMetadata:
     """All of the metadata, through protobuf. Raises `BadMetadata`."""
-    from google.protobuf.message import DecodeError
-
     start, end = metadata_bounds(data)
     try:
-        return MessageMetadata.FromString(data[start:end])
+        metadata = MessageMetadata.FromString(data[start:end])
     except DecodeError as error:
         raise BadMetadata(f"message metadata: {error}") from None
+    if not metadata.IsInitialized():  # Parsing does not look at required fields.
+        raise BadMetadata("message metadata that lacks a required field")
+    return metadata
 
 
 def sticky_key(view: MessageMetadataView) -> bytes:
