@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.broker.consumer import KeySharedPolicy, SubscriptionType
-from magnetar.broker.dispatch import key_shared
 from magnetar.broker.dispatch.hash_ring import consistent_slot
 from magnetar.broker.testing import Stage
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -65,11 +64,13 @@ def test_a_slow_consumer_does_not_stop_the_others() -> None:
     stage.validate()
 
 
-def test_look_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_shared, "LOOK_AHEAD_PER_CONSUMER_MAX", 5)
+def test_look_ahead_is_bounded() -> None:
     stage = Stage(KEY_SHARED)
     stage.join("a", permits=0)
     stage.join("b")
+    dispatcher = stage.subscription.key_shared
+    assert dispatcher is not None
+    dispatcher.look_ahead_per_consumer_max = 5
     mine = next(key for key, name in owners(stage).items() if name == "a")
     other = next(key for key, name in owners(stage).items() if name == "b")
     for _ in range(30):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from magnetar.broker.consumer import SubscriptionType
 from magnetar.broker.settings import DispatchSettings
 from magnetar.broker.testing import Stage, stored_message
@@ -11,8 +13,8 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 SHARED = SubscriptionType.SHARED
 
 
-def shared_stage(**settings: int) -> Stage:
-    return Stage(SHARED, DispatchSettings(**settings))
+def shared_stage(**limits: int) -> Stage:
+    return Stage(SHARED, DispatchSettings(**limits))
 
 
 def fill(stage: Stage, count: int, **fields: object) -> None:
@@ -299,3 +301,99 @@ def test_statistics_have_pulsars_names() -> None:
     stage.leave("a")
     assert stage.subscription.statistics()["msgOutCounter"] == 4
     assert stage.subscription.statistics()["consumers"] == []
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.integers(1, 30)),
+        st.tuples(st.just("chunks"), st.integers(2, 4)),
+        st.tuples(st.just("join"), st.integers(0, 40)),
+        st.tuples(st.just("leave"), st.integers(0, 9)),
+        st.tuples(st.just("ack"), st.integers(0, 9)),
+        st.tuples(st.just("again"), st.integers(0, 9)),
+        st.tuples(st.just("flow"), st.integers(0, 9)),
+        st.tuples(st.just("forget"), st.integers(0, 50)),
+        st.tuples(st.just("read"), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+class LossChecker:
+    """Drives a stage: each entry is unacknowledged at one consumer at most, and none is lost."""
+
+    def __init__(self) -> None:
+        self.stage = shared_stage(unacked_messages_per_consumer_max=60, unacked_messages_per_subscription_max=150)
+        self.held: dict[str, list[int]] = {}
+        self.joined = 0
+        self.uuids = 0
+
+    def step(self, action: str, value: int) -> None:
+        stage = self.stage
+        if action == "publish":
+            stage.publish(value)
+        elif action == "chunks":
+            self.uuids += 1
+            for chunk_id in range(value):
+                stage.publish(uuid=f"u{self.uuids}", chunk_id=chunk_id, num_chunks_from_msg=value)
+        elif action == "join":
+            name = f"c{self.joined}"
+            self.joined += 1
+            self.held[name] = []
+            stage.join(name, permits=value, priority=value % 2)
+        elif action == "read" and len(stage.reads):
+            stage.reads.finish_one()
+        elif action == "forget":
+            stage.cursor.cached_from = value
+        elif self.held:
+            self._consumer_step(action, list(self.held)[value % len(self.held)], value)
+        self.look()
+        stage.validate()
+
+    def _consumer_step(self, action: str, name: str, value: int) -> None:
+        held = self.held[name]
+        if action == "leave":
+            del self.held[name]
+            self.stage.leave(name)
+        elif action == "flow":
+            self.stage.flow(name, value + 1)
+        elif action == "ack" and held:
+            self.stage.ack(name, held.pop(value % len(held)))
+        elif action == "again" and held:
+            self.stage.redeliver(name, held.pop(value % len(held)))
+
+    def look(self) -> None:
+        for name, held in self.held.items():
+            messages = self.stage.connections[name].messages
+            held += [message.message_id.entryId for message in messages]
+            messages.clear()
+        everything = [entry_id for held in self.held.values() for entry_id in held]
+        assert len(everything) == len(set(everything)), "an entry is with one consumer only"
+        assert not set(everything) & self.stage.cursor.acknowledged
+
+    def drain(self) -> None:
+        """With permits and acks for all, everything arrives."""
+        self.step("join", 100)
+        for _ in range(200):
+            for name, held in self.held.items():
+                self.stage.flow(name, 100)
+                self.stage.reads.finish()
+                self.look()
+                self.stage.ack(name, *held)
+                held.clear()
+                self.stage.reads.finish()
+                self.look()
+            if self.stage.cursor.backlog_entries == 0:
+                assert self.stage.subscription.waiting_entries == 0
+                return
+        raise AssertionError(f"stuck with {self.stage.cursor.backlog_entries} entries")
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS)
+@pytest.mark.slow
+def test_nothing_is_lost_or_doubled_whatever_happens(steps: list[tuple[str, int]]) -> None:
+    checker = LossChecker()
+    for action, value in steps:
+        checker.step(action, value)
+    checker.drain()

@@ -90,6 +90,15 @@ def test_markers_are_acknowledged_and_never_sent() -> None:
     assert stage.cursor.acknowledged == {0}
 
 
+def test_entries_that_nobody_can_read_are_skipped() -> None:
+    stage = Stage(EXCLUSIVE)
+    stage.join("a")
+    stage.cursor.append(b"\xff\xff\xff\xff")
+    stage.publish()
+    assert stage.received("a") == [1]
+    assert stage.cursor.acknowledged == {0}
+
+
 def test_a_second_exclusive_consumer_is_refused() -> None:
     stage = Stage(EXCLUSIVE)
     first = stage.join("a")

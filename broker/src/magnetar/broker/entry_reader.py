@@ -180,11 +180,10 @@ class EntryReader:
                 self.replay_backoff.failed()
         finally:
             wanted = self._finish()
-        if wanted:
-            if entries is None:
+            if wanted and entries is None:
                 self._receiver.replay_failed()
-            else:
-                self._receiver.entries_replayed(entries)
+        if wanted and entries is not None:
+            self._receiver.entries_replayed(entries)
         self._receiver.read_ended()
 
     def _finish(self) -> bool:

@@ -67,6 +67,7 @@ class KeySharedDispatcher:
         self.sticky = policy.sticky
         self.allow_out_of_order = policy.allow_out_of_order
         self.selector: Selector = StickyRangeSelector() if policy.sticky else ConsistentHashSelector()
+        self.look_ahead_per_consumer_max = LOOK_AHEAD_PER_CONSUMER_MAX
         self.draining: dict[int, Consumer] = {}
         self._ready: dict[Consumer, RedeliveryQueue] = {}
         self._unowned = RedeliveryQueue()
@@ -108,7 +109,7 @@ class KeySharedDispatcher:
 
     def room(self) -> int:
         """What consumers may be sent, unless too much waits already."""
-        if self._waiting >= min(LOOK_AHEAD_MAX, LOOK_AHEAD_PER_CONSUMER_MAX * len(self.consumers)):
+        if self._waiting >= min(LOOK_AHEAD_MAX, self.look_ahead_per_consumer_max * len(self.consumers)):
             return 0
         total = 0
         for consumer in self.consumers:

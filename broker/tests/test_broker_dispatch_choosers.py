@@ -1,0 +1,183 @@
+"""The pure parts of dispatch: rings, ranges, queues, delayed entries, what consumers hold."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from magnetar.broker.consumer import Consumer, ConsumerIdentity, KeySharedPolicy, SubscriptionType
+from magnetar.broker.delayed import DelayedEntries
+from magnetar.broker.dispatch.hash_ring import ConsistentHashSelector, consistent_slot, failover_index, sticky_slot
+from magnetar.broker.dispatch.sticky_ranges import StickyRangeSelector
+from magnetar.broker.pending_acknowledgements import PendingAcknowledgements
+from magnetar.broker.redelivery import RedeliveryCounts, RedeliveryQueue
+from magnetar.broker.testing import StagedConnection, Timers
+from magnetar.managed.entry import Entry
+
+
+def consumer(name: str, policy: KeySharedPolicy | None = None) -> Consumer:
+    identity = ConsumerIdentity(1, name, SubscriptionType.KEY_SHARED)
+    identity.key_shared = policy
+    return Consumer(identity, StagedConnection())
+
+
+def owners(selector: ConsistentHashSelector) -> list[str]:
+    found = [selector.owner(slot) for slot in range(1, 65_536, 97)]
+    return [one.name for one in found if one is not None]
+
+
+def test_failover_ring_is_stable_and_spreads_topics() -> None:
+    names = ["a", "b", "c"]
+    chosen = [failover_index(f"persistent://t/n/topic-{number}", names) for number in range(60)]
+    assert set(chosen) == {0, 1, 2}
+    assert chosen == [failover_index(f"persistent://t/n/topic-{number}", names) for number in range(60)]
+    assert failover_index("persistent://t/n/x", ["only"]) == 0
+
+
+def test_a_consumer_that_joins_takes_slots_only_for_itself() -> None:
+    selector = ConsistentHashSelector()
+    selector.add(consumer("a"))
+    selector.add(consumer("b"))
+    before = owners(selector)
+    third = consumer("c")
+    selector.add(third)
+    after = owners(selector)
+    assert all(now in (former, "c") for former, now in zip(before, after, strict=True))
+    assert 0.1 < after.count("c") / len(after) < 0.6
+    selector.remove(third)
+    assert owners(selector) == before
+
+
+def test_consumers_of_one_name_share_and_numbers_are_used_again() -> None:
+    selector = ConsistentHashSelector()
+    first, second = consumer("same"), consumer("same")
+    selector.add(first)
+    selector.add(second)
+    ranges = selector.ranges(first)
+    assert ranges
+    assert selector.ranges(second)
+    selector.remove(first)
+    again = consumer("same")
+    selector.add(again)
+    assert selector.ranges(again) == ranges
+
+
+def test_an_empty_ring_has_no_owner() -> None:
+    selector = ConsistentHashSelector()
+    one = consumer("a")
+    selector.add(one)
+    assert selector.owner(1) is one
+    assert selector.ranges(one) == [(1, 65_535)]
+    selector.remove(one)
+    assert selector.owner(1) is None
+
+
+def test_sticky_owner_is_by_range() -> None:
+    selector = StickyRangeSelector()
+    one = consumer("a", KeySharedPolicy(sticky=True, ranges=[(10, 20), (0, 5)]))
+    other = consumer("b", KeySharedPolicy(sticky=True, ranges=[(6, 9)]))
+    selector.add(one)
+    selector.add(other)
+    assert [selector.owner(slot) for slot in (0, 5, 6, 9, 10, 20, 21)] == [one, one, other, other, one, one, None]
+    assert selector.ranges(one) == [(0, 5), (10, 20)]
+    selector.remove(one)
+    assert selector.owner(5) is None
+
+
+@given(st.binary())
+def test_slots_lie_in_their_ranges(key: bytes) -> None:
+    assert 1 <= consistent_slot(key) <= 65_535
+    assert 1 <= sticky_slot(key) <= 65_535
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "discard", "take"]), st.integers(0, 30)), max_size=200))
+def test_redelivery_queue_is_an_ordered_set(steps: list[tuple[str, int]]) -> None:
+    queue = RedeliveryQueue()
+    twin: dict[tuple[int, int], int] = {}
+    for action, number in steps:
+        position = (number % 3, number)
+        if action == "add":
+            assert queue.add(position, number + 1) == (position not in twin)
+            twin.setdefault(position, number + 1)
+        elif action == "discard":
+            assert queue.discard(position) == twin.pop(position, None)
+        else:
+            count = number % 4
+            expected = sorted(twin.items())[:count]
+            assert queue.take(count) == expected
+            for taken, _ in expected:
+                del twin[taken]
+        assert len(queue) == len(twin)
+    assert queue.take_all() == sorted(twin.items())
+
+
+def test_the_queue_gives_up_places_that_nobody_holds() -> None:
+    queue = RedeliveryQueue()
+    for number in range(1_000):
+        queue.add((1, number), 1)
+    for number in range(1_000):
+        queue.discard((1, number))
+    assert len(queue._heap) <= 64
+
+
+def test_redelivery_counts_are_sparse() -> None:
+    counts = RedeliveryCounts()
+    entries = [Entry(1, number, b"") for number in range(3)]
+    assert counts.of(entries) is None
+    counts.increment((1, 1))
+    counts.increment((1, 1))
+    assert counts.of(entries) == [0, 2, 0]
+    counts.forget((1, 1))
+    assert counts.of(entries) is None
+
+
+def test_pending_counts_messages_and_hashes() -> None:
+    pending = PendingAcknowledgements()
+    entries = [Entry(1, number, b"") for number in range(3)]
+    assert pending.add(entries, [1, 5, 2], [9, 9, 4]) == 8
+    assert pending.add(entries[:1], [1], [9]) == 0
+    assert pending.shrink((1, 1), 3) == 2
+    assert pending.shrink((1, 1), 4) == 0
+    assert pending.remove((1, 1)) == 3
+    assert pending.holds_hash(9)
+    assert pending.remove((1, 0)) == 1
+    assert not pending.holds_hash(9)
+    assert pending.remove((1, 0)) == 0
+    assert pending.take_all() == [((1, 2), 4)]
+    assert len(pending) == 0
+
+
+def test_delayed_entries_have_one_timer_for_the_first() -> None:
+    timers = Timers()
+    fired: list[int] = []
+    delayed = DelayedEntries(timers, timers.call_later, lambda: fired.append(timers.now_ms()))
+    start_ms = timers.now_ms()
+    for seconds in (5, 3, 4):
+        delayed.add(start_ms + seconds * 1_000, (1, seconds), 0)
+        delayed.arm(start_ms)
+    assert timers.pending == 1
+    timers.advance(3_000)
+    assert fired == [start_ms + 3_000]
+    assert delayed.take_due(timers.now_ms()) == [((1, 3), 0)]
+    delayed.discard((1, 4))
+    delayed.arm(timers.now_ms())
+    timers.advance(10_000)
+    assert delayed.take_due(timers.now_ms()) == [((1, 5), 0)]
+    assert timers.pending == 0
+
+
+def test_far_delays_are_looked_at_again_every_hour() -> None:
+    timers = Timers()
+    fired: list[int] = []
+    delayed = DelayedEntries(timers, timers.call_later, lambda: fired.append(1))
+    delayed.add(timers.now_ms() + 2 * 3_600_000 + 1, (1, 1), 0)
+    delayed.arm(timers.now_ms())
+    timers.advance(2 * 3_600_000)
+    assert fired == []
+    timers.advance(1)
+    assert fired == [1]
+
+
+@pytest.mark.parametrize("kind", list(SubscriptionType))
+def test_types_are_called_as_pulsar_calls_them(kind: SubscriptionType) -> None:
+    assert kind.display_name.upper() == kind.name
