@@ -23,7 +23,7 @@ from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.testing import MemoryBookies, RecordingListener
 from magnetar.ledger.writer import OpenLedgerWriter
 from magnetar.metadata.memory import MemoryMetadataStore
-from magnetar.metadata.store import MetadataStore, StoreUnavailable
+from magnetar.metadata.store import MetadataStore, Stat, StoreUnavailable
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerState
 
@@ -454,7 +454,15 @@ class FailingStore(MemoryMetadataStore):
 
     broken = False
 
-    async def put(self, path, value, expected_version=None, *, ephemeral=False, sequential=False):  # type: ignore[no-untyped-def, override]
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = None,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> Stat:
         if self.broken:
             raise StoreUnavailable("broken")
         return await super().put(path, value, expected_version, ephemeral=ephemeral, sequential=sequential)

@@ -156,8 +156,8 @@ class MemoryBookie:
         return found
 
     async def close(self) -> None:
-        """Held adds answer UNREACHABLE."""
-        self._give_up_held()
+        """As the Protocol says: the same as being stopped."""
+        self.stop()
 
     def _entries(self, ledger_id: int) -> dict[int, bytes]:
         if ledger_id not in self.ledgers:

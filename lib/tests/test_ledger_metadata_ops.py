@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from magnetar.ledger.api import LedgerNotFound
+from magnetar.ledger.ledger_paths import ledger_path
+from magnetar.ledger.metadata_ops import LedgerMetadataOps
+from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.metadata.store import Stat, VersionConflict
+from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
+
+METADATA = LedgerMetadata(ensemble_size=1, write_quorum=1, ack_quorum=1, ensembles=[(0, ["b:1"])])
+
+
+class UsedUpStore(MemoryMetadataStore):
+    """A store whose sequence of short ids stands at its end."""
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = None,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> Stat:
+        if path == "/ledgers/idgen/ID-":
+            path = "/ledgers/idgen/ID-2147483647"
+            return await super().put(path, value, expected_version, ephemeral=ephemeral)
+        return await super().put(path, value, expected_version, ephemeral=ephemeral, sequential=sequential)
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryMetadataStore]:
+    opened = MemoryMetadataStore()
+    yield opened
+    await opened.close()
+
+
+async def test_create_read_write_delete(store: MemoryMetadataStore) -> None:
+    ops = LedgerMetadataOps(store)
+    ledger_id, version = await ops.create(METADATA)
+    assert await ops.read(ledger_id) == (METADATA, version)
+    changed = METADATA.with_ensemble(5, ["c:1"])
+    newer = await ops.write(ledger_id, changed, version)
+    assert await ops.read(ledger_id) == (changed, newer)
+    with pytest.raises(VersionConflict):
+        await ops.write(ledger_id, METADATA, version)
+    await ops.delete(ledger_id)
+    await ops.delete(ledger_id)
+    with pytest.raises(LedgerNotFound):
+        await ops.read(ledger_id)
+
+
+async def test_ids_are_new_and_leave_nothing_behind(store: MemoryMetadataStore) -> None:
+    ops = LedgerMetadataOps(store)
+    ids = [(await ops.create(METADATA))[0] for _ in range(3)]
+    assert ids == sorted(set(ids))
+    assert await store.children("/ledgers/idgen") == []
+
+
+async def test_a_taken_id_is_passed_over(store: MemoryMetadataStore) -> None:
+    ops = LedgerMetadataOps(store)
+    first, _ = await ops.create(METADATA)
+    await store.put(ledger_path(first + 1), b"taken")
+    assert (await ops.create(METADATA))[0] == first + 2
+
+
+async def test_long_ids_follow_the_short_ones() -> None:
+    store = UsedUpStore()
+    ops = LedgerMetadataOps(store)
+    assert [(await ops.create(METADATA))[0] for _ in range(2)] == [1 << 32, (1 << 32) + 1]
+    assert await store.children("/ledgers/idgen-long") == ["HOB-0000000001"]
+    assert [ledger_id async for ledger_id in ops.ledger_ids()] == [1 << 32, (1 << 32) + 1]
+    await store.close()
+
+
+async def test_all_ledgers_are_listed(store: MemoryMetadataStore) -> None:
+    ops = LedgerMetadataOps(store)
+    wanted = [3, 12345, 2**31 - 2, 2**31 - 1, 1 << 40]
+    for ledger_id in wanted:
+        await store.put(ledger_path(ledger_id), b"")
+    await store.put("/ledgers/available/b:1", b"")
+    await store.put("/ledgers/LAYOUT", b"")
+    assert [ledger_id async for ledger_id in ops.ledger_ids()] == wanted

@@ -1,0 +1,261 @@
+"""The TCP connection to a bookie, against a small server that speaks version 2 over a bookie in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from magnetar.core.clock import SystemClock
+from magnetar.ledger.bookie_connection import READ_FLAG_FENCE, BookieConnection
+from magnetar.ledger.contract import KEY, LEDGER, NOT_THERE, Answers, BookieConnectionContract, add, entries_of
+from magnetar.ledger.tcp_bookie import TcpBookie, TcpBookieSettings
+from magnetar.ledger.testing import MemoryBookie
+from magnetar.net.connection import Connection
+from magnetar.net.endpoints import Listener, listen
+from magnetar.wire.bookkeeper import v2
+from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
+from magnetar.wire.bookkeeper.frame import FrameSplitter
+
+QUICK = TcpBookieSettings(
+    add_timeout_seconds=0.08, read_timeout_seconds=0.08, backoff_seconds_min=0.01, backoff_seconds_max=0.02
+)
+
+
+class Server:
+    """Serves a bookie in memory; `silent` swallows requests, `knows_batches` off refuses batch reads."""
+
+    def __init__(self) -> None:
+        self.bookie = MemoryBookie("served:3181")
+        self.silent = False
+        self.knows_batches = True
+        self.requests: list[v2.Request] = []
+        self.connections: list[Connection] = []
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.listener: Listener | None = None
+
+    async def start(self, port: int = 0) -> int:
+        self.listener = await listen("127.0.0.1", port, self.handler)
+        return self.listener.port
+
+    def handler(self, connection: Connection) -> ServerLink:
+        self.connections.append(connection)
+        return ServerLink(self, connection)
+
+    async def stop(self) -> None:
+        for connection in self.connections:
+            connection.abort()
+        if self.listener is not None:
+            await self.listener.close()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+class ServerLink:
+    def __init__(self, server: Server, connection: Connection) -> None:
+        self.server = server
+        self.connection = connection
+        self.splitter = FrameSplitter()
+
+    def connection_made(self) -> None: ...
+
+    def writable_changed(self, writable: bool) -> None: ...
+
+    def connection_lost(self, error: Exception | None) -> None: ...
+
+    def data_received(self, data: bytes) -> None:
+        for request in v2.decode_requests(*self.splitter.feed(data)):
+            self.server.requests.append(request)
+            if self.server.silent:
+                continue
+            if isinstance(request, v2.AddGroup):
+                self.server.bookie.add_entries(
+                    request.ledger_id,
+                    request.master_key,
+                    request.entry_ids,
+                    request.entries,
+                    request.flags,
+                    lambda *answer: self.connection.write(v2.encode_add_responses(*answer)),
+                )
+            else:
+                task = asyncio.ensure_future(self.read(request))
+                self.server.tasks.add(task)
+                task.add_done_callback(self.server.tasks.discard)
+
+    async def read(self, request: v2.Request) -> None:
+        bookie = self.server.bookie
+        if isinstance(request, v2.Read):
+            try:
+                entry = await bookie.read_entry(request.ledger_id, request.entry_id, request.flags, request.master_key)
+                answer = v2.encode_read_response(0, request.ledger_id, request.entry_id, entry)
+            except BookieError as error:
+                answer = v2.encode_read_response(error.code, request.ledger_id, request.entry_id)
+            self.connection.write(answer)
+        elif isinstance(request, v2.BatchRead):
+            where = (request.ledger_id, request.first_entry_id, request.request_id)
+            if not self.server.knows_batches:
+                self.connection.write(v2.encode_batch_read_response(BookieCode.EBADREQ, *where, []))
+                return
+            try:
+                entries = await bookie.read_entries(
+                    request.ledger_id, request.first_entry_id, request.count_max, request.size_bytes_max
+                )
+                answer = v2.encode_batch_read_response(0, *where, entries)
+            except BookieError as error:
+                answer = v2.encode_batch_read_response(error.code, *where, [])
+            self.connection.write(answer)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    started = Server()
+    await started.start()
+    yield started
+    await started.stop()
+
+
+def connect_to(server: Server, settings: TcpBookieSettings = QUICK) -> TcpBookie:
+    assert server.listener is not None
+    address = ("127.0.0.1", server.listener.port)
+    return TcpBookie("served:3181", lambda bookie_id: address, SystemClock(), settings)
+
+
+@pytest.fixture
+async def bookie(server: Server) -> AsyncIterator[TcpBookie]:
+    opened = connect_to(server)
+    yield opened
+    await opened.close()
+
+
+class TestTcpBookieContract(BookieConnectionContract):
+    @pytest.fixture
+    async def bookie(self, server: Server) -> AsyncIterator[BookieConnection]:
+        opened = connect_to(server, TcpBookieSettings())
+        yield opened
+        await opened.close()
+
+
+class TestTcpBookieWithoutBatchReads(BookieConnectionContract):
+    @pytest.fixture
+    async def bookie(self, server: Server) -> AsyncIterator[BookieConnection]:
+        server.knows_batches = False
+        opened = connect_to(server, TcpBookieSettings())
+        yield opened
+        await opened.close()
+
+
+async def test_a_silent_bookie_is_unreachable_after_the_timeout(server: Server, bookie: TcpBookie) -> None:
+    server.silent = True
+    started = asyncio.get_running_loop().time()
+    assert await add(bookie, 0, entries_of(LEDGER, 0, [b"x", b"y"])) == {BookieCode.UNREACHABLE}
+    assert asyncio.get_running_loop().time() - started < 1.0
+    # Only the adds were given up; the connection stands.
+    server.silent = False
+    assert await add(bookie, 2, entries_of(LEDGER, 2, [b"z"])) == {BookieCode.EOK}
+    assert len(server.connections) == 1
+
+
+async def test_a_read_without_answer_costs_the_connection(server: Server, bookie: TcpBookie) -> None:
+    server.silent = True
+    for read in (bookie.read_entry(LEDGER, 0), bookie.read_entries(LEDGER, 0, 2, 100)):
+        with pytest.raises(BookieError) as raised:
+            await read
+        assert raised.value.code is BookieCode.UNREACHABLE
+        await asyncio.sleep(0.03)
+    server.silent = False
+    assert await add(bookie, 0, entries_of(LEDGER, 0, [b"z"])) == {BookieCode.EOK}
+    assert len(server.connections) >= 2
+
+
+async def test_a_lost_connection_fails_what_is_outstanding(server: Server, bookie: TcpBookie) -> None:
+    await add(bookie, 0, entries_of(LEDGER, 0, [b"x"]))
+    server.silent = True
+    answers = Answers()
+    bookie.add_entries(LEDGER, KEY, [1], entries_of(LEDGER, 1, [b"y"]), 0, answers)
+    bookie.add_entries(LEDGER, KEY, [1], entries_of(LEDGER, 1, [b"y"]), 0, lambda *answer: None)
+    read = asyncio.ensure_future(bookie.read_entry(LEDGER, 0))
+    await asyncio.sleep(0.01)
+    server.connections[0].abort()
+    with pytest.raises(BookieError):
+        await read
+    await answers.until(1)
+    assert answers.codes == {1: BookieCode.UNREACHABLE}
+    # Within the back-off there is no attempt; afterwards it connects again.
+    assert await add(bookie, 1, entries_of(LEDGER, 1, [b"y"])) == {BookieCode.UNREACHABLE}
+    server.silent = False
+    await asyncio.sleep(0.03)
+    assert await add(bookie, 1, entries_of(LEDGER, 1, [b"y"])) == {BookieCode.EOK}
+
+
+async def test_nobody_listens(server: Server) -> None:
+    bookie = connect_to(server)
+    await server.stop()
+    assert await add(bookie, 0, entries_of(LEDGER, 0, [b"x"])) == {BookieCode.UNREACHABLE}
+    with pytest.raises(BookieError):
+        await bookie.read_entry(LEDGER, 0)
+    await bookie.close()
+
+
+async def test_no_address_is_known(server: Server) -> None:
+    bookie = TcpBookie("nameless", lambda bookie_id: None, SystemClock(), QUICK)
+    assert await add(bookie, 0, entries_of(LEDGER, 0, [b"x"])) == {BookieCode.UNREACHABLE}
+    await bookie.close()
+
+
+async def test_garbage_costs_the_connection(server: Server, bookie: TcpBookie) -> None:
+    await add(bookie, 0, entries_of(LEDGER, 0, [b"x"]))
+    server.connections[0].write(b"\xff" * 20)
+    await asyncio.sleep(0.01)
+    assert server.connections[0].closed
+
+
+async def test_a_fencing_read_is_never_answered_by_a_plain_one(server: Server, bookie: TcpBookie) -> None:
+    await add(bookie, 0, entries_of(LEDGER, 0, [b"x"]))
+    server.requests.clear()
+    plain = asyncio.ensure_future(bookie.read_entry(LEDGER, 0))
+    fencing = asyncio.ensure_future(bookie.read_entry(LEDGER, 0, READ_FLAG_FENCE, KEY))
+    await plain
+    assert [request.flags for request in server.requests if isinstance(request, v2.Read)][:1] == [0]
+    await fencing
+    assert server.bookie.ledgers[LEDGER].fenced
+
+
+async def test_a_cancelled_read_leaves_its_place_in_line(server: Server, bookie: TcpBookie) -> None:
+    entries = entries_of(LEDGER, 0, [b"x"])
+    await add(bookie, 0, entries)
+    first = asyncio.ensure_future(bookie.read_entry(LEDGER, 0))
+    second = asyncio.ensure_future(bookie.read_entry(LEDGER, 0))
+    third = asyncio.ensure_future(bookie.read_entry(LEDGER, 0))
+    await asyncio.sleep(0)
+    first.cancel()
+    second.cancel()
+    assert await third == entries[0]
+    assert (await code_of_missing(bookie)) in NOT_THERE
+
+
+async def code_of_missing(bookie: TcpBookie) -> BookieCode:
+    with pytest.raises(BookieError) as raised:
+        await bookie.read_entry(LEDGER, 77)
+    return raised.value.code
+
+
+async def test_a_bookie_that_does_not_know_batch_reads_is_asked_singly_for_a_while(
+    server: Server, bookie: TcpBookie
+) -> None:
+    server.knows_batches = False
+    entries = entries_of(LEDGER, 0, [b"%d" % number for number in range(5)])
+    await add(bookie, 0, entries)
+    for _ in range(3):
+        assert await bookie.read_entries(LEDGER, 0, 5, 1 << 20) == entries
+    assert sum(isinstance(request, v2.BatchRead) for request in server.requests) == 1
+
+
+async def test_closing_fails_what_is_outstanding(server: Server, bookie: TcpBookie) -> None:
+    server.silent = True
+    read = asyncio.ensure_future(bookie.read_entry(LEDGER, 0))
+    answers = Answers()
+    bookie.add_entries(LEDGER, KEY, [1], entries_of(LEDGER, 1, [b"y"]), 0, answers)
+    await asyncio.sleep(0.01)
+    await bookie.close()
+    with pytest.raises(BookieError):
+        await read
+    assert answers.codes == {1: BookieCode.UNREACHABLE}

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from magnetar.ledger.tcp_connections import TcpBookieConnections, address_of_id
+from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.wire.bookkeeper.service_info import Endpoint, decode_service_info, encode_service_info
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryMetadataStore]:
+    opened = MemoryMetadataStore()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def bookies(store: MemoryMetadataStore) -> AsyncIterator[TcpBookieConnections]:
+    opened = TcpBookieConnections(store)
+    await store.put("/ledgers/available/b1:3181", b"", ephemeral=True)
+    await store.put("/ledgers/available/readonly", b"")
+    await opened.start()
+    yield opened
+    await opened.close()
+
+
+async def until(bookies: TcpBookieConnections, writable: list[str], readable: list[str]) -> None:
+    async with asyncio.timeout(5):
+        while (bookies.writable_bookies(), bookies.readable_bookies()) != (writable, readable):
+            await asyncio.sleep(0.001)
+
+
+async def test_bookies_come_turn_read_only_and_go(store: MemoryMetadataStore, bookies: TcpBookieConnections) -> None:
+    assert bookies.writable_bookies() == bookies.readable_bookies() == ["b1:3181"]
+    await store.put("/ledgers/available/b0:3181", b"", ephemeral=True)
+    await until(bookies, ["b0:3181", "b1:3181"], ["b0:3181", "b1:3181"])
+    await store.delete("/ledgers/available/b1:3181")
+    await store.put("/ledgers/available/readonly/b1:3181", b"", ephemeral=True)
+    await until(bookies, ["b0:3181"], ["b0:3181", "b1:3181"])
+    await store.delete("/ledgers/available/readonly/b1:3181")
+    await until(bookies, ["b0:3181"], ["b0:3181"])
+
+
+async def test_connections_are_shared(bookies: TcpBookieConnections) -> None:
+    assert bookies.connection("b1:3181") is bookies.connection("b1:3181")
+
+
+async def test_a_registered_endpoint_is_where_the_bookie_is_reached(
+    store: MemoryMetadataStore, bookies: TcpBookieConnections
+) -> None:
+    accepted = asyncio.Event()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.set()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port: int = server.sockets[0].getsockname()[1]
+    endpoints = [
+        Endpoint(id="http", host="127.0.0.1", port=1, protocol="http"),
+        Endpoint(id="bookie", host="127.0.0.1", port=port),
+    ]
+    await store.put("/ledgers/available/named-bookie", encode_service_info(endpoints), ephemeral=True)
+    await until(bookies, ["b1:3181", "named-bookie"], ["b1:3181", "named-bookie"])
+    read = asyncio.ensure_future(bookies.connection("named-bookie").read_entry(1, 1))
+    async with asyncio.timeout(5):
+        await accepted.wait()
+    await asyncio.gather(read, return_exceptions=True)
+    server.close()
+    await server.wait_closed()
+
+
+def test_addresses_of_ids() -> None:
+    assert address_of_id("host-1:3181") == ("host-1", 3181)
+    for bad in ("name", ":1", "host:", "host:x", "host:70000"):
+        assert address_of_id(bad) is None
+
+
+def test_registrations_that_say_nothing() -> None:
+    assert decode_service_info(b"") == decode_service_info(b"\xff\xff") == []
+    endpoints = [Endpoint(id="bookie", host="h", port=1, auth=("a",), extensions=("tls",))]
+    assert decode_service_info(encode_service_info(endpoints)) == endpoints
