@@ -179,6 +179,22 @@ async def test_too_much_that_waits_is_refused(start: StartBookie) -> None:
     assert codes[0] == BookieCode.EOK
 
 
+async def test_close_answers_what_still_waits(start: StartBookie) -> None:
+    running = await start(storage=StorageSettings(write_cache_bytes_max=11 * MIB))
+    batches = [make(1, first, 20, 100_000) for first in range(0, 600, 20)]
+    adds = [asyncio.ensure_future(add(running.bookie, 1, at * 20, batch)) for at, batch in enumerate(batches)]
+    await asyncio.sleep(0)
+    assert running.bookie.holding
+    await running.close()
+    codes = await asyncio.gather(*adds)
+    assert set(codes) == {BookieCode.EOK, BookieCode.EREADONLY}
+    assert await add(running.bookie, 1, 0, batches[0]) == BookieCode.EREADONLY
+    assert await code_of(running.bookie.fence(1, KEY)) is BookieCode.EREADONLY
+    whole = codes.index(BookieCode.EREADONLY) * 20
+    bookie = (await start()).bookie
+    assert await bookie.read_entry(1, -1) == batches[whole // 20 - 1][19]
+
+
 async def test_a_journal_that_cannot_write_makes_the_bookie_read_only(start: StartBookie) -> None:
     running = await start(journal=JournalSettings(preallocate_bytes=MIB, size_bytes_max=64 * MIB))
     assert await add(running.bookie, 1, 0, make(1, 0, 1)) == BookieCode.EOK

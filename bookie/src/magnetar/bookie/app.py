@@ -84,8 +84,14 @@ class _Engine:
     """What stands behind a `Bookie`: journal, storage, checkpoints."""
 
     def __init__(
-        self, directories: BookieDirectories, storage: LedgerStorage, checkpointer: Checkpointer, journal: Journal
+        self,
+        directories: BookieDirectories,
+        storage: LedgerStorage,
+        checkpointer: Checkpointer,
+        journal: Journal,
+        bookie: Bookie,
     ) -> None:
+        self.bookie = bookie
         self.directories = directories
         self.storage = storage
         self.checkpointer = checkpointer
@@ -96,6 +102,7 @@ class _Engine:
         if self._closed:
             return
         self._closed = True
+        self.bookie.stop()
         await self.journal.close()
         # Twice: the first may only finish a half that was being written, or that failed before.
         for _ in range(2):
@@ -160,4 +167,4 @@ async def _open_engine(
     mode.watch(mode_changed)
     if replay.entries or replay.meta_records:
         await checkpointer.checkpoint(journal.mark)
-    return bookie, _Engine(directories, storage, checkpointer, journal)
+    return bookie, _Engine(directories, storage, checkpointer, journal, bookie)

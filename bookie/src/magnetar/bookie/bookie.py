@@ -52,6 +52,7 @@ class Bookie:
         self._held: deque[_HeldAdd] = deque()
         self._held_bytes = 0
         self._holding_listeners: list[Callable[[bool], None]] = []
+        self._stopped = False
         self.read_only = False
         """Ordinary adds are refused."""
         self.recovery_writes = True
@@ -63,6 +64,14 @@ class Bookie:
         """Take adds from here on; the journal's progress must be reported to `resume`."""
         assert self._journal is None
         self._journal = journal
+
+    def stop(self) -> None:
+        """Take no more: adds that wait and all later ones are answered EREADONLY; what the journal has is finished."""
+        self._stopped = True
+        held, self._held = self._held, deque()
+        self._held_bytes = 0
+        for ledger_id, _, entry_ids, _, _, done, _ in held:
+            self._loop.call_soon(done, int(BookieCode.EREADONLY), ledger_id, entry_ids)
 
     # Adds.
 
@@ -78,7 +87,9 @@ class Bookie:
         """Store whole entries of one ledger. Never waits; `done(code, ledger_id, entry_ids)` is called once for all
         of them, never from inside this call: EOK when they are on the disk."""
         size = sum(map(len, entries))
-        if self._held or self._full():
+        if self._stopped:
+            self._loop.call_soon(done, int(BookieCode.EREADONLY), ledger_id, entry_ids)
+        elif self._held or self._full():
             self._hold((ledger_id, master_key, entry_ids, entries, flags, done, size))
         else:
             self._add(ledger_id, master_key, entry_ids, entries, flags, done, size)
@@ -252,6 +263,8 @@ class Bookie:
                 waiter(last_add_confirmed)
 
     async def _log(self, state: LedgerState, records: list[bytes], problem: str) -> None:
+        if self._stopped:
+            raise BookieError(BookieCode.EREADONLY, "the bookie is stopping")
         finished: asyncio.Future[int] = self._loop.create_future()
 
         def journaled(code: int, _: int, __: Sequence[int]) -> None:

@@ -109,7 +109,12 @@ class LedgerStorage:
     def close(self) -> None:
         """Close files and threads; what is only in the write cache stays in the journal."""
         self._read_threads.shutdown(wait=True)
-        self._writer.close()
+        try:
+            self._writer.close()
+        except OSError as error:
+            # Its entries were synced by the checkpoint; only the ledgers map is missing, which a scan replaces.
+            log.warning("the current entry log could not be closed well: %s", error)
+            self._writer.abandon()
         self._reader.close()
         self.index.close()
 
