@@ -1,50 +1,38 @@
-"""The HTTP server of the admin API, lookups and metrics."""
+"""The HTTP port of the admin API, lookups and metrics."""
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import logging
 import socket
-from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from aiohttp import web
-from magnetar.broker.admin import (
-    brokers,
-    clusters,
-    lookup,
-    metrics,
-    namespaces,
-    schemas,
-    subscriptions,
-    tenants,
-    topics,
-)
-from magnetar.broker.admin.responses import INTERNAL_ERROR, STATUS_OF_SERVER_ERROR, AdminError, error
 from magnetar.broker.context import BrokerContext
-from magnetar.core.errors import MagnetarError, Unavailable
-from magnetar.metadata.store import NodeNotFound, VersionConflict
-from magnetar.wire.pulsar.errors import PulsarError
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 logger = logging.getLogger(__name__)
 
-BODY_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The largest request body; above one message of the largest size."""
-
 LISTEN_BACKLOG: Final = 1024
-SHUTDOWN_SECONDS: Final = 2.0
 
-RESOURCES: Final = (clusters, brokers, tenants, namespaces, topics, subscriptions, schemas, lookup, metrics)
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+APPLICATION: Final = "magnetar.broker.admin.application"
+"""What is loaded when it is needed."""
 
 
 class AdminServer:
-    """Listens first (the port is part of the broker's name), serves once the broker stands."""
+    """Listens first (the port is part of the broker's name), answers once the broker stands.
+
+    What answers is loaded when somebody first connects, in another thread, while the connection waits in the kernel's
+    queue: aiohttp and the resources cost a quarter of the whole start-up time and 15 MB, and many a broker in a test
+    is never asked anything by HTTP."""
 
     def __init__(self, address: str, port: int) -> None:
         self._address = address
         self._port = port
         self._socket: socket.socket | None = None
+        self._starting: asyncio.Task[None] | None = None
         self._runner: web.AppRunner | None = None
 
     async def listen(self) -> int:
@@ -57,43 +45,37 @@ class AdminServer:
     async def serve(self, context: BrokerContext) -> None:
         """Answer requests from now on."""
         assert self._socket is not None
-        application = web.Application(middlewares=[answer_errors], client_max_size=BODY_BYTES_MAX)
-        for resource in RESOURCES:
-            application.add_routes(resource.routes(context))
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
-        await self._runner.setup()
-        await web.SockSite(self._runner, self._socket).start()
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._load, context)
 
     async def close(self) -> None:
         """Finish the requests under way, then stop."""
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+        elif self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
         if self._runner is not None:
             await self._runner.cleanup()
         if self._socket is not None:
             self._socket.close()
 
+    def _load(self, context: BrokerContext) -> None:
+        assert self._socket is not None
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket.fileno())
+        self._starting = loop.create_task(self._start(context), name="admin-start")
+        self._starting.add_done_callback(_report)
 
-@web.middleware
-async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every error becomes a status and a reason; what nobody expected is logged as well."""
-    try:
-        return await handler(request)
-    except web.HTTPException as answer:
-        if answer.status < 400:
-            raise
-        return error(answer.status, answer.reason)
-    except AdminError as problem:
-        return error(problem.status, str(problem))
-    except PulsarError as problem:
-        return error(STATUS_OF_SERVER_ERROR.get(problem.code, INTERNAL_ERROR), problem.message)
-    except VersionConflict as problem:
-        return error(409, f"Concurrent modification: {problem}")
-    except NodeNotFound as problem:
-        return error(404, f"Not found: {problem}")
-    except Unavailable as problem:
-        return error(503, str(problem))
-    except MagnetarError as problem:
-        logger.warning("%s %s failed: %s", request.method, request.path, problem)
-        return error(INTERNAL_ERROR, str(problem))
-    except Exception as problem:
-        logger.error("%s %s failed", request.method, request.path, exc_info=problem)
-        return error(INTERNAL_ERROR, f"{type(problem).__name__}: {problem}")
+    async def _start(self, context: BrokerContext) -> None:
+        assert self._socket is not None
+        await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, APPLICATION)
+        from aiohttp.web import SockSite
+        from magnetar.broker.admin.application import make_runner
+
+        self._runner = make_runner(context)
+        await self._runner.setup()
+        await SockSite(self._runner, self._socket).start()
+
+
+def _report(starting: asyncio.Task[None]) -> None:
+    if not starting.cancelled() and (error := starting.exception()) is not None:
+        logger.critical("the admin API cannot start", exc_info=error)

@@ -1,0 +1,74 @@
+"""What answers HTTP requests: the resources of the admin API, lookups and metrics, and errors as statuses.
+
+Importing this module loads aiohttp; `server` does so when somebody first connects.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+from magnetar.broker.admin import (
+    brokers,
+    clusters,
+    lookup,
+    metrics,
+    namespaces,
+    schemas,
+    subscriptions,
+    tenants,
+    topics,
+)
+from magnetar.broker.admin.responses import INTERNAL_ERROR, STATUS_OF_SERVER_ERROR, AdminError, error
+from magnetar.broker.context import BrokerContext
+from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.metadata.store import NodeNotFound, VersionConflict
+from magnetar.wire.pulsar.errors import PulsarError
+
+logger = logging.getLogger(__name__)
+
+BODY_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The largest request body; above one message of the largest size."""
+
+SHUTDOWN_SECONDS: Final = 2.0
+
+RESOURCES: Final = (clusters, brokers, tenants, namespaces, topics, subscriptions, schemas, lookup, metrics)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def make_runner(context: BrokerContext) -> web.AppRunner:
+    """Everything that answers, not listening yet."""
+    application = web.Application(middlewares=[answer_errors], client_max_size=BODY_BYTES_MAX)
+    for resource in RESOURCES:
+        application.add_routes(resource.routes(context))
+    return web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+
+
+@web.middleware
+async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every error becomes a status and a reason; what nobody expected is logged as well."""
+    try:
+        return await handler(request)
+    except web.HTTPException as answer:
+        if answer.status < 400:
+            raise
+        return error(answer.status, answer.reason)
+    except AdminError as problem:
+        return error(problem.status, str(problem))
+    except PulsarError as problem:
+        return error(STATUS_OF_SERVER_ERROR.get(problem.code, INTERNAL_ERROR), problem.message)
+    except VersionConflict as problem:
+        return error(409, f"Concurrent modification: {problem}")
+    except NodeNotFound as problem:
+        return error(404, f"Not found: {problem}")
+    except Unavailable as problem:
+        return error(503, str(problem))
+    except MagnetarError as problem:
+        logger.warning("%s %s failed: %s", request.method, request.path, problem)
+        return error(INTERNAL_ERROR, str(problem))
+    except Exception as problem:
+        logger.exception("%s %s failed", request.method, request.path)
+        return error(INTERNAL_ERROR, f"{type(problem).__name__}: {problem}")
