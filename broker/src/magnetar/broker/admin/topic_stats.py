@@ -44,7 +44,7 @@ SUMMED_OF_SUBSCRIPTIONS = (
 def topic_stats(topic: Topic, context: BrokerContext) -> dict[str, Any]:
     """One topic (or partition)."""
     publishers = [publisher_stats(producer) for producer in topic.producers.by_name.values()]
-    subscriptions = {name: subscription.statistics() for name, subscription in topic.subscriptions.items()}
+    subscriptions = subscription_stats(topic)
     stats: dict[str, Any] = {
         "msgRateIn": sum(publisher["msgRateIn"] for publisher in publishers),
         "msgThroughputIn": sum(publisher["msgThroughputIn"] for publisher in publishers),
@@ -79,6 +79,16 @@ def topic_stats(topic: Topic, context: BrokerContext) -> dict[str, Any]:
             (topic.ledger.size_bytes_after(one.cursor.mark_delete) for one in topic.subscriptions.values()), default=0
         )
     return stats
+
+
+def subscription_stats(topic: Topic) -> dict[str, dict[str, Any]]:
+    """Every subscription by name."""
+    if not isinstance(topic, PersistentTopic):
+        return {name: subscription.statistics() for name, subscription in topic.subscriptions.items()}
+    return {
+        name: subscription.statistics(backlog_bytes=topic.ledger.size_bytes_after(subscription.cursor.mark_delete))
+        for name, subscription in topic.subscriptions.items()
+    }
 
 
 def publisher_stats(producer: Producer) -> dict[str, Any]:
