@@ -84,7 +84,7 @@ class Bookie:
         flags: int,
         done: AddCallback,
     ) -> None:
-        """Store whole entries of one ledger. Never waits; `done(code, ledger_id, entry_ids)` is called once for all
+        """Store whole entries of one ledger, at least one. Never waits; `done(code, ledger_id, entry_ids)` is called once for all
         of them, never from inside this call: EOK when they are on the disk."""
         size = sum(map(len, entries))
         if self._stopped:

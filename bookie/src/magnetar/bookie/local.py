@@ -33,6 +33,8 @@ class LocalBookieConnection:
         done: AddCallback,
     ) -> None:
         """See `BookieConnection.add_entries`. After `close`: answered UNREACHABLE."""
+        if not entry_ids:
+            return
         if self._closed:
             self._loop.call_soon(done, _UNREACHABLE, ledger_id, entry_ids)
             return
