@@ -3,7 +3,7 @@ import random
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from magnetar.core.ids import signed64, unsigned64
 from magnetar.wire.pulsar import command
@@ -223,6 +223,7 @@ def test_one_receipt(producer_id: int, sequence_id: int, highest: int, ledger_id
 
 
 @given(U64, st.integers(0, 2**62), st.integers(0, 2**62), st.lists(st.tuples(U64, U64), max_size=5))
+@example(1, 2, 126, [(126, 0), (127, 0), (128, 0), (129, 16383), (2**14, 2**14)])
 def test_many_receipts(producer_id: int, ledger_id: int, first: int, ids: list[tuple[int, int]]) -> None:
     sequence_ids, highest = [one[0] for one in ids], [one[1] for one in ids]
     data = command.encode_send_receipts(producer_id, ledger_id, first, sequence_ids, highest)

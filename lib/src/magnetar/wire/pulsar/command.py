@@ -392,32 +392,29 @@ def encode_send_receipts(
     sequence_ids: list[int],
     highest_sequence_ids: list[int],
 ) -> bytes:
-    """A SEND_RECEIPT frame for each message; their entry ids are consecutive, from `first_entry_id` ≥ 0."""
+    """A SEND_RECEIPT frame for each message; their entry ids are consecutive, from `first_entry_id` ≥ 0.
+
+    Neighbours differ in their numbers only, so what stands around these is kept until one takes another length.
+    """
     before_sequence = b"\x08" + varint(producer_id) + b"\x10"
     before_entry = b"\x08" + varint(unsigned64(ledger_id)) + b"\x10"
-    pack = _SIZES.pack
+    known_shape = -1
+    head = b""
+    middle = b""
     parts: list[bytes] = []
     entry_id = first_entry_id
     for index in range(len(sequence_ids)):
+        sequence = varint(sequence_ids[index])
+        highest = varint(highest_sequence_ids[index])
         entry = varint(entry_id)
-        position_size = len(before_entry) + len(entry)
-        body = b"".join(
-            [
-                before_sequence,
-                varint(sequence_ids[index]),
-                b"\x1a",
-                varint(position_size),
-                before_entry,
-                entry,
-                b"\x20",
-                varint(highest_sequence_ids[index]),
-            ]
-        )
-        size = 4 + len(body)
-        parts.append(pack(size + 4, size))
-        parts.append(b"\x08\x07\x3a")
-        parts.append(varint(len(body)))
-        parts.append(body)
+        shape = len(sequence) << 8 | len(highest) << 4 | len(entry)
+        if shape != known_shape:
+            known_shape = shape
+            middle = b"\x1a" + varint(len(before_entry) + len(entry)) + before_entry
+            receipt_size = len(before_sequence) + len(sequence) + len(middle) + len(entry) + 1 + len(highest)
+            head = _SIZES.pack(receipt_size + 8, receipt_size + 4) + b"\x08\x07\x3a" + varint(receipt_size)
+            head += before_sequence
+        parts += (head, sequence, middle, entry, b"\x20", highest)
         entry_id += 1
     return b"".join(parts)
 
