@@ -35,6 +35,7 @@ class RunningBookie:
         self._engine = engine
         self._registration: Registration | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._checkpoints: asyncio.Task[None] | None = None
 
     @property
     def port(self) -> int:
@@ -52,12 +53,13 @@ class RunningBookie:
         self.mode.watch(lambda read_only: registration.set_read_only(read_only=read_only))
         interval = settings.storage.flush_interval_seconds
         loop = asyncio.get_running_loop()
+        checkpoints = self._engine.checkpointer.run(self._engine.journal, interval)
+        self._checkpoints = loop.create_task(checkpoints, name="bookie-checkpoint")
         self._tasks = [
-            loop.create_task(self._engine.checkpointer.run(self._engine.journal, interval), name="bookie-checkpoint"),
             loop.create_task(registration.run(), name="bookie-registration"),
             loop.create_task(self.mode.run(), name="bookie-disk-watch"),
         ]
-        for task in self._tasks:
+        for task in (self._checkpoints, *self._tasks):
             task.add_done_callback(self._task_ended)
 
     async def close(self) -> None:
@@ -65,6 +67,10 @@ class RunningBookie:
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
+        checkpoints, self._checkpoints = self._checkpoints, None
+        if checkpoints is not None:
+            self._engine.checkpointer.stop()
+            tasks.append(checkpoints)
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._registration is not None:
             await self._registration.close()

@@ -84,8 +84,10 @@ class Bookie:
         flags: int,
         done: AddCallback,
     ) -> None:
-        """Store whole entries of one ledger, at least one. Never waits; `done(code, ledger_id, entry_ids)` is called once for all
-        of them, never from inside this call: EOK when they are on the disk."""
+        """Store whole entries of one ledger, at least one. Never waits.
+
+        `done(code, ledger_id, entry_ids)` is called once for all of them, never from inside this call: EOK when they
+        are on the disk."""
         size = sum(map(len, entries))
         if self._stopped:
             self._loop.call_soon(done, int(BookieCode.EREADONLY), ledger_id, entry_ids)

@@ -47,6 +47,7 @@ class Checkpointer:
         self._lock = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="bookie-checkpoint")
         self._failed_mark: Mark = (0, 0)
+        self._stopping = False
         self.completed = 0
 
     def request(self) -> None:
@@ -54,7 +55,7 @@ class Checkpointer:
         self._wanted.set()
 
     async def run(self, journal: Journal, interval_seconds: float) -> None:
-        """Make checkpoints until cancelled."""
+        """Make checkpoints until `stop`. Not to be cancelled: a thread that writes cannot be."""
         while True:
             try:
                 async with asyncio.timeout(interval_seconds):
@@ -62,9 +63,17 @@ class Checkpointer:
             except TimeoutError:
                 pass  # The interval is over: a checkpoint is due without anybody asking.
             self._wanted.clear()
+            if self._stopping:
+                return
             if not await self.checkpoint(journal.mark):
-                await asyncio.sleep(RETRY_SECONDS)
-                self._wanted.set()
+                retry = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wanted.set)
+                await self._wanted.wait()
+                retry.cancel()
+
+    def stop(self) -> None:
+        """Let `run` return once the checkpoint under way is finished."""
+        self._stopping = True
+        self._wanted.set()
 
     async def checkpoint(self, mark: Mark) -> bool:
         """Write out all that was added up to now; `mark` is the journal's at this moment. Whether it worked."""
@@ -87,6 +96,9 @@ class Checkpointer:
             except OSError as failure:
                 error = failure
                 log.error("a checkpoint failed and is tried again: %s", failure)  # noqa: TRY400  (no stack needed)
+            except BaseException:
+                self._states.flushed(stored=False)
+                raise
             self._states.flushed(stored=error is None)
             if error is None:
                 cache.release()
