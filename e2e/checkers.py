@@ -24,6 +24,8 @@ from e2e.workload import SubscriptionType
 
 # A few examples show what kind of thing went wrong; a hundred thousand would hide it.
 EXAMPLES_MAX = 5
+# How long after a death connections may still break: the server's start and the clients' longest backoff.
+RECONNECTING_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def check(sent: list[Event], got: list[Event], expected: Expectation) -> list[st
         problems += positions_step_back(received)
     elif expected.subscription_type is SubscriptionType.KEY_SHARED:
         problems += out_of_order(received, lambda event: (event.producer, event.key))
-    problems += repeated(received, len(expected.deaths_ms))
+    problems += repeated(acknowledged, received, expected.deaths_ms)
     problems += came_back(received, receipts, expected)
     return problems
 
@@ -107,18 +109,34 @@ def positions_step_back(received: Iterable[Received]) -> list[str]:
     return _report("position steps back", wrong)
 
 
-def repeated(received: Iterable[Received], deaths: int) -> list[str]:
-    """Messages given more often, or stored more often, than the deaths of the server explain."""
+def repeated(
+    acknowledged: Iterable[Acknowledged], received: Iterable[Received], deaths_ms: tuple[int, ...]
+) -> list[str]:
+    """Messages stored or given more often than the deaths of the server explain.
+
+    How often is not bounded by the number of deaths: a client may lose its connection several times while one server
+    starts. What counts is whether the message could have been under way at all.
+    """
+    receipt_ms: dict[tuple[str, int], int] = {}
+    for receipt in acknowledged:
+        receipt_ms.setdefault((receipt.producer, receipt.number), receipt.time_ms)
     ids: dict[tuple[str, int], set[str]] = defaultdict(set)
-    times: dict[str, int] = defaultdict(int)
+    given_ms: dict[str, int] = {}
+    again = []
     for event in received:
         ids[event.producer, event.number].add(event.id)
-        times[event.id] += 1
-    stored = [(name, sorted(stored)) for name, stored in ids.items() if len(stored) > 1 + deaths]
-    given = [(name, count) for name, count in times.items() if count > 1 + deaths]
-    return _report(f"stored more than {1 + deaths} times", stored) + _report(
-        f"given more than {1 + deaths} times", given
-    )
+        before_ms = given_ms.get(event.id)
+        given_ms[event.id] = event.time_ms
+        if before_ms is not None and not any(
+            death <= event.time_ms and before_ms <= death + RECONNECTING_MS for death in deaths_ms
+        ):
+            again.append(event)
+    stored = [
+        (name, sorted(places))
+        for name, places in ids.items()
+        if len(places) > 1 and not any(death <= receipt_ms.get(name, 1 << 62) for death in deaths_ms)
+    ]
+    return _report("stored twice", stored) + _report("given twice", again)
 
 
 def came_back(received: Iterable[Received], receipts: Iterable[Receipt], expected: Expectation) -> list[str]:

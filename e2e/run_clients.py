@@ -26,6 +26,8 @@ from e2e.workload import Workload, matrix
 LOG = logging.getLogger("e2e")
 # The share of messages that has a receipt, and that has been consumed, when a restart in the middle happens.
 RESTART_AT = 0.4
+# A workload with a restart is spread over this time, so that its middle is not over before it is seen.
+RESTART_SPREAD_S = 3
 
 
 @dataclass(slots=True)
@@ -112,6 +114,7 @@ def run(workload: Workload, server: Server, folder: Path, timeout_s: float = 600
     """Runs one workload; returns what the checkers object to. Raises Failure when a program does not finish."""
     folder.mkdir(parents=True, exist_ok=True)
     this = Run(workload, server, folder)
+    this.rate = workload.count // RESTART_SPREAD_S if workload.restart else 0
     this.topic = f"persistent://public/default/{workload.name}-{time.time_ns() // 1_000_000}"
     corpus.write(folder / "corpus.txt", workload.count)
     create_topic(server, this.topic, workload.partitions)

@@ -14,6 +14,8 @@ from e2e import processes
 from e2e.peers import distribution
 
 READY_PATH = "/admin/v2/namespaces/public/default"
+# What our server does without being asked and Apache's must be told to.
+APACHE_FEATURES = {"acknowledgmentAtBatchIndexLevelEnabled": "true"}
 APACHE_STARTS_MAX = 5
 APACHE_CALM_S = 1.0
 # A calm server logs some 30 kB in that time, one in the storm 4 MB.
@@ -120,18 +122,27 @@ class ApacheStandalone(StandaloneProcess):
 
     `journal_sync` forces every journal write to disk before it is answered, which is our own rule and the default of
     Apache's cluster configuration, but not of its standalone one. `lean` gives it 1 GB of heap and the serial
-    collector, the setting at which it costs least; otherwise the heap is as shipped.
+    collector, the setting at which it costs least; otherwise the heap is as shipped. `settings` are lines of its
+    configuration file.
     """
 
     name = "apache"
     start_timeout_s = 120.0
 
     def __init__(
-        self, data: Path, port: int = 0, http_port: int = 0, *, journal_sync: bool = True, lean: bool = True
+        self,
+        data: Path,
+        port: int = 0,
+        http_port: int = 0,
+        *,
+        journal_sync: bool = True,
+        lean: bool = True,
+        settings: dict[str, str] | None = None,
     ) -> None:
         super().__init__(data, port, http_port)
         self.journal_sync = journal_sync
         self.lean = lean
+        self.settings = settings or {}
 
     def command(self) -> list[str]:
         home = distribution.home()
@@ -143,6 +154,7 @@ class ApacheStandalone(StandaloneProcess):
             "brokerServicePort": str(self.port),
             "webServicePort": str(self.http_port),
             "journalSyncData": "true" if self.journal_sync else "false",
+            **self.settings,
         }
         distribution.configure(home / "conf" / "standalone.conf", configuration, settings)
         store = ["--metadata-dir", str(self.data / "metadata"), "--bookkeeper-dir", str(self.data / "bookkeeper")]
@@ -185,5 +197,5 @@ def new_server(kind: str | None = None, data: Path | None = None) -> StandaloneP
     if chosen == "magnetar":
         return MagnetarStandalone(folder)
     if chosen == "apache":
-        return ApacheStandalone(folder)
+        return ApacheStandalone(folder, settings=APACHE_FEATURES)
     raise ValueError(f"unknown server {chosen!r}: magnetar or apache")

@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 GO_BINARY = HERE / "go" / "build" / "client"
 JAVA_TARGET = HERE / "java" / "target"
 # Enough for the workloads here; a client must not crowd out the server it is run against.
-JAVA_OPTIONS = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=4"]
+JAVA_OPTIONS = ["-Xmx256m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
 
 
 def missing(client: str) -> str | None:

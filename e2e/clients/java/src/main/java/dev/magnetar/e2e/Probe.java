@@ -1,2 +1,0 @@
-package dev.magnetar.e2e;
-final class Probe {}
