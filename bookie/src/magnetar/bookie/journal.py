@@ -118,8 +118,8 @@ class Journal:
         self.written_bytes = 0
         self.mark: Mark = (first_file_id, self._file.position)
         """Behind the last durable group. One tuple, so that both threads see a pair that belongs together."""
-        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
-        self._thread.start()
+        self._writing_thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        self._writing_thread.start()
 
     @property
     def full(self) -> bool:
@@ -140,8 +140,8 @@ class Journal:
         if not self._closed:
             self._closed = True
             self._items.put(None)
-        while self._thread.is_alive():
-            await self._loop.run_in_executor(None, self._thread.join, 1.0)
+        while self._writing_thread.is_alive():
+            await self._loop.run_in_executor(None, self._writing_thread.join, 1.0)
         # The last group's completion is in the loop's queue behind us or before us; one turn settles it.
         await asyncio.sleep(0)
 
