@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 from magnetar.bookie import cookie, disk_watch, journal_files
 from magnetar.bookie.bookie import Bookie
@@ -14,12 +15,14 @@ from magnetar.bookie.journal import Journal
 from magnetar.bookie.ledger_state import LedgerStates
 from magnetar.bookie.registration import Registration, encode_service_info
 from magnetar.bookie.replay import Replay
-from magnetar.bookie.server import BookieServer
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.core.clock import Clock
 from magnetar.core.errors import SettingError
 from magnetar.metadata.store import MetadataStore
+
+if TYPE_CHECKING:
+    from magnetar.bookie.server import BookieServer
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +48,9 @@ class RunningBookie:
     async def serve(self, settings: BookieSettings, store: MetadataStore, clock: Clock) -> None:
         """Listen and register."""
         if settings.serve_tcp:
+            # Both protocols' codecs, 20 ms of start-up that a bookie inside a standalone cluster does not need.
+            from magnetar.bookie.server import BookieServer
+
             self.server = BookieServer(self.bookie, self._engine.directories.usage, clock)
             await self.server.start(settings.listen_host, settings.port)
         info = encode_service_info(settings.advertised_host, self.port or settings.port)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import enum
-import importlib.metadata
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-STARTED_SECONDS = time.perf_counter()
-"""When this process began to run our code: what "ready in" counts from."""
 
 application = typer.Typer(
     name="magnetar",
@@ -33,6 +28,8 @@ class LogLevel(enum.StrEnum):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        import importlib.metadata  # 10 ms that only this option needs.
+
         typer.echo(f"magnetar {importlib.metadata.version('magnetar-standalone')}")
         raise typer.Exit
 
@@ -96,4 +93,4 @@ def standalone(
         web_service_port=http_port,
         journal_sync=sync,
     )
-    raise typer.Exit(run_standalone(settings, fresh=fresh, log_level=log_level.value, started_seconds=STARTED_SECONDS))
+    raise typer.Exit(run_standalone(settings, fresh=fresh, log_level=log_level.value))

@@ -1,39 +1,68 @@
-"""What the standalone prints to its user."""
+"""What the standalone prints to its user, on standard error.
+
+Drawn by hand: rich, which draws the help pages, would cost a tenth of a second of every start.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
+from typing import Final
 
-from rich.console import Console
-from rich.panel import Panel
-from rich.syntax import Syntax
-from rich.table import Table
+BOLD: Final = "1"
+DIM: Final = "2"
+RED: Final = "31"
+GREEN: Final = "32"
+YELLOW: Final = "33"
 
-console = Console(stderr=True, highlight=False)
+
+def styled(text: str, style: str) -> str:
+    """The text in a style, or as it is when it goes to no terminal, or the user wants none (no-color.org)."""
+    if not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{style}m{text}\x1b[0m"
 
 
 def show_ready(service_url: str, admin_url: str, data_directory: Path, seconds: float) -> None:
     """Where everything is, and two lines to try it with."""
-    table = Table.grid(padding=(0, 2))
-    table.add_row("[dim]service URL[/]", f"[bold]{service_url}[/]")
-    table.add_row("[dim]admin URL[/]", f"[bold]{admin_url}[/]")
-    table.add_row("[dim]data[/]", str(data_directory))
-    console.print(Panel(table, title=f"[green]●[/] Magnetar is ready [dim]in {seconds:.2f} s[/]", expand=False))
-    console.print("[dim]Try it (pip install pulsar-client):[/]")
     example = (
-        f'import pulsar; client = pulsar.Client("{service_url}")\n'
-        'client.create_producer("greetings").send(b"hello"); client.close()'
+        f'import pulsar; client = pulsar.Client("{service_url}")',
+        'client.create_producer("greetings").send(b"hello"); client.close()',
     )
-    console.print(Syntax(example, "python", background_color="default"))
-    console.print("[dim]Ctrl-C stops it.[/]")
+    _print(
+        f"{styled('●', GREEN)} {styled('Magnetar is ready', BOLD)} {styled(f'in {seconds:.2f} s', DIM)}",
+        "",
+        f"  {styled('service URL', DIM)}  {styled(service_url, BOLD)}",
+        f"  {styled('admin URL', DIM)}    {styled(admin_url, BOLD)}",
+        f"  {styled('data', DIM)}         {data_directory}",
+        "",
+        f"  {styled('Try it (pip install pulsar-client):', DIM)}",
+        *(f"    {line}" for line in example),
+        "",
+        f"  {styled('Ctrl-C stops it.', DIM)}",
+    )
+
+
+def show_stopping() -> None:
+    """The answer to the first Ctrl-C."""
+    _print(f"{styled('●', YELLOW)} Stopping… {styled('(Ctrl-C again leaves at once)', DIM)}")
 
 
 def show_stopped() -> None:
     """The last line of a clean stop."""
-    console.print("[green]●[/] Stopped. Everything is on disk.")
+    _print(f"{styled('●', GREEN)} Stopped. Everything is on disk.")
 
 
 def show_error(message: str, hint: str) -> None:
     """What went wrong and what to do."""
-    console.print(f"[red]●[/] {message}")
-    console.print(f"  [dim]{hint}[/]")
+    _print(f"{styled('●', RED)} {message}", f"  {styled(hint, DIM)}")
+
+
+def _print(*lines: str) -> None:
+    # Our standard error may be gone: a pipe whose reader has left must not keep the cluster from stopping cleanly.
+    try:
+        sys.stderr.write("\n".join(lines) + "\n")
+        sys.stderr.flush()
+    except (BrokenPipeError, ValueError):
+        return

@@ -6,83 +6,114 @@ import asyncio
 import errno
 import gc
 import logging
-import shutil
+import os
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import Final
 
 import uvloop
 from magnetar.core.errors import MagnetarError
 from magnetar.standalone.cluster import start_cluster
-from magnetar.standalone.console import console, show_error, show_ready, show_stopped
+from magnetar.standalone.console import show_error, show_ready, show_stopped, show_stopping
+from magnetar.standalone.data_folder import FolderInUse, claimed
 from magnetar.standalone.settings import StandaloneSettings
 
-DATA_FOLDER_ENTRIES = {"metadata", "bookie"}
-"""What a data folder of ours may hold; `--fresh` removes nothing else."""
+EXIT_STOPPED: Final = 0
+"""Told to stop, and stopped with everything written."""
+EXIT_FAILED: Final = 1
+"""Could not start, or could not stop cleanly. (2, a wrong option, is the command line's.)"""
 
-THREAD_SWITCH_SECONDS = 0.0005
+THREAD_SWITCH_SECONDS: Final = 0.0005
 """How long the event loop may keep the interpreter from the journal thread, which needs it for microseconds only.
 The default of 5 ms would stand in every acknowledgement under load."""
 
+STOP_SECONDS_MAX: Final = 10.0
+"""A clean stop takes milliseconds. A disk that hangs must not keep the process for ever: what is acknowledged is in
+the journal already."""
 
-def run_standalone(settings: StandaloneSettings, *, fresh: bool, log_level: str, started_seconds: float) -> int:
-    """Start, tell the user, serve until SIGINT or SIGTERM, stop cleanly. Returns the exit code."""
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+def run_standalone(settings: StandaloneSettings, *, fresh: bool, log_level: str) -> int:
+    """Start, tell the user, serve until SIGINT or SIGTERM, stop cleanly. Returns the exit code.
+
+    A second signal ends the process at once, by that signal."""
     logging.basicConfig(
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s %(message)s"
     )
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     try:
-        if fresh:
-            remove_data(settings.data_directory)
-        uvloop.run(_serve(settings, started_seconds))
+        with claimed(settings.data_directory, fresh=fresh):
+            uvloop.run(_serve(settings))
+    except TimeoutError:
+        show_error(f"Not stopped within {STOP_SECONDS_MAX:g} s.", "Everything acknowledged is in the journal.")
+        return EXIT_FAILED
     except OSError as error:
         show_error(*explain_os_error(error, settings))
-        return 1
+        return EXIT_FAILED
     except MagnetarError as error:
-        show_error(str(error), f"The data folder is {settings.data_directory}; --data chooses another one.")
-        return 1
-    return 0
+        show_error(*explain_error(error, settings))
+        return EXIT_FAILED
+    return EXIT_STOPPED
 
 
-async def _serve(settings: StandaloneSettings, started_seconds: float) -> None:
+async def _serve(settings: StandaloneSettings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         loop.add_signal_handler(number, stop.set)
     cluster = await start_cluster(settings)
-    # What stands now stays: the collector need not walk it again and again.
-    gc.collect()
+    show_ready(cluster.service_url, cluster.admin_url, settings.data_directory, process_age_seconds())
+    # What stands now stays: the collector, which `main` has held back so far, need not walk it again and again.
     gc.freeze()
-    show_ready(cluster.service_url, cluster.admin_url, settings.data_directory, time.perf_counter() - started_seconds)
+    gc.enable()
     await stop.wait()
-    console.print("[yellow]●[/] Stopping…")
-    await cluster.close()
+    for number in SIGNALS:
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL)
+    show_stopping()
+    async with asyncio.timeout(STOP_SECONDS_MAX):
+        await cluster.close()
     show_stopped()
 
 
-def remove_data(directory: Path) -> None:
-    """Remove what a standalone cluster stored; refuses a folder that holds anything else."""
-    if not directory.exists():
-        return
-    strangers = sorted({entry.name for entry in directory.iterdir()} - DATA_FOLDER_ENTRIES)
-    if strangers:
-        raise MagnetarError(f"--fresh refuses to empty {directory}: it holds {', '.join(strangers[:3])}, not our data")
-    for name in DATA_FOLDER_ENTRIES:
-        shutil.rmtree(directory / name, ignore_errors=True)
+def process_age_seconds() -> float:
+    """How long ago the system started this process: with the interpreter's own start and all imports, to 10 ms.
+    Where the system does not tell, the time that it has computed."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        started_ticks = int(fields[19])  # The 22nd of all, the 20th behind the name; see proc(5).
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):
+        return time.process_time()
+
+
+def explain_error(error: MagnetarError, settings: StandaloneSettings) -> tuple[str, str]:
+    """The error in words, and what to do about it."""
+    if isinstance(error, FolderInUse):
+        return str(error), "Stop that one, or choose another folder with --data."
+    if "No space left on device" in str(error):
+        return f"The disk is full: {error}", "Free some space, or choose another folder with --data."
+    return str(error), f"The data folder is {settings.data_directory}; --data chooses another one."
 
 
 def explain_os_error(error: OSError, settings: StandaloneSettings) -> tuple[str, str]:
     """The error in words, and what to do about it."""
     if error.errno == errno.EADDRINUSE:
+        ports = [settings.broker_service_port, settings.web_service_port]
+        taken = [port for port in ports if f", {port})" in str(error)] or ports
         return (
-            f"Port {settings.broker_service_port} or {settings.web_service_port} of {settings.address} is taken.",
+            f"Port {' or '.join(map(str, taken))} of {settings.address} is taken.",
             "Stop the other program, or choose others: --port 0 --http-port 0 takes any free ones.",
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{settings.address} is not an address of this machine.", "Give one with --address."
-    if error.errno in (errno.EACCES, errno.EROFS):
-        return f"No permission: {error}.", "Choose a folder that you may write with --data."
-    if error.errno == errno.ENOSPC:
-        return f"The disk is full: {error}.", "Free some space, or choose another folder with --data."
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"Not allowed: {error}", "Choose a folder and ports that you may use: --data, --port, --http-port."
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return f"{settings.data_directory} is not a folder.", "Choose one with --data."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "No space left on device" in str(error):
+        return f"The disk is full: {error}", "Free some space, or choose another folder with --data."
     return str(error), "Run again with --log-level debug for more."
