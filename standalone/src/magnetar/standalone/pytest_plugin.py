@@ -1,11 +1,33 @@
 """The pytest plugin: a real broker for any Python project's tests, in a fraction of a second.
 
+    pip install magnetar-standalone          # the plugin registers itself
+
     def test_greeting(pulsar_cluster):
         client = pulsar.Client(pulsar_cluster.service_url)
+        producer = client.create_producer(pulsar_cluster.unique_topic())
         ...
 
-`pulsar_cluster` is new and empty for each test; `pulsar_cluster_session` is one for the whole run, where tests keep
-out of each other's way with `pulsar_cluster_session.unique_topic()`. Both listen on free ports of 127.0.0.1.
+Fixtures:
+
+`pulsar_cluster`
+    New and empty for each test, gone afterwards. Starting one takes some tens of milliseconds.
+`pulsar_cluster_session`
+    One for the whole run (with pytest-xdist: for each worker). Its tests keep out of each other's way with
+    `unique_topic()`.
+
+Both are a `magnetar.standalone.threaded.ThreadedCluster` on free ports of 127.0.0.1, with
+
+`.service_url`, `.admin_url`
+    where clients and admin tools connect
+`.unique_topic(prefix="topic")`
+    the name of a topic that nobody else uses
+`.environment`
+    PULSAR_SERVICE_URL and PULSAR_ADMIN_URL, to start programs with, or for `monkeypatch.setenv`
+
+Options: `--magnetar-sync` forces every message to disk before it is acknowledged.
+
+Close your clients before the test ends. A client that is still connected when the cluster stops keeps trying to
+reconnect, and says so on standard error.
 """
 
 from __future__ import annotations
@@ -25,30 +47,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--magnetar-sync",
         action="store_true",
-        help="force the journal to disk before messages are acknowledged (slower, and safe against power cuts)",
+        help="force every message to disk before it is acknowledged (slower, and safe against power cuts)",
     )
 
 
 @pytest.fixture
-def pulsar_cluster(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[ThreadedCluster]:
-    """A cluster of this test's own: empty at first, gone afterwards."""
-    yield from _cluster(tmp_path_factory, request)
+def pulsar_cluster(pytestconfig: pytest.Config) -> Iterator[ThreadedCluster]:
+    """A Pulsar cluster of this test's own: empty at first, gone afterwards."""
+    yield from _cluster(pytestconfig)
 
 
 @pytest.fixture(scope="session")
-def pulsar_cluster_session(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[ThreadedCluster]:
-    """One cluster for all tests of the run."""
-    yield from _cluster(tmp_path_factory, request)
+def pulsar_cluster_session(pytestconfig: pytest.Config) -> Iterator[ThreadedCluster]:
+    """One Pulsar cluster for all tests of the run; `unique_topic()` keeps them apart."""
+    yield from _cluster(pytestconfig)
 
 
-def _cluster(factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[ThreadedCluster]:
+def _cluster(config: pytest.Config) -> Iterator[ThreadedCluster]:
     # Here, not above: every pytest run with this plugin installed pays for what the module imports.
     from magnetar.standalone.threaded import ThreadedCluster
 
-    journal_sync: bool = request.config.getoption("--magnetar-sync")
-    with ThreadedCluster(factory.mktemp("pulsar"), journal_sync=journal_sync) as cluster:
+    journal_sync: bool = config.getoption("--magnetar-sync")
+    with ThreadedCluster(journal_sync=journal_sync) as cluster:
         yield cluster

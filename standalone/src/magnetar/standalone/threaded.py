@@ -1,9 +1,16 @@
-"""A cluster on an event loop of its own thread, for programs that are not asyncio's: tests, notebooks, scripts."""
+"""A cluster on an event loop of its own thread, for programs that are not asyncio's: tests, notebooks, scripts.
+
+with ThreadedCluster() as cluster:
+    client = pulsar.Client(cluster.service_url)
+    ...
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import tempfile
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +19,7 @@ from typing import Final
 import uvloop
 from magnetar.core.errors import Misuse
 from magnetar.standalone.cluster import RunningCluster, start_cluster
+from magnetar.standalone.data_folder import claimed
 from magnetar.standalone.settings import StandaloneSettings
 
 START_SECONDS_MAX: Final = 30
@@ -19,16 +27,15 @@ STOP_SECONDS_MAX: Final = 30
 
 
 class ThreadedCluster:
-    """A running cluster as a context manager. Free ports of 127.0.0.1; data below the given folder."""
+    """A running cluster as a context manager, on free ports of 127.0.0.1.
 
-    def __init__(self, data_directory: Path, *, journal_sync: bool = False) -> None:
-        self._settings = StandaloneSettings(
-            data_directory=data_directory,
-            broker_service_port=0,
-            web_service_port=0,
-            journal_sync=journal_sync,
-            persistent_metadata=False,
-        )
+    Without a data directory everything is gone when it stops. With one, the next cluster on the same directory has
+    all that was stored. `journal_sync` forces every message to disk before it is acknowledged; without, a kill of the
+    process loses nothing acknowledged, a power cut may."""
+
+    def __init__(self, data_directory: Path | None = None, *, journal_sync: bool = False) -> None:
+        self._data_directory = data_directory
+        self._journal_sync = journal_sync
         self._topic_numbers = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -47,20 +54,27 @@ class ThreadedCluster:
         """What to give to an admin tool: `http://127.0.0.1:<port>`."""
         return self._running().admin_url
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """PULSAR_SERVICE_URL and PULSAR_ADMIN_URL, for programs that are started with an environment."""
+        return {"PULSAR_SERVICE_URL": self.service_url, "PULSAR_ADMIN_URL": self.admin_url}
+
     def unique_topic(self, prefix: str = "topic") -> str:
-        """The name of a topic that nobody else uses."""
+        """The full name of a topic that nobody else uses, in the namespace public/default."""
         return f"persistent://public/default/{prefix}-{next(self._topic_numbers)}"
 
     def start(self) -> None:
         """Start and wait until clients can connect. Raises what went wrong."""
         if self._thread is not None:
             raise Misuse("the cluster is running already")
+        self._started.clear()
         self._thread = threading.Thread(target=self._run, name="magnetar-cluster", daemon=True)
         self._thread.start()
         if not self._started.wait(START_SECONDS_MAX):
             raise TimeoutError(f"the cluster did not start within {START_SECONDS_MAX} s")
         if self._failure is not None:
             self._thread.join()
+            self._thread = None
             raise self._failure
 
     def stop(self) -> None:
@@ -94,17 +108,35 @@ class ThreadedCluster:
         return self._cluster
 
     def _run(self) -> None:
+        self._failure = None
         try:
-            uvloop.run(self._serve())
+            with contextlib.ExitStack() as resources:
+                settings = self._settings(resources)
+                uvloop.run(self._serve(settings))
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
             self._failure = error
         finally:
             self._started.set()
 
-    async def _serve(self) -> None:
+    def _settings(self, resources: contextlib.ExitStack) -> StandaloneSettings:
+        directory = self._data_directory
+        if directory is None:
+            directory = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="magnetar-")))
+        else:
+            resources.enter_context(claimed(directory))
+        return StandaloneSettings(
+            data_directory=directory,
+            broker_service_port=0,
+            web_service_port=0,
+            journal_sync=self._journal_sync,
+            # Metadata in memory starts faster, and nothing here outlives the process.
+            persistent_metadata=self._data_directory is not None,
+        )
+
+    async def _serve(self, settings: StandaloneSettings) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self._cluster = await start_cluster(self._settings)
+        self._cluster = await start_cluster(settings)
         self._started.set()
         await self._stop.wait()
         await self._cluster.close()
