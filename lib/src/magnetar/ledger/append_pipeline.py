@@ -219,7 +219,8 @@ class AppendPipeline:
             self._settled.set()
 
     def _bookie_failed(self, index: int, code: int) -> None:
-        self._context.bookie_failed(self._places[index].bookie_id, code)
+        if index not in self._appender.failed_bookies:
+            self._context.bookie_failed(self._places[index].bookie_id, code)
         if self._appender.bookie_failed(index):
             self._settled.clear()
             self._change_task = self._loop.create_task(
