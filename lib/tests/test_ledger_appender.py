@@ -136,6 +136,7 @@ step: st.SearchStrategy[tuple[str, int, list[int]]] = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(shape=st.sampled_from([(1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 2, 1)]), steps=st.lists(step))
 def test_it_never_confirms_what_the_twin_would_not(

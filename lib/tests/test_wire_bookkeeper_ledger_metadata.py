@@ -136,6 +136,7 @@ ensembles = st.dictionaries(st.integers(0, 2**62), bookie_ids, min_size=1, max_s
 )
 
 
+@pytest.mark.slow
 @given(
     ensembles=ensembles,
     state=st.sampled_from(LedgerState),
