@@ -12,13 +12,14 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from google.protobuf import text_format
 from magnetar.bookie.directories import CURRENT, BookieDirectories
 from magnetar.bookie.entry_log import write_small_file
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.errors import MagnetarError
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConflict
 from magnetar.wire.bookkeeper.generated.bookie_cookie_pb2 import CookieFormat
+from magnetar.wire.errors import BadProtobuf
+from magnetar.wire.protobuf import parse_text, to_text
 
 COOKIE_FILE: Final = "VERSION"
 COOKIE_VERSION: Final = 5
@@ -38,7 +39,7 @@ def encode_cookie(settings: BookieSettings, bookie_id: str, instance_id: str) ->
         ledgerDirs=f"1\t{settings.ledger_directory.absolute()}",
         instanceId=instance_id,
     )
-    return f"{COOKIE_VERSION}\n{text_format.MessageToString(cookie)}".encode()
+    return f"{COOKIE_VERSION}\n{to_text(cookie)}".encode()
 
 
 def decode_cookie(content: bytes) -> CookieFormat:
@@ -46,8 +47,8 @@ def decode_cookie(content: bytes) -> CookieFormat:
     version, _, text = content.partition(b"\n")
     try:
         number = int(version)
-        cookie = text_format.Parse(text.decode(), CookieFormat())
-    except (ValueError, text_format.ParseError) as error:
+        cookie = parse_text(CookieFormat, text.decode())
+    except (ValueError, BadProtobuf) as error:
         raise InvalidCookie(f"a damaged cookie ({error})") from None
     if number not in (4, COOKIE_VERSION):
         raise InvalidCookie(f"a cookie of version {number}; {COOKIE_VERSION} is known")

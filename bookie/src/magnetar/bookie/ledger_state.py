@@ -6,9 +6,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from google.protobuf.message import DecodeError
 from magnetar.core.ids import NO_ENTRY
 from magnetar.wire.bookkeeper.generated.db_ledger_storage_pb2 import LedgerData
+from magnetar.wire.errors import BadProtobuf
+from magnetar.wire.protobuf import parse
 
 LEDGER_STATES_MAX: Final = 20_000
 """Ledgers whose state stays in memory, some 400 bytes each; others are read again from the index."""
@@ -54,8 +55,8 @@ class LedgerState:
 def decode_state(ledger_id: int, value: bytes) -> LedgerState:
     """The state that `encode` wrote. `ValueError` when it is damaged."""
     try:
-        data = LedgerData.FromString(value)
-    except DecodeError as error:
+        data = parse(LedgerData, value)
+    except BadProtobuf as error:
         raise ValueError(f"the index's state of ledger {ledger_id} is damaged: {error}") from None
     state = LedgerState(ledger_id)
     state.master_key = data.masterKey

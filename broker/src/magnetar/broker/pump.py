@@ -6,9 +6,11 @@ come from bookies it has one read run in the background and goes on when that is
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.acknowledgement import Acknowledger
+from magnetar.broker.consumer import SubscriptionType
 from magnetar.broker.delayed import DelayedEntries
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.entry_reader import EntryReader, SubscriptionRuntime
@@ -23,14 +25,23 @@ if TYPE_CHECKING:
     from magnetar.broker.delayed import TimerHandle
     from magnetar.broker.dispatch.entry_batch import Dispatcher, EntryBatch
     from magnetar.broker.settings import DispatchSettings
+    from magnetar.core.ids import Position
     from magnetar.managed.cursor import Cursor
     from magnetar.managed.entry import Entry
+
+LOG: Final = logging.getLogger(__name__)
 
 TURN_BYTES_MAX: Final = 8 * MIB
 """What one subscription hands to connections before the event loop has its turn: only then can they turn unwritable."""
 
 TURN_READS_MAX: Final = 32
 """Reads in one turn; other topics want theirs."""
+
+UNREADABLE_MAX: Final = 1_000
+"""Damaged entries that are put aside; with more, reading waits at the next one: then more than one disk page is bad."""
+
+UNREADABLE_RETRY_SECONDS: Final = 15.0
+"""When they are tried again, for a copy may be restored; as long as reads pause at most."""
 
 UNLIMITED: Final = 1 << 62
 
@@ -67,6 +78,8 @@ class Pump:
         self._pumping = False
         self._next_turn: TimerHandle | None = None
         self._handover: TimerHandle | None = None
+        self._unreadable: list[Position] | None = None
+        self._unreadable_retry: TimerHandle | None = None
         self._messages_per_entry = 1.0
         self._bytes_per_entry = 1024.0
 
@@ -86,9 +99,11 @@ class Pump:
         self.redelivery_counts.clear()
         self.delayed.clear()
         self.reader.drop()
-        for timer in (self._next_turn, self._handover):
+        for timer in (self._next_turn, self._handover, self._unreadable_retry):
             if timer is not None:
                 timer.cancel()
+        self._unreadable = None
+        self._unreadable_retry = None
         self._next_turn = None
         self._handover = None
 
@@ -176,6 +191,22 @@ class Pump:
         if self._dispatcher is not None:
             self._dispatcher.replay_finished(failed=True)
 
+    def unreadable(self, position: Position, *, replayed: bool) -> bool:
+        """EntryReader: a damaged entry. Shared consumers are promised no order, so it is put aside and tried again
+        later; where order is promised, by subscription or by key, everything waits for it."""
+        dispatcher = self._dispatcher
+        aside = self._unreadable or []
+        if dispatcher is None or dispatcher.type is not SubscriptionType.SHARED or len(aside) >= UNREADABLE_MAX:
+            return False
+        if replayed:
+            dispatcher.acknowledged(None, position, 0)
+        else:
+            self._cursor.skip_to((position[0], position[1] + 1))
+        self._unreadable = [*aside, position]
+        if self._unreadable_retry is None:
+            self._unreadable_retry = self._runtime.call_later(UNREADABLE_RETRY_SECONDS, self._try_unreadable)
+        return True
+
     def read_ended(self) -> None:
         """EntryReader: free again."""
         self.run()
@@ -192,6 +223,8 @@ class Pump:
         slots = self._key_shared.selector if self._key_shared is not None else None
         now_ms = self._runtime.clock.now_ms()
         screened = screen(entries, self._cursor, now_ms if shared else NOT_DELAYED, slots)
+        for (ledger_id, entry_id), error in screened.unreadable:
+            LOG.warning("skipping entry %d:%d: %s", ledger_id, entry_id, error)
         if screened.markers:
             self._cursor.acknowledge(screened.markers)
         if screened.delayed:
@@ -263,6 +296,13 @@ class Pump:
         self._handover = None
         self.reader.rewind()
         self.run()
+
+    def _try_unreadable(self) -> None:
+        aside, self._unreadable = self._unreadable or [], None
+        self._unreadable_retry = None
+        if self._dispatcher is not None:
+            self._dispatcher.redeliver([(position, 0) for position in aside])
+            self.run()
 
     def _delayed_due(self) -> None:
         now_ms = self._runtime.clock.now_ms()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.dispatch.entry_batch import EntryBatch
@@ -13,8 +12,6 @@ if TYPE_CHECKING:
     from magnetar.core.ids import Position
     from magnetar.managed.cursor import Cursor
     from magnetar.managed.entry import Entry
-
-LOG: Final = logging.getLogger(__name__)
 
 WORD_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
@@ -29,15 +26,16 @@ class Slots(Protocol):
 
 class Screened:
     """`batch` can go out now. `markers` are of no concern to clients. `delayed` are (time in ms, position, key hash).
-    `ack_sets` has what is left of those batches of which a part is acknowledged."""
+    `ack_sets` has what is left of those batches of which a part is acknowledged. `unreadable` are among the markers."""
 
-    __slots__ = ("ack_sets", "batch", "delayed", "markers", "size_bytes")
+    __slots__ = ("ack_sets", "batch", "delayed", "markers", "size_bytes", "unreadable")
 
     def __init__(self) -> None:
         self.batch = EntryBatch()
         self.markers: list[Position] = []
         self.delayed: list[tuple[int, Position, int]] = []
         self.ack_sets: dict[Position, list[int]] = {}
+        self.unreadable: list[tuple[Position, BadMetadata]] = []
         self.size_bytes = 0
 
 
@@ -50,7 +48,7 @@ def screen(entries: list[Entry], cursor: Cursor, now_ms: int, slots: Slots | Non
             metadata = entry.metadata()
         except BadMetadata as error:
             # No client could read it either. Pulsar skips such entries as it skips markers.
-            LOG.warning("skipping entry %d:%d: %s", entry.ledger_id, entry.entry_id, error)
+            screened.unreadable.append(((entry.ledger_id, entry.entry_id), error))
             screened.markers.append((entry.ledger_id, entry.entry_id))
             continue
         if metadata.marker_type >= 0:

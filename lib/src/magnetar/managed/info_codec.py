@@ -12,12 +12,13 @@ from typing import Final
 import lz4.block
 import snappy
 import zstandard
-from google.protobuf.message import DecodeError
 from magnetar.core.errors import PeerError
 from magnetar.core.ids import Position
 from magnetar.managed.ack_state import AckState
 from magnetar.managed.ledger_list import LedgerRecord
 from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.wire.errors import BadProtobuf
+from magnetar.wire.protobuf import parse
 from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import (
     BatchedEntryDeletionIndexInfo,
     CompressionType,
@@ -78,11 +79,10 @@ def encode_ledger_info(
 
 def decode_ledger_info(data: bytes) -> LedgerInfo:
     """The node of a managed ledger, compressed or not. Raises `BrokenMetadata`."""
-    info = ManagedLedgerInfo()
     try:
-        info.ParseFromString(_uncompressed(data))
-    except DecodeError as error:
-        raise BrokenMetadata(f"not a ManagedLedgerInfo: {error}") from error
+        info = parse(ManagedLedgerInfo, _uncompressed(data))
+    except BadProtobuf as error:
+        raise BrokenMetadata(str(error)) from error
     records = []
     for stored in info.ledgerInfo:
         record = LedgerRecord(stored.ledgerId, stored.entries, stored.size, stored.timestamp)
@@ -115,12 +115,10 @@ def encode_position(acks: AckState, properties: Mapping[str, int], settings: Man
 
 def decode_position(data: bytes) -> PositionInfo:
     """The last entry of a cursor ledger. Raises `BrokenMetadata`."""
-    info = PositionInfo()
     try:
-        info.ParseFromString(data)
-    except DecodeError as error:
-        raise BrokenMetadata(f"not a PositionInfo: {error}") from error
-    return info
+        return parse(PositionInfo, data)
+    except BadProtobuf as error:
+        raise BrokenMetadata(str(error)) from error
 
 
 def encode_cursor_info(
@@ -152,12 +150,10 @@ def encode_cursor_info(
 
 def decode_cursor_info(data: bytes) -> ManagedCursorInfo:
     """The node of a cursor, compressed or not. Raises `BrokenMetadata`."""
-    info = ManagedCursorInfo()
     try:
-        info.ParseFromString(_uncompressed(data))
-    except DecodeError as error:
-        raise BrokenMetadata(f"not a ManagedCursorInfo: {error}") from error
-    return info
+        return parse(ManagedCursorInfo, _uncompressed(data))
+    except BadProtobuf as error:
+        raise BrokenMetadata(str(error)) from error
 
 
 def restore_acks(acks: AckState, stored: PositionInfo | ManagedCursorInfo) -> None:
@@ -200,8 +196,8 @@ def _uncompressed(data: bytes) -> bytes:
     if len(data) < 6 or struct.unpack_from(">H", data)[0] != COMPRESSED_MAGIC:
         return data
     header_size = struct.unpack_from(">I", data, 2)[0]
-    header = ManagedLedgerInfoMetadata()  # ManagedCursorInfoMetadata has the same fields.
-    header.ParseFromString(data[6 : 6 + header_size])
+    # ManagedCursorInfoMetadata has the same fields.
+    header = parse(ManagedLedgerInfoMetadata, data[6 : 6 + header_size])
     body = data[6 + header_size :]
     size = header.uncompressedSize
     if not 0 <= size <= UNCOMPRESSED_BYTES_MAX:

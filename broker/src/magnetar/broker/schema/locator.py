@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from google.protobuf.message import DecodeError
 from magnetar.core.errors import Unavailable
+from magnetar.wire.errors import BadProtobuf
+from magnetar.wire.protobuf import parse
 from magnetar.wire.pulsar.generated import schema_storage_pb2 as storage_format
 
 TOMBSTONE_HASH = b""
@@ -61,8 +62,8 @@ def locator_bytes(positions: Sequence[SchemaPosition]) -> bytes:
 def parse_locator(value: bytes, node_version: int) -> Locator:
     """The inverse of `locator_bytes`. `SchemaStoreCorrupt`."""
     try:
-        message = storage_format.SchemaLocator.FromString(value)
-    except DecodeError as error:
+        message = parse(storage_format.SchemaLocator, value)
+    except BadProtobuf as error:
         raise SchemaStoreCorrupt("a node of the schema store is no SchemaLocator") from error
     positions = tuple(_position(entry) for entry in message.index)
     newest = _position(message.info)
@@ -82,8 +83,8 @@ def entry_bytes(schema_data: bytes, hash_: bytes, earlier: Sequence[SchemaPositi
 def parse_entry(value: bytes) -> bytes:
     """The schema data of an entry: a SchemaInfo message. `SchemaStoreCorrupt`."""
     try:
-        return storage_format.SchemaEntry.FromString(value).schema_data
-    except DecodeError as error:
+        return parse(storage_format.SchemaEntry, value).schema_data
+    except BadProtobuf as error:
         raise SchemaStoreCorrupt("an entry of the schema store is no SchemaEntry") from error
 
 

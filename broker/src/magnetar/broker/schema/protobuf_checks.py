@@ -10,16 +10,14 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping, Sequence
-from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from magnetar.broker.schema.errors import IncompatibleSchema, InvalidSchemaData
 from magnetar.broker.schema.schema_info import SchemaInfo
 from magnetar.broker.schema.strategy import Strategy
-
-if TYPE_CHECKING:
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from magnetar.wire.errors import BadProtobuf
+from magnetar.wire.protobuf import defined_name
 
 _UNREADABLE: Final = "deserialize ProtobufNative Schema failed"
 
@@ -53,37 +51,7 @@ def root_message_name(data: bytes) -> str:
         raise InvalidSchemaData(_UNREADABLE) from error
     if not isinstance(root, str) or not isinstance(root_file, str):
         raise InvalidSchemaData(_UNREADABLE)
-    return _find_root(descriptors, root, root_file)
-
-
-def _find_root(descriptors: bytes, root: str, root_file: str) -> str:
-    # Few topics have such a schema, and the descriptor classes cost start-up time and memory.
-    from google.protobuf import descriptor_pb2, descriptor_pool
-    from google.protobuf.message import DecodeError
-
     try:
-        files = {file.name: file for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file}
-        pool = descriptor_pool.DescriptorPool()
-        for name in _in_order(files, root_file):
-            pool.Add(files[name])
-        package = files[root_file].package
-        relative = root.removeprefix(f"{package}.") if package else root
-        message = pool.FindMessageTypeByName(f"{package}.{relative}" if package else relative)
-    except (DecodeError, KeyError, TypeError, ValueError) as error:
+        return defined_name(descriptors, root, root_file)
+    except BadProtobuf as error:
         raise InvalidSchemaData(_UNREADABLE) from error
-    if message.file.name != root_file:
-        raise InvalidSchemaData(_UNREADABLE)
-    return message.full_name
-
-
-def _in_order(files: Mapping[str, FileDescriptorProto], root_file: str) -> list[str]:
-    """The file and those it depends on, dependencies first. `KeyError` for a missing one, `ValueError` for a circle."""
-    sorter: TopologicalSorter[str] = TopologicalSorter()
-    waiting = [root_file]
-    seen = {root_file}
-    while waiting:
-        name = waiting.pop()
-        sorter.add(name, *files[name].dependency)
-        waiting.extend(needed for needed in files[name].dependency if needed not in seen)
-        seen.update(files[name].dependency)
-    return list(sorter.static_order())

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.broker.schema.errors import InvalidSchemaData
+from magnetar.wire.protobuf import parse
 from magnetar.wire.pulsar.generated import schema_storage_pb2 as storage_format
 
 _LENGTH: Final = struct.Struct(">i")
@@ -166,8 +167,8 @@ def to_storage(stored: StoredSchema) -> bytes:
 
 
 def from_storage(version: int, data: bytes) -> StoredSchema:
-    """The inverse of `to_storage`. Raises protobuf's DecodeError on bytes that are no SchemaInfo."""
-    message = storage_format.SchemaInfo.FromString(data)
+    """The inverse of `to_storage`. Raises `BadProtobuf` on bytes that are no SchemaInfo."""
+    message = parse(storage_format.SchemaInfo, data)
     schema = SchemaInfo(
         SchemaType.from_storage_number(message.type),
         message.schema,

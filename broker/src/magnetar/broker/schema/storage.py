@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from google.protobuf.message import DecodeError
 from magnetar.broker.schema.cache import WeightedCache
 from magnetar.broker.schema.locator import (
     Locator,
@@ -34,6 +33,7 @@ from magnetar.metadata.store import (
     SessionEvent,
     VersionConflict,
 )
+from magnetar.wire.errors import BadProtobuf
 
 SCHEMAS_PATH: Final = "/schemas"
 
@@ -155,7 +155,7 @@ class SchemaStorage:
                 await reader.close()
         try:
             stored = from_storage(position.version, parse_entry(entries[0]))
-        except (DecodeError, ValueError) as error:
+        except (BadProtobuf, ValueError) as error:
             raise SchemaStoreCorrupt(f"ledger {position.ledger_id} has no SchemaInfo") from error
         self._schemas.put(position, stored, len(entries[0]) + _SCHEMA_OVERHEAD_BYTES)
         return stored

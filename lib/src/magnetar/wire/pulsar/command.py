@@ -11,7 +11,8 @@ from struct import Struct
 from typing import Final
 
 from magnetar.core.ids import signed64, unsigned64
-from magnetar.wire.pulsar.errors import BadCommand, BadProtobuf
+from magnetar.wire.errors import BadProtobuf
+from magnetar.wire.pulsar.errors import BadCommand
 from magnetar.wire.pulsar.varint import (
     read_length,
     read_tag,

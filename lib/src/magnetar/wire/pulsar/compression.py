@@ -9,7 +9,8 @@ from typing import Final
 import lz4.block
 import snappy
 import zstandard
-from magnetar.wire.pulsar.errors import BadMetadata, BadProtobuf
+from magnetar.wire.errors import BadProtobuf
+from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.varint import read_varint
 
 _NO_BLOCK: Final = (zlib.error, zstandard.ZstdError, lz4.block.LZ4BlockError, snappy.UncompressError)

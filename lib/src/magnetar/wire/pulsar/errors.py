@@ -55,10 +55,6 @@ class FrameTooLarge(BadFrame):
     """A frame announces more bytes than the connection takes."""
 
 
-class BadProtobuf(PeerError):
-    """Bytes that are no protobuf: a number or a field reaches over its end, or a tag is none."""
-
-
 class BadCommand(PeerError):
     """A frame whose command cannot be read or lacks a required field."""
 

@@ -14,7 +14,8 @@ from typing import Final
 import google_crc32c
 from google.protobuf.message import DecodeError
 from magnetar.core.ids import signed64
-from magnetar.wire.pulsar.errors import BadMetadata, BadProtobuf
+from magnetar.wire.errors import BadProtobuf
+from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BrokerEntryMetadata, MessageMetadata
 from magnetar.wire.pulsar.varint import read_length, read_tag, read_varint, signed32, skip_value
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.wire.pulsar.errors import BadProtobuf
+from magnetar.wire.errors import BadProtobuf
 
 MASK64: Final = 0xFFFF_FFFF_FFFF_FFFF
 
