@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.core.errors import MagnetarError
+from magnetar.ledger.api import EntryUnreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -101,6 +102,10 @@ class ReadReceiver(Protocol):
         """None of the positions were read."""
         ...
 
+    def unreadable(self, position: Position, *, replayed: bool) -> bool:
+        """This entry is damaged everywhere. True when reading goes on without it, False to pause and try again."""
+        ...
+
     def read_ended(self) -> None:
         """A read in the background is over, well or not; another one may start."""
         ...
@@ -156,35 +161,42 @@ class EntryReader:
 
     async def _read(self, count_max: int, size_bytes_max: int) -> None:
         entries: list[Entry] = []
+        failure: MagnetarError | None = None
         try:
             entries = await self._cursor.read(count_max, size_bytes_max)
             self.read_backoff.succeeded()
         except MagnetarError as error:
             LOG.warning("%s: reading failed: %s", self._label, error)
-            if not self._discard:
-                self.read_backoff.failed()
+            failure = error
         finally:
             wanted = self._finish()
         if wanted and entries:
             self._receiver.entries_read(entries)
+        if wanted and failure is not None and not self._goes_on_without(failure, replayed=False):
+            self.read_backoff.failed()
         self._receiver.read_ended()
 
     async def _replay(self, positions: list[Position]) -> None:
         entries: list[Entry] | None = None
+        failure: MagnetarError | None = None
         try:
             entries = await self._cursor.read_positions(positions)
             self.replay_backoff.succeeded()
         except MagnetarError as error:
             LOG.warning("%s: reading %d entries again failed: %s", self._label, len(positions), error)
-            if not self._discard:
-                self.replay_backoff.failed()
+            failure = error
         finally:
             wanted = self._finish()
             if wanted and entries is None:
                 self._receiver.replay_failed()
+        if wanted and failure is not None and not self._goes_on_without(failure, replayed=True):
+            self.replay_backoff.failed()
         if wanted and entries is not None:
             self._receiver.entries_replayed(entries)
         self._receiver.read_ended()
+
+    def _goes_on_without(self, failure: MagnetarError, *, replayed: bool) -> bool:
+        return isinstance(failure, EntryUnreadable) and self._receiver.unreadable(failure.position, replayed=replayed)
 
     def _finish(self) -> bool:
         """The read is over: true when its result is still wanted."""

@@ -41,6 +41,14 @@ class LedgerUnavailable(Unavailable):
     """No quorum answered; the entries may or may not be stored."""
 
 
+class EntryUnreadable(LedgerUnavailable):
+    """Every bookie that should have the entry answers, and none can give it undamaged (client codes -1, -5)."""
+
+    def __init__(self, position: tuple[int, int], message: str) -> None:
+        super().__init__(message)
+        self.position = position
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerOptions:
     """How a new ledger is spread and protected. Pulsar's names: managedLedgerDefault*."""
@@ -101,7 +109,9 @@ class LedgerReader(Protocol):
     closed: bool
 
     async def read(self, first_entry_id: int, last_entry_id: int) -> list[bytes]:
-        """Payloads of entries first..last, digests checked; `EntryNotFound` beyond the last confirmed one."""
+        """Payloads of entries first..last, digests checked; fewer, at least one, when a later one cannot be had.
+
+        `EntryNotFound` beyond the last confirmed one, `EntryUnreadable`, `LedgerUnavailable`."""
         ...
 
     async def close(self) -> None:

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from magnetar.ledger.api import EntryNotFound, LedgerUnavailable
+from magnetar.core.errors import MagnetarError
+from magnetar.ledger.api import EntryNotFound, EntryUnreadable, LedgerUnavailable
 from magnetar.ledger.bookie_connection import BookieConnections
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.striping import write_set
@@ -34,13 +35,18 @@ class EntryReader:
         self._settings = settings
 
     async def read(self, metadata: LedgerMetadata, first_entry_id: int, last_entry_id: int) -> list[bytes]:
-        """Payloads of first..last. Raises `EntryNotFound`, `LedgerUnavailable`."""
+        """Payloads of first..last; fewer when one after the first cannot be had, for whoever reads on from there will
+        hear why. Raises `EntryNotFound`, `EntryUnreadable`, `LedgerUnavailable` about the first one."""
         payloads: list[bytes] = []
-        for first, last, ensemble in _segments_between(metadata, first_entry_id, last_entry_id):
-            if metadata.ensemble_size == metadata.write_quorum:
-                payloads += await self._read_whole(first, last, ensemble)
-            else:
-                payloads += await self._read_striped(first, last, ensemble, metadata.write_quorum)
+        try:
+            for first, last, ensemble in _segments_between(metadata, first_entry_id, last_entry_id):
+                if metadata.ensemble_size == metadata.write_quorum:
+                    await self._read_whole(payloads, first, last, ensemble)
+                else:
+                    await self._read_striped(payloads, first, last, ensemble, metadata.write_quorum)
+        except MagnetarError:
+            if not payloads:
+                raise
         return payloads
 
     async def read_whole_entry(self, metadata: LedgerMetadata, entry_id: int) -> bytes:
@@ -48,13 +54,13 @@ class EntryReader:
         ensemble = metadata.ensemble_of(entry_id)
         return await self._first_good(entry_id, ensemble, write_set(entry_id, len(ensemble), metadata.write_quorum))
 
-    async def _read_whole(self, first: int, last: int, ensemble: Sequence[str]) -> list[bytes]:
-        payloads: list[bytes] = []
+    async def _read_whole(self, payloads: list[bytes], first: int, last: int, ensemble: Sequence[str]) -> None:
         start = self._ledger_id % len(ensemble)
         order = [*ensemble[start:], *ensemble[:start]]
-        while len(payloads) <= last - first:
-            payloads += await self._read_some(first + len(payloads), last, order)
-        return payloads
+        while first <= last:
+            some = await self._read_some(first, last, order)
+            payloads += some
+            first += len(some)
 
     async def _read_some(self, first: int, last: int, bookies: Sequence[str]) -> list[bytes]:
         """At least one entry from `first` on, all from one bookie."""
@@ -75,8 +81,9 @@ class EntryReader:
                 return payloads
         raise self._none_has_it(first, errors)
 
-    async def _read_striped(self, first: int, last: int, ensemble: Sequence[str], write_quorum: int) -> list[bytes]:
-        payloads: list[bytes] = []
+    async def _read_striped(
+        self, payloads: list[bytes], first: int, last: int, ensemble: Sequence[str], write_quorum: int
+    ) -> None:
         step = self._settings.striped_reads_max
         for start in range(first, last + 1, step):
             entry_ids = range(start, min(start + step, last + 1))
@@ -91,7 +98,6 @@ class EntryReader:
                 if isinstance(result, BaseException):
                     raise result
                 payloads.append(result[self._codec.overhead_bytes :])
-        return payloads
 
     async def _first_good(self, entry_id: int, ensemble: Sequence[str], indexes: Sequence[int]) -> bytes:
         errors: list[BookieError | DigestMismatch] = []
@@ -111,6 +117,9 @@ class EntryReader:
         what = f"entry {self._ledger_id}:{entry_id}"
         if errors and all(isinstance(error, BookieError) and error.code in DENIALS for error in errors):
             return EntryNotFound(f"no bookie has {what}")
+        if errors and all(isinstance(error, DigestMismatch) or error.code is BookieCode.EIO for error in errors):
+            causes = "; ".join(str(error) for error in errors)
+            return EntryUnreadable((self._ledger_id, entry_id), f"{what} is damaged on every bookie: {causes}")
         return LedgerUnavailable(f"no bookie gave {what}: " + "; ".join(str(error) for error in errors))
 
 

@@ -128,7 +128,10 @@ class Cursor:
                     found.append(entry)
         for ledger_id, first, last in _runs(sorted(missing)):
             try:
-                found += await self._ledger.read_range(ledger_id, first, last)
+                while first <= last:
+                    some = await self._ledger.read_range(ledger_id, first, last)
+                    found += some
+                    first += len(some)
             except LedgerNotFound:
                 if self._ledger.contains((ledger_id, last)) and not self._ledger.settings.skip_lost_data:
                     raise

@@ -197,7 +197,8 @@ class ManagedLedger:
         return (await self._readers.read(position[0], position[1], position[1]))[0]
 
     async def read_range(self, ledger_id: int, first_entry_id: int, last_entry_id: int) -> list[Entry]:
-        """Confirmed entries of one ledger from bookies; they are in the cache afterwards."""
+        """Confirmed entries of one ledger from bookies, fewer (at least one) when a later one cannot be had; they are
+        in the cache afterwards."""
         return await self._readers.read(ledger_id, first_entry_id, last_entry_id)
 
     def contains(self, position: Position) -> bool:
