@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from magnetar.broker.resources import Resources
@@ -27,17 +29,16 @@ class Lookup:
         self._running = 0
         self.address = BrokerAddress(settings.service_url, settings.web_service_url)
 
-    def begin(self) -> None:
-        """Take a place among the lookups under way. Raises TooManyRequests when there is none."""
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """A place among the lookups under way. Raises TooManyRequests when there is none."""
         if self._running >= self._settings.lookups_max:
-            raise PulsarError(
-                ServerError.TOO_MANY_REQUESTS, f"Failed due to too many pending lookup requests: {self._running}"
-            )
+            raise PulsarError(ServerError.TOO_MANY_REQUESTS, "Failed due to too many pending lookup requests")
         self._running += 1
-
-    def end(self) -> None:
-        """Give the place back."""
-        self._running -= 1
+        try:
+            yield
+        finally:
+            self._running -= 1
 
     async def owner(self, topic: TopicName) -> BrokerAddress:
         """The broker of a topic. Its namespace must exist."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.producer import Producer, PublishBatch
-from magnetar.broker.producers import Admission, Producers
+from magnetar.broker.producer_admission import Admitted, ProducerAdmission
+from magnetar.broker.producers import Producers
 from magnetar.broker.settings import BrokerSettings
 from magnetar.core.clock import Clock
+from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.entry import Entry
@@ -19,10 +22,16 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 class NonPersistentTopic:
     """Owns its producers and subscriptions; lives as long as the broker does or until it is unloaded."""
 
-    def __init__(self, name: TopicName, settings: BrokerSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        name: TopicName,
+        settings: BrokerSettings,
+        clock: Clock,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
         self.name = name
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
-        self.producers = Producers(None)
+        self.admission = ProducerAdmission(None, self._store_epoch, spawn)
         self.created_ms = clock.now_ms()
         self.last_active_seconds = clock.monotonic_seconds()
         self.last_publish_ms = 0
@@ -31,7 +40,11 @@ class NonPersistentTopic:
         self.bytes_in = 0
         self._settings = settings
         self._clock = clock
-        self._waiting_admission: dict[Producer, Callable[[PulsarError | None], None]] = {}
+
+    @property
+    def producers(self) -> Producers:
+        """Who publishes."""
+        return self.admission.producers
 
     @property
     def number_of_entries(self) -> int:
@@ -40,6 +53,9 @@ class NonPersistentTopic:
 
     def publish(self, batch: PublishBatch) -> None:
         """Hand a batch to the subscriptions; receipts carry no position."""
+        if self.closing:
+            batch.producer.dropped(batch, MagnetarError("the topic is closing"))
+            return
         self.messages_in += batch.message_count
         self.bytes_in += batch.size_bytes
         self.last_publish_ms = self._clock.now_ms()
@@ -48,28 +64,21 @@ class NonPersistentTopic:
             subscription.publish(entries)
         batch.producer.not_stored(batch)
 
-    async def add_producer(self, producer: Producer, admitted: Callable[[PulsarError | None], None]) -> Admission:
-        """Let a producer in; when it has to wait, `admitted` is called once its turn comes."""
+    async def add_producer(self, producer: Producer, admitted: Admitted) -> bool:
+        """Let a producer in. True when it has to wait: then `admitted` is called once its turn (or the end) comes."""
         self._refuse_when_closing()
-        admission = self.producers.admit(producer)
-        for leaving in admission.fenced_out:
-            waiting = self._waiting_admission.pop(leaving, None)
-            if waiting is not None:
-                waiting(PulsarError(ServerError.PRODUCER_FENCED, f"Fenced out by {producer.name}"))
-            else:
-                leaving.disconnect()
-        if admission.waits:
-            self._waiting_admission[producer] = admitted
-        return admission
+        waits = await self.admission.add(producer, admitted)
+        self._refuse_when_closing()
+        return waits
+
+    async def _store_epoch(self, epoch: int) -> None:
+        """Nothing is stored: the epoch is as short-lived as the topic."""
+        del epoch
 
     def remove_producer(self, producer: Producer) -> None:
         """The producer is gone; the next one that waits may come in."""
-        self._waiting_admission.pop(producer, None)
-        admitted, _ = self.producers.remove(producer)
-        for next_one in admitted:
-            notify = self._waiting_admission.pop(next_one, None)
-            if notify is not None:
-                notify(None)
+        self.admission.remove(producer)
+        self.last_active_seconds = self._clock.monotonic_seconds()
 
     async def create_subscription(
         self, name: str, start: Position, properties: dict[str, str] | None = None
@@ -113,11 +122,7 @@ class NonPersistentTopic:
     async def close(self) -> None:
         """Disconnect everybody."""
         self.closing = True
-        for producer in list(self.producers.by_name.values()):
-            producer.disconnect()
-        for notify in self._waiting_admission.values():
-            notify(PulsarError(ServerError.SERVICE_NOT_READY, "Topic is closing"))
-        self._waiting_admission.clear()
+        self.admission.disconnect()
         for subscription in list(self.subscriptions.values()):
             subscription.disconnect_all()
         self.subscriptions.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from magnetar.core.errors import MagnetarError
@@ -19,6 +20,14 @@ class ProducerConnection(Protocol):
 
     def publish_finished(self, size_bytes: int) -> None:
         """These bytes are no longer held for this connection."""
+        ...
+
+    def producer_disconnected(self, producer: Producer) -> None:
+        """The broker dropped the producer; the client has to be told to open it again."""
+        ...
+
+    async def alive(self) -> bool:
+        """Whether the client still answers. When not, its connection is closed."""
         ...
 
 
@@ -92,6 +101,9 @@ class Producer:
         self.connection = connection
         self.connected_since_ms = connected_since_ms
         self.closed = False
+        self.batches_pending = 0
+        """Batches that the topic was given and has not answered."""
+        self._on_drained: list[Callable[[], None]] = []
         self.messages_in = 0
         self.bytes_in = 0
         self.chunked_messages_in = 0
@@ -104,44 +116,61 @@ class Producer:
         """The batch is durable: send its receipts, in order, in one write."""
         self.messages_in += batch.message_count
         self.bytes_in += batch.size_bytes
-        self.connection.publish_finished(batch.size_bytes)
         if not self.closed:
             self.connection.write(
                 encode_send_receipts(
                     self.producer_id, ledger_id, first_entry_id, batch.sequence_ids, batch.highest_sequence_ids
                 )
             )
+        self._finished(batch)
 
     def not_stored(self, batch: PublishBatch) -> None:
         """A non-persistent topic took the batch: receipts without a position."""
         self.messages_in += batch.message_count
         self.bytes_in += batch.size_bytes
-        self.connection.publish_finished(batch.size_bytes)
-        self.connection.write(
-            b"".join(
-                encode_send_receipt(self.producer_id, sequence_id, highest, -1, -1)
-                for sequence_id, highest in zip(batch.sequence_ids, batch.highest_sequence_ids, strict=True)
+        if not self.closed:
+            self.connection.write(
+                b"".join(
+                    [
+                        encode_send_receipt(self.producer_id, sequence_id, highest, -1, -1)
+                        for sequence_id, highest in zip(batch.sequence_ids, batch.highest_sequence_ids, strict=True)
+                    ]
+                )
             )
-        )
+        self._finished(batch)
 
     def refused(self, batch: PublishBatch, code: ServerError, message: str) -> None:
         """The batch is not stored: say so for each of its messages."""
-        self.connection.publish_finished(batch.size_bytes)
-        if self.closed:
-            return
-        for sequence_id, highest in zip(batch.sequence_ids, batch.highest_sequence_ids, strict=True):
-            self.connection.write(messages.send_error(self.producer_id, max(sequence_id, highest), code, message))
+        if not self.closed:
+            for sequence_id, highest in zip(batch.sequence_ids, batch.highest_sequence_ids, strict=True):
+                self.connection.write(messages.send_error(self.producer_id, max(sequence_id, highest), code, message))
+        self._finished(batch)
 
     def dropped(self, batch: PublishBatch, error: MagnetarError) -> None:
         """The batch is not stored and the client is about to reconnect and send it again: say nothing."""
         del error
+        self._finished(batch)
+
+    def _finished(self, batch: PublishBatch) -> None:
         self.connection.publish_finished(batch.size_bytes)
+        self.batches_pending -= 1
+        if self.batches_pending == 0 and self._on_drained:
+            waiting, self._on_drained = self._on_drained, []
+            for drained in waiting:
+                drained()
+
+    def when_drained(self, drained: Callable[[], None]) -> None:
+        """Call this once nothing is pending, at once if so."""
+        if self.batches_pending:
+            self._on_drained.append(drained)
+        else:
+            drained()
 
     def disconnect(self) -> None:
         """Tell the client to look the topic up again."""
         if not self.closed:
             self.closed = True
-            self.connection.write(messages.close_producer(self.producer_id))
+            self.connection.producer_disconnected(self)
 
     def update_rates(self, seconds: float) -> None:
         """Turn counters into rates over the time since the last call."""

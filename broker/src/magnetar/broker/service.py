@@ -33,8 +33,11 @@ Topic: TypeAlias = PersistentTopic | NonPersistentTopic
 PRODUCER_NAMES_PATH: Final = "/counters/producer-name"
 """Where brokers of a cluster keep the names they generate apart (Pulsar `DistributedIdGenerator`)."""
 
+CREATING: Final = "creating"
+"""Name of the tasks that load a topic and make it if need be."""
+
 RATE_UPDATE_SECONDS: Final = 10.0
-"""How often counters become rates; Apache's `statsUpdateFrequencyInSecs` is 60, people watching stats like it sooner."""
+"""How often counters become rates. Apache's `statsUpdateFrequencyInSecs` is 60; people who watch want it sooner."""
 
 
 class BrokerService:
@@ -86,25 +89,43 @@ class BrokerService:
 
     async def topic(self, name: TopicName, *, create: bool) -> Topic:
         """The topic, loaded when it is not yet. Raises `PulsarError` when it does not exist and may not be made."""
-        loaded = self.topics.get(str(name))
-        if loaded is not None:
-            return loaded
-        if self._closing:
-            raise PulsarError(ServerError.SERVICE_NOT_READY, "The broker is shutting down")
-        loading = self._loading.get(str(name))
-        if loading is None:
-            if len(self._loading) >= self.settings.topic_loads_max:
-                raise PulsarError(ServerError.SERVICE_NOT_READY, "Too many topics are being loaded, try again")
-            loading = asyncio.get_running_loop().create_task(self._load(name, create=create))
-            self._loading[str(name)] = loading
-            loading.add_done_callback(lambda _: self._loading.pop(str(name), None))
+        key = str(name)
+        while True:
+            loaded = self.topics.get(key)
+            if loaded is not None:
+                return loaded
+            if self._closing:
+                raise PulsarError(ServerError.SERVICE_NOT_READY, "The broker is shutting down")
+            loading = self._loading.get(key)
+            if loading is None:
+                return await self._start_loading(name, create=create)
+            try:
+                return await asyncio.shield(loading)
+            except PulsarError as error:
+                # Whoever began this load may not have wanted the topic to be made.
+                if not create or error.code != ServerError.TOPIC_NOT_FOUND or loading.get_name() == CREATING:
+                    raise
+
+    async def _start_loading(self, name: TopicName, *, create: bool) -> Topic:
+        if len(self._loading) >= self.settings.topic_loads_max:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, "Too many topics are being loaded, try again")
+        loading = asyncio.get_running_loop().create_task(
+            self._load(name, create=create), name=CREATING if create else None
+        )
+        self._loading[str(name)] = loading
+        loading.add_done_callback(lambda task: self._loaded(str(name), task))
         # A client that gives up must not take the load away from the others that wait for it.
         return await asyncio.shield(loading)
+
+    def _loaded(self, key: str, loading: asyncio.Task[Topic]) -> None:
+        del self._loading[key]
+        if not loading.cancelled():
+            loading.exception()  # Looked at: nobody may be left to wait for it.
 
     async def _load(self, name: TopicName, *, create: bool) -> Topic:
         await self._check_may_exist(name, create=create)
         if name.domain == "non-persistent":
-            topic: Topic = NonPersistentTopic(name, self.settings, self.clock)
+            topic: Topic = NonPersistentTopic(name, self.settings, self.clock, self.spawn)
         else:
             try:
                 ledger = await self.ledgers.open(
@@ -170,9 +191,7 @@ class BrokerService:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Namespace {name.namespace_name} not found")
         allowed, partitions = self._auto_creation(policies.get("autoTopicCreationOverride"))
         if not create or not allowed:
-            if create or not allowed:
-                raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} not found")
-            return 0
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} not found")
         if partitions == 0:
             return 0
         try:
@@ -196,16 +215,17 @@ class BrokerService:
         policies = await self.resources.policies(namespace) or {}
         return self._auto_creation(policies.get("autoTopicCreationOverride"))[0]
 
-    async def check_may_create_subscription(self, namespace: NamespaceName, subscription: str) -> None:
-        """Raises when a new subscription may not be made by its first consumer."""
+    async def may_create_subscriptions(self, namespace: NamespaceName) -> bool:
+        """Whether a subscription in this namespace may be made by its first consumer."""
         policies = await self.resources.policies(namespace) or {}
         override = policies.get("autoSubscriptionCreationOverride")
-        allowed = (
-            bool(override.get("allowAutoSubscriptionCreation"))
-            if override
-            else self.settings.auto_creation.subscriptions_allowed
-        )
-        if not allowed:
+        if override:
+            return bool(override.get("allowAutoSubscriptionCreation"))
+        return self.settings.auto_creation.subscriptions_allowed
+
+    async def check_may_create_subscription(self, namespace: NamespaceName, subscription: str) -> None:
+        """Raises when a new subscription may not be made by its first consumer."""
+        if not await self.may_create_subscriptions(namespace):
             raise PulsarError(ServerError.SUBSCRIPTION_NOT_FOUND, f"Subscription {subscription} does not exist")
 
     async def create_partitioned(
@@ -251,24 +271,42 @@ class BrokerService:
 
     async def unload(self, name: TopicName) -> None:
         """Let go of a topic; its clients look it up again. Nothing loaded is no error."""
-        topic = self.topics.get(str(name))
-        if topic is None:
+        topic = await self._settled(name)
+        if topic is None or topic.closing:
             return
-        await topic.close()
-        if self.topics.get(str(name)) is topic:
-            del self.topics[str(name)]
+        try:
+            await topic.close()
+        finally:
+            self._forget(topic)
+
+    async def _settled(self, name: TopicName) -> Topic | None:
+        """The topic if it is loaded, or is being loaded just now."""
+        loading = self._loading.get(str(name))
+        if loading is not None:
+            await asyncio.wait([loading])
+        return self.topics.get(str(name))
+
+    def _forget(self, topic: Topic) -> None:
+        if self.topics.get(str(topic.name)) is topic:
+            del self.topics[str(topic.name)]
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
-        """Remove a topic with its messages, subscriptions and (when it is the last) schema."""
-        if not await self.exists(name):
+        """Remove a topic with its messages, subscriptions and (when it is not a partition) schema."""
+        loaded = await self._settled(name)
+        if loaded is None and not await self.exists(name):
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} not found")
-        topic = await self.topic(name, create=False) if name.domain == "persistent" else self.topics[str(name)]
+        topic = loaded if loaded is not None else await self.topic(name, create=False)
+        if topic.closing:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {name} is being unloaded or deleted")
         if not force and (topic.producers.by_name or any(s.consumers for s in topic.subscriptions.values())):
             raise PulsarError(ServerError.PRODUCER_BUSY, "Topic has active producers/subscriptions")
-        await topic.delete()
-        self.topics.pop(str(name), None)
-        if name.partition_index < 0:
-            await self.schemas.delete(name.schema_name, force=True)
+        try:
+            await topic.delete()
+            if name.partition_index < 0:
+                await self.schemas.delete(name.schema_name, force=True)
+        finally:
+            # Only now may the name be used again: until here clients were told to come back.
+            self._forget(topic)
 
     async def delete_partitioned(self, name: TopicName, *, force: bool) -> None:
         """Remove a partitioned topic: its partitions, then its record."""

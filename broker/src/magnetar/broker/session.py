@@ -19,9 +19,12 @@ from magnetar.broker.session_lookup import LookupCommands
 from magnetar.broker.session_produce import ProducerCommands
 from magnetar.broker.session_schema import SchemaCommands
 from magnetar.broker.session_topics import TopicListCommands
+from magnetar.broker.session_transactions import TransactionCommands
 from magnetar.broker.settings import SERVER_VERSION
-from magnetar.core.errors import MagnetarError, PeerError
+from magnetar.core.errors import MagnetarError, PeerError, Unavailable
 from magnetar.core.limits import FRAME_PADDING_BYTES
+from magnetar.managed.errors import ManagedLedgerClosed, ManagedLedgerError, ManagedLedgerFenced
+from magnetar.metadata.store import StoreUnavailable
 from magnetar.net.connection import Connection
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.command import PING_FRAME, PONG_FRAME, TYPE_ACK, TYPE_FLOW, TYPE_SEND, command_type
@@ -37,6 +40,8 @@ PROTOCOL_VERSION: Final = 21
 CONTROL_COMMANDS_MAX: Final = 60_000
 """Control commands of one connection under way; above the lookups that one client may have outstanding (50 000)."""
 
+CLOSE_COMMANDS_VERSION: Final = 5
+"""From this protocol version on, clients understand that a broker closes one producer or consumer."""
 
 ControlCommand: TypeAlias = Callable[[BaseCommand], Coroutine[Any, Any, None] | None]
 
@@ -64,6 +69,7 @@ class ServerSession:
         self._ping_outstanding = False
         self._received_since_ping = False
         self._keep_alive: asyncio.TimerHandle | None = None
+        self._liveness_checks: list[asyncio.Future[bool]] = []
         self.producers = ProducerCommands(self)
         self.consumers = ConsumerCommands(self)
         self._topic_lists = TopicListCommands(self)
@@ -75,6 +81,7 @@ class ServerSession:
             **self.consumers.commands(),
             **SchemaCommands(self).commands(),
             **self._topic_lists.commands(),
+            **TransactionCommands(self).commands(),
         }
 
     # --- magnetar.net.connection.Handler
@@ -86,6 +93,8 @@ class ServerSession:
     def data_received(self, data: bytes) -> None:
         """Cut the read into frames and serve them as one batch."""
         self._received_since_ping = True
+        if self._liveness_checks:
+            self._answer_liveness_checks(alive=True)
         try:
             self._serve(data)
         except PeerError as error:
@@ -104,6 +113,7 @@ class ServerSession:
             logger.info("connection of %s broke: %s", self.peer_address, error)
         if self._keep_alive is not None:
             self._keep_alive.cancel()
+        self._answer_liveness_checks(alive=False)
         for task in list(self._tasks):
             task.cancel()
         self.producers.close_all()
@@ -141,19 +151,11 @@ class ServerSession:
             return
         serve = self._commands.get(command.type)
         if serve is None:
-            self._not_served(command)
-            return
+            # What only a broker sends, a second CONNECT, or an AUTH_RESPONSE that nobody asked for.
+            raise PeerError(f"unexpected command {BaseCommand.Type.Name(command.type)}")
         work = serve(command)
         if work is not None:
             self.spawn(work)
-
-    def _not_served(self, command: BaseCommand) -> None:
-        """Answer what this broker does not do with the protocol's own error, or close on what no client may send."""
-        request_id = request_id_of(command)
-        name = BaseCommand.Type.Name(command.type)
-        if request_id is None or command.type == BaseCommand.CONNECT:
-            raise PeerError(f"unexpected command {name}")
-        self.send_error(request_id, ServerError.NOT_ALLOWED_ERROR, f"{name} is not served by this broker")
 
     def _connect(self, command: BaseCommand) -> None:
         if command.type != BaseCommand.CONNECT:
@@ -181,7 +183,14 @@ class ServerSession:
         """Answer a request with an error."""
         self.write(messages.error(request_id, code, message))
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def close_on_old_peer(self) -> bool:
+        """Peers before version 5 know no CLOSE_PRODUCER or CLOSE_CONSUMER from a broker: the connection has to go."""
+        if self.protocol_version >= CLOSE_COMMANDS_VERSION:
+            return False
+        self.connection.close()
+        return True
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a control command; it ends with the connection at the latest."""
         if len(self._tasks) >= CONTROL_COMMANDS_MAX:
             work.close()
@@ -189,6 +198,7 @@ class ServerSession:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
+        return task
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -199,17 +209,41 @@ class ServerSession:
             logger.error("a command of %s failed, closing its connection", self.peer_address, exc_info=error)
             self.connection.close()
 
-    async def answering(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
+    async def answering(self, request_id: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run the work of one request; whatever it raises becomes the request's error answer."""
         try:
-            await work
+            await work()
         except PulsarError as error:
             self.send_error(request_id, error.code, error.message)
         except MagnetarError as error:
             logger.warning("request %d of %s failed: %s", request_id, self.peer_address, error)
             self.send_error(request_id, server_error_of(error), str(error) or type(error).__name__)
 
-    # --- keep-alive
+    # --- is somebody there?
+
+    async def alive(self) -> bool:
+        """Whether the client answers a PING soon; when not, the connection is closed and all it held is free."""
+        if self.state is not SessionState.CONNECTED:
+            return False
+        loop = asyncio.get_running_loop()
+        check: asyncio.Future[bool] = loop.create_future()
+        self._liveness_checks.append(check)
+        timer = loop.call_later(self.context.settings.connection_liveness_check_seconds, self._found_dead)
+        self.write(PING_FRAME)
+        try:
+            return await check
+        finally:
+            timer.cancel()
+
+    def _found_dead(self) -> None:
+        logger.warning("closing connection of %s: no answer to PING while others wait for its place", self.peer_address)
+        self.connection.abort()
+
+    def _answer_liveness_checks(self, *, alive: bool) -> None:
+        checks, self._liveness_checks = self._liveness_checks, []
+        for check in checks:
+            if not check.done():
+                check.set_result(alive)
 
     def _ping(self, _: BaseCommand) -> None:
         self.write(PONG_FRAME)
@@ -237,22 +271,8 @@ class ServerSession:
         self._schedule_keep_alive()
 
 
-def request_id_of(command: BaseCommand) -> int | None:
-    """The request id of a command of any type, None when its type has none."""
-    for field, value in command.ListFields():
-        if field.name == "type":
-            continue
-        request_id = getattr(value, "request_id", None)
-        return request_id if isinstance(request_id, int) else None
-    return None
-
-
 def server_error_of(error: MagnetarError) -> ServerError:
     """The protocol's code for an error that is not the protocol's own."""
-    from magnetar.core.errors import Unavailable
-    from magnetar.managed.errors import ManagedLedgerClosed, ManagedLedgerError, ManagedLedgerFenced
-    from magnetar.metadata.store import StoreUnavailable
-
     if isinstance(error, StoreUnavailable):
         return ServerError.METADATA_ERROR
     if isinstance(error, ManagedLedgerFenced | ManagedLedgerClosed):

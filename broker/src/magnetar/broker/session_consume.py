@@ -54,7 +54,7 @@ class ConsumerCommands:
         self._session = session
         self._service = session.context.service
         self._consumers: dict[int, Attachment] = {}
-        self._opening: dict[int, asyncio.Task[None] | None] = {}
+        self._opening: dict[int, asyncio.Task[None]] = {}
 
     def commands(self) -> dict[int, ControlCommand]:
         """What this group serves beside ACK and FLOW."""
@@ -139,28 +139,28 @@ class ConsumerCommands:
         attachment = self._consumers.get(consumer.consumer_id)
         if attachment is not None and attachment.consumer is consumer:
             del self._consumers[consumer.consumer_id]
-        self._session.write(messages.close_consumer(consumer.consumer_id))
+        if not self._session.close_on_old_peer():
+            self._session.write(messages.close_consumer(consumer.consumer_id))
 
     # --- SUBSCRIBE
 
-    def _subscribe(self, request: CommandSubscribe) -> Coroutine[Any, Any, None] | None:
-        if request.consumer_id in self._consumers:
+    def _subscribe(self, request: CommandSubscribe) -> None:
+        consumer_id = request.consumer_id
+        if consumer_id in self._consumers:
             self._session.write(messages.success(request.request_id))
-            return None
-        if request.consumer_id in self._opening:
+            return
+        if consumer_id in self._opening:
             self._session.send_error(
                 request.request_id, ServerError.SERVICE_NOT_READY, "Consumer is already present on the connection"
             )
-            return None
-        self._opening[request.consumer_id] = None
-        return self._session.answering(request.request_id, self._subscribe_guarded(request))
+            return
+        task = self._session.spawn(self._session.answering(request.request_id, lambda: self._open_consumer(request)))
+        self._opening[consumer_id] = task
+        task.add_done_callback(lambda task: self._opened(consumer_id, task))
 
-    async def _subscribe_guarded(self, request: CommandSubscribe) -> None:
-        self._opening[request.consumer_id] = asyncio.current_task()
-        try:
-            await self._open_consumer(request)
-        finally:
-            self._opening.pop(request.consumer_id, None)
+    def _opened(self, consumer_id: int, task: asyncio.Task[None]) -> None:
+        if self._opening.get(consumer_id) is task:
+            del self._opening[consumer_id]
 
     async def _open_consumer(self, request: CommandSubscribe) -> None:
         self._check_request(request)
@@ -169,7 +169,7 @@ class ConsumerCommands:
         topic = await self._service.topic(name, create=create)
         if request.HasField("schema"):
             await self._service.topic_schemas.check_for_consumer(topic, request.schema)
-        if request.durable and request.subscription not in topic.subscriptions:
+        if request.durable and isinstance(topic, PersistentTopic) and request.subscription not in topic.subscriptions:
             await self._service.check_may_create_subscription(name.namespace_name, request.subscription)
         consumer = Consumer(
             self._identity(request),
@@ -180,10 +180,26 @@ class ConsumerCommands:
         )
         start = await self._start(topic, request)
         properties = {pair.key: pair.value for pair in request.subscription_properties}
+        await self._free_exclusive(topic, request)
         subscription = await topic.subscribe(consumer, request.subscription, start, properties)
         self._consumers[request.consumer_id] = Attachment(consumer, subscription, topic)
         self._session.write(messages.success(request.request_id))
         subscription.consumer_ready(consumer)
+
+    async def _free_exclusive(self, topic: Topic, request: CommandSubscribe) -> None:
+        """A second Exclusive consumer may be the first one's client, back before its old connection was found dead."""
+        subscription = topic.subscriptions.get(request.subscription)
+        if subscription is None or request.subType != CommandSubscribe.Exclusive:
+            return
+        holder = subscription.exclusive_holder()
+        if holder is None or holder.connection is self or not isinstance(holder.connection, ConsumerCommands):
+            return
+        if not await holder.connection.alive():
+            topic.remove_consumer(holder, request.subscription)
+
+    async def alive(self) -> bool:
+        """Whether the client still answers. When not, its connection is closed."""
+        return await self._session.alive()
 
     def _check_request(self, request: CommandSubscribe) -> None:
         limit = self._session.context.settings.consumer_metadata_bytes_max
@@ -252,29 +268,35 @@ class ConsumerCommands:
 
     async def _delete_subscription(self, attachment: Attachment, request: CommandUnsubscribe) -> None:
         subscription = attachment.subscription
-        if not request.force and not subscription.may_unsubscribe(attachment.consumer):
+        if not request.force and subscription.consumers != [attachment.consumer]:
             raise PulsarError(ServerError.METADATA_ERROR, "Unconnected or shared consumer attempting to unsubscribe")
-        self._consumers.pop(request.consumer_id, None)
+        if self._consumers.get(request.consumer_id) is attachment:
+            del self._consumers[request.consumer_id]
         subscription.remove_consumer(attachment.consumer)
         await attachment.topic.delete_subscription(subscription.name, force=request.force)
         self._session.write(messages.success(request.request_id))
 
     def _seek(self, request: CommandSeek) -> Coroutine[Any, Any, None] | None:
+        if not request.HasField("message_id") and not request.HasField("message_publish_time"):
+            self._session.send_error(
+                request.request_id,
+                ServerError.METADATA_ERROR,
+                "Message id and message publish time were not present",
+            )
+            return None
         return self._with_consumer(
             request.consumer_id, request.request_id, lambda attachment: self._reset(attachment, request)
         )
 
     async def _reset(self, attachment: Attachment, request: CommandSeek) -> None:
-        topic = persistent(attachment.topic)
-        subscription = attachment.subscription
-        assert isinstance(subscription, Subscription)
-        if request.HasField("message_id"):
-            position, ack_set = position_of_seek(topic, request.message_id)
-        elif request.HasField("message_publish_time"):
-            position, ack_set = await topic.position_of_time(request.message_publish_time), None
-        else:
-            raise PulsarError(ServerError.METADATA_ERROR, "Message id and message publish time were not present")
-        await topic.reset_subscription(subscription, position, ack_set)
+        topic, subscription = attachment.topic, attachment.subscription
+        if isinstance(topic, PersistentTopic) and isinstance(subscription, Subscription):
+            if request.HasField("message_id"):
+                position, ack_set = position_of_seek(topic, request.message_id)
+            else:
+                position, ack_set = await topic.position_of_time(request.message_publish_time), None
+            await topic.reset_subscription(subscription, position, ack_set)
+        # A non-persistent topic has no positions: like Apache's broker, this one takes the seek and does nothing.
         self._session.write(messages.success(request.request_id))
 
     def _redeliver(self, request: CommandRedeliverUnacknowledgedMessages) -> None:
@@ -326,7 +348,7 @@ class ConsumerCommands:
         if attachment is None:
             self._session.send_error(request_id, ServerError.METADATA_ERROR, "Consumer not found")
             return None
-        return self._session.answering(request_id, work(attachment))
+        return self._session.answering(request_id, lambda: work(attachment))
 
     # --- the end
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import InvalidTopicName, TopicName
@@ -17,6 +17,9 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
 
 if TYPE_CHECKING:
     from magnetar.broker.session import ControlCommand, ServerSession
+
+Failed: TypeAlias = Callable[[int, ServerError, str], bytes]
+"""Builds the error answer of a command from request id, code and message."""
 
 
 class LookupCommands:
@@ -33,43 +36,32 @@ class LookupCommands:
             BaseCommand.PARTITIONED_METADATA: lambda command: self._partitions(command.partitionMetadata),
         }
 
-    def _lookup(self, request: CommandLookupTopic) -> Coroutine[Any, Any, None]:
-        return self._answering(request, self._find_owner(request), messages.lookup_failed)
+    async def _lookup(self, request: CommandLookupTopic) -> None:
+        await self._answering(request.request_id, lambda: self._find_owner(request), messages.lookup_failed)
 
     async def _find_owner(self, request: CommandLookupTopic) -> bytes:
         name = parse_topic(request.topic)
         address = await self._context.lookup.owner(name)
         return messages.lookup_connect(request.request_id, address.service_url)
 
-    def _partitions(self, request: CommandPartitionedTopicMetadata) -> Coroutine[Any, Any, None]:
-        return self._answering(request, self._count_partitions(request), messages.partitioned_metadata_failed)
+    async def _partitions(self, request: CommandPartitionedTopicMetadata) -> None:
+        await self._answering(
+            request.request_id, lambda: self._count_partitions(request), messages.partitioned_metadata_failed
+        )
 
     async def _count_partitions(self, request: CommandPartitionedTopicMetadata) -> bytes:
         name = parse_topic(request.topic)
         count = await self._context.service.partitions(name, create=request.metadata_auto_creation_enabled)
         return messages.partitioned_metadata(request.request_id, count)
 
-    async def _answering(
-        self,
-        request: CommandLookupTopic | CommandPartitionedTopicMetadata,
-        work: Coroutine[Any, Any, bytes],
-        failed: Any,
-    ) -> None:
-        lookup = self._context.lookup
+    async def _answering(self, request_id: int, work: Callable[[], Coroutine[Any, Any, bytes]], failed: Failed) -> None:
         try:
-            lookup.begin()
+            with self._context.lookup.place():
+                self._session.write(await work())
         except PulsarError as error:
-            work.close()
-            self._session.write(failed(request.request_id, error.code, error.message))
-            return
-        try:
-            self._session.write(await work)
-        except PulsarError as error:
-            self._session.write(failed(request.request_id, error.code, error.message))
+            self._session.write(failed(request_id, error.code, error.message))
         except MagnetarError as error:
-            self._session.write(failed(request.request_id, ServerError.METADATA_ERROR, str(error)))
-        finally:
-            lookup.end()
+            self._session.write(failed(request_id, ServerError.METADATA_ERROR, str(error)))
 
 
 def parse_topic(text: str) -> TopicName:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.producer import Producer, ProducerIdentity, PublishBatch
 from magnetar.broker.service import Topic
@@ -45,7 +44,9 @@ class ProducerCommands:
         self._buffer_bytes_max = session.context.settings.publish_buffer_bytes_per_connection_max
         self._producers: dict[int, Producer] = {}
         self._topics: dict[int, Topic] = {}
-        self._opening: dict[int, asyncio.Task[None] | None] = {}
+        self._opening: dict[int, asyncio.Task[None]] = {}
+        self._draining: dict[Producer, Topic] = {}
+        """Closed by the client while some of their messages are not stored yet."""
         self._recently_closed: dict[int, None] = {}
         self._batches: dict[int, PublishBatch] = {}
         self._buffered_bytes = 0
@@ -67,7 +68,7 @@ class ProducerCommands:
         batch = self._batches.get(producer_id)
         if batch is None:
             producer = self._producers.get(producer_id)
-            if producer is None or producer.closed:
+            if producer is None:
                 self._send_to_unknown(producer_id)
                 return
             batch = self._batches[producer_id] = PublishBatch(producer)
@@ -94,6 +95,7 @@ class ProducerCommands:
             if not batch.payloads:
                 continue
             self._buffered_bytes += batch.size_bytes
+            batch.producer.batches_pending += 1
             self._topics[producer_id].publish(batch)
         if self._buffered_bytes > self._buffer_bytes_max and not self._paused:
             self._paused = True
@@ -111,38 +113,53 @@ class ProducerCommands:
         self._session.connection.write(data)
 
     def _send_to_unknown(self, producer_id: int) -> None:
-        if producer_id not in self._recently_closed and producer_id not in self._producers:
+        if producer_id not in self._recently_closed:
             raise PeerError(f"SEND of producer {producer_id}, which this connection does not have")
+
+    def producer_disconnected(self, producer: Producer) -> None:
+        """Producer: the broker dropped it. The client hears of it, unless it has the id in use for another one."""
+        if self._producers.get(producer.producer_id) is producer:
+            self._remember_closed(producer.producer_id)
+        if not self._session.close_on_old_peer():
+            self._session.write(messages.close_producer(producer.producer_id))
+
+    async def alive(self) -> bool:
+        """Producer: whether the client still answers."""
+        return self._paused or await self._session.alive()
 
     # --- PRODUCER
 
-    def _open(self, request: CommandProducer) -> Coroutine[Any, Any, None] | None:
-        producer = self._producers.get(request.producer_id)
-        if producer is not None and not producer.closed:
+    def _open(self, request: CommandProducer) -> None:
+        producer_id = request.producer_id
+        producer = self._producers.get(producer_id)
+        if producer is not None:
             self._success(request.request_id, producer)
-            return None
-        if request.producer_id in self._opening:
+            return
+        if producer_id in self._opening:
             self._session.send_error(
                 request.request_id, ServerError.SERVICE_NOT_READY, "Producer is already present on the connection"
             )
-            return None
-        self._opening[request.producer_id] = None
-        return self._session.answering(request.request_id, self._open_guarded(request))
+            return
+        task = self._session.spawn(self._session.answering(request.request_id, lambda: self._open_producer(request)))
+        self._opening[producer_id] = task
+        task.add_done_callback(lambda task: self._opened(producer_id, task))
 
-    async def _open_guarded(self, request: CommandProducer) -> None:
-        self._opening[request.producer_id] = asyncio.current_task()
-        try:
-            await self._open_producer(request)
-        finally:
-            self._opening.pop(request.producer_id, None)
+    def _opened(self, producer_id: int, task: asyncio.Task[None]) -> None:
+        if self._opening.get(producer_id) is task:
+            del self._opening[producer_id]
 
     async def _open_producer(self, request: CommandProducer) -> None:
         name = parse_topic(request.topic)
         topic = await self._service.topic(name, create=await self._service.may_create_topics(name.namespace_name))
-        identity = ProducerIdentity(request.producer_id, request.producer_name)
-        if not identity.name:
-            identity.name = await self._service.new_producer_name()
+        identity = self._identity(request)
+        identity.name = identity.name or await self._service.new_producer_name()
         identity.schema_version = await self._service.topic_schemas.add_for_producer(topic, request)
+        await self._create_initial_subscription(topic, request.initial_subscription_name)
+        producer = Producer(identity, self, self._session.context.clock.now_ms())
+        await self._admit(request.request_id, topic, producer)
+
+    def _identity(self, request: CommandProducer) -> ProducerIdentity:
+        identity = ProducerIdentity(request.producer_id, request.producer_name)
         identity.epoch = request.epoch
         identity.user_provided_name = request.user_provided_producer_name and bool(request.producer_name)
         identity.access_mode = request.producer_access_mode
@@ -151,32 +168,43 @@ class ProducerCommands:
         identity.metadata = {pair.key: pair.value for pair in request.metadata}
         identity.address = self._session.peer_address
         identity.client_version = self._session.client_version
-        if request.initial_subscription_name and isinstance(topic, PersistentTopic):
-            await topic.create_subscription(request.initial_subscription_name, EARLIEST)
-        producer = Producer(identity, self, self._session.context.clock.now_ms())
-        await self._admit(request, topic, producer)
+        return identity
 
-    async def _admit(self, request: CommandProducer, topic: Topic, producer: Producer) -> None:
+    async def _create_initial_subscription(self, topic: Topic, name: str) -> None:
+        if not name or not isinstance(topic, PersistentTopic) or name in topic.subscriptions:
+            return
+        if not await self._service.may_create_subscriptions(topic.name.namespace_name):
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR,
+                "Could not create the initial subscription due to the auto subscription creation is not allowed.",
+            )
+        await topic.create_subscription(name, EARLIEST)
+
+    async def _admit(self, request_id: int, topic: Topic, producer: Producer) -> None:
         turn: asyncio.Future[PulsarError | None] = asyncio.get_running_loop().create_future()
 
         def admitted(error: PulsarError | None) -> None:
             if not turn.done():
                 turn.set_result(error)
 
-        admission = await topic.add_producer(producer, admitted)
         try:
-            if admission.waits:
-                self._success(request.request_id, producer, ready=False)
-                error = await turn
-                if error is not None:
-                    raise error
-            self._producers[producer.producer_id] = producer
-            self._topics[producer.producer_id] = topic
-            self._recently_closed.pop(producer.producer_id, None)
+            if await topic.add_producer(producer, admitted):
+                self._success(request_id, producer, ready=False)
+                refusal = await turn
+            else:
+                refusal = None
+            if refusal is None and producer.closed:
+                refusal = PulsarError(ServerError.SERVICE_NOT_READY, "The producer was closed while it was opened")
         except BaseException:
             topic.remove_producer(producer)
             raise
-        self._success(request.request_id, producer)
+        if refusal is not None:
+            topic.remove_producer(producer)
+            raise refusal
+        self._producers[producer.producer_id] = producer
+        self._topics[producer.producer_id] = topic
+        self._recently_closed.pop(producer.producer_id, None)
+        self._success(request_id, producer)
 
     def _success(self, request_id: int, producer: Producer, *, ready: bool = True) -> None:
         identity = producer.identity
@@ -187,7 +215,7 @@ class ProducerCommands:
                 producer.name,
                 last_sequence_id=-1,
                 schema_version=identity.schema_version,
-                topic_epoch=identity.topic_epoch if exclusive else None,
+                topic_epoch=identity.topic_epoch if exclusive and ready else None,
                 ready=ready,
             )
         )
@@ -195,23 +223,39 @@ class ProducerCommands:
     # --- the end
 
     def _close(self, request: CommandCloseProducer) -> None:
+        """SUCCESS comes after the receipts of what was sent before."""
         opening = self._opening.pop(request.producer_id, None)
         if opening is not None:
             opening.cancel()
-        self._forget(request.producer_id)
-        self._session.write(messages.success(request.request_id))
-
-    def _forget(self, producer_id: int) -> None:
-        producer = self._producers.pop(producer_id, None)
+        producer = self._producers.get(request.producer_id)
         if producer is None:
+            self._session.write(messages.success(request.request_id))
             return
-        self._topics.pop(producer_id).remove_producer(producer)
-        producer.closed = True
+        topic = self._topics[request.producer_id]
+        self._remember_closed(request.producer_id)
+        self._draining[producer] = topic
+
+        def drained() -> None:
+            producer.closed = True
+            if self._draining.pop(producer, None) is not None:
+                topic.remove_producer(producer)
+            self._session.write(messages.success(request.request_id))
+
+        producer.when_drained(drained)
+
+    def _remember_closed(self, producer_id: int) -> None:
+        del self._producers[producer_id]
+        del self._topics[producer_id]
         self._recently_closed[producer_id] = None
         while len(self._recently_closed) > RECENTLY_CLOSED_MAX:
             del self._recently_closed[next(iter(self._recently_closed))]
 
     def close_all(self) -> None:
         """The connection is gone."""
-        for producer_id in list(self._producers):
-            self._forget(producer_id)
+        for producer_id, producer in list(self._producers.items()):
+            self._draining[producer] = self._topics[producer_id]
+            self._remember_closed(producer_id)
+        draining, self._draining = self._draining, {}
+        for producer, topic in draining.items():
+            producer.closed = True
+            topic.remove_producer(producer)

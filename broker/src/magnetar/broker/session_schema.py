@@ -53,11 +53,7 @@ class SchemaCommands:
 
     async def _get_or_create(self, request: CommandGetOrCreateSchema) -> None:
         try:
-            name = parse_topic(request.topic)
-            if not await self._service.exists(name):
-                raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic not found: {name}")
-            topic = await self._service.topic(name, create=False)
-            version = await self._service.topic_schemas.add(topic, from_wire(request.schema))
+            version = await self._add(request)
             self._session.write(messages.get_or_create_schema_response(request.request_id, version))
         except PulsarError as error:
             self._session.write(messages.get_or_create_schema_error(request.request_id, error.code, error.message))
@@ -65,3 +61,10 @@ class SchemaCommands:
             self._session.write(
                 messages.get_or_create_schema_error(request.request_id, ServerError.UNKNOWN_ERROR, str(error))
             )
+
+    async def _add(self, request: CommandGetOrCreateSchema) -> bytes:
+        name = parse_topic(request.topic)
+        if not await self._service.exists(name):
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic not found {name}")
+        topic = await self._service.topic(name, create=False)
+        return await self._service.topic_schemas.add(topic, from_wire(request.schema))

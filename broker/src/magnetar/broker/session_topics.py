@@ -44,14 +44,14 @@ class TopicListCommands:
         }
 
     def _get(self, request: CommandGetTopicsOfNamespace) -> Coroutine[Any, Any, None]:
-        return self._session.answering(request.request_id, self._answer_list(request))
+        return self._session.answering(request.request_id, lambda: self._answer_list(request))
 
     async def _answer_list(self, request: CommandGetTopicsOfNamespace) -> None:
         pattern = request.topics_pattern if request.HasField("topics_pattern") else None
         filtered = pattern is not None and self._pattern_allowed(pattern)
-        names = await self._lists.topics(
-            parse_namespace(request.namespace), MODES[request.mode], pattern if filtered else None
-        )
+        namespace = parse_namespace(request.namespace)
+        with self._session.context.lookup.place():
+            names = await self._lists.topics(namespace, MODES[request.mode], pattern if filtered else None)
         names_hash = topics_hash(names)
         changed = not request.HasField("topics_hash") or request.topics_hash != names_hash
         self._session.write(
@@ -64,7 +64,7 @@ class TopicListCommands:
         return len(pattern) <= self._session.context.settings.subscription_pattern_length_max
 
     def _watch(self, request: CommandWatchTopicList) -> Coroutine[Any, Any, None]:
-        return self._session.answering(request.request_id, self._begin_watch(request))
+        return self._session.answering(request.request_id, lambda: self._begin_watch(request))
 
     async def _begin_watch(self, request: CommandWatchTopicList) -> None:
         settings = self._session.context.settings
@@ -80,7 +80,8 @@ class TopicListCommands:
             self._session.write(messages.watch_topic_update(watcher_id, added, deleted, names_hash))
 
         namespace = parse_namespace(request.namespace)
-        watcher = await self._lists.watch(namespace, request.topics_pattern, changed)
+        with self._session.context.lookup.place():
+            watcher = await self._lists.watch(namespace, request.topics_pattern, changed)
         earlier = self._watchers.get(watcher_id)
         if earlier is not None:
             self._lists.unwatch(earlier)

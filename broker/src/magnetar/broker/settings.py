@@ -54,8 +54,10 @@ class BrokerSettings:
     broker_service_port: int = 6650
     web_service_port: int = 8080
 
-    keep_alive_seconds: int = 30
+    keep_alive_seconds: float = 30
     """`keepAliveIntervalSeconds`: a peer that answers no PING for this long is gone."""
+    connection_liveness_check_seconds: float = 5
+    """`connectionLivenessCheckTimeoutMillis`: how long the holder of a name may take to show that it is alive."""
     message_size_bytes_max: int = MESSAGE_SIZE_BYTES_MAX
     """`maxMessageSize`."""
     publish_buffer_bytes_per_connection_max: int = 16 * MIB

@@ -10,7 +10,8 @@ from typing import Final
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.entry_reader import SubscriptionRuntime
 from magnetar.broker.producer import Producer, PublishBatch
-from magnetar.broker.producers import Admission, Producers
+from magnetar.broker.producer_admission import Admitted, ProducerAdmission
+from magnetar.broker.producers import Producers
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.subscription import Subscription
 from magnetar.core.errors import MagnetarError
@@ -49,7 +50,7 @@ class PersistentTopic:
         self.name = name
         self.ledger = ledger
         self.subscriptions: dict[str, Subscription] = {}
-        self.producers = Producers(int(epoch) if epoch is not None else None)
+        self.admission = ProducerAdmission(int(epoch) if epoch is not None else None, self._store_epoch, runtime.spawn)
         self.created_ms = clock.now_ms()
         self.last_active_seconds = clock.monotonic_seconds()
         self.closing = False
@@ -61,12 +62,16 @@ class PersistentTopic:
         self._clock = clock
         self._spawn = runtime.spawn
         self._on_lost = on_lost
-        self._waiting_admission: dict[Producer, Callable[[PulsarError | None], None]] = {}
         self._subscribing = asyncio.Lock()
         for cursor_name, cursor in ledger.cursors.items():
             if not cursor_name.startswith(RESERVED_SUBSCRIPTIONS):
                 self.subscriptions[cursor_name] = self._subscription(cursor_name, cursor)
         ledger.on_appended.append(self._entries_available)
+
+    @property
+    def producers(self) -> Producers:
+        """Who publishes."""
+        return self.admission.producers
 
     @property
     def number_of_entries(self) -> int:
@@ -111,39 +116,22 @@ class PersistentTopic:
         for subscription in self.subscriptions.values():
             subscription.entries_available()
 
-    async def add_producer(self, producer: Producer, admitted: Callable[[PulsarError | None], None]) -> Admission:
-        """Let a producer in; when it has to wait, `admitted` is called once its turn (or the end) comes."""
+    async def add_producer(self, producer: Producer, admitted: Admitted) -> bool:
+        """Let a producer in. True when it has to wait: then `admitted` is called once its turn (or the end) comes."""
         self._refuse_when_closing()
         if self.ledger.terminated:
             raise PulsarError(ServerError.TOPIC_TERMINATED_ERROR, "Topic was already terminated")
-        admission = self.producers.admit(producer)
-        for leaving in admission.fenced_out:
-            waiting = self._waiting_admission.pop(leaving, None)
-            if waiting is not None:
-                waiting(PulsarError(ServerError.PRODUCER_FENCED, f"Fenced out by {producer.name}"))
-            else:
-                leaving.disconnect()
-        if admission.waits:
-            self._waiting_admission[producer] = admitted
-        elif admission.epoch_changed:
-            await self.ledger.set_property(TOPIC_EPOCH_PROPERTY, str(self.producers.topic_epoch))
-        return admission
+        waits = await self.admission.add(producer, admitted)
+        self._refuse_when_closing()
+        return waits
+
+    async def _store_epoch(self, epoch: int) -> None:
+        await self.ledger.set_property(TOPIC_EPOCH_PROPERTY, str(epoch))
 
     def remove_producer(self, producer: Producer) -> None:
         """The producer is gone; the next one that waits may come in."""
-        self._waiting_admission.pop(producer, None)
-        admitted, outdated = self.producers.remove(producer)
-        for late in outdated:
-            self._waiting_admission.pop(late)(PulsarError(ServerError.PRODUCER_FENCED, "Topic epoch has moved"))
-        for next_one in admitted:
-            self._spawn(self._admit_waiting(next_one))
+        self.admission.remove(producer)
         self.last_active_seconds = self._clock.monotonic_seconds()
-
-    async def _admit_waiting(self, producer: Producer) -> None:
-        notify = self._waiting_admission.pop(producer, None)
-        await self.ledger.set_property(TOPIC_EPOCH_PROPERTY, str(self.producers.topic_epoch))
-        if notify is not None:
-            notify(None)
 
     async def create_subscription(
         self, name: str, start: Position, properties: dict[str, str] | None = None
@@ -154,6 +142,7 @@ class PersistentTopic:
             subscription = self.subscriptions.get(name)
             if subscription is None:
                 cursor = await self.ledger.open_cursor(name, start, cursor_properties=properties)
+                self._refuse_when_closing()
                 subscription = self.subscriptions[name] = self._subscription(name, cursor)
             return subscription
 
@@ -170,6 +159,7 @@ class PersistentTopic:
             )
         if consumer.durable:
             subscription = await self.create_subscription(name, start, properties)
+            self._refuse_when_closing()
         elif subscription is None:
             cursor = self.ledger.new_non_durable_cursor(name, start)
             subscription = self.subscriptions[name] = self._subscription(name, cursor)
@@ -203,6 +193,8 @@ class PersistentTopic:
         self.subscriptions.pop(name, None)
         if subscription.cursor.durable:
             await self.ledger.delete_cursor(name)
+        else:
+            await subscription.cursor.close()
 
     async def reset_subscription(
         self, subscription: Subscription, position: Position, remaining: list[int] | None = None
@@ -235,28 +227,25 @@ class PersistentTopic:
         return position
 
     async def close(self) -> None:
-        """Disconnect everybody, persist the positions, close the ledger."""
+        """Disconnect everybody, persist the positions, close the ledger.
+
+        What was taken before is stored and has its receipts first, so that clients do not send it twice."""
+        self.closing = True
+        await self.admission.drain()
         self._disconnect()
         await self.ledger.close()
 
     async def delete(self) -> None:
         """Close, then remove everything the topic ever stored."""
+        self.closing = True
         self._disconnect()
         await self.ledger.delete()
 
     def _disconnect(self) -> None:
-        self.closing = True
         if self._entries_available in self.ledger.on_appended:
             self.ledger.on_appended.remove(self._entries_available)
-        for producer in list(self.producers.by_name.values()):
-            producer.disconnect()
-        for producer, notify in list(self._waiting_admission.items()):
-            del producer
-            notify(PulsarError(ServerError.SERVICE_NOT_READY, "Topic is closing"))
-        self._waiting_admission.clear()
-        self.producers = Producers(self.producers.topic_epoch)
+        self.admission.disconnect()
         for subscription in self.subscriptions.values():
-            subscription.disconnect_all()
             subscription.close()
 
     def _refuse_when_closing(self) -> None:

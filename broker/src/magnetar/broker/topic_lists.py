@@ -53,7 +53,7 @@ def is_system_topic(topic: str) -> bool:
 class Watcher:
     """One client's interest in a namespace."""
 
-    __slots__ = ("changed", "known", "namespace", "pattern")
+    __slots__ = ("changed", "known", "missed", "namespace", "pattern", "started")
 
     def __init__(
         self,
@@ -67,6 +67,10 @@ class Watcher:
         self.known = known
         self.changed = changed
         """Called with new topics, deleted topics, and the hash of the whole list."""
+        self.started = False
+        """Whether `known` is a list that was read, so that differences from it can be told."""
+        self.missed = False
+        """Whether the list changed before that."""
 
 
 class TopicLists:
@@ -99,7 +103,14 @@ class TopicLists:
         watcher = Watcher(namespace, TopicPattern(pattern), [], changed)
         path = Resources.managed_ledgers_path(namespace)
         self._watchers.setdefault(path, set()).add(watcher)
-        watcher.known = watcher.pattern.filter(await self.topics(namespace, "persistent", None))
+        try:
+            watcher.known = watcher.pattern.filter(await self.topics(namespace, "persistent", None))
+        except BaseException:
+            self.unwatch(watcher)
+            raise
+        watcher.started = True
+        if watcher.missed:
+            self._refresh_later(path)
         return watcher
 
     def unwatch(self, watcher: Watcher) -> None:
@@ -118,12 +129,15 @@ class TopicLists:
 
     def _notified(self, notification: Notification) -> None:
         if notification.change is Change.CHILDREN_CHANGED and notification.path in self._watchers:
-            # However many topics come and go while a list is read, one more read afterwards is enough.
-            if notification.path in self._refreshing:
-                self._changed_meanwhile.add(notification.path)
-            else:
-                self._refreshing.add(notification.path)
-                self._spawn(self._refresh(notification.path))
+            self._refresh_later(notification.path)
+
+    def _refresh_later(self, path: str) -> None:
+        # However many topics come and go while a list is read, one more read afterwards is enough.
+        if path in self._refreshing:
+            self._changed_meanwhile.add(path)
+        else:
+            self._refreshing.add(path)
+            self._spawn(self._refresh(path))
 
     async def _refresh(self, path: str) -> None:
         try:
@@ -135,7 +149,10 @@ class TopicLists:
                 namespace = next(iter(watchers)).namespace
                 names = await self.topics(namespace, "persistent", None)
                 for watcher in list(watchers):
-                    self._tell(watcher, watcher.pattern.filter(names))
+                    if watcher.started:
+                        self._tell(watcher, watcher.pattern.filter(names))
+                    else:
+                        watcher.missed = True
                 if path not in self._changed_meanwhile:
                     return
         finally:

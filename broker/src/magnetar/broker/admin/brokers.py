@@ -24,57 +24,74 @@ HEALTH_CHECK_SECONDS = 58
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:
     """What this file serves."""
-    settings = context.settings
+    handlers = BrokerHandlers(context)
+    return [
+        web.get(BASE, handlers.names),
+        web.get(BASE + "/leaderBroker", handlers.leader),
+        web.get(BASE + "/health", handlers.health),
+        web.get(BASE + "/ready", handlers.ready),
+        web.get(BASE + "/version", handlers.version),
+        web.get(BASE + "/{cluster}", handlers.names),
+        web.get(BASE + "/{cluster}/{broker}/ownedNamespaces", handlers.owned_namespaces),
+        web.get("/status.html", handlers.status),
+    ]
 
-    async def brokers(request: web.Request) -> web.Response:
-        cluster = request.match_info.get("cluster", settings.cluster_name)
-        if cluster not in await context.service.resources.clusters():
+
+class BrokerHandlers:
+    """The handlers, over one broker."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._resources = context.service.resources
+
+    async def names(self, request: web.Request) -> web.Response:
+        """Ids of the brokers that run."""
+        cluster = request.match_info.get("cluster", self._settings.cluster_name)
+        if cluster not in await self._resources.clusters():
             raise AdminError(NOT_FOUND, f"Cluster {cluster} does not exist.")
-        return json([settings.broker_id] if cluster == settings.cluster_name else [])
+        return json([self._settings.broker_id] if cluster == self._settings.cluster_name else [])
 
-    async def leader(_: web.Request) -> web.Response:
-        return json({"brokerId": settings.broker_id, "serviceUrl": settings.web_service_url})
+    async def leader(self, _: web.Request) -> web.Response:
+        """The broker that decides for all; there is one, so it does."""
+        return json({"brokerId": self._settings.broker_id, "serviceUrl": self._settings.web_service_url})
 
-    async def health(_: web.Request) -> web.Response:
+    async def health(self, _: web.Request) -> web.Response:
+        """Whether a message can be published and read."""
         try:
             async with asyncio.timeout(HEALTH_CHECK_SECONDS):
-                await check_health(context)
+                await check_health(self._context)
         except TimeoutError:
             raise AdminError(UNAVAILABLE, "The broker could not publish and read a message in time") from None
         return text("ok")
 
-    async def ok(_: web.Request) -> web.Response:
+    async def ready(self, _: web.Request) -> web.Response:
+        """The broker serves: before that, nobody answers here."""
         return text("ok")
 
-    async def status(_: web.Request) -> web.Response:
+    async def status(self, _: web.Request) -> web.Response:
+        """What probes and load balancers ask."""
         return text("OK")
 
-    async def version(_: web.Request) -> web.Response:
+    async def version(self, _: web.Request) -> web.Response:
+        """The version of Pulsar that clients may take this broker for."""
         return text(SERVER_VERSION.removeprefix("Pulsar Server"))
 
-    async def owned(request: web.Request) -> web.Response:
+    async def owned_namespaces(self, request: web.Request) -> web.Response:
+        """The bundles that a broker serves."""
+        if request.match_info["broker"] != self._settings.broker_id:
+            return json({})
         assigned: dict[str, dict[str, object]] = {}
-        for tenant in await context.service.resources.tenants():
-            for name in await context.service.resources.namespaces(tenant):
-                boundaries = await context.service.resources.bundle_boundaries(NamespaceName.parse(name))
+        for tenant in await self._resources.tenants():
+            for name in await self._resources.namespaces(tenant):
+                boundaries = await self._resources.bundle_boundaries(NamespaceName.parse(name))
                 for low, high in itertools.pairwise(boundaries):
                     assigned[f"{name}/{low}_{high}"] = {
                         "broker_assignment": "shared",
                         "is_controlled": False,
                         "is_active": True,
                     }
-        return json(assigned if request.match_info["broker"] == settings.broker_id else {})
-
-    return [
-        web.get(BASE, brokers),
-        web.get(BASE + "/leaderBroker", leader),
-        web.get(BASE + "/health", health),
-        web.get(BASE + "/ready", ok),
-        web.get(BASE + "/version", version),
-        web.get(BASE + "/{cluster}", brokers),
-        web.get(BASE + "/{cluster}/{broker}/ownedNamespaces", owned),
-        web.get("/status.html", status),
-    ]
+        return json(assigned)
 
 
 async def check_health(context: BrokerContext) -> None:

@@ -11,13 +11,20 @@ BASE = "/lookup/v2/topic/{domain:persistent|non-persistent}/{tenant}/{namespace}
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:
     """What this file serves."""
+    handlers = LookupHandlers(context)
+    return [web.get(BASE, handlers.owner), web.get(BASE + "/bundle", handlers.bundle)]
 
-    async def lookup(request: web.Request) -> web.Response:
-        context.lookup.begin()
-        try:
-            address = await context.lookup.owner(topic_of(request))
-        finally:
-            context.lookup.end()
+
+class LookupHandlers:
+    """The handlers, over one broker."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._lookup = context.lookup
+
+    async def owner(self, request: web.Request) -> web.Response:
+        """Which broker serves a topic."""
+        with self._lookup.place():
+            address = await self._lookup.owner(topic_of(request))
         return json(
             {
                 "brokerUrl": address.service_url,
@@ -27,7 +34,6 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
             }
         )
 
-    async def bundle(request: web.Request) -> web.Response:
-        return text(await context.lookup.bundle(topic_of(request)))
-
-    return [web.get(BASE, lookup), web.get(BASE + "/bundle", bundle)]
+    async def bundle(self, request: web.Request) -> web.Response:
+        """Which range of its namespace's hash space a topic is in."""
+        return text(await self._lookup.bundle(topic_of(request)))

@@ -23,59 +23,72 @@ ONE = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:
     """What this file serves."""
-    schemas = context.service.topic_schemas
-    registry = schemas.registry
+    handlers = SchemaHandlers(context)
+    return [
+        web.get(ONE + "/schema", handlers.latest),
+        web.get(ONE + "/schema/{version}", handlers.by_version),
+        web.get(ONE + "/schemas", handlers.every),
+        web.post(ONE + "/schema", handlers.publish),
+        web.delete(ONE + "/schema", handlers.delete),
+        web.post(ONE + "/compatibility", handlers.compatibility),
+        web.post(ONE + "/version", handlers.version_of),
+    ]
 
-    async def latest(request: web.Request) -> web.Response:
-        return json(schema_document(await found(request, None)))
 
-    async def by_version(request: web.Request) -> web.Response:
-        return json(schema_document(await found(request, path_integer(request, "version"))))
+class SchemaHandlers:
+    """The handlers, over one broker."""
 
-    async def found(request: web.Request, version: int | None) -> StoredSchema:
-        stored = await registry.get(topic_of(request).schema_name, version)
-        if stored is None:
-            raise AdminError(NOT_FOUND, "Schema not found")
-        return stored
+    def __init__(self, context: BrokerContext) -> None:
+        self._schemas = context.service.topic_schemas
+        self._registry = self._schemas.registry
 
-    async def every(request: web.Request) -> web.Response:
-        stored = await registry.all_versions(topic_of(request).schema_name)
+    async def latest(self, request: web.Request) -> web.Response:
+        """The schema in force."""
+        return json(schema_document(await self._found(request, None)))
+
+    async def by_version(self, request: web.Request) -> web.Response:
+        """One version."""
+        return json(schema_document(await self._found(request, path_integer(request, "version"))))
+
+    async def every(self, request: web.Request) -> web.Response:
+        """All versions, the oldest first."""
+        stored = await self._registry.all_versions(topic_of(request).schema_name)
         return json({"getSchemaResponses": [schema_document(one) for one in stored]})
 
-    async def publish(request: web.Request) -> web.Response:
+    async def publish(self, request: web.Request) -> web.Response:
+        """Add a version, if it is compatible; the same schema again has the version that it had."""
         name = topic_of(request)
-        version = await registry.put_if_absent(
-            name.schema_name, await schema_in(request), await schemas.strategy(name.namespace_name)
+        version = await self._registry.put_if_absent(
+            name.schema_name, await schema_in(request), await self._schemas.strategy(name.namespace_name)
         )
         return json({"version": {"version": version}})
 
-    async def delete(request: web.Request) -> web.Response:
+    async def delete(self, request: web.Request) -> web.Response:
+        """Remove the schema: all versions with `force`, else by a mark after the last."""
         name = topic_of(request)
-        stored = await registry.get(name.schema_name, None)
+        stored = await self._registry.get(name.schema_name, None)
         if stored is None:
             raise AdminError(NOT_FOUND, "Schema not found")
-        await registry.delete(name.schema_name, force=flag(request, "force"))
+        await self._registry.delete(name.schema_name, force=flag(request, "force"))
         return json({"version": {"version": stored.version + 1}})
 
-    async def compatibility(request: web.Request) -> web.Response:
+    async def compatibility(self, request: web.Request) -> web.Response:
+        """Whether a schema could be added."""
         name = topic_of(request)
-        strategy = await schemas.strategy(name.namespace_name)
-        compatible = await registry.is_compatible(name.schema_name, await schema_in(request), strategy)
+        strategy = await self._schemas.strategy(name.namespace_name)
+        compatible = await self._registry.is_compatible(name.schema_name, await schema_in(request), strategy)
         return json({"isCompatibility": compatible, "schemaCompatibilityStrategy": strategy.value})
 
-    async def version_of(request: web.Request) -> web.Response:
-        version = await registry.find_version(topic_of(request).schema_name, await schema_in(request))
+    async def version_of(self, request: web.Request) -> web.Response:
+        """The version that a schema has, -1 when it is not there."""
+        version = await self._registry.find_version(topic_of(request).schema_name, await schema_in(request))
         return json({"version": -1 if version is None else version})
 
-    return [
-        web.get(ONE + "/schema", latest),
-        web.get(ONE + "/schema/{version}", by_version),
-        web.get(ONE + "/schemas", every),
-        web.post(ONE + "/schema", publish),
-        web.delete(ONE + "/schema", delete),
-        web.post(ONE + "/compatibility", compatibility),
-        web.post(ONE + "/version", version_of),
-    ]
+    async def _found(self, request: web.Request, version: int | None) -> StoredSchema:
+        stored = await self._registry.get(topic_of(request).schema_name, version)
+        if stored is None:
+            raise AdminError(NOT_FOUND, "Schema not found")
+        return stored
 
 
 async def schema_in(request: web.Request) -> SchemaInfo:

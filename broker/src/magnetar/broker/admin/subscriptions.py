@@ -1,4 +1,6 @@
-"""Subscriptions of topics: listing, making, moving, emptying, peeking, removing. Partitioned topics mean all partitions."""
+"""Subscriptions of topics: listing, making, moving, emptying, peeking, removing.
+
+A partitioned topic means all its partitions."""
 
 from __future__ import annotations
 
