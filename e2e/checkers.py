@@ -15,7 +15,7 @@ What is promised, and so checked:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from e2e import corpus
@@ -158,7 +158,7 @@ def came_back(received: Iterable[Received], receipts: Iterable[Receipt], expecte
     return _report("acknowledged, confirmed, and given again", wrong)
 
 
-def _report(what: str, wrong: list[object] | list[Received] | list[Acknowledged]) -> list[str]:
+def _report(what: str, wrong: Sequence[object]) -> list[str]:
     if not wrong:
         return []
     return [f"{len(wrong)} {what}, such as {', '.join(str(example) for example in wrong[:EXAMPLES_MAX])}"]

@@ -91,7 +91,7 @@ def matrix(count: int, seed: int = 1) -> list[Workload]:
         best = max(candidates, key=lambda row: len(_pairs(row) & missing))
         chosen.append(best)
         missing -= _pairs(best)
-    return [Workload(*row, count=count) for row in sorted(chosen, key=str)]  # type: ignore[arg-type]  # one per field
+    return [Workload(*row, count=count) for row in sorted(chosen, key=str)]  # type: ignore[arg-type, misc]  # one per field
 
 
 def _possible(row: tuple[object, ...]) -> bool:

@@ -39,14 +39,14 @@ async def add(
     entry_ids = list(range(first, first + len(entries)))
     inside = True
 
-    def done(code: int, ledger: int, ids: Sequence[int]) -> None:
+    def done(code: int, ledger_id: int, entry_ids: Sequence[int]) -> None:
         assert not inside
-        told.set_result((code, ledger, list(ids)))
+        told.set_result((code, ledger_id, list(entry_ids)))
 
     bookie.add_entries(ledger_id, key, entry_ids, entries, flags, done)
     inside = False
-    code, ledger, ids = await told
-    assert (ledger, ids) == (ledger_id, entry_ids)
+    code, *told_of = await told
+    assert told_of == [ledger_id, entry_ids]
     return code
 
 

@@ -130,12 +130,14 @@ async def test_without_sync_it_writes_the_same(tmp_path: Path) -> None:
 
 async def test_a_full_queue_is_told(tmp_path: Path) -> None:
     harness = Harness(tmp_path, dataclasses.replace(SETTINGS, queue_bytes_max=6 * MIB))
+    full = []
     for number in range(6):
-        assert not harness.journal.full
+        full.append(harness.journal.full)
         harness.append(number, b"a" * MIB)
-    assert harness.journal.full
+    full.append(harness.journal.full)
     await harness.settle(6)
-    assert not harness.journal.full
+    full.append(harness.journal.full)
+    assert full == [False] * 6 + [True, False]
     await harness.journal.close()
 
 

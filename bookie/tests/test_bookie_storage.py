@@ -45,10 +45,9 @@ def test_the_cache_answers_from_both_halves() -> None:
 def test_the_cache_is_full_when_both_halves_are() -> None:
     cache = WriteCache(2 * MIB)
     cache.active.add(1, [0], [b"x" * MIB], MIB)
-    assert cache.half_full
-    assert not cache.full
+    assert (cache.half_full, cache.full) == (True, False)
     cache.swap()
-    assert not cache.half_full
+    assert (cache.half_full, cache.full) == (False, False)
     cache.active.add(1, [1], [b"x" * MIB], MIB)
     assert cache.full
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ def shared_stage(**limits: int) -> Stage:
     return Stage(SHARED, DispatchSettings(**limits))
 
 
-def fill(stage: Stage, count: int, **fields: object) -> None:
+def fill(stage: Stage, count: int, **fields: Any) -> None:
     for _ in range(count):
         stage.cursor.append(stored_message(**fields))
 

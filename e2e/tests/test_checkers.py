@@ -94,9 +94,9 @@ def test_a_settled_acknowledgement_holds_over_a_death() -> None:
 def test_a_batch_is_acknowledged_when_all_of_it_is() -> None:
     first, second = got(0, id="1:0:-1:0"), got(1, id="1:0:-1:1")
     again = got(0, id="1:0:-1:0", redelivery=1, time_ms=9000)
-    half = [first, second, Receipt(first.id, 2100), again]
+    half: list[Event] = [first, second, Receipt(first.id, 2100), again]
     assert verdict(half, deaths_ms=(8000,), count=2) == []
-    whole = [first, second, Receipt(first.id, 2100), Receipt(second.id, 2100), again]
+    whole: list[Event] = [first, second, Receipt(first.id, 2100), Receipt(second.id, 2100), again]
     assert any("given again" in problem for problem in verdict(whole, deaths_ms=(8000,), count=2))
 
 

@@ -1,5 +1,6 @@
 import contextlib
 import struct
+from typing import Any
 
 import pytest
 import snappy
@@ -49,7 +50,7 @@ def test_batches_of_pulsar_are_split(kind: Compression) -> None:
     ]
 
 
-def metadata(**fields: object) -> pb.MessageMetadata:
+def metadata(**fields: Any) -> pb.MessageMetadata:
     return pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, **fields)
 
 

@@ -3,6 +3,7 @@ import random
 import struct
 
 import pytest
+from google.protobuf.message import Message
 from hypothesis import example, given
 from hypothesis import strategies as st
 from magnetar.core.ids import signed64, unsigned64
@@ -24,7 +25,7 @@ def frame(body: bytes, payload: bytes = b"", before: bytes = b"") -> tuple[bytes
     return buffer, start, len(buffer)
 
 
-def fields_of(message: object) -> list[bytes]:
+def fields_of(message: Message) -> list[bytes]:
     """The encodings of the fields one by one, to be put into another order."""
     parts: list[bytes] = []
     for descriptor, value in message.ListFields():
@@ -45,7 +46,7 @@ def fields_of(message: object) -> list[bytes]:
 UNKNOWN = [b"\xf8\x07\x05", b"\xfa\x07\x03abc", b"\xfd\x07\x01\x02\x03\x04", b"\xf9\x07" + bytes(8)]
 
 
-def shuffled(kind: int, message: object, seed: int) -> bytes:
+def shuffled(kind: int, message: Message, seed: int) -> bytes:
     """A BaseCommand with the message's fields and unknown ones in any order; repeated ones keep theirs."""
     dice = random.Random(seed)
     inner = [*fields_of(message), dice.choice(UNKNOWN)]
@@ -104,9 +105,19 @@ def test_send_is_read_as_protobuf_reads_it(expected: pb.CommandSend, payload: by
         assert buffer[send.payload_start : send.payload_end] == payload
 
 
+ACK_TYPES = [pb.CommandAck.Individual, pb.CommandAck.Cumulative]
+VALIDATION_ERRORS = [
+    pb.CommandAck.UncompressedSizeCorruption,
+    pb.CommandAck.DecompressionError,
+    pb.CommandAck.ChecksumMismatch,
+    pb.CommandAck.BatchDeSerializeError,
+    pb.CommandAck.DecryptionError,
+]
+
+
 @st.composite
 def acks(draw: st.DrawFn) -> pb.CommandAck:
-    ack = pb.CommandAck(consumer_id=draw(U64), ack_type=draw(st.sampled_from([0, 1])))
+    ack = pb.CommandAck(consumer_id=draw(U64), ack_type=draw(st.sampled_from(ACK_TYPES)))
     for _ in range(draw(st.integers(0, 4))):
         added = ack.message_id.add(ledgerId=draw(U64), entryId=draw(U64))
         added.ack_set.extend(draw(st.lists(I64, max_size=3)))
@@ -118,7 +129,7 @@ def acks(draw: st.DrawFn) -> pb.CommandAck:
         if (value := draw(OPTIONAL_U64)) is not None:
             setattr(ack, name, value)
     if draw(st.booleans()):
-        ack.validation_error = draw(st.sampled_from(range(5)))
+        ack.validation_error = draw(st.sampled_from(VALIDATION_ERRORS))
     if draw(st.booleans()):
         ack.properties.add(key="CompactedTopicLedger", value=7)
     return ack
@@ -166,8 +177,8 @@ def test_flow_is_read_as_protobuf_reads_it(consumer_id: int, permits: int, seed:
 MANGLED = st.builds(
     lambda base, at, byte: base[: at % len(base)] + bytes([byte]) + base[at % len(base) + 1 :],
     st.one_of(
-        sends().map(lambda send: pb.BaseCommand(type=6, send=send).SerializeToString()),
-        acks().map(lambda ack: pb.BaseCommand(type=10, ack=ack).SerializeToString()),
+        sends().map(lambda send: pb.BaseCommand(type=pb.BaseCommand.SEND, send=send).SerializeToString()),
+        acks().map(lambda ack: pb.BaseCommand(type=pb.BaseCommand.ACK, ack=ack).SerializeToString()),
     ),
     st.integers(0, 1000),
     st.integers(0, 255),

@@ -9,7 +9,7 @@ from magnetar.wire.pulsar.errors import BadCommand, PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 VERSION_ONE = bytes(7) + b"\x01"
-SCHEMA = pb.Schema(name="n", schema_data=b"{}", type=pb.Schema.Json, properties=[pb.KeyValue(key="k", value="v")])
+SCHEMA = pb.Schema(name="n", schema_data=b"{}", type=pb.Schema.Json, properties=[{"key": "k", "value": "v"}])
 
 
 def parsed(frame: bytes) -> pb.BaseCommand:

@@ -1,5 +1,6 @@
 import contextlib
 import struct
+from typing import Any
 
 import google_crc32c
 import pytest
@@ -157,7 +158,7 @@ def test_broker_entry_metadata() -> None:
         ({"partition_key": "%%%", "partition_key_b64_encoded": True}, None),
     ],
 )
-def test_sticky_key(fields: dict[str, object], key: bytes | None) -> None:
+def test_sticky_key(fields: dict[str, Any], key: bytes | None) -> None:
     metadata = pb.MessageMetadata(producer_name="prod", sequence_id=3, publish_time=1, **fields)
     found = sticky_key(skim(build_message(metadata, b"")))
     assert key is None or found == key
@@ -184,9 +185,9 @@ def test_garbage_is_read_or_refused(prefix: bytes, rest: bytes) -> None:
     checksum_ok(data, 0, len(data))
     for read in (skim, full_metadata, broker_entry_metadata, strip_broker_entry_metadata):
         with contextlib.suppress(BadMetadata):
-            view = read(data)
-            if read is skim:
-                sticky_key(view)
+            read(data)
+    with contextlib.suppress(BadMetadata):
+        sticky_key(skim(data))
 
 
 @given(st.integers(4, len(RICH) - 1), st.integers(0, 255))
