@@ -1,0 +1,145 @@
+"""What was acknowledged before a kill is there after the next start, as a stock client sees it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pulsar
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.clients]
+
+KILLS = 5
+LOAD_SECONDS = 0.4
+TOPIC = "persistent://public/default/crash"
+POSITION_SECONDS_MAX = 1.0
+"""The guarantee for acknowledged positions: one is written at most a second after it was acknowledged
+(managedLedgerDefaultMarkDeleteRateLimit), as Pulsar does; what was acknowledged later may come again."""
+
+
+def connect(service_url: str) -> pulsar.Client:
+    return pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+
+
+def subscribe(client: pulsar.Client) -> pulsar.Consumer:
+    """Needed before anything is sent: messages that no subscription wants are not kept."""
+    return client.subscribe(TOPIC, "check", initial_position=pulsar.InitialPosition.Earliest)
+
+
+def receive_all(consumer: Any, timeout_ms: int = 1000) -> list[Any]:
+    """Everything until nothing more comes."""
+    messages = []
+    try:
+        while True:
+            messages.append(consumer.receive(timeout_ms))
+    except pulsar.Timeout:
+        return messages
+
+
+def test_acknowledged_messages_survive_kills(start_standalone: Any) -> None:
+    acknowledged: list[bytes] = []
+    for kill in range(KILLS):
+        standalone = start_standalone().wait_until_ready()
+        client = connect(standalone.service_url)
+        subscribe(client).close()
+        producer = client.create_producer(TOPIC, batching_enabled=kill % 2 == 0)
+
+        def told(result: Any, _: Any, payload: bytes) -> None:
+            if result == pulsar.Result.Ok:
+                acknowledged.append(payload)
+
+        killer = threading.Timer(LOAD_SECONDS, standalone.process.kill)
+        killer.start()
+        number = 0
+        while standalone.process.poll() is None:
+            payload = b"%d-%d" % (kill, number)
+            producer.send_async(payload, lambda result, message_id, payload=payload: told(result, message_id, payload))
+            number += 1
+            if number % 100 == 0:
+                time.sleep(0.005)
+        killer.join()
+        client.shutdown()
+    standalone = start_standalone().wait_until_ready()
+    client = connect(standalone.service_url)
+    stored = [message.data() for message in receive_all(subscribe(client))]
+    client.close()
+    assert standalone.stop() == 0
+    assert len({payload.partition(b"-")[0] for payload in acknowledged}) == KILLS
+    assert set(acknowledged) <= set(stored)
+    # Nothing twice, and each producer's in its order.
+    assert len(stored) == len(set(stored))
+    assert stored == sorted(stored, key=lambda payload: [int(part) for part in payload.split(b"-")])
+
+
+def test_acknowledged_positions_survive_a_kill(start_standalone: Any) -> None:
+    standalone = start_standalone().wait_until_ready()
+    client = connect(standalone.service_url)
+    cumulative = client.subscribe(TOPIC, "cumulative")
+    shared = client.subscribe(TOPIC, "shared", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    for number in range(20):
+        producer.send(b"%d" % number)
+    messages = [cumulative.receive(5000) for _ in range(20)]
+    cumulative.acknowledge_cumulative(messages[9])
+    for message in [shared.receive(5000) for _ in range(20)]:
+        if int(message.data()) % 2:
+            shared.acknowledge(message)
+    # The client groups acknowledgements for a tenth of a second before it sends them.
+    time.sleep(POSITION_SECONDS_MAX + 0.5)
+    standalone.kill()
+    client.shutdown()
+
+    standalone = start_standalone().wait_until_ready()
+    client = connect(standalone.service_url)
+    cumulative = client.subscribe(TOPIC, "cumulative")
+    shared = client.subscribe(TOPIC, "shared", consumer_type=pulsar.ConsumerType.Shared)
+    after_cumulative = [int(message.data()) for message in receive_all(cumulative)]
+    after_shared = sorted(int(message.data()) for message in receive_all(shared))
+    client.close()
+    assert standalone.stop() == 0
+    assert after_cumulative == list(range(10, 20))
+    assert after_shared == list(range(0, 20, 2))
+
+
+def test_a_stop_under_load_is_quick_and_loses_nothing(start_standalone: Any) -> None:
+    standalone = start_standalone().wait_until_ready()
+    client = connect(standalone.service_url)
+    subscribe(client).close()
+    producer = client.create_producer(TOPIC)
+    acknowledged: list[bytes] = []
+    stopping = threading.Event()
+
+    def load() -> None:
+        number = 0
+        while not stopping.is_set():
+            payload = b"%d" % number
+            producer.send_async(
+                payload * 100,
+                lambda result, _, payload=payload: result == pulsar.Result.Ok and acknowledged.append(payload * 100),
+            )
+            number += 1
+            if number % 200 == 0:
+                time.sleep(0.005)
+
+    sender = threading.Thread(target=load)
+    sender.start()
+    time.sleep(LOAD_SECONDS)
+    before = time.monotonic()
+    code = standalone.stop()
+    seconds = time.monotonic() - before
+    stopping.set()
+    client.shutdown()
+    sender.join()
+    assert code == 0
+    assert seconds < 2
+    assert "Traceback" not in standalone.output
+    assert acknowledged
+
+    standalone = start_standalone().wait_until_ready()
+    client = connect(standalone.service_url)
+    stored = {message.data() for message in receive_all(subscribe(client))}
+    client.close()
+    assert standalone.stop() == 0
+    assert set(acknowledged) <= stored
