@@ -112,13 +112,14 @@ def wait_until_ready(process: subprocess.Popen[bytes], port: int, http_url: str,
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise NotReady(f"pid {process.pid} ended with {process.returncode} while starting")
-        if _accepts(port) and _answers(http_url):
+        if accepts(port) and _answers(http_url):
             return
         time.sleep(0.05)
     raise NotReady(f"port {port} and {http_url} not ready in {timeout_s:.0f} s")
 
 
-def _accepts(port: int) -> bool:
+def accepts(port: int) -> bool:
+    """Whether something listens there."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1):
             return True

@@ -1,0 +1,48 @@
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
+import java.lang.reflect.Method;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Base64;
+import java.util.Properties;
+import org.apache.pulsar.admin.cli.PulsarAdminTool;
+
+/**
+ * Runs many commands of Apache's {@code pulsar-admin} in one JVM: {@code AdminDriver ADMIN_URL COMMANDS}.
+ *
+ * <p>Each line of the file is one command, its arguments separated by tabs. Each output line is the command's success
+ * ({@code true} or {@code false}), its standard output and its standard error, both in base64, separated by spaces.
+ */
+public final class AdminDriver {
+    public static void main(String[] arguments) throws Exception {
+        Method run = PulsarAdminTool.class.getDeclaredMethod("run", String[].class);
+        run.setAccessible(true);
+        PrintStream out = System.out;
+        PrintStream error = System.err;
+        for (String line : Files.readAllLines(Path.of(arguments[1]))) {
+            ByteArrayOutputStream printed = new ByteArrayOutputStream();
+            ByteArrayOutputStream complained = new ByteArrayOutputStream();
+            System.setOut(new PrintStream(printed, true, StandardCharsets.UTF_8));
+            System.setErr(new PrintStream(complained, true, StandardCharsets.UTF_8));
+            Properties settings = new Properties();
+            settings.setProperty("webServiceUrl", arguments[0]);
+            boolean succeeded;
+            try {
+                succeeded = (boolean) run.invoke(new PulsarAdminTool(settings), (Object) line.split("\t"));
+            } catch (java.lang.reflect.InvocationTargetException failure) {
+                succeeded = false;
+                System.err.println(failure.getCause());
+            }
+            out.println(succeeded + " " + encode(printed) + " " + encode(complained));
+        }
+        System.setOut(out);
+        System.setErr(error);
+        System.exit(0);
+    }
+
+    private static String encode(ByteArrayOutputStream bytes) {
+        String text = Base64.getEncoder().encodeToString(bytes.toByteArray());
+        return text.isEmpty() ? "=" : text;
+    }
+}
