@@ -1,0 +1,85 @@
+"""The tree keeps the house rules, and each check sees what it is there for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tools import tidy
+from tools.tidy import ROOT, Tree, Violation
+
+
+@pytest.fixture(scope="module")
+def this_tree() -> Tree:
+    return Tree.read(ROOT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", tidy.CHECKS, ids=lambda check: check.__name__)
+def test_the_tree_is_tidy(check: Callable[[Tree], Iterator[Violation]], this_tree: Tree) -> None:
+    found = [str(violation) for violation in check(this_tree)]
+    assert not found, "\n".join(["", *found])
+
+
+GOOD = '"""Good."""\n'
+MARK = "TO" + "DO"
+HOME = "home"
+IGNORE = "# type" + ": ignore"
+LONG = "".join(f"    x = {number}\n" for number in range(tidy.FUNCTION_LINES_MAX))
+PURE = "[importlinter:contract:pure]\nsource_modules =\n    tools.**\n"
+
+CASES = [
+    (tidy.check_sizes, {"tools/a.py": GOOD + "x = 1\n" * tidy.MODULE_LINES_MAX}, "tools/a.py:500"),
+    (tidy.check_sizes, {"tools/a.py": f"{GOOD}def f() -> None:\n{LONG}"}, "tools/a.py:2"),
+    (tidy.check_docstrings, {"tools/a.py": "x = 1\n"}, "tools/a.py:1"),
+    (tidy.check_docstrings, {"tools/a.py": f"{GOOD}class A:\n    pass\n"}, "tools/a.py:2"),
+    (tidy.check_docstrings, {"tools/a.py": f"{GOOD}async def f() -> None:\n    pass\n"}, "tools/a.py:2"),
+    (tidy.check_namespace, {"lib/src/magnetar/__init__.py": GOOD}, "lib/src/magnetar/__init__.py:1"),
+    (tidy.check_namespace, {"operator/__init__.py": GOOD}, "operator/__init__.py:1"),
+    (tidy.check_text, {"docs/a.md": f"Good.\n{MARK}: better\n"}, "docs/a.md:2"),
+    (tidy.check_text, {"Makefile": "a: ## b\n\tcat " + f"/{HOME}/me/b\n"}, "Makefile:2"),
+    (tidy.check_text, {"tools/a.py": f"{GOOD}x = 1  {IGNORE}\n"}, "tools/a.py:2"),
+    (tidy.check_silence, {"tools/a.py": "try:\n    x = 1\nexcept:\n    pass\n"}, "tools/a.py:3"),
+    (tidy.check_silence, {"tools/a.py": "with contextlib.suppress(Exception):\n    pass\n"}, "tools/a.py:1"),
+    (tidy.check_mocks, {"lib/tests/test_a.py": "from unittest import mock\n"}, "lib/tests/test_a.py:1"),
+    (tidy.check_dead_modules, {"broker/src/magnetar/broker/a.py": GOOD}, "broker/src/magnetar/broker/a.py:1"),
+    (tidy.check_makefile, {"Makefile": "VALUE := 1\nall: one\n"}, "Makefile:2"),
+    (tidy.check_decisions, {"docs/adr/0001-a.md": "# A\n"}, "docs/adr/0001-a.md:1"),
+    (tidy.check_order, {".importlinter": PURE, "tools/a.py": "for x in {1, 2}:\n    print(x)\n"}, "tools/a.py:1"),
+    (tidy.check_test_names, {"a/test_x.py": "", "b/test_x.py": ""}, "b/test_x.py:1"),
+]
+
+
+@pytest.mark.parametrize(("check", "files", "want"), CASES, ids=lambda value: getattr(value, "__name__", ""))
+def test_each_check_sees_its_fault(
+    check: Callable[[Tree], Iterator[Violation]], files: dict[str, str], want: str, tmp_path: Path
+) -> None:
+    write(tmp_path, files)
+    assert [str(violation).rpartition(": ")[0].partition(": ")[0] for violation in check(Tree.read(tmp_path))] == [want]
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_a_tidy_tree_has_no_violations(tmp_path: Path) -> None:
+    use = "from magnetar.lib import thing\n\n\ndef main() -> None:\n    '''Use it.'''\n    thing()\n"
+    write(
+        tmp_path,
+        {
+            "lib/src/magnetar/lib/__init__.py": GOOD,
+            "lib/src/magnetar/lib/thing.py": f"{GOOD}x: set[int] = {{1}}\ny = sorted(x)\nz = sum(a for a in x)\n",
+            "lib/src/magnetar/lib/__main__.py": GOOD + use,
+            "lib/tests/test_thing.py": "def test_it() -> None:\n    pass\n",
+            "docs/adr/0001-a.md": "# A\n\nStatus: Accepted\n",
+            "Makefile": "VALUE := 1\nall: ## Everything\n",
+            ".importlinter": PURE.replace("tools", "magnetar.lib"),
+        },
+    )
+    tree = Tree.read(tmp_path)
+    assert [violation for check in tidy.CHECKS for violation in check(tree)] == []

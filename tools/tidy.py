@@ -1,0 +1,311 @@
+"""Holds the tree to the house rules that no linter knows: sizes, docstrings, names, leftovers, dead modules.
+
+`python -m tools.tidy` prints every violation as `path:line: what is wrong: what to do` and fails if there is one;
+`make test` runs the same checks. What ruff, mypy and import-linter can say is left to them.
+"""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import fnmatch
+import re
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tools.set_iteration import iterations_over_sets
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+MODULE_LINES_MAX: Final = 500
+TEST_MODULE_LINES_MAX: Final = 900
+FUNCTION_LINES_MAX: Final = 60
+
+_SKIPPED_FOLDERS: Final = frozenset({"__pycache__", "build", "data", "dist", "node_modules", "target"})
+_TEXT_SUFFIXES: Final = frozenset(
+    [".cfg", ".go", ".java", ".md", ".proto", ".py", ".sh", ".toml", ".xml", ".yaml", ".yml"]
+)
+_TEXT_NAMES: Final = frozenset({"Makefile", "Dockerfile", ".importlinter", "run"})
+# The brackets keep this file from finding itself.
+_LEFTOVER: Final = re.compile(r"\b(TOD[O]|FIXM[E]|XX[X])\b")
+_MACHINE_PATH: Final = re.compile(r"(?<![\w.])/(work|root|home)/")
+_BARE_IGNORE: Final = re.compile(r"#\s*type:\s*ignore(?!\[)")
+_TARGET: Final = re.compile(r"^([a-z][a-z0-9_-]*):(?!=)")
+_BROAD: Final = frozenset({"Exception", "BaseException"})
+
+
+class Violation(NamedTuple):
+    """One place that breaks one rule."""
+
+    path: Path
+    line: int
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.what}: {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A Python file; `path` is relative to the tree's root."""
+
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @property
+    def is_test(self) -> bool:
+        """Whether it stands in a folder of tests, or carries them (a contract suite, a fixture file)."""
+        return "tests" in self.path.parts or self.path.name == "conftest.py"
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether a tool wrote it."""
+        return self.path.stem.endswith("_pb2")
+
+    @property
+    def name(self) -> str:
+        """Its dotted name: below `src` for members, else from the root."""
+        parts = self.path.with_suffix("").parts
+        if "src" in parts:
+            parts = parts[parts.index("src") + 1 :]
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@dataclass(slots=True)
+class Tree:
+    """What is checked: all files below a root, the Python ones parsed."""
+
+    root: Path
+    files: list[Path] = field(default_factory=list)
+    modules: list[Module] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, root: Path) -> Tree:
+        """Read everything that belongs to the project; folders that are hidden or built are skipped."""
+        tree = cls(root)
+        for path in sorted(_walk(root)):
+            relative = path.relative_to(root)
+            tree.files.append(relative)
+            if path.suffix == ".py":
+                text = path.read_text()
+                tree.modules.append(Module(relative, text, ast.parse(text, filename=str(relative))))
+        return tree
+
+    def written_modules(self) -> list[Module]:
+        """Those that people write."""
+        return [module for module in self.modules if not module.is_generated]
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if path.is_dir():
+            if path.name not in _SKIPPED_FOLDERS and (not path.name.startswith(".") or path.name == ".ci"):
+                yield from _walk(path)
+        else:
+            yield path
+
+
+def check_sizes(tree: Tree) -> Iterator[Violation]:
+    """Modules and functions that a reader can hold in mind."""
+    for module in tree.written_modules():
+        limit = TEST_MODULE_LINES_MAX if module.is_test else MODULE_LINES_MAX
+        lines = module.text.count("\n")
+        if lines > limit:
+            yield Violation(module.path, limit, f"module of {lines} lines (at most {limit})", "split it by idea")
+        if module.is_test:
+            continue
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > FUNCTION_LINES_MAX:
+                    what = f"{node.name} has {length} lines (at most {FUNCTION_LINES_MAX})"
+                    yield Violation(module.path, node.lineno, what, "name its steps and move them out")
+
+
+def check_docstrings(tree: Tree) -> Iterator[Violation]:
+    """Modules, public classes and public functions say what they promise."""
+    for module in tree.written_modules():
+        if module.is_test:
+            continue
+        if not ast.get_docstring(module.tree):
+            yield Violation(module.path, 1, "no module docstring", "say what this file decides and what it leaves")
+        # The functions of e2e are scenarios: their names are what they promise.
+        kinds = ast.ClassDef if module.path.parts[0] == "e2e" else ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        for node in module.tree.body:
+            if isinstance(node, kinds) and not node.name.startswith("_") and not ast.get_docstring(node):
+                yield Violation(module.path, node.lineno, f"{node.name} has no docstring", "say what it promises")
+
+
+def check_namespace(tree: Tree) -> Iterator[Violation]:
+    """`magnetar` is shared by several distributions, and `operator` is a module of the standard library."""
+    for path in tree.files:
+        if path.name == "__init__.py" and (path.parent.name == "magnetar" or path.parent == Path("operator")):
+            yield Violation(path, 1, f"{path.parent.name}/ must not be a package of its own", "remove this file")
+
+
+def check_text(tree: Tree) -> Iterator[Violation]:
+    """No leftovers and no paths of somebody's machine, in any text."""
+    for path in tree.files:
+        if path.suffix not in _TEXT_SUFFIXES and path.name not in _TEXT_NAMES:
+            continue
+        for number, line in enumerate((tree.root / path).read_text(errors="replace").splitlines(), 1):
+            if leftover := _LEFTOVER.search(line):
+                yield Violation(path, number, f"a {leftover[0]}", "do it, or write an issue")
+            if place := _MACHINE_PATH.search(line):
+                yield Violation(path, number, f"the machine's path {place[0]}", "take it from a setting or a fixture")
+            if path.suffix == ".py" and _BARE_IGNORE.search(line):
+                yield Violation(path, number, "an ignore without its code", "name the code and the reason")
+
+
+def check_silence(tree: Tree) -> Iterator[Violation]:
+    """Nobody swallows whatever comes."""
+    for module in tree.written_modules():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ExceptHandler):
+                broad = node.type is None or _names(node.type) & _BROAD
+                if broad and all(isinstance(statement, ast.Pass) for statement in node.body):
+                    yield Violation(module.path, node.lineno, "an error is swallowed", "catch what can happen, and act")
+            elif isinstance(node, ast.Call) and "suppress" in _names(node.func):
+                everything = any(_names(argument) & _BROAD for argument in node.args)
+                if everything:
+                    yield Violation(module.path, node.lineno, "every error is suppressed", "name those that can happen")
+
+
+def _names(node: ast.expr) -> set[str]:
+    """The last names in an expression of names, attributes and tuples of them."""
+    if isinstance(node, ast.Tuple):
+        return {name for element in node.elts for name in _names(element)}
+    if isinstance(node, ast.Attribute):
+        return {node.attr}
+    return {node.id} if isinstance(node, ast.Name) else set()
+
+
+def check_mocks(tree: Tree) -> Iterator[Violation]:
+    """The library is tested with real parts and proven fakes."""
+    for module in tree.written_modules():
+        if module.path.parts[0] != "lib":
+            continue
+        for name, line in _imports(module):
+            if name.startswith("unittest.mock") or name == "mock":
+                yield Violation(module.path, line, "a mock", "use the fake that passes the seam's contract suite")
+
+
+def _imports(module: Module) -> Iterator[tuple[str, int]]:
+    """Every module name that may be meant by an import, with its line: `from a import b` gives `a` and `a.b`."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module, node.lineno
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def check_dead_modules(tree: Tree) -> Iterator[Violation]:
+    """Each module is imported by another one that is no test; what the library offers, and fakes, at least by one."""
+    for_production: set[str] = set(_entry_points(tree))
+    for_tests: set[str] = set()
+    for module in tree.modules:
+        names = {name for name, _ in _imports(module) if name != module.name}
+        (for_tests if module.is_test else for_production).update(names)
+    for module in tree.written_modules():
+        if "src" not in module.path.parts or module.path.name in ("__init__.py", "__main__.py"):
+            continue
+        offered = module.path.parts[0] == "lib" or module.path.stem.endswith(("testing", "contract"))
+        if module.name not in for_production and not (offered and module.name in for_tests):
+            yield Violation(module.path, 1, "nothing imports this module", "use it or remove it")
+
+
+def _entry_points(tree: Tree) -> Iterator[str]:
+    """Modules that installed distributions name: commands and plugins."""
+    for path in tree.files:
+        if path.name == "pyproject.toml":
+            project = tomllib.loads((tree.root / path).read_text()).get("project", {})
+            groups = [project.get("scripts", {}), *project.get("entry-points", {}).values()]
+            yield from (target.partition(":")[0] for group in groups for target in group.values())
+
+
+def check_makefile(tree: Tree) -> Iterator[Violation]:
+    """`make` alone explains every target."""
+    path = Path("Makefile")
+    if path not in tree.files:
+        return
+    for number, line in enumerate((tree.root / path).read_text().splitlines(), 1):
+        if (target := _TARGET.match(line)) and "##" not in line:
+            yield Violation(path, number, f"target {target[1]} is not explained", "end its line with ## and a sentence")
+
+
+def check_decisions(tree: Tree) -> Iterator[Violation]:
+    """Every recorded decision says whether it holds."""
+    for path in tree.files:
+        recorded = path.parent == Path("docs/adr") and path.suffix == ".md" and path.name != "README.md"
+        if recorded and not re.search(r"^Status: \w+", (tree.root / path).read_text(), re.MULTILINE):
+            yield Violation(path, 1, "no status", "add a line `Status: Accepted`, `Proposed` or `Superseded by …`")
+
+
+def check_order(tree: Tree) -> Iterator[Violation]:
+    """Pure modules do not depend on the order of a set, which differs from process to process."""
+    patterns = pure_modules(tree)
+    for module in tree.written_modules():
+        if any(fnmatch.fnmatchcase(module.name, pattern) for pattern in patterns):
+            for line, what in iterations_over_sets(module.tree):
+                yield Violation(module.path, line, f"iterates over the set {what}", "sort it, or keep a list or a dict")
+
+
+def pure_modules(tree: Tree) -> list[str]:
+    """The modules that the import contracts hold to be pure, as patterns of `fnmatch`."""
+    path = tree.root / ".importlinter"
+    if not path.exists():
+        return []
+    contracts = configparser.ConfigParser()
+    contracts.read(path)
+    return [
+        name.replace("**", "*")
+        for section in contracts.sections()
+        if section.startswith("importlinter:contract:pure")
+        for name in contracts[section]["source_modules"].split()
+    ]
+
+
+def check_test_names(tree: Tree) -> Iterator[Violation]:
+    """A failing test is found by its file's name alone, and importlib mode needs no packages for that."""
+    places: defaultdict[str, list[Path]] = defaultdict(list)
+    for path in tree.files:
+        if path.name.startswith("test_") and path.suffix == ".py":
+            places[path.name].append(path)
+    for paths in places.values():
+        for path in paths[1:]:
+            yield Violation(path, 1, f"has the name of {paths[0]}", "put the module's package into the name")
+
+
+CHECKS: Final[tuple[Callable[[Tree], Iterator[Violation]], ...]] = (
+    check_sizes,
+    check_docstrings,
+    check_namespace,
+    check_text,
+    check_silence,
+    check_mocks,
+    check_dead_modules,
+    check_makefile,
+    check_decisions,
+    check_order,
+    check_test_names,
+)
+
+
+def main() -> int:
+    """Run the command line."""
+    tree = Tree.read(ROOT)
+    found = [violation for check in CHECKS for violation in check(tree)]
+    for violation in found:
+        print(violation)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
