@@ -72,9 +72,26 @@ def test_the_log_is_bookkeepers(tmp_path: Path) -> None:
     assert (tmp_path / "lastId").read_text() == "0\n"
 
 
+def test_an_abandoned_log_gives_back_what_was_not_synced(tmp_path: Path) -> None:
+    writer = EntryLogWriter(tmp_path, MIB)
+    location = writer.append(1, entries(1, 0, 1))[0]
+    writer.sync()
+    size_bytes = (tmp_path / "0.log").stat().st_size
+    writer.append(1, entries(1, 1, 1))
+    writer.abandon()
+    assert (tmp_path / "0.log").stat().st_size == size_bytes
+    writer.append(1, entries(1, 1, 1))
+    writer.abandon()
+    assert list_logs(tmp_path) == [0]
+    reader = EntryLogReader(tmp_path)
+    assert reader.read(location, 1, 0) == entries(1, 0, 1)[0]
+    reader.close()
+
+
 def test_logs_roll_and_a_start_makes_a_new_one(tmp_path: Path) -> None:
     writer = EntryLogWriter(tmp_path, MIB)
     locations = [writer.append(1, entries(1, i, 1, MIB))[0] for i in range(3)]
+    writer.sync()
     writer.abandon()
     assert [location >> 32 for location in locations] == [0, 1, 2]
     again = EntryLogWriter(tmp_path, MIB)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +67,31 @@ def test_publishing_stops_on_a_full_disk_and_goes_on_when_there_is_room(tmp_path
 
 
 @pytest.mark.slow
+def test_a_disk_without_a_single_free_byte_is_ridden_out_as_well(tmp_path: Path, small_disk: Path) -> None:
+    """Somebody else took all of it, the reserve too: metadata cannot be written either, for a while."""
+    server = FaultyServer(small_disk / "data")
+    server.log = tmp_path / "server.log"
+    with running(tmp_path, server), client_of(server) as client:
+        publisher = new_publisher(client, TOPIC, "p", MESSAGE_BYTES)
+        publisher.send(300)
+        publisher.settle()
+        take_everything(small_disk / "ballast")
+        publisher.send(300)
+        wait_for(lambda: "No space left" in server.log_text(), 20, "the full disk is not noticed")
+        statuses = [create_namespace(server, f"full-disk-{number}") for number in range(50)]
+        assert any(status >= 500 for status in statuses), "metadata found room"
+        (small_disk / "ballast").unlink()
+        wait_for(lambda: create_namespace(server, "full-disk-after") in (204, 409), 20, "metadata does not recover")
+        for number, status in enumerate(statuses):
+            # What was confirmed is there; what failed may be there or not, and can be made in either case.
+            assert create_namespace(server, f"full-disk-{number}") in ((409,) if status == 204 else (204, 409))
+        publisher.settle()
+        assert not publisher.failed
+        new_publisher(client, f"{TOPIC}-another", "another").send(1)
+        assert_kept([publisher], read_all(client, TOPIC, publisher.acknowledged))
+
+
+@pytest.mark.slow
 def test_what_was_acknowledged_before_the_disk_was_full_survives_a_kill(tmp_path: Path, small_disk: Path) -> None:
     server = FaultyServer(small_disk / "data")
     server.log = tmp_path / "server.log"
@@ -82,6 +110,23 @@ def test_what_was_acknowledged_before_the_disk_was_full_survives_a_kill(tmp_path
 def write_ballast(path: Path) -> None:
     with path.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
+
+
+def create_namespace(server: FaultyServer, name: str) -> int:
+    """The status of the admin API's answer."""
+    url = f"{server.admin_url}/admin/v2/namespaces/public/{name}"
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=10) as answer:
+            status: int = answer.status
+            return status
+    except urllib.error.HTTPError as refused:
+        return refused.code
+
+
+def take_everything(path: Path) -> None:
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
 
 
 def publish_until_refused(publisher: Publisher) -> None:

@@ -155,6 +155,9 @@ async def _open_engine(
     def checkpoint_done(error: OSError | None) -> None:
         if error is not None:
             mode.write_failed(error)
+        else:
+            # A fast writer fills the reserve between two looks of the watch; half a cache written is time for one.
+            mode.check()
         bookie.resume()
 
     checkpointer = Checkpointer(storage, states, directories, settings.journal.backups_max, checkpoint_done)

@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 1.0
 """After a failed checkpoint. The entries stay readable and in the journal; adds stop when the other half is full."""
 
+FAILURES_PER_LOG_LINE: Final = 60
+"""A full disk fails every attempt: one line a minute says so."""
+
 
 class Checkpointer:
     """Writes the cache out when a half is full, and every so often."""
@@ -48,6 +51,7 @@ class Checkpointer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="bookie-checkpoint")
         self._failed_mark: Mark = (0, 0)
         self._stopping = False
+        self._failures_in_a_row = 0
         self.completed = 0
 
     def request(self) -> None:
@@ -95,7 +99,9 @@ class Checkpointer:
                 await loop.run_in_executor(self._thread, self._write, half, states, mark)
             except OSError as failure:
                 error = failure
-                log.error("a checkpoint failed and is tried again: %s", failure)  # noqa: TRY400  (no stack needed)
+                if self._failures_in_a_row % FAILURES_PER_LOG_LINE == 0:
+                    log.error("a checkpoint failed and is tried again: %s", failure)  # noqa: TRY400  (no stack needed)
+                self._failures_in_a_row += 1
             except BaseException:
                 self._states.flushed(stored=False)
                 raise
@@ -103,6 +109,7 @@ class Checkpointer:
             if error is None:
                 cache.release()
                 self.completed += 1
+                self._failures_in_a_row = 0
         self._on_done(error)
         if error is None and cache.half_full:
             self._wanted.set()

@@ -68,7 +68,8 @@ class WriteMode:
 
     def write_failed(self, error: OSError) -> None:
         """Journal or checkpoint could not write: read-only until a check finds room again."""
-        log.error("a write to the bookie's disk failed: %s", error)
+        if REASON_WRITE_FAILED not in self._reasons:
+            log.error("a write to the bookie's disk failed: %s", error)
         self.add_reason(REASON_WRITE_FAILED)
 
     def check(self) -> None:

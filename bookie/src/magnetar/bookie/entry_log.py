@@ -50,6 +50,7 @@ class EntryLogWriter:
         self._size_bytes_max = size_bytes_max
         self._descriptor = -1
         self._position = 0
+        self._durable_position = 0
         self._sizes_bytes: dict[int, int] = {}
         self.log_id = max(self._last_id(), *list_logs(directory), -1)
 
@@ -67,14 +68,28 @@ class EntryLogWriter:
         """Make everything that was appended durable. OSError."""
         if self._descriptor >= 0:
             os.fdatasync(self._descriptor)
+            self._durable_position = self._position
 
     def abandon(self) -> None:
-        """After an error: never touch this log again (a later sync would hide the failed one). The next append
-        makes a new log."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-            self._sizes_bytes.clear()
+        """After an error: never append to this log again (a later sync would hide the failed one). The next append
+        makes a new log. What was written since the last sync is given back: on a full disk every attempt would cost
+        as much again."""
+        if self._descriptor < 0:
+            return
+        path = self._directory / entry_log_format.file_name(self.log_id)
+        try:
+            if self._durable_position:
+                os.ftruncate(self._descriptor, self._durable_position)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("the unfinished end of %s stays: %s", path, error)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        os.close(self._descriptor)
+        self._descriptor = -1
+        self._sizes_bytes.clear()
 
     def close(self) -> None:
         """Finish the current log with its ledgers map."""
@@ -85,14 +100,14 @@ class EntryLogWriter:
         self._write(entry_log_format.encode_ledgers_map(self._sizes_bytes))
         os.pwrite(self._descriptor, entry_log_format.encode_header(map_offset, count), 0)
         os.fdatasync(self._descriptor)
-        self.abandon()
+        self._let_go()
 
     def _roll(self) -> None:
         self.close()
         self.log_id += 1
         path = self._directory / entry_log_format.file_name(self.log_id)
         self._descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
-        self._position = 0
+        self._position = self._durable_position = 0
         self._write(entry_log_format.encode_header())
         write_small_file(self._directory / LAST_ID_FILE, f"{self.log_id:x}\n".encode())
 

@@ -160,9 +160,13 @@ class Index:
         return found
 
     def close(self) -> None:
-        """Close both databases."""
-        self._locations.close()
-        self._ledgers.close()
+        """Close both databases. What could not be written out is in their logs, which the next opening reads."""
+        try:
+            with _telling():
+                self._locations.close()
+        finally:
+            with _telling():
+                self._ledgers.close()
 
 
 def _options(cache: Cache) -> Options:

@@ -116,7 +116,10 @@ class LedgerStorage:
             log.warning("the current entry log could not be closed well: %s", error)
             self._writer.abandon()
         self._reader.close()
-        self.index.close()
+        try:
+            self.index.close()
+        except OSError as error:
+            log.warning("the index could not be closed well: %s", error)
 
     def _extend_from_cache(
         self, entries: list[bytes], ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int

@@ -18,7 +18,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.cursor import Cursor
-from magnetar.managed.errors import ManagedLedgerFenced, ManagedLedgerTerminated
+from magnetar.managed.errors import ManagedLedgerFenced, ManagedLedgerTerminated, ManagedLedgerWriteFailed
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
@@ -105,8 +105,10 @@ class PersistentTopic:
             self._on_lost(self, error)
             return
         # Clients keep what has no receipt: after this they look the topic up, come back and send it again, in order.
-        logger.warning("publishing to %s failed, its producers reconnect: %s", self.name, error)
-        for producer in list(self.producers.by_name.values()):
+        leaving = list(self.producers.by_name.values())
+        if leaving:
+            logger.warning("publishing to %s failed, its producers reconnect: %s", self.name, error)
+        for producer in leaving:
             producer.disconnect()
             self.remove_producer(producer)
         self.ledger.ready_to_create_ledger()
@@ -121,6 +123,11 @@ class PersistentTopic:
         self._refuse_when_closing()
         if self.ledger.terminated:
             raise PulsarError(ServerError.TOPIC_TERMINATED_ERROR, "Topic was already terminated")
+        try:
+            await self.ledger.check_writable()
+        except ManagedLedgerWriteFailed as error:
+            # Let in, it would be thrown out with its first message, and so start its send timeout anew for ever.
+            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} cannot be written: {error}") from error
         waits = await self.admission.add(producer, admitted)
         self._refuse_when_closing()
         return waits
@@ -153,9 +160,9 @@ class PersistentTopic:
         self._refuse_when_closing()
         subscription = self.subscriptions.get(name)
         if subscription is not None and subscription.cursor.durable != consumer.durable:
-            wanted = "durable" if consumer.durable else "non-durable"
+            present = "Durable" if subscription.cursor.durable else "NonDurable"
             raise PulsarError(
-                ServerError.NOT_ALLOWED_ERROR, f"{wanted.capitalize()} subscription with the same name already exists."
+                ServerError.NOT_ALLOWED_ERROR, f"{present} subscription with the same name already exists."
             )
         if consumer.durable:
             subscription = await self.create_subscription(name, start, properties)

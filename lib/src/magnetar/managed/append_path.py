@@ -199,7 +199,7 @@ class AppendPath:
         writer = self._writer
         if writer is None or writer.ledger_id != ledger_id:
             return
-        log.warning("ledger failed", extra={"topic": self.name, "ledger": ledger_id, "error": repr(error)})
+        log.warning("%s: ledger %d failed: %s", self.name, ledger_id, error)
         if self.state is LedgerState.LEDGER_OPENED:
             self._failed_in_a_row += 1
             self._start_roll()
@@ -239,6 +239,19 @@ class AppendPath:
         """The producers whose appends failed are gone: the next append tries again."""
         if self.state is LedgerState.WRITE_FAILED:
             self._go(LedgerState.CLOSED_LEDGER)
+
+    async def check_writable(self) -> None:
+        """After a failed creation try again, so that nobody is let in whose appends could only fail.
+
+        `ManagedLedgerWriteFailed` when it fails again."""
+        if self.last_creation_error is None or self.state not in (LedgerState.WRITE_FAILED, LedgerState.CLOSED_LEDGER):
+            return
+        self.ready_to_create_ledger()
+        if self._roll_task is None:
+            self._start_roll()
+        await self._wait_for_roll()
+        if self.last_creation_error is not None:
+            raise ManagedLedgerWriteFailed(f"{self.name}: no new ledger: {self.last_creation_error}")
 
     def roll_if_due(self, now_ms: int) -> None:
         """Close the ledger in use when it had no append for too long, without making the next one."""
@@ -387,9 +400,7 @@ class AppendPath:
         try:
             await writer.close()
         except MagnetarError as error:
-            log.warning(
-                "ledger not closed", extra={"topic": self.name, "ledger": writer.ledger_id, "error": repr(error)}
-            )
+            log.warning("%s: ledger %d is not closed: %s", self.name, writer.ledger_id, error)
         self._writer = None
         for batch in self._pending or ():
             batch.first_entry_id = NOT_SENT
@@ -426,7 +437,7 @@ class AppendPath:
 
     def _creation_failed(self, error: MagnetarError | TimeoutError) -> None:
         """With appends waiting they all fail, and more will until producers are gone; else the next append tries."""
-        log.warning("no new ledger", extra={"topic": self.name, "error": repr(error)})
+        log.warning("%s: no new ledger: %r", self.name, error)
         known = error if isinstance(error, MagnetarError) else Unavailable(f"no ledger within the time: {error!r}")
         self.last_creation_error = known
         if self.state is not LedgerState.CREATING_LEDGER:

@@ -62,7 +62,7 @@ async def recover_cursor(shared: Shared, appends: AppendPath, name: str) -> Reco
         try:
             position = await _last_position(shared, appends, info.cursorsLedgerId)
         except (LedgerError, BrokenMetadata) as error:
-            log.warning("cursor ledger lost", extra={"topic": appends.name, "cursor": name, "error": repr(error)})
+            log.warning("%s: the ledger of cursor %s is lost: %r", appends.name, name, error)
             position = None
         if position is not None:
             stored = position
@@ -213,7 +213,7 @@ class CursorStorage:
         try:
             await self._shared.store.delete(cursor_path(self._appends.name, self.name))
         except NodeNotFound:
-            log.info("cursor node was gone already", extra={"topic": self._appends.name, "cursor": self.name})
+            log.info("%s: the node of cursor %s was gone already", self._appends.name, self.name)
         if self.ledger_id != POSITION_IN_NODE:
             await self._shared.delete_ledger(self.ledger_id)
         self._finished(CursorClosed(self.name))
@@ -233,7 +233,7 @@ class CursorStorage:
                 _settle(self._first_entry, error)
         elif self._writer is not None and self._writer.ledger_id == ledger_id:
             writer, self._writer = self._writer, None
-            log.warning("cursor ledger failed", extra={"topic": self._appends.name, "cursor": self.name})
+            log.warning("%s: the ledger of cursor %s failed: %s", self._appends.name, self.name, error)
             self._shared.start(_close_quietly(writer))
             if self._busy:
                 self._shared.start(self._write_to_new_ledger())
@@ -354,4 +354,4 @@ async def _close_quietly(writer: LedgerWriter) -> None:
     try:
         await writer.close()
     except MagnetarError as error:
-        log.info("cursor ledger not closed", extra={"ledger": writer.ledger_id, "error": repr(error)})
+        log.info("cursor ledger %d is not closed: %r", writer.ledger_id, error)

@@ -153,7 +153,7 @@ class ManagedLedgerFactory:
         try:
             reader = await self._shared.ledgers.open(last.ledger_id, password=settings.password, recover=True)
         except LedgerNotFound:
-            log.warning("the last ledger is gone", extra={"ledger": last.ledger_id})
+            log.warning("the last ledger, %d, is gone", last.ledger_id)
             info.records.pop()
             return
         last.entries = reader.last_add_confirmed + 1

@@ -125,6 +125,10 @@ class ManagedLedger:
         """After `ManagedLedgerWriteFailed`: the producers that saw it are disconnected, appends may try again."""
         self._appends.ready_to_create_ledger()
 
+    async def check_writable(self) -> None:
+        """Whether appends can be expected to work again after a `ManagedLedgerWriteFailed`; raises it when not."""
+        await self._appends.check_writable()
+
     async def open_cursor(
         self,
         name: str,
@@ -351,7 +355,7 @@ class ManagedLedger:
         try:
             await self._appends.close()
         except MagnetarError as error:
-            log.warning("managed ledger not closed", extra={"topic": self.name, "error": repr(error)})
+            log.warning("%s: not closed: %r", self.name, error)
         if self._trim_task is not None:
             await asyncio.wait((self._trim_task,))
         for cursor in [*self.cursors.values(), *self._non_durable]:
@@ -365,7 +369,7 @@ class ManagedLedger:
         try:
             await cursor.close()
         except MagnetarError as error:
-            log.warning("cursor not persisted", extra={"topic": self.name, "cursor": cursor.name, "error": repr(error)})
+            log.warning("%s: cursor %s is not persisted: %r", self.name, cursor.name, error)
 
     async def _write_info(self, records: Sequence[LedgerRecord], properties: dict[str, str] | None = None) -> None:
         appends = self._appends
@@ -381,7 +385,7 @@ class ManagedLedger:
         try:
             await self.trim()
         except MagnetarError as error:
-            log.warning("not trimmed", extra={"topic": self.name, "error": repr(error)})
+            log.warning("%s: not trimmed: %r", self.name, error)
         finally:
             self._trim_task = None
 

@@ -87,7 +87,7 @@ class Shared:
         try:
             await self.ledgers.delete(ledger_id)
         except MagnetarError as error:
-            log.warning("ledger not deleted, its space is lost", extra={"ledger": ledger_id, "error": repr(error)})
+            log.warning("ledger %d is not deleted, its space is lost: %r", ledger_id, error)
 
     def _flush(self) -> None:
         self._timer = None

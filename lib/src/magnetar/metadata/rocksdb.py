@@ -112,8 +112,11 @@ class RocksdbTable:
         self._database.flush_wal(True)
 
     def close(self) -> None:
-        """Let go of the files."""
-        self._database.close()
+        """Let go of the files. What could not be written out is in the log, which the next opening reads."""
+        try:
+            self._database.close()
+        except Exception as error:  # rocksdict raises nothing more exact.
+            raise StoreUnavailable(f"the metadata could not be closed well: {error}") from error
 
     def _names(self, prefix: bytes) -> Iterator[str]:
         for key in self._database.keys(from_key=prefix):
