@@ -50,13 +50,17 @@ def standalone(
     ] = Path("data/standalone"),
     fresh: Annotated[
         bool,
-        typer.Option("--fresh", help="Remove what is in the data folder first.", rich_help_panel="Storage"),
+        typer.Option(
+            "--fresh",
+            help="Empty the data folder first. Refused if it holds anything that is not Magnetar's.",
+            rich_help_panel="Storage",
+        ),
     ] = False,
     sync: Annotated[
         bool,
         typer.Option(
             "--sync/--no-sync",
-            help="Force the journal to disk before acknowledging. Without, a power cut may lose messages.",
+            help="Force messages to disk before acknowledging them. Without, a power cut may lose some.",
             rich_help_panel="Storage",
         ),
     ] = True,
@@ -77,7 +81,11 @@ def standalone(
 ) -> None:
     """Run a whole cluster in this process: metadata, bookie, broker and admin API.
 
-    Its data stays in a folder: stop it, kill it, start it again, and every acknowledged message is there.
+    Its data stays in a folder. Stop it, kill it, start it again:
+    every acknowledged message is there.
+
+    Ctrl-C stops it cleanly, a second one at once.
+    Exit code: 0 stopped, 1 cannot run, 2 wrong options.
 
     [dim]Examples:[/]
       magnetar standalone
