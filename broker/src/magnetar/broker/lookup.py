@@ -43,9 +43,7 @@ class Lookup:
     async def owner(self, topic: TopicName) -> BrokerAddress:
         """The broker of a topic. Its namespace must exist."""
         if await self._resources.policies(topic.namespace_name) is None:
-            raise PulsarError(
-                ServerError.METADATA_ERROR, f"Namespace {topic.namespace_name} of the topic does not exist"
-            )
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Namespace {topic.namespace_name} not found")
         return self.address
 
     async def bundle(self, topic: TopicName) -> str:

@@ -52,7 +52,7 @@ class NonPersistentTopic:
         return 0
 
     def publish(self, batch: PublishBatch) -> None:
-        """Hand a batch to the subscriptions; receipts carry no position."""
+        """Hand a batch to the subscriptions; receipts carry no real position."""
         if self.closing:
             batch.producer.dropped(batch, MagnetarError("the topic is closing"))
             return

@@ -125,14 +125,14 @@ class Producer:
         self._finished(batch)
 
     def not_stored(self, batch: PublishBatch) -> None:
-        """A non-persistent topic took the batch: receipts without a position."""
+        """A non-persistent topic took the batch: receipts with 0:0, as Apache's broker sends them."""
         self.messages_in += batch.message_count
         self.bytes_in += batch.size_bytes
         if not self.closed:
             self.connection.write(
                 b"".join(
                     [
-                        encode_send_receipt(self.producer_id, sequence_id, highest, -1, -1)
+                        encode_send_receipt(self.producer_id, sequence_id, highest, 0, 0)
                         for sequence_id, highest in zip(batch.sequence_ids, batch.highest_sequence_ids, strict=True)
                     ]
                 )

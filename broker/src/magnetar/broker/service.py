@@ -17,6 +17,7 @@ from magnetar.broker.topic import PersistentTopic
 from magnetar.broker.topic_schemas import TopicSchemas
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import EARLIEST
 from magnetar.core.limits import MIB
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.errors import ManagedLedgerNotFound
@@ -61,6 +62,8 @@ class BrokerService:
         self.topics: dict[str, Topic] = {}
         self._loading: dict[str, asyncio.Task[Topic]] = {}
         self._runtime = SubscriptionRuntime(clock, self.spawn, asyncio.get_running_loop().call_later)
+        self._growing: dict[str, int] = {}
+        """Partitioned topics that get more partitions just now, with the new count."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._producer_names: NameGenerator | None = None
         self._rates: asyncio.TimerHandle | None = None
@@ -73,11 +76,15 @@ class BrokerService:
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something on the side; the service waits for it when it closes, and logs what fails."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self.wait_for_at_close(task)
         task.add_done_callback(self._finished)
 
+    def wait_for_at_close(self, task: asyncio.Task[None]) -> None:
+        """Whoever runs the task looks at how it ends; the service only closes after it."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("background work failed: %s", error, exc_info=error)
 
@@ -142,6 +149,8 @@ class BrokerService:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Namespace {name.namespace_name} does not exist")
         if name.partition_index >= 0:
             partitions = await self.resources.partitions(name.partitioned_name())
+            if partitions is not None:
+                partitions = max(partitions, self._growing.get(str(name.partitioned_name()), 0))
             if partitions is not None and name.partition_index >= partitions:
                 raise PulsarError(
                     ServerError.TOPIC_NOT_FOUND, f"Illegal topic partition name {name}: there are {partitions}"
@@ -247,22 +256,32 @@ class BrokerService:
         """Add partitions; existing subscriptions appear on the new ones, from their beginning."""
         current = await self.resources.partitions(name)
         if current is None:
-            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} is not partitioned")
-        if partitions <= current:
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} is not the partitioned topic.")
+        if partitions < current:
             raise PulsarError(
                 ServerError.NOT_ALLOWED_ERROR,
-                f"Desired partitions {partitions} can't be less than or equal to the current partitions {current}",
+                f"Desired partitions {partitions} can't be less than the current partitions {current}.",
             )
-        if name.domain == "persistent":
-            subscriptions = await self._durable_subscriptions(name.partition(0))
-            await self.create_partitions(name, current, partitions)
-            for index in range(current, partitions):
-                topic = await self.topic(name.partition(index), create=True)
-                for subscription in subscriptions:
-                    await topic.create_subscription(subscription, (-1, -1))
-        await self.resources.documents.update(
-            self.resources.partitioned_topic_path(name), lambda document: {**document, "partitions": partitions}
-        )
+        if str(name) in self._growing:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Partitions are being added to {name} already")
+        self._growing[str(name)] = partitions
+        try:
+            # Clients look at the record: subscriptions must stand before they find the new partitions.
+            if name.domain == "persistent":
+                await self._add_partitions(name, current, partitions)
+            await self.resources.documents.update(
+                self.resources.partitioned_topic_path(name), lambda document: {**document, "partitions": partitions}
+            )
+        finally:
+            del self._growing[str(name)]
+
+    async def _add_partitions(self, name: TopicName, current: int, partitions: int) -> None:
+        subscriptions = await self._durable_subscriptions(name.partition(0))
+        await self.create_partitions(name, current, partitions)
+        for index in range(current, partitions):
+            topic = await self.topic(name.partition(index), create=True)
+            for subscription in subscriptions:
+                await topic.create_subscription(subscription, EARLIEST)
 
     async def _durable_subscriptions(self, name: TopicName) -> list[str]:
         topic = await self.topic(name, create=True)

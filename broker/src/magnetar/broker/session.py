@@ -114,8 +114,7 @@ class ServerSession:
         if self._keep_alive is not None:
             self._keep_alive.cancel()
         self._answer_liveness_checks(alive=False)
-        for task in list(self._tasks):
-            task.cancel()
+        # Commands under way end by themselves: one that is cut off between two metadata writes would do harm.
         self.producers.close_all()
         self.consumers.close_all()
         self._topic_lists.close_all()
@@ -175,6 +174,11 @@ class ServerSession:
 
     # --- for the command groups
 
+    @property
+    def ended(self) -> bool:
+        """Whether the connection is gone: what is opened now has nobody to belong to."""
+        return self.state is SessionState.CLOSED
+
     def write(self, data: bytes) -> None:
         """Send bytes to the client."""
         self.connection.write(data)
@@ -190,15 +194,15 @@ class ServerSession:
         self.connection.close()
         return True
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a control command; it ends with the connection at the latest."""
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a control command to its end, also when the connection ends before."""
         if len(self._tasks) >= CONTROL_COMMANDS_MAX:
             work.close()
             raise PeerError(f"more than {CONTROL_COMMANDS_MAX} requests outstanding on one connection")
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
-        return task
+        self.context.service.wait_for_at_close(task)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

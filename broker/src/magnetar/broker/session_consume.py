@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +53,7 @@ class ConsumerCommands:
         self._session = session
         self._service = session.context.service
         self._consumers: dict[int, Attachment] = {}
-        self._opening: dict[int, asyncio.Task[None]] = {}
+        self._opening: dict[int, object] = {}
 
     def commands(self) -> dict[int, ControlCommand]:
         """What this group serves beside ACK and FLOW."""
@@ -154,15 +153,22 @@ class ConsumerCommands:
                 request.request_id, ServerError.SERVICE_NOT_READY, "Consumer is already present on the connection"
             )
             return
-        task = self._session.spawn(self._session.answering(request.request_id, lambda: self._open_consumer(request)))
-        self._opening[consumer_id] = task
-        task.add_done_callback(lambda task: self._opened(consumer_id, task))
+        # What stands here says who is being waited for: CLOSE_CONSUMER takes it away.
+        opening = self._opening[consumer_id] = object()
+        self._session.spawn(self._session.answering(request.request_id, lambda: self._open_guarded(request, opening)))
 
-    def _opened(self, consumer_id: int, task: asyncio.Task[None]) -> None:
-        if self._opening.get(consumer_id) is task:
-            del self._opening[consumer_id]
+    async def _open_guarded(self, request: CommandSubscribe, opening: object) -> None:
+        try:
+            await self._open_consumer(request, opening)
+        except PulsarError:
+            # The client that closed what it was opening has had its answer.
+            if self._opening.get(request.consumer_id) is opening:
+                raise
+        finally:
+            if self._opening.get(request.consumer_id) is opening:
+                del self._opening[request.consumer_id]
 
-    async def _open_consumer(self, request: CommandSubscribe) -> None:
+    async def _open_consumer(self, request: CommandSubscribe, opening: object) -> None:
         self._check_request(request)
         name = parse_topic(request.topic)
         create = request.force_topic_creation and await self._service.may_create_topics(name.namespace_name)
@@ -182,6 +188,9 @@ class ConsumerCommands:
         properties = {pair.key: pair.value for pair in request.subscription_properties}
         await self._free_exclusive(topic, request)
         subscription = await topic.subscribe(consumer, request.subscription, start, properties)
+        if self._opening.get(request.consumer_id) is not opening:
+            topic.remove_consumer(consumer, request.subscription)
+            return
         self._consumers[request.consumer_id] = Attachment(consumer, subscription, topic)
         self._session.write(messages.success(request.request_id))
         subscription.consumer_ready(consumer)
@@ -208,17 +217,18 @@ class ConsumerCommands:
             raise PulsarError(
                 ServerError.METADATA_ERROR, f"Consumer metadata has {size} bytes, more than the {limit} allowed"
             )
+        # PRODUCER_BUSY is what Apache's broker calls every error about names.
         if not request.subscription:
-            raise PulsarError(ServerError.METADATA_ERROR, "Empty subscription name")
+            raise PulsarError(ServerError.PRODUCER_BUSY, "Empty subscription name")
         if request.subscription.startswith(RESERVED_SUBSCRIPTIONS):
+            raise PulsarError(ServerError.PRODUCER_BUSY, "Subscription with reserved subscription name attempted")
+        if not request.read_compacted:
+            return
+        if not request.topic.startswith("persistent://"):
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, "readCompacted only valid on persistent topics")
+        if request.subType in (CommandSubscribe.Shared, CommandSubscribe.Key_Shared):
             raise PulsarError(
-                ServerError.NOT_ALLOWED_ERROR, f"Subscription name {request.subscription} belongs to the broker"
-            )
-        shared = request.subType in (CommandSubscribe.Shared, CommandSubscribe.Key_Shared)
-        if request.read_compacted and (shared or not request.topic.startswith("persistent://")):
-            raise PulsarError(
-                ServerError.NOT_ALLOWED_ERROR,
-                "readCompacted only allowed on failover or exclusive subscriptions of persistent topics",
+                ServerError.NOT_ALLOWED_ERROR, "readCompacted only allowed on failover or exclusive subscriptions"
             )
 
     def _identity(self, request: CommandSubscribe) -> ConsumerIdentity:
@@ -255,9 +265,7 @@ class ConsumerCommands:
     # --- requests about a consumer
 
     def _close(self, request: CommandCloseConsumer) -> None:
-        opening = self._opening.pop(request.consumer_id, None)
-        if opening is not None:
-            opening.cancel()
+        self._opening.pop(request.consumer_id, None)
         self._forget(request.consumer_id)
         self._session.write(messages.success(request.request_id))
 
@@ -316,8 +324,7 @@ class ConsumerCommands:
         topic = persistent(attachment.topic)
         position, batch_index = await last_message_id(topic)
         assert isinstance(attachment.subscription, Subscription)
-        cursor = attachment.subscription.cursor
-        mark_delete = cursor.mark_delete if cursor.durable else EARLIEST
+        mark_delete = attachment.subscription.cursor.mark_delete
         self._session.write(
             messages.get_last_message_id_response(
                 request.request_id, position, topic.name.partition_index, batch_index, mark_delete
@@ -359,6 +366,7 @@ class ConsumerCommands:
 
     def close_all(self) -> None:
         """The connection is gone."""
+        self._opening.clear()
         for consumer_id in list(self._consumers):
             self._forget(consumer_id)
 

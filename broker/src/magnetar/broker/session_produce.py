@@ -35,6 +35,28 @@ connection. More ids than clients ever have open at once."""
 PAUSED_FOR_PUBLISHES: Final = "publish buffer full"
 
 
+class Opening:
+    """A PRODUCER that is being carried out, and how its client takes it back."""
+
+    __slots__ = ("request_id", "turn", "withdrawn")
+
+    def __init__(self, request_id: int) -> None:
+        self.request_id = request_id
+        self.withdrawn = False
+        self.turn: asyncio.Future[PulsarError | None] = asyncio.get_running_loop().create_future()
+        """Done when a producer that waits for exclusive access may come in, or will not."""
+
+    def admitted(self, error: PulsarError | None) -> None:
+        """The wait is over."""
+        if not self.turn.done():
+            self.turn.set_result(error)
+
+    def withdraw(self) -> None:
+        """The client does not want it any more."""
+        self.withdrawn = True
+        self.admitted(None)
+
+
 class ProducerCommands:
     """The producers of one session."""
 
@@ -44,7 +66,7 @@ class ProducerCommands:
         self._buffer_bytes_max = session.context.settings.publish_buffer_bytes_per_connection_max
         self._producers: dict[int, Producer] = {}
         self._topics: dict[int, Topic] = {}
-        self._opening: dict[int, asyncio.Task[None]] = {}
+        self._opening: dict[int, Opening] = {}
         self._draining: dict[Producer, Topic] = {}
         """Closed by the client while some of their messages are not stored yet."""
         self._recently_closed: dict[int, None] = {}
@@ -140,15 +162,21 @@ class ProducerCommands:
                 request.request_id, ServerError.SERVICE_NOT_READY, "Producer is already present on the connection"
             )
             return
-        task = self._session.spawn(self._session.answering(request.request_id, lambda: self._open_producer(request)))
-        self._opening[producer_id] = task
-        task.add_done_callback(lambda task: self._opened(producer_id, task))
+        opening = self._opening[producer_id] = Opening(request.request_id)
+        self._session.spawn(self._session.answering(request.request_id, lambda: self._open_guarded(request, opening)))
 
-    def _opened(self, producer_id: int, task: asyncio.Task[None]) -> None:
-        if self._opening.get(producer_id) is task:
-            del self._opening[producer_id]
+    async def _open_guarded(self, request: CommandProducer, opening: Opening) -> None:
+        try:
+            await self._open_producer(request, opening)
+        except PulsarError:
+            # The client that closed what it was opening has had its answer.
+            if not opening.withdrawn:
+                raise
+        finally:
+            if self._opening.get(request.producer_id) is opening:
+                del self._opening[request.producer_id]
 
-    async def _open_producer(self, request: CommandProducer) -> None:
+    async def _open_producer(self, request: CommandProducer, opening: Opening) -> None:
         name = parse_topic(request.topic)
         topic = await self._service.topic(name, create=await self._service.may_create_topics(name.namespace_name))
         identity = self._identity(request)
@@ -156,7 +184,7 @@ class ProducerCommands:
         identity.schema_version = await self._service.topic_schemas.add_for_producer(topic, request)
         await self._create_initial_subscription(topic, request.initial_subscription_name)
         producer = Producer(identity, self, self._session.context.clock.now_ms())
-        await self._admit(request.request_id, topic, producer)
+        await self._admit(opening, topic, producer)
 
     def _identity(self, request: CommandProducer) -> ProducerIdentity:
         identity = ProducerIdentity(request.producer_id, request.producer_name)
@@ -180,31 +208,27 @@ class ProducerCommands:
             )
         await topic.create_subscription(name, EARLIEST)
 
-    async def _admit(self, request_id: int, topic: Topic, producer: Producer) -> None:
-        turn: asyncio.Future[PulsarError | None] = asyncio.get_running_loop().create_future()
-
-        def admitted(error: PulsarError | None) -> None:
-            if not turn.done():
-                turn.set_result(error)
-
+    async def _admit(self, opening: Opening, topic: Topic, producer: Producer) -> None:
+        refusal: PulsarError | None = None
         try:
-            if await topic.add_producer(producer, admitted):
-                self._success(request_id, producer, ready=False)
-                refusal = await turn
-            else:
-                refusal = None
-            if refusal is None and producer.closed:
-                refusal = PulsarError(ServerError.SERVICE_NOT_READY, "The producer was closed while it was opened")
+            if await topic.add_producer(producer, opening.admitted):
+                self._success(opening.request_id, producer, ready=False)
+                refusal = await opening.turn
         except BaseException:
             topic.remove_producer(producer)
             raise
-        if refusal is not None:
+        if producer.closed:
+            refusal = PulsarError(ServerError.SERVICE_NOT_READY, "The producer was closed while it was opened")
+        if opening.withdrawn or refusal is not None:
+            producer.closed = True
             topic.remove_producer(producer)
-            raise refusal
+            if refusal is not None:
+                raise refusal
+            return
         self._producers[producer.producer_id] = producer
         self._topics[producer.producer_id] = topic
         self._recently_closed.pop(producer.producer_id, None)
-        self._success(request_id, producer)
+        self._success(opening.request_id, producer)
 
     def _success(self, request_id: int, producer: Producer, *, ready: bool = True) -> None:
         identity = producer.identity
@@ -226,7 +250,7 @@ class ProducerCommands:
         """SUCCESS comes after the receipts of what was sent before."""
         opening = self._opening.pop(request.producer_id, None)
         if opening is not None:
-            opening.cancel()
+            opening.withdraw()
         producer = self._producers.get(request.producer_id)
         if producer is None:
             self._session.write(messages.success(request.request_id))
@@ -252,6 +276,9 @@ class ProducerCommands:
 
     def close_all(self) -> None:
         """The connection is gone."""
+        for opening in self._opening.values():
+            opening.withdraw()
+        self._opening.clear()
         for producer_id, producer in list(self._producers.items()):
             self._draining[producer] = self._topics[producer_id]
             self._remember_closed(producer_id)

@@ -46,7 +46,7 @@ class SchemaCommands:
             version = version_from_bytes(request.schema_version)
         stored = await self._service.topic_schemas.registry.get(name.schema_name, version)
         if stored is None:
-            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic not found or no-schema: {name}")
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic not found or no-schema {name}")
         return messages.get_schema_response(
             request.request_id, to_wire(stored.schema, name.schema_name), version_bytes(stored.version)
         )

@@ -68,11 +68,16 @@ class TopicListCommands:
 
     async def _begin_watch(self, request: CommandWatchTopicList) -> None:
         settings = self._session.context.settings
-        if not settings.topic_list_watchers or not self._pattern_allowed(request.topics_pattern):
+        if not settings.topic_list_watchers:
             raise PulsarError(
                 ServerError.NOT_ALLOWED_ERROR,
-                "Unable to create topic list watcher: the pattern is longer than "
-                f"{settings.subscription_pattern_length_max} characters or watchers are disabled",
+                "Unable to create topic list watcher: topic list watching is disabled on this broker",
+            )
+        if not self._pattern_allowed(request.topics_pattern):
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR,
+                "Unable to create topic list watcher: Pattern longer than maximum: "
+                f"{settings.subscription_pattern_length_max}",
             )
         watcher_id = request.watcher_id
 
@@ -82,6 +87,9 @@ class TopicListCommands:
         namespace = parse_namespace(request.namespace)
         with self._session.context.lookup.place():
             watcher = await self._lists.watch(namespace, request.topics_pattern, changed)
+        if self._session.ended:
+            self._lists.unwatch(watcher)
+            return
         earlier = self._watchers.get(watcher_id)
         if earlier is not None:
             self._lists.unwatch(earlier)

@@ -79,8 +79,9 @@ class BrokerHandlers:
 
     async def owned_namespaces(self, request: web.Request) -> web.Response:
         """The bundles that a broker serves."""
-        if request.match_info["broker"] != self._settings.broker_id:
-            return json({})
+        broker = request.match_info["broker"]
+        if broker != self._settings.broker_id:
+            raise AdminError(NOT_FOUND, f"Broker id '{broker}' not found in available brokers.")
         assigned: dict[str, dict[str, object]] = {}
         for tenant in await self._resources.tenants():
             for name in await self._resources.namespaces(tenant):

@@ -60,10 +60,10 @@ def _retention(value: Any) -> Document:
     minutes = _whole_number(value["retentionTimeInMinutes"], "retentionTimeInMinutes")
     megabytes = _whole_number(value["retentionSizeInMB"], "retentionSizeInMB")
     if min(minutes, megabytes) < -1:
-        raise AdminError(PRECONDITION_FAILED, "Invalid retention policy: limits are -1 (none), 0, or more")
+        raise AdminError(BAD_REQUEST, "Invalid retention policy: limits must be >= -1")
     if (minutes == 0) != (megabytes == 0):
         raise AdminError(
-            PRECONDITION_FAILED,
+            BAD_REQUEST,
             "Invalid retention policy: Setting a single time or size limit to 0 is invalid when one of the limits "
             "has a non-zero value. Use the value of -1 instead of 0 to ignore a specific limit.",
         )
@@ -226,7 +226,7 @@ class PolicyHandlers:
         policies = await policies_of(self._context, namespace_of(request))
         value = policies.get(self._policy.key)
         value = self._policy.absent if value is None else value
-        return no_content() if value is None else json(value)
+        return web.Response() if value is None else json(value)
 
     async def set(self, request: web.Request) -> web.Response:
         """Give it a value."""

@@ -68,9 +68,9 @@ class SchemaHandlers:
         name = topic_of(request)
         stored = await self._registry.get(name.schema_name, None)
         if stored is None:
-            raise AdminError(NOT_FOUND, "Schema not found")
+            return json({"version": 0})
         await self._registry.delete(name.schema_name, force=flag(request, "force"))
-        return json({"version": {"version": stored.version + 1}})
+        return json({"version": stored.version + 1})
 
     async def compatibility(self, request: web.Request) -> web.Response:
         """Whether a schema could be added."""

@@ -94,7 +94,9 @@ class SubscriptionHandlers:
         force = flag(request, "force")
 
         async def work(topic: PersistentTopic) -> None:
-            await topic.delete_subscription(subscription, force=force)
+            # One that is not there is as good as removed: so Apache's broker answers.
+            if subscription in topic.subscriptions:
+                await topic.delete_subscription(subscription, force=force)
 
         return await self._on_each(request, work)
 
@@ -194,7 +196,7 @@ class SubscriptionHandlers:
         topic = await self._persistent(name)
         subscription = topic.subscriptions.get(subscription_name(request))
         if subscription is None:
-            raise AdminError(NOT_FOUND, "Subscription not found")
+            raise not_found(subscription_name(request), topic)
         return topic, subscription
 
     async def _on_each(self, request: web.Request, work: TopicWork) -> web.Response:
@@ -210,10 +212,15 @@ class SubscriptionHandlers:
         async def on_topic(topic: PersistentTopic) -> None:
             subscription = topic.subscriptions.get(name)
             if subscription is None:
-                raise AdminError(NOT_FOUND, "Subscription not found")
+                raise not_found(name, topic)
             await work(topic, subscription)
 
         return await self._on_each(request, on_topic)
+
+
+def not_found(subscription: str, topic: PersistentTopic) -> AdminError:
+    """The error for a subscription that a topic does not have."""
+    return AdminError(NOT_FOUND, f"Subscription {subscription} not found for topic {topic.name}")
 
 
 async def expire(topic: PersistentTopic, subscription: Subscription, before_ms: int) -> None:

@@ -62,7 +62,7 @@ class TenantHandlers:
         try:
             await self._documents.create(Resources.tenant_path(tenant), await self._info(request))
         except VersionConflict:
-            raise AdminError(CONFLICT, "Tenant already exists") from None
+            raise AdminError(CONFLICT, "Tenant already exist") from None
         return no_content()
 
     async def update(self, request: web.Request) -> web.Response:
@@ -94,7 +94,7 @@ class TenantHandlers:
         if not is_list_of_names(roles) or not is_list_of_names(allowed):
             raise AdminError(BAD_REQUEST, "adminRoles and allowedClusters must be lists of names")
         if not allowed:
-            raise AdminError(PRECONDITION_FAILED, "Clusters can not be empty")
+            raise AdminError(PRECONDITION_FAILED, "Clusters cannot be empty or blank")
         unknown = sorted(set(allowed) - set(await self._resources.clusters()))
         if unknown:
             raise AdminError(PRECONDITION_FAILED, f"Clusters do not exist: {', '.join(unknown)}")

@@ -8,7 +8,10 @@ from aiohttp import web
 from magnetar.broker.admin.responses import (
     CONFLICT,
     METHOD_NOT_ALLOWED,
+    NOT_ACCEPTABLE,
     NOT_FOUND,
+    PRECONDITION_FAILED,
+    UNPROCESSABLE,
     AdminError,
     body_integer,
     body_json,
@@ -23,6 +26,7 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.seek import last_message_id
 from magnetar.broker.service import Topic
 from magnetar.broker.topic import PersistentTopic
+from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.topic_name import TopicName
 from magnetar.metadata.store import VersionConflict
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -31,6 +35,18 @@ BASE = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
 ONE = BASE + "/{topic}"
 PARTITIONS_MAX = 100_000
 """Each partition is a topic of its own: more is a typing error."""
+
+NOTHING_STORED: dict[str, Any] = {
+    "entriesAddedCounter": 0,
+    "numberOfEntries": 0,
+    "totalSize": 0,
+    "currentLedgerEntries": 0,
+    "currentLedgerSize": 0,
+    "waitingCursorsCount": 0,
+    "pendingAddEntriesCount": 0,
+    "cursors": {},
+}
+"""The internal stats of a non-persistent topic."""
 
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:
@@ -52,7 +68,7 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
         web.put(ONE + "/unload", handlers.unload),
         web.post(ONE + "/terminate", handlers.terminate),
         web.get(ONE + "/lastMessageId", handlers.last_message_id),
-        web.get(ONE + "/messageid/{timestamp}", handlers.message_id_of_time),
+        web.get(ONE + r"/messageid/{timestamp:-?\d+}", handlers.message_id_of_time),
     ]
 
 
@@ -82,6 +98,12 @@ class TopicHandlers:
         await self._check_namespace(request)
         name = topic_of(request)
         await self._check_absent(name)
+        if name.partition_index >= 0 and await self._resources.partitions(name.partitioned_name()) is None:
+            raise AdminError(
+                PRECONDITION_FAILED,
+                f"Can't create topic {name.local_name} with \"-partition-\" followed by numeric value if there isn't "
+                f"a partitioned topic {name.partitioned_name().local_name} created.",
+            )
         await self._service.topic(name, create=True)
         return no_content()
 
@@ -89,7 +111,11 @@ class TopicHandlers:
         """Remove a topic that is not partitioned."""
         name = topic_of(request)
         if await self._resources.partitions(name):
-            raise AdminError(METHOD_NOT_ALLOWED, f"Topic {name} is partitioned: delete-partitioned-topic removes it")
+            raise AdminError(
+                CONFLICT,
+                f"{name} is a partitioned topic, instead of calling delete topic, "
+                "please call delete-partitioned-topic.",
+            )
         await self._service.delete(name, force=flag(request, "force"))
         return no_content()
 
@@ -110,11 +136,13 @@ class TopicHandlers:
         """Make a partitioned topic; the body is the count, or a document with count and properties."""
         await self._check_namespace(request)
         name = topic_of(request)
+        if name.partition_index >= 0:
+            raise AdminError(PRECONDITION_FAILED, "Partitioned Topic Name should not contain '-partition-'")
         body = await body_json(request)
         document: dict[str, Any] = body if isinstance(body, dict) else {"partitions": body}
         count = document.get("partitions")
         if not isinstance(count, int) or isinstance(count, bool) or not 0 < count <= PARTITIONS_MAX:
-            raise AdminError(406, f"Number of partitions should be between 1 and {PARTITIONS_MAX}")
+            raise AdminError(NOT_ACCEPTABLE, f"Number of partitions should be more than 0, {PARTITIONS_MAX} at most")
         await self._check_absent(name)
         try:
             await self._service.create_partitioned(name, count, document.get("properties"))
@@ -127,13 +155,15 @@ class TopicHandlers:
         name = topic_of(request)
         count = await body_integer(request)
         if not 0 < count <= PARTITIONS_MAX:
-            raise AdminError(406, f"Number of partitions should be between 1 and {PARTITIONS_MAX}")
+            raise AdminError(NOT_ACCEPTABLE, f"Number of partitions should be more than 0, {PARTITIONS_MAX} at most")
         try:
             await self._service.grow_partitioned(name, count)
         except PulsarError as problem:
             if problem.code == ServerError.NOT_ALLOWED_ERROR:
-                raise AdminError(406, str(problem)) from None
-            raise AdminError(CONFLICT, "Topic is not partitioned topic") from None
+                raise AdminError(UNPROCESSABLE, problem.message) from None
+            if problem.code == ServerError.TOPIC_NOT_FOUND:
+                raise AdminError(CONFLICT, problem.message) from None
+            raise
         return no_content()
 
     async def delete_partitioned(self, request: web.Request) -> web.Response:
@@ -149,9 +179,7 @@ class TopicHandlers:
     async def internal_stats(self, request: web.Request) -> web.Response:
         """Ledgers and cursors of one topic."""
         topic = await self._existing(topic_of(request))
-        if not isinstance(topic, PersistentTopic):
-            raise AdminError(METHOD_NOT_ALLOWED, "A non-persistent topic stores nothing")
-        return json(internal_stats(topic))
+        return json(internal_stats(topic) if isinstance(topic, PersistentTopic) else NOTHING_STORED)
 
     async def partitioned_stats(self, request: web.Request) -> web.Response:
         """The sum over the partitions, and each of them when asked."""
@@ -186,31 +214,25 @@ class TopicHandlers:
         """Take no more messages; answers the last one's id."""
         name = topic_of(request)
         if await self._resources.partitions(name):
-            raise AdminError(METHOD_NOT_ALLOWED, f"Topic {name} is partitioned: terminate its partitions")
+            raise AdminError(METHOD_NOT_ALLOWED, "Termination of a partitioned topic is not allowed")
         topic = await self._persistent(name)
-        ledger_id, entry_id = await topic.terminate()
-        return json({"ledgerId": ledger_id, "entryId": entry_id, "partitionIndex": name.partition_index})
+        return json(message_id_document(await topic.terminate(), name))
 
     async def last_message_id(self, request: web.Request) -> web.Response:
         """The id of the last message."""
         topic = await self._persistent(topic_of(request))
         position, batch_index = await last_message_id(topic)
-        document = {
-            "ledgerId": position[0],
-            "entryId": position[1],
-            "partitionIndex": topic.name.partition_index,
-        }
-        if batch_index >= 0:
-            document["batchIndex"] = batch_index
-        return json(document)
+        if position == EARLIEST:
+            position = topic.ledger.last_confirmed
+        return json(message_id_document(position, topic.name, batch_index))
 
     async def message_id_of_time(self, request: web.Request) -> web.Response:
         """The id of the first message published at or after a time."""
         topic = await self._persistent(topic_of(request))
         position = await topic.position_of_time(int(request.match_info["timestamp"]))
-        if position > topic.ledger.last_confirmed:
-            position = topic.ledger.last_confirmed
-        return json({"ledgerId": position[0], "entryId": position[1], "partitionIndex": topic.name.partition_index})
+        if position == LATEST:
+            position = topic.ledger.next_position(topic.ledger.last_confirmed)
+        return json(message_id_document(position, topic.name))
 
     async def _check_namespace(self, request: web.Request) -> None:
         if await self._resources.policies(namespace_of(request)) is None:
@@ -239,3 +261,14 @@ class TopicHandlers:
             raise AdminError(NOT_FOUND, f"Partitioned topic {name} not found")
         topics = [await self._service.topic(name.partition(index), create=True) for index in range(count)]
         return [topic for topic in topics if isinstance(topic, PersistentTopic)]
+
+
+def message_id_document(position: Position, name: TopicName, batch_index: int = -1) -> dict[str, int]:
+    """A message id as Apache's JSON has it; without a batch the index is -1 and the size 0."""
+    return {
+        "ledgerId": position[0],
+        "entryId": position[1],
+        "partitionIndex": name.partition_index,
+        "batchIndex": batch_index,
+        "batchSize": batch_index + 1,
+    }
