@@ -25,7 +25,7 @@ class BookieChooser:
 
     def new_ensemble(self, size: int) -> list[str]:
         """Bookies for a new ledger. Raises `NotEnoughBookies`."""
-        return choose_bookies(size, self._connections.writable_bookies(), self._rng, avoided=self._quarantined())
+        return choose_bookies(size, self._connections.writable_bookies(), self._rng, avoided=self.avoided())
 
     def replacement(self, ensemble: Sequence[str], failed: Sequence[int], lost: Collection[str]) -> list[str]:
         """The ensemble with other bookies at the failed indexes, none of them from `lost`. `NotEnoughBookies`."""
@@ -34,18 +34,20 @@ class BookieChooser:
             self._connections.writable_bookies(),
             self._rng,
             excluded=set(ensemble).union(lost),
-            avoided=self._quarantined(),
+            avoided=self.avoided(),
         )
         changed = list(ensemble)
         for index, bookie in zip(failed, fresh, strict=True):
             changed[index] = bookie
         return changed
 
-    def report_failure(self, bookie_id: str) -> None:
-        """The bookie failed an add just now."""
-        self._quarantined_until[bookie_id] = self._clock.monotonic_seconds() + self._quarantine_seconds
+    def report_failure(self, *bookie_ids: str) -> None:
+        """These failed an add just now, or did not answer a read in time."""
+        until = self._clock.monotonic_seconds() + self._quarantine_seconds
+        self._quarantined_until.update(dict.fromkeys(bookie_ids, until))
 
-    def _quarantined(self) -> Collection[str]:
+    def avoided(self) -> Collection[str]:
+        """Bookies that failed lately: asked last, chosen only when there are no others."""
         if self._quarantined_until:
             now = self._clock.monotonic_seconds()
             self._quarantined_until = {

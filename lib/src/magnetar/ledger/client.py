@@ -10,7 +10,6 @@ from magnetar.core.errors import Misuse
 from magnetar.ledger.api import LedgerListener, LedgerOptions, LedgerUnavailable
 from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.bookie_connection import BookieConnections
-from magnetar.ledger.entry_reader import EntryReader
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.ledger.reader import OpenLedgerReader
 from magnetar.ledger.recovery_driver import LastConfirmedQuery, LedgerRecovery, check_password, codec_for
@@ -81,7 +80,7 @@ class BookKeeperClient:
             metadata, _ = await self._parts.metadata.read(ledger_id)
             check_password(ledger_id, metadata, password)
         codec = codec_for(ledger_id, metadata)
-        entries = EntryReader(codec, self._parts.connections, self._parts.settings)
+        entries = self._parts.entry_reader(codec)
         if metadata.state is LedgerState.CLOSED:
             return OpenLedgerReader(ledger_id, metadata, entries, metadata.last_entry_id, metadata.length_bytes)
         query = LastConfirmedQuery(metadata, codec, self._parts)

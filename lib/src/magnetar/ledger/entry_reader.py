@@ -7,17 +7,22 @@ asked first, so that its read-ahead works. On striped ledgers each entry is aske
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Final, TypeVar
 
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import EntryNotFound, EntryUnreadable, LedgerUnavailable
+from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.bookie_connection import BookieConnections
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.striping import write_set
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import DigestMismatch, EntryCodec
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
+
+T = TypeVar("T")
 
 BATCH_COUNT_MAX: Final = 1000
 """Entries that one batch read asks for; with small entries the count bounds the bookie's work."""
@@ -28,10 +33,17 @@ DENIALS: Final = (BookieCode.ENOENTRY, BookieCode.ENOLEDGER)
 class EntryReader:
     """Reads of one ledger."""
 
-    def __init__(self, codec: EntryCodec, connections: BookieConnections, settings: LedgerClientSettings) -> None:
+    def __init__(
+        self,
+        codec: EntryCodec,
+        connections: BookieConnections,
+        chooser: BookieChooser,
+        settings: LedgerClientSettings,
+    ) -> None:
         self._codec = codec
         self._ledger_id = codec.ledger_id
         self._connections = connections
+        self._chooser = chooser
         self._settings = settings
 
     async def read(self, metadata: LedgerMetadata, first_entry_id: int, last_entry_id: int) -> list[bytes]:
@@ -58,28 +70,23 @@ class EntryReader:
         start = self._ledger_id % len(ensemble)
         order = [*ensemble[start:], *ensemble[:start]]
         while first <= last:
-            some = await self._read_some(first, last, order)
+            # At least one entry, all from one bookie.
+            count = min(last - first + 1, BATCH_COUNT_MAX)
+            some = await self._ask_in_turn(first, order, partial(self._batch_from, first, count))
             payloads += some
             first += len(some)
 
-    async def _read_some(self, first: int, last: int, bookies: Sequence[str]) -> list[bytes]:
-        """At least one entry from `first` on, all from one bookie."""
-        count = min(last - first + 1, BATCH_COUNT_MAX)
-        errors: list[BookieError | DigestMismatch] = []
-        for bookie_id in bookies:
-            connection = self._connections.connection(bookie_id)
-            payloads: list[bytes] = []
-            try:
-                entries = await connection.read_entries(
-                    self._ledger_id, first, count, self._settings.read_batch_bytes_max
-                )
-                for entry in entries[:count]:
-                    payloads.append(self._codec.decode(entry, first + len(payloads)))
-            except (BookieError, DigestMismatch) as error:
-                errors.append(error)
-            if payloads:
-                return payloads
-        raise self._none_has_it(first, errors)
+    async def _batch_from(self, first: int, count: int, bookie_id: str) -> list[bytes]:
+        connection = self._connections.connection(bookie_id)
+        entries = await connection.read_entries(self._ledger_id, first, count, self._settings.read_batch_bytes_max)
+        payloads: list[bytes] = []
+        try:
+            for entry in entries[:count]:
+                payloads.append(self._codec.decode(entry, first + len(payloads)))
+        except DigestMismatch:
+            if not payloads:
+                raise
+        return payloads
 
     async def _read_striped(
         self, payloads: list[bytes], first: int, last: int, ensemble: Sequence[str], write_quorum: int
@@ -100,15 +107,43 @@ class EntryReader:
                 payloads.append(result[self._codec.overhead_bytes :])
 
     async def _first_good(self, entry_id: int, ensemble: Sequence[str], indexes: Sequence[int]) -> bytes:
+        bookies = [ensemble[index] for index in indexes]
+        return await self._ask_in_turn(entry_id, bookies, partial(self._entry_from, entry_id))
+
+    async def _entry_from(self, entry_id: int, bookie_id: str) -> bytes:
+        entry = await self._connections.connection(bookie_id).read_entry(self._ledger_id, entry_id)
+        self._codec.decode(entry, entry_id)
+        return entry
+
+    async def _ask_in_turn(
+        self, entry_id: int, bookies: Sequence[str], ask: Callable[[str], Coroutine[None, None, T]]
+    ) -> T:
+        """The first good answer. The next bookie is asked when one fails, and also when one takes long; those that
+        lately failed or took long come last, so that a bookie that hangs costs its wait once and not for every read."""
+        avoided = self._chooser.avoided()
+        waiting = deque(sorted(bookies, key=avoided.__contains__)) if avoided else deque(bookies)
         errors: list[BookieError | DigestMismatch] = []
-        for index in indexes:
-            try:
-                entry = await self._connections.connection(ensemble[index]).read_entry(self._ledger_id, entry_id)
-                self._codec.decode(entry, entry_id)
-            except (BookieError, DigestMismatch) as error:
-                errors.append(error)
-                continue
-            return entry
+        asked: dict[asyncio.Task[T], str] = {}
+        try:
+            while waiting or asked:
+                if waiting:
+                    bookie_id = waiting.popleft()
+                    asked[asyncio.create_task(ask(bookie_id))] = bookie_id
+                patience = self._settings.speculative_read_seconds if waiting else None
+                done, slow = await asyncio.wait(asked, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    self._chooser.report_failure(*(asked[task] for task in slow))
+                for task in done:
+                    bookie_id = asked.pop(task)
+                    try:
+                        return task.result()
+                    except (BookieError, DigestMismatch) as error:
+                        errors.append(error)
+                        if isinstance(error, BookieError) and error.code is BookieCode.UNREACHABLE:
+                            self._chooser.report_failure(bookie_id)
+        finally:
+            for task in asked:
+                task.cancel()
         raise self._none_has_it(entry_id, errors)
 
     def _none_has_it(

@@ -18,7 +18,7 @@ from magnetar.ledger.bookie_connection import (
     READ_FLAG_FENCE,
     READ_FLAG_NONE,
 )
-from magnetar.ledger.entry_reader import DENIALS, EntryReader
+from magnetar.ledger.entry_reader import DENIALS
 from magnetar.ledger.recovery import EntrySearch, EntryVerdict, LastConfirmedRound
 from magnetar.ledger.striping import write_set
 from magnetar.ledger.writer import LedgerParts, closed_metadata
@@ -184,7 +184,7 @@ class LedgerRecovery:
         """The ledger's length up to an entry that was confirmed before the recovery."""
         if last_entry_id < 0:
             return 0
-        reader = EntryReader(codec, self._parts.connections, self._parts.settings)
+        reader = self._parts.entry_reader(codec)
         try:
             return header(await reader.read_whole_entry(metadata, last_entry_id))[3]
         except MagnetarError:

@@ -20,6 +20,8 @@ class LedgerClientSettings:
     before; beyond, appends are refused so that a dead quorum cannot eat the memory."""
     quarantine_seconds: float = 30.0
     """How long a bookie that failed an add is avoided for new places, as long as there are others."""
+    speculative_read_seconds: float = 2.0
+    """A read that takes longer is asked of the next bookie as well [speculativeReadTimeout]."""
     striped_reads_max: int = 64
     """Reads of single entries that one call keeps outstanding on a striped ledger."""
     read_batch_bytes_max: int = 4 * MIB

@@ -40,6 +40,10 @@ class LedgerParts:
     clock: Clock
     settings: LedgerClientSettings
 
+    def entry_reader(self, codec: EntryCodec) -> EntryReader:
+        """Reads of one ledger."""
+        return EntryReader(codec, self.connections, self.chooser, self.settings)
+
     def bookie_failed(self, ledger_id: int, bookie_id: str, code: BookieCode) -> None:
         """Avoid the bookie for a while."""
         self.chooser.report_failure(bookie_id)
@@ -87,7 +91,7 @@ class OpenLedgerWriter:
         self._parts = parts
         self._listener = listener
         self._codec = EntryCodec(ledger_id, metadata.digest_type, metadata.password)
-        self._entries = EntryReader(self._codec, parts.connections, parts.settings)
+        self._entries = parts.entry_reader(self._codec)
         self._error: MagnetarError | None = None
         self._length_confirmed_bytes = 0
         self._closing = False
