@@ -148,14 +148,15 @@ def watch(command: list[str], server_cpu_s: Callable[[], float], timeout_s: floa
     return lines, marks["window end"] - marks["window start"]
 
 
-_FIGURES = r"\s*(?P<total>\d+) msg.*?(?P<rate>[\d.]+) msg/s.*?med:\s*(?P<p50>[\d.]+).*?99pct:\s*(?P<p99>[\d.]+)"
+LINE_EVERY_S = 10.0
+_FIGURES = r"\s*(?P<total>\d+) msg.*?(?P<rate>[\d.]+)\s+msg/s.*?med:\s*(?P<p50>[\d.]+).*?99pct:\s*(?P<p99>[\d.]+)"
 PRODUCED = re.compile("Throughput produced:" + _FIGURES)
 CONSUMED = re.compile("Throughput received:" + _FIGURES)
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """One line of `pulsar-perf`: the state at its end, the rate and percentiles of the second before."""
+    """One line of `pulsar-perf`: the state at its end, the rate and percentiles of the ten seconds before."""
 
     total: int
     rate: float
@@ -175,7 +176,8 @@ def intervals(output: str, pattern: re.Pattern[str]) -> list[Interval]:
 class PulsarPerf:
     """Apache's `pulsar-perf`, a producing and a consuming JVM at the settings at which it costs least.
 
-    Percentiles are the median of its one-second intervals in the window, so p99 is milder than over the whole window.
+    Figures are the means and medians of its ten-second lines that lie in the window; a window shorter than ten seconds
+    is lengthened to that.
     """
 
     name = f"pulsar-perf {distribution.PULSAR_VERSION}"
@@ -186,9 +188,11 @@ class PulsarPerf:
     ) -> Figures | None:
         if scenario.backlog:
             return None
+        window_s = max(window_s, LINE_EVERY_S)
+        lines = int(window_s // LINE_EVERY_S)
         tool = str(distribution.home() / "bin" / "pulsar-perf")
         topic = f"persistent://public/default/{scenario.name}-{time.time_ns()}"
-        common = ["-u", service_url, "-i", "1", "-t", str(scenario.topics)]
+        common = ["-u", service_url, "-t", str(scenario.topics)]
         sending = ["-s", str(scenario.size_bytes), "-r", str(scenario.rate or 10_000_000), "-o", "1000"]
         batching = ["-b", "1"] if scenario.batched else ["-db"]
         consumer = self._start([tool, "consume", *common, "-sp", "Earliest", topic])
@@ -201,8 +205,8 @@ class PulsarPerf:
             client_cpu = processes.cpu_seconds([producer.pid, consumer.pid])
         finally:
             outputs = [self._stop(program) for program in (producer, consumer)]
-        produced = intervals(outputs[0], PRODUCED)[-int(window_s) :]
-        consumed = intervals(outputs[1], CONSUMED)[-int(window_s) :]
+        produced = intervals(outputs[0], PRODUCED)[-lines:]
+        consumed = intervals(outputs[1], CONSUMED)[-lines:]
         if not produced or not consumed:
             raise Broken(f"pulsar-perf gave no figures: {outputs[0][-1000:]}")
         rate = statistics.mean(interval.rate for interval in produced)

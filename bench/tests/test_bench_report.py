@@ -30,9 +30,17 @@ def test_markdown_is_a_table() -> None:
 def test_lines_of_pulsar_perf_are_found_among_others() -> None:
     output = (
         "2026-01-01T00:00:00,000+0000 [x] INFO  P - Created 1 producers\n"
-        "2026-01-01T00:00:01,000+0000 [x] INFO  P - Throughput produced:   45111 msg --- 20759.6 msg/s ---    162.2 Mbit/s"
+        "2026-01-01T00:00:01,000+0000 INFO  P - Throughput produced:   45111 msg --- 20759.6 msg/s ---    162.2 Mbit/s"
         "  --- failure      0.0 msg/s --- Latency: mean:   7.826 ms - med:   9.023 - 95pct:  10.775 - 99pct:  12.319"
         " - 99.9pct:  12.5 - 99.99pct:  12.6 - Max:  12.7\n"
     )
     assert generators.intervals(output, generators.PRODUCED) == [generators.Interval(45111, 20759.6, 9.023, 12.319)]
     assert generators.intervals("nothing of the kind", generators.CONSUMED) == []
+
+
+def test_the_consumer_spaces_its_lines_otherwise() -> None:
+    output = (
+        "x - Throughput received:    8001 msg --- 800.094  msg/s --- 6.251 Mbit/s  --- Latency: mean: 19.540 ms - med: 10"
+        " - 95pct: 71 - 99pct: 229 - 99.9pct: 270 - 99.99pct: 270 - Max: 270"
+    )
+    assert generators.intervals(output, generators.CONSUMED) == [generators.Interval(8001, 800.094, 10.0, 229.0)]
