@@ -40,7 +40,7 @@ def test_lines_of_pulsar_perf_are_found_among_others() -> None:
 
 def test_the_consumer_spaces_its_lines_otherwise() -> None:
     output = (
-        "x - Throughput received:    8001 msg --- 800.094  msg/s --- 6.251 Mbit/s  --- Latency: mean: 19.540 ms - med: 10"
+        "Throughput received:    8001 msg --- 800.094  msg/s --- 6.251 Mbit/s  --- Latency: mean: 19.540 ms - med: 10"
         " - 95pct: 71 - 99pct: 229 - 99.9pct: 270 - 99.99pct: 270 - Max: 270"
     )
     assert generators.intervals(output, generators.CONSUMED) == [generators.Interval(8001, 800.094, 10.0, 229.0)]
