@@ -150,12 +150,12 @@ def seen(*subscribers: Subscriber) -> set[tuple[str, int]]:
 
 
 def assert_kept(publishers: list[Publisher], received: list[Received], *, ordered: bool = True) -> None:
-    """Nothing acknowledged is lost, and each producer's messages come in order when first seen."""
+    """Nothing acknowledged is lost, and each producer's messages, those of one key, come in order when first seen."""
     acknowledged = [event for publisher in publishers for event in publisher.acknowledged]
     assert acknowledged, "nothing was acknowledged, so nothing is proved"
     problems = checkers.lost(acknowledged, received)
     if ordered:
-        problems += checkers.out_of_order(received, lambda event: event.producer)
+        problems += checkers.out_of_order(received, lambda event: (event.producer, event.key))
         problems += checkers.positions_step_back(received)
     assert not problems, "\n".join(problems)
 

@@ -395,6 +395,33 @@ async def test_recovery_needs_enough_answers(
     assert (await other.open(writer.ledger_id, recover=True)).last_add_confirmed == 2
 
 
+@pytest.mark.parametrize("options", [WHOLE, STRIPED], ids=["3/3/2", "3/2/2"])
+async def test_a_slow_bookie_is_not_waited_for_when_reading(
+    store: MetadataStore, bookies: MemoryBookies, options: LedgerOptions
+) -> None:
+    impatient = LedgerClientSettings(speculative_read_seconds=0.01)
+    client = BookKeeperClient(store, bookies, rng=random.Random(7), settings=impatient)
+    writer = await written(client, options, 6)
+    members = writer.metadata.ensembles[0][1]
+    slow = members[writer.ledger_id % len(members)]
+    real = bookies.bookies[slow]
+    asked = 0
+
+    async def never(*_: object) -> NoReturn:
+        nonlocal asked
+        asked += 1
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    real.read_entry = real.read_entries = never  # type: ignore[method-assign,assignment]
+    async with asyncio.timeout(5):
+        assert await writer.read(0, 5) == payloads(0, 6)
+        first_time = asked
+        assert await writer.read(0, 5) == payloads(0, 6)
+    assert asked == first_time > 0, "a bookie that was slow a moment ago is asked last"
+    await client.close()
+
+
 @SHAPES
 async def test_two_recoveries_at_once_agree(
     client: BookKeeperClient, other: BookKeeperClient, options: LedgerOptions
