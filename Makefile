@@ -1,18 +1,46 @@
 # The one command surface, for people and for CI. `make` alone prints the list.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-UV := $(shell command -v uv || echo "$(HOME)/.local/bin/uv")
+# uv: the one on the path, the one this Makefile has installed, the user's, else install it here.
+UV_HERE := .uv/bin/uv
+UV := $(firstword $(shell command -v uv) $(wildcard $(UV_HERE) $(HOME)/.local/bin/uv) $(UV_HERE))
 RUN := $(UV) run --frozen --all-packages
 PYTEST_WORKERS ?= 2
 
-.PHONY: help setup run test lint fix generate
+.PHONY: help setup run compile decompile test lint fix generate
 
 help: ## Show this list
 	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  \033[36m%-10s\033[0m %s\n",$$1,$$2}' $(MAKEFILE_LIST)
 
-setup: ## Install everything the lock names into .venv
-	@command -v $(UV) >/dev/null || python3 -m pip install --quiet --user uv
+setup: $(filter $(UV_HERE),$(UV)) ## Install everything the lock names into .venv
 	$(UV) sync --frozen --all-packages --all-groups
+
+# Debian keeps pip out of its own Python, and venv in a package of its own: what works first is taken.
+$(UV_HERE):
+	@echo "Installing uv into .uv"
+	@{ python3 -m venv .uv && .uv/bin/python -m pip install --quiet uv; } 2>/dev/null \
+	  || { rm -rf .uv; mkdir -p .uv/bin \
+	    && { python3 -m pip install --quiet --user uv 2>/dev/null || python3 -m pip install --quiet --user --break-system-packages uv; } \
+	    && ln -s "$$(python3 -m site --user-base)/bin/uv" $@; } \
+	  || { rm -rf .uv; echo "Cannot install uv: install it by hand, or python3-venv, and try again." >&2; exit 1; }
+
+run: .venv/ready ## Run a standalone cluster; ARGS="--port 0 --fresh" for options, COMPILE=no for plain Python
+	@$(if $(filter no,$(COMPILE)),:,$(MAKE) --no-print-directory compile) \
+	  || echo "Not compiled: running as plain Python, which is slower." >&2
+	@exec .venv/bin/magnetar standalone $(ARGS)
+
+# Without the peers that only tests need; what `make setup` has installed stays.
+.venv/ready: uv.lock $(filter $(UV_HERE),$(UV))
+	$(UV) sync --frozen --all-packages --inexact
+	@touch $@
+
+# What is compiled lies beside the sources; nothing at all there means that this is the first time.
+compile: .venv/ready ## Compile the hot modules in place, if they changed (needs a C compiler)
+	@$(if $(wildcard lib/src/*.so),,echo "Compiling the hot modules, which takes a minute or two.")
+	@$(if $(shell command -v cc),.venv/bin/python tools/compile.py,echo "There is no C compiler." >&2; false)
+
+decompile: ## Remove compiled modules: everything runs as plain Python again
+	@python3 tools/compile.py --remove
 
 lint: ## Formatting, ruff, types, import contracts
 	$(RUN) ruff format --check . && $(RUN) ruff check . && $(RUN) mypy && $(RUN) lint-imports
