@@ -151,6 +151,7 @@ BAD_BYTES = {
     "command of 4 GiB": LOOKUP[:4] + b"\xff\xff\xff\xff" + LOOKUP[8:],
     "required field missing": command_frame(Command.LOOKUP, topic=TOPIC),
     "unknown enum value": command_frame(Command.SUBSCRIBE, topic=TOPIC, subscription="s", consumer_id=1, request_id=1),
+    "text that is not UTF-8": LOOKUP.replace(b"default", b"d\xfffault"),
     "send without ids": command_frame(Command.SEND, message()),
     "ack without type": command_frame(Command.ACK, consumer_id=1),
     "flow without permits": command_frame(Command.FLOW, consumer_id=1),

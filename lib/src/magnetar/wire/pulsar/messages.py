@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from struct import Struct
 from typing import Any, Final, cast
 
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, EncodeError, Message
 from magnetar.core.ids import Position, unsigned64
 from magnetar.wire.pulsar.errors import BadCommand, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
@@ -27,8 +28,9 @@ def decode_command(buffer: bytes, start: int, end: int) -> pb.BaseCommand:
     size: int = _U32.unpack_from(buffer, start)[0]
     if size > end - start - 4:
         raise BadCommand(f"a command of {size} bytes in a frame of {end - start}")
+    encoded = buffer[start + 4 : start + 4 + size]
     try:
-        command = pb.BaseCommand.FromString(buffer[start + 4 : start + 4 + size])
+        command = pb.BaseCommand.FromString(encoded)
     except DecodeError as error:
         raise BadCommand(f"a command that cannot be read: {error}") from None
     field = _FIELD_OF_TYPE.get(command.type)
@@ -36,7 +38,21 @@ def decode_command(buffer: bytes, start: int, end: int) -> pb.BaseCommand:
         raise BadCommand(f"a command of type {command.type} without its body")
     if not command.IsInitialized():  # Parsing does not look at required fields.
         raise BadCommand(f"{field} without a required field")
+    if not encoded.isascii():
+        _check_texts(command)
     return command
+
+
+def _check_texts(message: Message) -> None:
+    """Raises for text that is not UTF-8: protobuf would hand it out as bytes where everybody expects a string."""
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_STRING:
+            texts = (value,) if isinstance(value, str | bytes) else value
+            if any(isinstance(text, bytes) for text in texts):
+                raise BadCommand(f"{field.full_name} is not UTF-8")
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+            for inner in (value,) if isinstance(value, Message) else value:
+                _check_texts(inner)
 
 
 def encode_command(command: pb.BaseCommand) -> bytes:
