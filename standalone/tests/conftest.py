@@ -57,6 +57,9 @@ class StandaloneProcess:
             time.sleep(0.005)
         return self
 
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
     def wait(self) -> int:
         """The exit code."""
         return self.process.wait(STOP_SECONDS_MAX)

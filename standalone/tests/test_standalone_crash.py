@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pulsar
@@ -38,6 +40,22 @@ def receive_all(consumer: Any, timeout_ms: int = 1000) -> list[Any]:
         return messages
 
 
+def send_until(stopped: Callable[[], bool], producer: Any, run: int, acknowledged: list[bytes]) -> None:
+    """Send `<run>-<number>` again and again; what the broker acknowledges goes to the list."""
+
+    def told(payload: bytes, result: Any, _: Any) -> None:
+        if result == pulsar.Result.Ok:
+            acknowledged.append(payload)
+
+    number = 0
+    while not stopped():
+        payload = b"%d-%d" % (run, number)
+        producer.send_async(payload, functools.partial(told, payload))
+        number += 1
+        if number % 200 == 0:
+            time.sleep(0.005)
+
+
 def test_acknowledged_messages_survive_kills(start_standalone: Any) -> None:
     acknowledged: list[bytes] = []
     for kill in range(KILLS):
@@ -46,19 +64,9 @@ def test_acknowledged_messages_survive_kills(start_standalone: Any) -> None:
         subscribe(client).close()
         producer = client.create_producer(TOPIC, batching_enabled=kill % 2 == 0)
 
-        def told(result: Any, _: Any, payload: bytes) -> None:
-            if result == pulsar.Result.Ok:
-                acknowledged.append(payload)
-
         killer = threading.Timer(LOAD_SECONDS, standalone.process.kill)
         killer.start()
-        number = 0
-        while standalone.process.poll() is None:
-            payload = b"%d-%d" % (kill, number)
-            producer.send_async(payload, lambda result, message_id, payload=payload: told(result, message_id, payload))
-            number += 1
-            if number % 100 == 0:
-                time.sleep(0.005)
+        send_until(standalone.has_ended, producer, kill, acknowledged)
         killer.join()
         client.shutdown()
     standalone = start_standalone().wait_until_ready()
@@ -111,19 +119,7 @@ def test_a_stop_under_load_is_quick_and_loses_nothing(start_standalone: Any) -> 
     acknowledged: list[bytes] = []
     stopping = threading.Event()
 
-    def load() -> None:
-        number = 0
-        while not stopping.is_set():
-            payload = b"%d" % number
-            producer.send_async(
-                payload * 100,
-                lambda result, _, payload=payload: result == pulsar.Result.Ok and acknowledged.append(payload * 100),
-            )
-            number += 1
-            if number % 200 == 0:
-                time.sleep(0.005)
-
-    sender = threading.Thread(target=load)
+    sender = threading.Thread(target=send_until, args=(stopping.is_set, producer, 0, acknowledged))
     sender.start()
     time.sleep(LOAD_SECONDS)
     before = time.monotonic()
