@@ -103,3 +103,16 @@ def test_completion_completes(words: str, number: str, completions: list[str]) -
     environment = {"_MAGNETAR_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": number}
     shown = subprocess.run([script], capture_output=True, text=True, check=False, env={**os.environ, **environment})
     assert shown.stdout.split() == completions
+
+
+@pytest.mark.slow
+def test_a_start_loads_nothing_that_can_wait() -> None:
+    """Each of these costs 40 to 300 ms; the whole start takes 400."""
+    script = """
+import sys
+import magnetar.standalone.command_line, magnetar.standalone.run
+print(sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    for package in ("aiohttp", "grpc", "kazoo", "msgspec", "prometheus_client", "pydantic", "rich"):
+        assert f"'{package}'" not in loaded
