@@ -291,6 +291,8 @@ var checks = map[string]func(*stage){
 		refused("ConsumerBusy", err)
 	},
 	"failoverTakeover": func(stage *stage) {
+		// In a partition the first name is active; a topic without partitions chooses by a hash of its name.
+		stage.admin("PUT", strings.Replace(stage.topic, "://", "/", 1)+"/partitions", "1")
 		name := func(name string) func(*pulsar.ConsumerOptions) {
 			return func(o *pulsar.ConsumerOptions) { o.Name = name }
 		}

@@ -92,7 +92,11 @@ public final class FeatureCheck implements AutoCloseable {
             System.out.printf("OK %s (%d ms)%n", check, System.currentTimeMillis() - startedMs);
             return true;
         } catch (InvocationTargetException failure) {
-            System.out.printf("FAIL %s: %s%n", check, String.valueOf(failure.getCause()).replace('\n', ' '));
+            int line = Arrays.stream(failure.getCause().getStackTrace())
+                    .filter(frame -> frame.getMethodName().equals(check)).findFirst()
+                    .map(StackTraceElement::getLineNumber).orElse(0);
+            System.out.printf("FAIL %s: line %d: %s%n", check, line,
+                    String.valueOf(failure.getCause()).replace('\n', ' '));
             return false;
         }
     }
@@ -499,7 +503,9 @@ public final class FeatureCheck implements AutoCloseable {
         }
     }
 
+    /** In a partition the first name is active; a topic without partitions chooses by a hash of its name. */
     public void failoverTakeover() throws Exception {
+        partitioned(1);
         Map<String, Boolean> active = new ConcurrentHashMap<>();
         ConsumerEventListener listener = new ConsumerEventListener() {
             @Override
