@@ -21,8 +21,18 @@ from magnetar.broker.admin import (
     tenants,
     topics,
 )
-from magnetar.broker.admin.responses import INTERNAL_ERROR, STATUS_OF_SERVER_ERROR, AdminError, error
+from magnetar.broker.admin.responses import (
+    CONFLICT,
+    INTERNAL_ERROR,
+    NOT_FOUND,
+    STATUS_OF_SERVER_ERROR,
+    UNAVAILABLE,
+    UNPROCESSABLE,
+    AdminError,
+    error,
+)
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.schema.errors import InvalidSchemaData, NoSchema
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.metadata.store import NodeNotFound, VersionConflict
 from magnetar.wire.pulsar.errors import PulsarError
@@ -58,14 +68,18 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         return error(answer.status, answer.reason)
     except AdminError as problem:
         return error(problem.status, str(problem))
+    except InvalidSchemaData as problem:
+        return error(UNPROCESSABLE, problem.message)
+    except NoSchema as problem:
+        return error(NOT_FOUND, problem.message)
     except PulsarError as problem:
         return error(STATUS_OF_SERVER_ERROR.get(problem.code, INTERNAL_ERROR), problem.message)
     except VersionConflict as problem:
-        return error(409, f"Concurrent modification: {problem}")
+        return error(CONFLICT, f"Concurrent modification: {problem}")
     except NodeNotFound as problem:
-        return error(404, f"Not found: {problem}")
+        return error(NOT_FOUND, f"Not found: {problem}")
     except Unavailable as problem:
-        return error(503, str(problem))
+        return error(UNAVAILABLE, str(problem))
     except MagnetarError as problem:
         logger.warning("%s %s failed: %s", request.method, request.path, problem)
         return error(INTERNAL_ERROR, str(problem))

@@ -151,8 +151,8 @@ class SubscriptionHandlers:
 
     async def peek(self, request: web.Request) -> web.Response:
         """The n-th message that is not acknowledged, from 1."""
-        topic, subscription = await self._subscription(request)
         number = max(path_integer(request, "position"), 1)
+        topic, subscription = await self._subscription(request)
         position = subscription.cursor.mark_delete
         while number > 0:
             position = topic.ledger.next_position(position)
@@ -164,9 +164,13 @@ class SubscriptionHandlers:
 
     async def entry(self, request: web.Request) -> web.Response:
         """One message by its id."""
-        topic = await self._persistent(topic_of(request))
+        position = (path_integer(request, "ledger"), path_integer(request, "entry"))
+        name = topic_of(request)
+        if not await self._service.exists(name):
+            raise AdminError(NOT_FOUND, f"Topic {name} not found")
+        topic = await self._persistent(name)
         try:
-            found = await topic.ledger.read_entry((path_integer(request, "ledger"), path_integer(request, "entry")))
+            found = await topic.ledger.read_entry(position)
         except (EntryNotFound, LedgerNotFound):
             raise AdminError(NOT_FOUND, "Message id not found") from None
         return message_response(found)

@@ -1,0 +1,45 @@
+"""docs/COMPATIBILITY.md names every command of the protocol, every route that is registered, and tests that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from magnetar.broker.admin.application import RESOURCES
+from magnetar.broker.session_testing import MemoryBroker
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand
+
+TESTS = Path(__file__).parent
+PAGE = TESTS.parent.parent / "docs" / "COMPATIBILITY.md"
+ROW = re.compile(r"^\| `([^`]+)` \|(?:.*\|)? `(\w+)` \|$", re.MULTILINE)
+
+
+def rows() -> dict[str, str]:
+    """What the page's tables are about, and the test that each row names."""
+    found = ROW.findall(PAGE.read_text())
+    assert len(found) == len(dict(found)), "something stands in two rows"
+    return dict(found)
+
+
+def test_every_command_is_on_the_page() -> None:
+    commands = {name for name in rows() if re.fullmatch("[A-Z_]+", name)}
+    assert commands == set(BaseCommand.Type.keys())
+
+
+async def test_every_route_is_on_the_page(memory_broker: MemoryBroker) -> None:
+    context = memory_broker.running.context
+    registered = {
+        f"{route.method} {re.sub(r':[^}]*}', '}', route.path)}"
+        for resource in RESOURCES
+        for route in resource.routes(context)
+    }
+    assert {name for name in rows() if "/" in name} == registered
+
+
+def test_every_test_on_the_page_exists() -> None:
+    defined = {
+        name
+        for path in TESTS.glob("test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert set(re.findall(r"`(test_\w+)`", PAGE.read_text())) <= defined
