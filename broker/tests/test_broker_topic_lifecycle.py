@@ -79,7 +79,8 @@ async def test_unload_under_load_loses_and_repeats_nothing(memory_broker: Memory
     assert [payload for index, payload in enumerate(payloads) if payload not in payloads[:index]] == [
         b"%d" % number for number in range(count)
     ]
-    assert memory_broker.service.topics[TOPIC].number_of_entries == count, "nothing was stored twice"
+    topic = await memory_broker.service.topic(NAME, create=False)
+    assert topic.number_of_entries == count, "nothing was stored twice"
 
 
 async def test_unload_tells_every_handle(memory_broker: MemoryBroker) -> None:
