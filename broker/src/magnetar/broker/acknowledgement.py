@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 class Acknowledger:
     """Applies individual acks for one subscription. `unacked_messages` is what all its consumers hold together."""
 
+    __slots__ = (
+        "_cursor",
+        "_redelivery_counts",
+        "unacked_messages",
+    )
+
     def __init__(self, cursor: Cursor, redelivery_counts: RedeliveryCounts) -> None:
         self._cursor = cursor
         self._redelivery_counts = redelivery_counts

@@ -40,12 +40,22 @@ class CallLater(Protocol):
 class DelayedEntries:
     """Positions by time, and one timer for the first of them."""
 
+    __slots__ = (
+        "_call_later",
+        "_clock",
+        "_due",
+        "_heap",
+        "_positions",
+        "_timer",
+        "_timer_ms",
+    )
+
     def __init__(self, clock: Clock, call_later: CallLater, due: Callable[[], None]) -> None:
         self._clock = clock
         self._call_later = call_later
         self._due = due
         self._heap: list[tuple[int, Position, int]] = []
-        self._positions: set[Position] = set()
+        self._positions: dict[Position, None] = {}
         self._timer: TimerHandle | None = None
         self._timer_ms = 0
 
@@ -60,14 +70,14 @@ class DelayedEntries:
     def add(self, deliver_at_ms: int, position: Position, key_hash: int) -> None:
         """Keep an entry until its time; call `arm` when all of a batch are added."""
         if position not in self._positions:
-            self._positions.add(position)
+            self._positions[position] = None
             heappush(self._heap, (deliver_at_ms, position, key_hash))
 
     def discard(self, position: Position) -> bool:
         """The entry is acknowledged (an operator skipped it). True when it was here."""
         if position not in self._positions:
             return False
-        self._positions.remove(position)
+        del self._positions[position]
         if len(self._heap) > 64 + 2 * len(self._positions):
             self._heap = [item for item in self._heap if item[1] in self._positions]
             heapify(self._heap)
@@ -79,7 +89,7 @@ class DelayedEntries:
         while self._heap and self._heap[0][0] <= now_ms:
             _, position, key_hash = heappop(self._heap)
             if position in self._positions:
-                self._positions.remove(position)
+                del self._positions[position]
                 taken.append((position, key_hash))
         return taken
 

@@ -53,6 +53,13 @@ class SubscriptionRuntime:
 class Backoff:
     """A pause that doubles with each failure in a row."""
 
+    __slots__ = (
+        "_call_later",
+        "_failures",
+        "_retry",
+        "_timer",
+    )
+
     def __init__(self, call_later: CallLater, retry: Callable[[], None]) -> None:
         self._call_later = call_later
         self._retry = retry
@@ -113,6 +120,19 @@ class ReadReceiver(Protocol):
 
 class EntryReader:
     """One cursor's reads. While `busy` the cursor must not be read or moved by anybody else."""
+
+    __slots__ = (
+        "_cursor",
+        "_discard",
+        "_label",
+        "_receiver",
+        "_rewind_wanted",
+        "_spawn",
+        "_waiters",
+        "busy",
+        "read_backoff",
+        "replay_backoff",
+    )
 
     def __init__(self, cursor: Cursor, runtime: SubscriptionRuntime, receiver: ReadReceiver, label: str) -> None:
         self._cursor = cursor

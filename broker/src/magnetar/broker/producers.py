@@ -6,8 +6,6 @@ epoch and answers the clients.
 
 from __future__ import annotations
 
-from collections import deque
-
 from magnetar.broker.producer import Producer
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import ProducerAccessMode
@@ -34,7 +32,7 @@ class Producers:
         self.by_name: dict[str, Producer] = {}
         self.topic_epoch = topic_epoch
         self.exclusive: Producer | None = None
-        self.waiting: deque[Producer] = deque()
+        self.waiting: list[Producer] = []
 
     def admit(self, producer: Producer) -> Admission:
         """Let a producer in, queue it, or raise the protocol's error."""
@@ -79,7 +77,7 @@ class Producers:
             self.exclusive = None
         outdated: list[Producer] = []
         while self.waiting and not self.by_name:
-            candidate = self.waiting.popleft()
+            candidate = self.waiting.pop(0)
             try:
                 self._make_exclusive(candidate)
             except PulsarError:

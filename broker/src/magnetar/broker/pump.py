@@ -55,6 +55,28 @@ class Pump:
     `acknowledger.unacked_messages` is what consumers hold; at the subscription's limit the pump is `blocked`.
     """
 
+    __slots__ = (
+        "_bytes_per_entry",
+        "_caught_up",
+        "_cursor",
+        "_dispatcher",
+        "_handover",
+        "_key_shared",
+        "_messages_per_entry",
+        "_next_turn",
+        "_pumping",
+        "_runtime",
+        "_settings",
+        "_unreadable",
+        "_unreadable_retry",
+        "acknowledger",
+        "blocked",
+        "delayed",
+        "reader",
+        "redelivery_counts",
+        "stopped",
+    )
+
     def __init__(
         self,
         cursor: Cursor,

@@ -41,6 +41,20 @@ def new_dispatcher(topic_name: str, consumer: Consumer, round_robin_messages_max
 class Subscription:
     """One durable or non-durable subscription of a persistent topic. All calls come from the event loop."""
 
+    __slots__ = (
+        "_dispatcher",
+        "_pump",
+        "_runtime",
+        "_settings",
+        "cursor",
+        "fenced",
+        "name",
+        "terminated",
+        "topic_name",
+        "totals",
+        "type",
+    )
+
     def __init__(
         self, topic_name: str, name: str, cursor: Cursor, runtime: SubscriptionRuntime, settings: DispatchSettings
     ) -> None:

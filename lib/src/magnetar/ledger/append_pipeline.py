@@ -106,7 +106,25 @@ class BookieAnswers:
 
 
 class AppendPipeline:
-    """The outstanding entries of one ledger and the bookies they are on their way to."""
+    """The outstanding entries of one ledger and the bookies they are on their way to.
+
+    One per loaded topic, most of them idle: what only a busy one needs is made when it is."""
+
+    __slots__ = (
+        "_appender",
+        "_change_task",
+        "_connections",
+        "_context",
+        "_loop",
+        "_owner",
+        "_pending",
+        "_places",
+        "_settled",
+        "_settled_waiters",
+        "_silent_since_seconds",
+        "_timer",
+        "pending_bytes",
+    )
 
     def __init__(
         self,
@@ -116,19 +134,19 @@ class AppendPipeline:
         connections: BookieConnections,
         context: PipelineContext,
     ) -> None:
-        self._owner = owner
-        self._appender = appender
-        self._connections = connections
-        self._context = context
-        self._loop = asyncio.get_running_loop()
-        self._places = [self._place(index, bookie) for index, bookie in enumerate(ensemble)]
-        self._pending: deque[PendingGroup] = deque()
-        self.pending_bytes = 0
-        self._silent_since_seconds = 0.0
+        self._owner: PipelineOwner = owner
+        self._appender: Appender = appender
+        self._connections: BookieConnections = connections
+        self._context: PipelineContext = context
+        self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self._places: list[BookieAnswers] = [self._place(index, bookie) for index, bookie in enumerate(ensemble)]
+        self._pending: deque[PendingGroup] | None = None
+        self.pending_bytes: int = 0
+        self._silent_since_seconds: float = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._change_task: asyncio.Task[None] | None = None
-        self._settled: asyncio.Event = asyncio.Event()
-        self._settled.set()
+        self._settled: bool = True
+        self._settled_waiters: list[asyncio.Future[None]] | None = None
 
     @property
     def ensemble(self) -> list[str]:
@@ -139,9 +157,11 @@ class AppendPipeline:
         """Send the next entries on their way. Must not be called after a failure."""
         first = self._appender.last_add_pushed + 1
         now = self._context.clock.monotonic_seconds()
+        if self._pending is None:
+            self._pending = deque()
         self._pending.append(PendingGroup(first, entries, size_bytes, now))
         self.pending_bytes += size_bytes
-        self._settled.clear()
+        self._settled = False
         count = len(entries)
         for index, entry_ids in self._appender.append(count):
             if len(entry_ids) == count:
@@ -170,28 +190,33 @@ class AppendPipeline:
         if not self._appender.fail():
             return
         self._owner.pipeline_failed(error)
-        self._pending.clear()
+        self._pending = None
         self.pending_bytes = 0
-        self._settled.set()
+        self._set_settled()
         self._stop_timer()
 
     def pending_entry(self, entry_id: int) -> bytes | None:
         """An entry that is not confirmed yet."""
-        for group in self._pending:
+        for group in self._pending or ():
             if group.first_entry_id <= entry_id <= group.last_entry_id:
                 return group.entries[entry_id - group.first_entry_id]
         return None
 
     async def wait_until_settled(self) -> None:
         """Wait until nothing is outstanding and no ensemble change is under way, or all has failed."""
-        await self._settled.wait()
+        while not self._settled:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            if self._settled_waiters is None:
+                self._settled_waiters = []
+            self._settled_waiters.append(waiter)
+            await waiter
 
     async def close(self) -> None:
         """Stop at once; what is outstanding is not heard of any more."""
         self._appender.fail()
         self._stop_timer()
-        self._settled.set()
-        self._pending.clear()
+        self._set_settled()
+        self._pending = None
         if self._change_task is not None:
             self._change_task.cancel()
             await asyncio.gather(self._change_task, return_exceptions=True)
@@ -211,18 +236,27 @@ class AppendPipeline:
         pending = self._pending
         while pending and pending[0].last_entry_id <= confirmed:
             self.pending_bytes -= pending.popleft().size_bytes
+        if not pending:
+            self._pending = None
         self._settle()
         self._owner.pipeline_confirmed(confirmed)
 
     def _settle(self) -> None:
         if not self._pending and self._appender.state is OPEN:
-            self._settled.set()
+            self._set_settled()
+
+    def _set_settled(self) -> None:
+        self._settled = True
+        waiters, self._settled_waiters = self._settled_waiters, None
+        for waiter in waiters or ():
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _bookie_failed(self, index: int, code: int) -> None:
         if index not in self._appender.failed_bookies:
             self._context.bookie_failed(self._places[index].bookie_id, code)
         if self._appender.bookie_failed(index):
-            self._settled.clear()
+            self._settled = False
             self._change_task = self._loop.create_task(
                 self._change(), name=f"ensemble change of ledger {self._context.ledger_id}"
             )
@@ -259,7 +293,7 @@ class AppendPipeline:
         if not sends:
             return
         entries: dict[int, bytes] = {}
-        for group in self._pending:
+        for group in self._pending or ():
             entries.update(zip(range(group.first_entry_id, group.last_entry_id + 1), group.entries, strict=True))
         for index, entry_ids in sends:
             self._send(index, entry_ids, [entries[entry_id] for entry_id in entry_ids])

@@ -40,21 +40,36 @@ FAILED: Final = AppenderState.FAILED
 class Appender:
     """The book of one ledger's outstanding entries."""
 
+    __slots__ = (
+        "_acknowledged_up_to",
+        "_ahead",
+        "_masks",
+        "_striped",
+        "ack_quorum",
+        "ensemble_size",
+        "failed_bookies",
+        "last_add_confirmed",
+        "last_add_pushed",
+        "state",
+        "write_quorum",
+    )
+
     def __init__(
         self, ensemble_size: int, write_quorum: int, ack_quorum: int, last_add_confirmed: int = NO_ENTRY
     ) -> None:
         assert ensemble_size >= write_quorum >= ack_quorum >= 1
-        self.ensemble_size = ensemble_size
-        self.write_quorum = write_quorum
-        self.ack_quorum = ack_quorum
-        self.last_add_confirmed = last_add_confirmed
-        self.last_add_pushed = last_add_confirmed
-        self.state = AppenderState.OPEN
-        self.failed_bookies: set[int] = set()
+        self.ensemble_size: int = ensemble_size
+        self.write_quorum: int = write_quorum
+        self.ack_quorum: int = ack_quorum
+        self.last_add_confirmed: int = last_add_confirmed
+        self.last_add_pushed: int = last_add_confirmed
+        self.state: AppenderState = AppenderState.OPEN
+        self.failed_bookies: list[int] = []
         """Indexes whose bookie must be replaced; not empty exactly while changing."""
-        self._striped = ensemble_size != write_quorum
+        self._striped: bool = ensemble_size != write_quorum
         self._acknowledged_up_to: list[int] = [last_add_confirmed] * ensemble_size
-        self._ahead: list[set[int]] = [set() for _ in range(ensemble_size)]
+        self._ahead: list[set[int] | None] = [None] * ensemble_size
+        """Acknowledged beyond a gap; made when a bookie first answers out of order."""
         self._masks: dict[int, int] = {}
 
     def append(self, count: int) -> list[Send]:
@@ -97,6 +112,8 @@ class Appender:
         if low == reached + 1 and high - low + 1 == len(entry_ids) and high <= self.last_add_pushed:
             reached = high
         else:
+            if ahead is None:
+                ahead = self._ahead[index] = set()
             for entry_id in entry_ids:
                 if reached < entry_id <= self.last_add_pushed:
                     ahead.add(entry_id)
@@ -135,7 +152,8 @@ class Appender:
         """The bookie at this index did not take entries; tells whether a change must begin (none is under way)."""
         if self.state is FAILED:
             return False
-        self.failed_bookies.add(index)
+        if index not in self.failed_bookies:
+            self.failed_bookies.append(index)
         begins = self.state is OPEN
         self.state = AppenderState.CHANGING
         return begins
@@ -149,9 +167,10 @@ class Appender:
         first = self.last_add_confirmed + 1
         sends: list[Send] = []
         for index in indexes:
-            self.failed_bookies.discard(index)
+            if index in self.failed_bookies:
+                self.failed_bookies.remove(index)
             self._acknowledged_up_to[index] = self.last_add_confirmed
-            self._ahead[index].clear()
+            self._ahead[index] = None
             for entry_id in self._masks:
                 self._masks[entry_id] &= ~(1 << index)
             self._add_send(sends, index, first)
@@ -174,7 +193,7 @@ class Appender:
         return [
             index
             for index in range(self.ensemble_size)
-            if self._acknowledged_up_to[index] < entry_id and entry_id not in self._ahead[index]
+            if self._acknowledged_up_to[index] < entry_id and entry_id not in (self._ahead[index] or ())
         ]
 
     def fail(self) -> bool:
@@ -183,8 +202,7 @@ class Appender:
             return False
         self.state = AppenderState.FAILED
         self._masks.clear()
-        for ahead in self._ahead:
-            ahead.clear()
+        self._ahead = [None] * self.ensemble_size
         return True
 
     def validate(self) -> None:

@@ -33,6 +33,14 @@ DENIALS: Final = (BookieCode.ENOENTRY, BookieCode.ENOLEDGER)
 class EntryReader:
     """Reads of one ledger."""
 
+    __slots__ = (
+        "_chooser",
+        "_codec",
+        "_connections",
+        "_ledger_id",
+        "_settings",
+    )
+
     def __init__(
         self,
         codec: EntryCodec,

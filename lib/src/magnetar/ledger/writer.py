@@ -78,6 +78,24 @@ def closed_metadata(metadata: LedgerMetadata, last_entry_id: int, length_bytes: 
 class OpenLedgerWriter:
     """A `LedgerWriter`."""
 
+    __slots__ = (
+        "_closed",
+        "_closing",
+        "_codec",
+        "_entries",
+        "_error",
+        "_length_confirmed_bytes",
+        "_listener",
+        "_metadata",
+        "_parts",
+        "_pipeline",
+        "_version",
+        "last_add_confirmed",
+        "last_add_pushed",
+        "ledger_id",
+        "length_bytes",
+    )
+
     def __init__(
         self, ledger_id: int, metadata: LedgerMetadata, version: int, parts: LedgerParts, listener: LedgerListener
     ) -> None:

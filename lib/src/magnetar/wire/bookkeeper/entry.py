@@ -54,6 +54,14 @@ def header(entry: bytes) -> tuple[int, int, int, int]:
 class EntryCodec:
     """Makes and checks the entries of one ledger."""
 
+    __slots__ = (
+        "_mac_key",
+        "digest_type",
+        "ledger_id",
+        "master_key",
+        "overhead_bytes",
+    )
+
     def __init__(self, ledger_id: int, digest_type: str, password: bytes = b"") -> None:
         if digest_type not in DIGEST_BYTES:
             raise Misuse(f"unknown digest type {digest_type!r}")
