@@ -1,21 +1,28 @@
 """Compiles the hot modules in place with mypyc, so that they run several times faster.
 
 The `.so` files stand beside the `.py` files and win over them at import. `make compile` rebuilds what is older than
-its source; `make decompile` removes them all, and everything runs as plain Python again.
+its source; `make decompile` removes them all, and everything runs as plain Python again. `make test` removes what is
+out of date first: otherwise an edited source would not be what runs.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import hashlib
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Final
 
-ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("lib/src", "broker/src", "bookie/src", "standalone/src")
+ROOT: Final = Path(__file__).resolve().parent.parent
+SOURCES: Final = ("lib/src", "broker/src", "bookie/src", "standalone/src")
+STAMP: Final = Path("build") / "hot_modules.sha256"
+"""In each tree: what its compiled modules were made from."""
 
-HOT_MODULES = (
+HOT_MODULES: Final = (
     "lib/src/magnetar/core/ids.py",
     "lib/src/magnetar/wire/pulsar/varint.py",
     "lib/src/magnetar/wire/pulsar/command.py",
@@ -56,28 +63,53 @@ HOT_MODULES = (
 """What runs per message, chosen by profile. One group: calls between them are direct."""
 
 
-def compiled_files() -> list[Path]:
-    """Every extension module below the sources."""
-    return sorted(path for source in SOURCES for path in (ROOT / source).rglob("*.so"))
+def compiled_files(root: Path) -> list[Path]:
+    """Every extension module below a tree's sources."""
+    return sorted(path for source in SOURCES for path in (root / source).rglob("*.so"))
 
 
-def stale() -> bool:
-    """Whether a source is newer than what was compiled from it, or was never compiled."""
-    built = {path.name.split(".")[0]: path.stat().st_mtime for path in compiled_files()}
-    return any(built.get(Path(module).stem, 0) < (ROOT / module).stat().st_mtime for module in HOT_MODULES)
+def digest(root: Path) -> str:
+    """What the compiled form depends on: the hot modules, those that they import (a compiled module holds copies of
+    their constants), this list and the interpreter."""
+    texts = {module: (root / module).read_text() for module in HOT_MODULES}
+    for text in list(texts.values()):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                    for source in SOURCES:
+                        path = Path(source, *name.split(".")).with_suffix(".py")
+                        if (root / path).exists():
+                            texts[str(path)] = (root / path).read_text()
+    return hashlib.sha256(repr((sys.version, sorted(texts.items()))).encode()).hexdigest()
 
 
-def compile_modules() -> None:
-    """Build all hot modules as one group."""
+def stale(root: Path) -> bool:
+    """Whether the compiled modules are not what the sources would give now, or there are none."""
+    stamp = root / STAMP
+    return not (compiled_files(root) and stamp.exists() and stamp.read_text() == digest(root))
+
+
+def remove(root: Path) -> None:
+    """Remove everything compiled."""
+    (root / STAMP).unlink(missing_ok=True)
+    for path in compiled_files(root):
+        path.unlink()
+
+
+def compile_modules(root: Path, optimization: str) -> None:
+    """Build all hot modules of a tree as one group. `optimization` is the C compiler's -O level."""
     from mypyc.build import mypycify
     from setuptools import Distribution
     from setuptools.command.build_ext import build_ext
 
-    os.environ["MYPYPATH"] = os.pathsep.join(str(ROOT / source) for source in SOURCES)
+    remove(root)
+    compiled_from = digest(root)  # Before the compiler reads them: somebody may be editing.
+    os.environ["MYPYPATH"] = os.pathsep.join(str(root / source) for source in SOURCES)
+    options = ["--namespace-packages", "--explicit-package-bases", "--follow-imports=silent"]
     with tempfile.TemporaryDirectory() as build:
         extensions = mypycify(
-            ["--namespace-packages", "--explicit-package-bases", "--follow-imports=silent", *(str(ROOT / module) for module in HOT_MODULES)],
-            opt_level="3",
+            [*options, *(str(root / module) for module in HOT_MODULES)],
+            opt_level=optimization,
             debug_level="0",
             target_dir=build,
             group_name="magnetar_hot",
@@ -89,19 +121,18 @@ def compile_modules() -> None:
         command.ensure_finalized()
         command.run()
         for built in Path(build).rglob("*.so"):
-            place(built, Path(build))
+            place(built, Path(build), root)
+    (root / STAMP).parent.mkdir(exist_ok=True)
+    (root / STAMP).write_text(compiled_from)
 
 
-def place(built: Path, build: Path) -> None:
+def place(built: Path, build: Path, root: Path) -> None:
     """Move one extension module beside its source; the group's shared one goes to the library's root."""
     relative = built.relative_to(build)
     for source in SOURCES:
-        folder = ROOT / source / relative.parent
-        if (ROOT / source / relative.parent / f"{relative.name.split('.')[0]}.py").exists() or len(relative.parts) == 1:
-            target = folder / relative.name
-            target.unlink(missing_ok=True)
-            target.write_bytes(built.read_bytes())
-            print(f"compiled {target.relative_to(ROOT)}")
+        folder = root / source / relative.parent
+        if len(relative.parts) == 1 or (folder / f"{relative.name.split('.')[0]}.py").exists():
+            shutil.copyfile(built, folder / relative.name)
             return
     raise SystemExit(f"no place for {relative}")
 
@@ -109,15 +140,19 @@ def place(built: Path, build: Path) -> None:
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--remove", action="store_true", help="remove the compiled modules")
-    parser.add_argument("--force", action="store_true", help="compile even when nothing changed")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the tree to compile (this one)")
+    parser.add_argument("--optimization", default="3", choices=["0", "1", "2", "3"], help="the C compiler's level")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--remove", action="store_true", help="remove the compiled modules")
+    choice.add_argument("--remove-stale", action="store_true", help="remove them if one is out of date")
+    choice.add_argument("--force", action="store_true", help="compile even when nothing changed")
     arguments = parser.parse_args()
-    if arguments.remove:
-        for path in compiled_files():
-            path.unlink()
-        return 0
-    if arguments.force or stale():
-        compile_modules()
+    root = arguments.root.resolve()
+    if arguments.remove or (arguments.remove_stale and stale(root)):
+        remove(root)
+    elif not arguments.remove_stale and (arguments.force or stale(root)):
+        compile_modules(root, arguments.optimization)
+        print(f"compiled {len(HOT_MODULES)} modules")
     return 0
 
 

@@ -32,7 +32,7 @@ from magnetar.managed.states import LedgerState, check_transition
 
 log = logging.getLogger(__name__)
 
-FAILING_LEDGER_DELAY_SECONDS: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+FAILING_LEDGER_DELAY_SECONDS: Final[tuple[float, ...]] = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Waits before the next ledger while ledgers fail without a single confirmed entry; the last one repeats."""
 
 NOT_SENT: Final = -1
