@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from magnetar.broker.consumer import Consumer
     from magnetar.broker.dispatch.entry_batch import Dispatcher
     from magnetar.broker.redelivery import RedeliveryCounts
+    from magnetar.broker.subscription_cursor import SubscriptionCursor
     from magnetar.core.ids import Position
-    from magnetar.managed.cursor import Cursor
     from magnetar.wire.pulsar.command import Ack
 
 
@@ -24,7 +24,7 @@ class Acknowledger:
         "unacked_messages",
     )
 
-    def __init__(self, cursor: Cursor, redelivery_counts: RedeliveryCounts) -> None:
+    def __init__(self, cursor: SubscriptionCursor, redelivery_counts: RedeliveryCounts) -> None:
         self._cursor = cursor
         self._redelivery_counts = redelivery_counts
         self.unacked_messages = 0

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from magnetar.broker.delayed import CallLater, TimerHandle
+    from magnetar.broker.subscription_cursor import SubscriptionCursor
     from magnetar.core.clock import Clock
     from magnetar.core.ids import Position
-    from magnetar.managed.cursor import Cursor
     from magnetar.managed.entry import Entry
 
 LOG: Final = logging.getLogger(__name__)
@@ -134,7 +134,9 @@ class EntryReader:
         "replay_backoff",
     )
 
-    def __init__(self, cursor: Cursor, runtime: SubscriptionRuntime, receiver: ReadReceiver, label: str) -> None:
+    def __init__(
+        self, cursor: SubscriptionCursor, runtime: SubscriptionRuntime, receiver: ReadReceiver, label: str
+    ) -> None:
         self._cursor = cursor
         self._spawn = runtime.spawn
         self._receiver = receiver

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from magnetar.broker.delayed import TimerHandle
     from magnetar.broker.dispatch.entry_batch import Dispatcher, EntryBatch
     from magnetar.broker.settings import DispatchSettings
+    from magnetar.broker.subscription_cursor import SubscriptionCursor
     from magnetar.core.ids import Position
-    from magnetar.managed.cursor import Cursor
     from magnetar.managed.entry import Entry
 
 LOG: Final = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Pump:
 
     def __init__(
         self,
-        cursor: Cursor,
+        cursor: SubscriptionCursor,
         runtime: SubscriptionRuntime,
         settings: DispatchSettings,
         label: str,

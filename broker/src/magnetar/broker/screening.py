@@ -9,8 +9,8 @@ from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import sticky_key
 
 if TYPE_CHECKING:
+    from magnetar.broker.subscription_cursor import SubscriptionCursor
     from magnetar.core.ids import Position
-    from magnetar.managed.cursor import Cursor
     from magnetar.managed.entry import Entry
 
 WORD_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -39,7 +39,7 @@ class Screened:
         self.size_bytes = 0
 
 
-def screen(entries: list[Entry], cursor: Cursor, now_ms: int, slots: Slots | None) -> Screened:
+def screen(entries: list[Entry], cursor: SubscriptionCursor, now_ms: int, slots: Slots | None) -> Screened:
     """Sort entries. `now_ms` below 0 means that nothing is delayed on this subscription; `slots` is for Key_Shared."""
     screened = Screened()
     batch = screened.batch

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from magnetar.broker.dispatch.entry_batch import Dispatcher
     from magnetar.broker.settings import DispatchSettings
+    from magnetar.broker.subscription_cursor import SubscriptionCursor
     from magnetar.core.errors import MagnetarError
     from magnetar.core.ids import Position
-    from magnetar.managed.cursor import Cursor
     from magnetar.wire.pulsar.command import Ack
 
 
@@ -56,7 +56,12 @@ class Subscription:
     )
 
     def __init__(
-        self, topic_name: str, name: str, cursor: Cursor, runtime: SubscriptionRuntime, settings: DispatchSettings
+        self,
+        topic_name: str,
+        name: str,
+        cursor: SubscriptionCursor,
+        runtime: SubscriptionRuntime,
+        settings: DispatchSettings,
     ) -> None:
         self.topic_name = topic_name
         self.name = name
