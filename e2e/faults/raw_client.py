@@ -78,7 +78,7 @@ class RawClient:
             data += some
         return data
 
-    def subscribe(self, topic: str, name: str, kind: CommandSubscribe.SubType.ValueType, consumer_id: int = 1) -> None:
+    def subscribe(self, topic: str, name: str, kind: CommandSubscribe.SubType, consumer_id: int = 1) -> None:
         command = BaseCommand(type=BaseCommand.SUBSCRIBE)
         subscribe = command.subscribe
         subscribe.topic, subscribe.subscription, subscribe.subType = topic, name, kind

@@ -91,8 +91,9 @@ def send_frame(number: int, size_bytes: int) -> bytes:
     command.send.producer_id, command.send.sequence_id = 1, number
     metadata = MessageMetadata(producer_name="raw", sequence_id=number, publish_time=1).SerializeToString()
     content = len(metadata).to_bytes(4, "big") + metadata + os.urandom(size_bytes)
-    checked = b"\x0e\x01" + google_crc32c.value(content).to_bytes(4, "big") + content
-    encoded = command.SerializeToString()
+    checksum: int = google_crc32c.value(content)
+    checked = b"\x0e\x01" + checksum.to_bytes(4, "big") + content
+    encoded: bytes = command.SerializeToString()
     return (len(encoded) + 4 + len(checked)).to_bytes(4, "big") + len(encoded).to_bytes(4, "big") + encoded + checked
 
 

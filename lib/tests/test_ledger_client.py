@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from typing import NoReturn
 
 import pytest
 from magnetar.core.errors import Misuse
