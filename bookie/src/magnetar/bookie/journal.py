@@ -43,7 +43,7 @@ Done: TypeAlias = Callable[[int, Context], None]
 
 _Item: TypeAlias = tuple[list[bytes], int, Done, Context]
 
-_WRITE_FLAGS: Final[int | None] = getattr(os, "RWF_DSYNC", None)
+_WRITE_FLAGS: Final[int] = getattr(os, "RWF_DSYNC", 0)
 
 
 class JournalFile:
@@ -77,7 +77,7 @@ class JournalFile:
             self._allocated += self._settings.preallocate_bytes
         if not self._settings.sync_data:
             written = os.pwritev(self._descriptor, parts, self.position)
-        elif _WRITE_FLAGS is not None:
+        elif _WRITE_FLAGS:
             written = os.pwritev(self._descriptor, parts, self.position, _WRITE_FLAGS)
         else:
             written = os.pwritev(self._descriptor, parts, self.position)
