@@ -71,14 +71,16 @@ func (histogram *histogram) summary() map[string]float64 {
 	}
 }
 
-// load counts only inside the window.
+// load counts only inside the window. Publishing and consuming have a client, so a connection, each: on a shared one
+// permits and acknowledgements would wait behind what is published.
 type load struct {
-	client     pulsar.Client
+	publishing pulsar.Client
+	consuming  pulsar.Client
 	measuring  atomic.Bool
 	published  atomic.Int64
 	failed     atomic.Int64
 	consumed   atomic.Int64
-	publishing histogram
+	receipts   histogram
 	endToEnd   histogram
 }
 
@@ -89,6 +91,14 @@ func must(err error) {
 	}
 }
 
+func newClient() pulsar.Client {
+	logger := logrus.New()
+	logger.SetLevel(logrus.ErrorLevel)
+	client, err := pulsar.NewClient(pulsar.ClientOptions{URL: *serviceURL, Logger: log.NewLoggerWithLogrus(logger)})
+	must(err)
+	return client
+}
+
 func topicName(index int) string {
 	if *topics == 1 {
 		return *topic
@@ -97,7 +107,7 @@ func topicName(index int) string {
 }
 
 func (load *load) producer(index int) pulsar.Producer {
-	producer, err := load.client.CreateProducer(pulsar.ProducerOptions{
+	producer, err := load.publishing.CreateProducer(pulsar.ProducerOptions{
 		Topic: topicName(index), DisableBatching: !*batched, MaxPendingMessages: *pending,
 		BatchingMaxPublishDelay: time.Millisecond, BatchingMaxMessages: 1000, BatchingMaxSize: 128 << 10,
 	})
@@ -106,7 +116,7 @@ func (load *load) producer(index int) pulsar.Producer {
 }
 
 func (load *load) consumer(index int) pulsar.Consumer {
-	consumer, err := load.client.Subscribe(pulsar.ConsumerOptions{
+	consumer, err := load.consuming.Subscribe(pulsar.ConsumerOptions{
 		Topic: topicName(index), SubscriptionName: "load", Type: pulsar.Exclusive,
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest, ReceiverQueueSize: 1000,
 	})
@@ -134,7 +144,7 @@ func (load *load) publish(producer pulsar.Producer, rate float64, count int) {
 					load.failed.Add(1)
 				case load.measuring.Load():
 					load.published.Add(1)
-					load.publishing.add(time.Since(now))
+					load.receipts.add(time.Since(now))
 				}
 			})
 	}
@@ -156,7 +166,7 @@ func (load *load) result(seconds float64) {
 	must(syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
 	line, err := json.Marshal(map[string]any{
 		"published": load.published.Load(), "consumed": load.consumed.Load(), "failed": load.failed.Load(),
-		"seconds": seconds, "publish": load.publishing.summary(), "end_to_end": load.endToEnd.summary(),
+		"seconds": seconds, "publish": load.receipts.summary(), "end_to_end": load.endToEnd.summary(),
 		"client_cpu_s": float64(usage.Utime.Nano()+usage.Stime.Nano()) / 1e9,
 	})
 	must(err)
@@ -205,11 +215,7 @@ func (load *load) drain() {
 
 func main() {
 	flag.Parse()
-	logger := logrus.New()
-	logger.SetLevel(logrus.ErrorLevel)
-	client, err := pulsar.NewClient(pulsar.ClientOptions{URL: *serviceURL, Logger: log.NewLoggerWithLogrus(logger)})
-	must(err)
-	load := &load{client: client}
+	load := &load{publishing: newClient(), consuming: newClient()}
 	if *backlog > 0 {
 		load.drain()
 	} else {
