@@ -7,10 +7,10 @@ UV := $(firstword $(shell command -v uv) $(wildcard $(UV_HERE) $(HOME)/.local/bi
 RUN := $(UV) run --frozen --all-packages
 PYTEST_WORKERS ?= 2
 
-.PHONY: help setup run compile decompile test lint fix generate
+.PHONY: help setup run compile decompile lint fix generate test test-compiled e2e
 
 help: ## Show this list
-	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  \033[36m%-10s\033[0m %s\n",$$1,$$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  \033[36m%-14s\033[0m %s\n",$$1,$$2}' $(MAKEFILE_LIST)
 
 setup: $(filter $(UV_HERE),$(UV)) ## Install everything the lock names into .venv
 	$(UV) sync --frozen --all-packages --all-groups
@@ -42,11 +42,26 @@ compile: .venv/ready ## Compile the hot modules in place, if they changed (needs
 decompile: ## Remove compiled modules: everything runs as plain Python again
 	@python3 tools/compile.py --remove
 
-lint: ## Formatting, ruff, types, import contracts
-	$(RUN) ruff format --check . && $(RUN) ruff check . && $(RUN) mypy && $(RUN) lint-imports
+lint: ## Formatting, ruff, types, import contracts, generated modules
+	$(RUN) ruff format --check .
+	$(RUN) ruff check .
+	$(RUN) mypy
+	$(RUN) lint-imports
+	$(RUN) python tools/generate_protobuf.py --check
 
 fix: ## Format and repair what can be repaired
 	$(RUN) ruff check --fix . ; $(RUN) ruff format .
 
-test: ## Unit, contract, tidy and stock-client tests
-	$(RUN) pytest -n $(PYTEST_WORKERS)
+generate: ## Write the protobuf modules again, after a change of a .proto file
+	$(RUN) python tools/generate_protobuf.py
+
+# Compiled modules win over their sources: those that are out of date would be tested instead of what was edited.
+test: ## Unit, contract, tidy, fault and stock-client tests; ARGS="-k word" for options
+	@$(RUN) python tools/compile.py --remove-stale
+	$(RUN) pytest -n $(PYTEST_WORKERS) $(ARGS)
+
+test-compiled: ## The same unit tests against compiled hot modules, in a copy below build/
+	$(RUN) python -m tools.run_compiled_tests -n $(PYTEST_WORKERS) $(ARGS)
+
+e2e: ## Every feature of the stock clients of three languages, and pulsar-admin
+	$(RUN) pytest e2e/local $(ARGS)
