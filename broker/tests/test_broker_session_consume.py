@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, batch_message, command_frame
+from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, Received, batch_message, command_frame
 from magnetar.broker.settings import AutoCreationSettings, BrokerSettings
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
@@ -18,9 +19,9 @@ EARLIEST = {"ledgerId": MINUS_ONE, "entryId": MINUS_ONE}
 LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}
 
 
-def entry_ids(messages: list[object]) -> list[int]:
+def entry_ids(messages: list[Received]) -> list[int]:
     """Of MESSAGE commands."""
-    return [message.body.message_id.entryId for message in messages]  # type: ignore[attr-defined]
+    return [message.body.message_id.entryId for message in messages]
 
 
 def an_id(message_id: object, **fields: object) -> dict[str, object]:
@@ -127,7 +128,7 @@ async def test_subscribe_twice_with_one_id(memory_broker: MemoryBroker) -> None:
     client = await memory_broker.connect()
     await client.consumer(TOPIC)
     await client.consumer(TOPIC)
-    frame = {"topic": TOPIC, "subscription": "s2", "subType": SHARED, "consumer_id": 5}
+    frame: dict[str, Any] = {"topic": TOPIC, "subscription": "s2", "subType": SHARED, "consumer_id": 5}
     client.send_bytes(
         command_frame(Command.SUBSCRIBE, **frame, request_id=50)
         + command_frame(Command.SUBSCRIBE, **frame, request_id=51)

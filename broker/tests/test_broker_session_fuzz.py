@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ Command = pb.BaseCommand
 TOPIC = "persistent://public/default/topic"
 PASSING = "non-persistent://public/default/topic"
 AN_ID = {"ledgerId": 0, "entryId": 0}
-TXN = {"request_id": 1, "txnid_least_bits": 1, "txnid_most_bits": 0}
+TXN: dict[str, Any] = {"request_id": 1, "txnid_least_bits": 1, "txnid_most_bits": 0}
 
 VALID = [
     command_frame(Command.CONNECT, client_version="x", protocol_version=21),

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
-from magnetar.broker.session_testing import ConnectionEnded, MemoryBroker, ProtocolClient, command_frame, message
+from magnetar.broker.session_testing import (
+    ConnectionEnded,
+    MemoryBroker,
+    ProtocolClient,
+    command_frame,
+    command_type,
+    message,
+)
 from magnetar.broker.settings import BrokerSettings
 from magnetar.core.limits import FRAME_PADDING_BYTES, MESSAGE_SIZE_BYTES_MAX
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
@@ -109,7 +117,7 @@ REQUIRED = {
 }  # fmt: skip
 
 
-def filled(name: str) -> dict[str, object]:
+def filled(name: str) -> dict[str, Any]:
     """Values for the required fields of a command."""
     number = Command.Type.Value(name)
     message_type = Command.DESCRIPTOR.fields_by_number[number].message_type
@@ -124,7 +132,7 @@ def filled(name: str) -> dict[str, object]:
 @pytest.mark.parametrize("name", UNEXPECTED)
 async def test_what_only_brokers_send_closes(memory_broker: MemoryBroker, name: str) -> None:
     client = await memory_broker.connect()
-    client.send(Command.Type.Value(name), **filled(name))
+    client.send(command_type(name), **filled(name))
     assert await client.end() == []
 
 

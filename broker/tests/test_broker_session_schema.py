@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.session_testing import MemoryBroker, command_type
 from magnetar.core.topic_name import NamespaceName
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -142,7 +142,7 @@ TXN = {"txnid_least_bits": 1, "txnid_most_bits": 0}
 )
 async def test_transactions_are_not_enabled(memory_broker: MemoryBroker, kind: str, fields: dict[str, object]) -> None:
     client = await memory_broker.connect()
-    answer = await client.request(Command.Type.Value(kind), **fields)
+    answer = await client.request(command_type(kind), **fields)
     assert (answer.name, answer.body.error) == ("ERROR", pb.NotAllowedError)
     assert answer.body.message == "Transactions are not enabled."
 
@@ -156,6 +156,6 @@ async def test_transactions_are_not_enabled(memory_broker: MemoryBroker, kind: s
 )
 async def test_transactions_of_other_brokers(memory_broker: MemoryBroker, kind: str, fields: dict[str, object]) -> None:
     client = await memory_broker.connect()
-    answer = await client.request(Command.Type.Value(kind), **fields)
+    answer = await client.request(command_type(kind), **fields)
     assert (answer.name, answer.body.error) == (f"{kind}_RESPONSE", pb.NotAllowedError)
     assert (answer.body.txnid_least_bits, answer.body.txnid_most_bits) == (1, 0)

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.resources import Resources, initialize_cluster_metadata
@@ -33,6 +33,11 @@ BODIES: Final = {number: field for number, field in pb.BaseCommand.DESCRIPTOR.fi
 
 class ConnectionEnded(Exception):
     """The broker closed the connection while something was expected."""
+
+
+def command_type(name: str) -> pb.BaseCommand.Type:
+    """The type of a command by its name in the protocol."""
+    return cast("pb.BaseCommand.Type", pb.BaseCommand.Type.Value(name))
 
 
 def command_frame(kind: pb.BaseCommand.Type, payload: bytes = b"", **fields: Any) -> bytes:
