@@ -7,7 +7,7 @@ UV := $(firstword $(shell command -v uv) $(wildcard $(UV_HERE) $(HOME)/.local/bi
 RUN := $(UV) run --frozen --all-packages
 PYTEST_WORKERS ?= 2
 
-.PHONY: help setup run compile decompile lint fix generate test test-compiled e2e
+.PHONY: help setup run compile decompile test test-compiled lint fix generate e2e bench
 
 help: ## Show this list
 	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  \033[36m%-14s\033[0m %s\n",$$1,$$2}' $(MAKEFILE_LIST)
@@ -65,3 +65,11 @@ test-compiled: ## The same unit tests against compiled hot modules, in a copy be
 
 e2e: ## Every feature of the stock clients of three languages, and pulsar-admin
 	$(RUN) pytest e2e/local $(ARGS)
+
+e2e: compile ## Stock clients at full length (100 000 messages each), features, pulsar-admin, fifty kills
+	$(RUN) python -m e2e.run_clients --count $(or $(COUNT),100000)
+	$(RUN) pytest -q e2e/local/test_features.py e2e/local/test_admin_cli.py
+	$(RUN) python -m e2e.local.kill_loop $(if $(SEED),--seed $(SEED))
+
+bench: compile ## Side by side with Apache Pulsar, in one run; ARGS="--quick" for shorter windows
+	$(RUN) python -m bench.run $(ARGS)
