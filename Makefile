@@ -63,9 +63,6 @@ test: ## Unit, contract, tidy, fault and stock-client tests; ARGS="-k word" for 
 test-compiled: ## The same unit tests against compiled hot modules, in a copy below build/
 	$(RUN) python -m tools.run_compiled_tests -n $(PYTEST_WORKERS) $(ARGS)
 
-e2e: ## Every feature of the stock clients of three languages, and pulsar-admin
-	$(RUN) pytest e2e/local $(ARGS)
-
 e2e: compile ## Stock clients at full length (100 000 messages each), features, pulsar-admin, fifty kills
 	$(RUN) python -m e2e.run_clients --count $(or $(COUNT),100000)
 	$(RUN) pytest -q e2e/local/test_features.py e2e/local/test_admin_cli.py
