@@ -81,6 +81,14 @@ def test_a_bad_group_before_a_good_one_is_damage() -> None:
     assert scanned.ending is Ending.DAMAGED
 
 
+def test_a_length_that_became_zero_is_no_end() -> None:
+    data, ends = write([[[b"a" * 40]], [[b"b" * 64]], [[b"c" * 40]]])
+    zeroed = data[: ends[0]] + bytes(4) + data[ends[0] + 4 :]
+    found, scanned = scan(zeroed)
+    assert found == [[b"a" * 40]]
+    assert scanned.ending is Ending.DAMAGED
+
+
 def test_a_payload_cannot_forge_a_later_group() -> None:
     forged = journal_format.GROUP_MARK + struct.pack(">QI", HEADER_BYTES + 8, 0)
     data, _ = write([[[b"a" * 40 + forged + b"b" * 600]]])

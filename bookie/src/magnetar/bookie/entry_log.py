@@ -40,6 +40,10 @@ def list_logs(directory: Path) -> list[int]:
     return sorted(log_id for log_id in found if log_id is not None)
 
 
+PIECES_MAX: Final = 1024
+"""Buffers of one `pwritev`: the kernel's IOV_MAX."""
+
+
 class EntryLogWriter:
     """Appends entries to the current log; makes the next one when it is full. Used by one thread at a time.
 
@@ -58,9 +62,11 @@ class EntryLogWriter:
         """Write entries of one ledger in a row; their locations. Durable after `sync`. OSError."""
         if self._descriptor < 0 or self._position >= self._size_bytes_max:
             self._roll()
-        data, starts = entry_log_format.encode_entries(entries, self._position)
-        self._write(data)
-        self._sizes_bytes[ledger_id] = self._sizes_bytes.get(ledger_id, 0) + len(data)
+        begin = self._position
+        parts, starts = entry_log_format.encode_entries(entries, begin)
+        for at in range(0, len(parts), PIECES_MAX):
+            self._write(parts[at : at + PIECES_MAX])
+        self._sizes_bytes[ledger_id] = self._sizes_bytes.get(ledger_id, 0) + self._position - begin
         base = self.log_id << 32
         return [base | start for start in starts]
 
@@ -97,7 +103,7 @@ class EntryLogWriter:
             return
         map_offset = self._position
         count = len(self._sizes_bytes)
-        self._write(entry_log_format.encode_ledgers_map(self._sizes_bytes))
+        self._write([entry_log_format.encode_ledgers_map(self._sizes_bytes)])
         os.pwrite(self._descriptor, entry_log_format.encode_header(map_offset, count), 0)
         os.fdatasync(self._descriptor)
         self._let_go()
@@ -108,11 +114,16 @@ class EntryLogWriter:
         path = self._directory / entry_log_format.file_name(self.log_id)
         self._descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
         self._position = self._durable_position = 0
-        self._write(entry_log_format.encode_header())
+        self._write([entry_log_format.encode_header()])
         write_small_file(self._directory / LAST_ID_FILE, f"{self.log_id:x}\n".encode())
 
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
+    def _write(self, parts: list[bytes]) -> None:
+        written = os.pwritev(self._descriptor, parts, self._position)
+        self._position += written
+        if written == sum(map(len, parts)):
+            return
+        # Cut short: write what is left, or hear from the disk why it cannot be.
+        view = memoryview(b"".join(parts))[written:]
         while view:
             written = os.pwrite(self._descriptor, view, self._position)
             self._position += written

@@ -78,15 +78,18 @@ def decode_header(head: bytes) -> tuple[int, int]:
     return offset, count
 
 
-def encode_entries(entries: Sequence[bytes], position: int) -> tuple[bytes, list[int]]:
-    """The bytes of entries in a row from `position` on, and the position of each entry's first byte."""
+def encode_entries(entries: Sequence[bytes], position: int) -> tuple[list[bytes], list[int]]:
+    """The pieces of entries in a row from `position` on, and the position of each entry's first byte.
+
+    Pieces, because entries come here long after anybody looked at them: a copy would have to fetch all of them from
+    memory once more."""
     sizes = list(map(len, entries))
     parts: list[bytes] = [b""] * (2 * len(entries))
     parts[0::2] = map(_SIZE.pack, sizes)
     parts[1::2] = entries
     starts = list(accumulate([size + SIZE_BYTES for size in sizes], initial=position + SIZE_BYTES))
     starts.pop()
-    return b"".join(parts), starts
+    return parts, starts
 
 
 def encode_ledgers_map(sizes_bytes: dict[int, int]) -> bytes:

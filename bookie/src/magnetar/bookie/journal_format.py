@@ -150,6 +150,10 @@ class NotAJournal(ValueError):
     """The file does not start as a journal of a version that we read."""
 
 
+ZEROS_LOOKED_AT_BYTES: Final = 16 * 1024
+"""Behind a length of 0; a group that lost its first length shows its mark or its bytes within this."""
+
+
 class JournalScan:
     """Reads one file from an offset: whole groups, then how it ended.
 
@@ -183,7 +187,7 @@ class JournalScan:
             head = self._take(offset, 8)
             length: int = _LENGTH.unpack_from(head)[0] if len(head) >= 4 else 0
             if length == 0:
-                self._finish(group_start, "a group stops without its mark" if records else "")
+                self._finish(group_start, self._problem_at_zero(offset, records))
                 return
             if length == PADDING_LENGTH and self.version >= 5:
                 size: int = _TWO_WORDS.unpack(head)[1] if len(head) == 8 else RECORD_BYTES_MAX + 1
@@ -209,6 +213,14 @@ class JournalScan:
                 yield records
                 records = []
                 group_start = self.end_offset = offset
+
+    def _problem_at_zero(self, offset: int, records: list[bytes]) -> str:
+        """Why a length of 0 is not simply the end: behind that a file holds nothing but zeros."""
+        if records:
+            return "a group stops without its mark"
+        if self._take(offset, ZEROS_LOOKED_AT_BYTES).strip(b"\0"):
+            return f"a record at {offset} says that it has no bytes, and bytes follow"
+        return ""
 
     def _check_mark(self, offset: int, size: int, group_start: int, checksum: int) -> str:
         mark = self._take(offset + 8, _MARK.size)
