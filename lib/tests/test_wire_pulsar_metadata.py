@@ -196,3 +196,9 @@ def test_a_broken_byte_is_read_or_refused(at: int, byte: int) -> None:
     for read in (skim, full_metadata):
         with contextlib.suppress(BadMetadata):
             read(data)
+
+
+def test_checksums_of_large_messages() -> None:
+    data = build_message(pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2), bytes(100_000))
+    assert checksum_ok(data, 0, len(data))
+    assert not checksum_ok(data[:-1] + b"\1", 0, len(data))
