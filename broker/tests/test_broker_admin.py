@@ -6,6 +6,7 @@ import io
 import json
 from typing import Any
 
+import aiohttp
 import pytest
 from magnetar.broker.session_testing import ProtocolClient
 from magnetar.core.limits import MIB
@@ -348,3 +349,14 @@ async def test_what_is_not_there(admin: Any) -> None:
         ("PATCH", "/admin/v2/clusters", None, 405, "Method Not Allowed"),
         ("POST", TOPIC + "/partitions", io.BytesIO(b"x" * (9 * MIB)), 413, ...),
     )
+
+
+async def test_runtime_configuration(admin: Any) -> None:
+    async with (
+        aiohttp.ClientSession(admin.broker.admin_url) as session,
+        session.get("/admin/v2/brokers/configuration/runtime") as answer,
+    ):
+        configuration = await answer.json()
+    assert configuration["clusterName"] == "standalone"
+    assert configuration["allowAutoTopicCreation"] == "true"
+    assert all(isinstance(value, str) for value in configuration.values())

@@ -139,8 +139,8 @@ async def test_peeking(admin: Any, client: ProtocolClient) -> None:
             assert headers["X-Pulsar-Message-ID"] == f"{first.ledgerId}:0"
             assert json.loads(headers["X-Pulsar-PROPERTY"]) == {"k": "v"}
             assert headers["X-Pulsar-partition-key"] == "key"
-            assert headers["X-Pulsar-event-time"] == "7"
-            assert headers["X-Pulsar-publish-time"] == "1"
+            assert headers["X-Pulsar-event-time"] == "1970-01-01T00:00:00.007Z"
+            assert headers["X-Pulsar-publish-time"] == "1970-01-01T00:00:00.001Z"
             assert headers["X-Pulsar-producer-name"] == "p"
     await admin.check(
         ("GET", SUBSCRIPTION + "/position/2", None, 404, "Message not found"),

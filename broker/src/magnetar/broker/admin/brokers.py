@@ -31,6 +31,7 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
         web.get(BASE + "/health", handlers.health),
         web.get(BASE + "/ready", handlers.ready),
         web.get(BASE + "/version", handlers.version),
+        web.get(BASE + "/configuration/runtime", handlers.runtime_configuration),
         web.get(BASE + "/{cluster}", handlers.names),
         web.get(BASE + "/{cluster}/{broker}/ownedNamespaces", handlers.owned_namespaces),
         web.get("/status.html", handlers.status),
@@ -68,6 +69,10 @@ class BrokerHandlers:
     async def ready(self, _: web.Request) -> web.Response:
         """The broker serves: before that, nobody answers here."""
         return text("ok")
+
+    async def runtime_configuration(self, _: web.Request) -> web.Response:
+        """The settings in force under Pulsar's names, all as text; tools look the cluster's name up here."""
+        return json(self._settings.upstream())
 
     async def status(self, _: web.Request) -> web.Response:
         """What probes and load balancers ask."""

@@ -23,6 +23,7 @@ from magnetar.broker.admin.responses import (
     path_integer,
     topic_of,
 )
+from magnetar.broker.admin.topic_stats import iso_time
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import PersistentTopic
@@ -270,7 +271,7 @@ def message_response(entry: Entry) -> web.Response:
     payload = decompressed_payload(entry.data)
     headers = {
         "X-Pulsar-Message-ID": f"{entry.ledger_id}:{entry.entry_id}",
-        "X-Pulsar-publish-time": str(metadata.publish_time),
+        "X-Pulsar-publish-time": iso_time(metadata.publish_time),
         "X-Pulsar-producer-name": metadata.producer_name,
         "X-Pulsar-sequence-id": str(metadata.sequence_id),
         "X-Pulsar-Is-Encrypted": str(bool(metadata.encryption_keys)).lower(),
@@ -279,9 +280,10 @@ def message_response(entry: Entry) -> web.Response:
     if metadata.properties:
         properties = {pair.key: pair.value for pair in metadata.properties}
         headers["X-Pulsar-PROPERTY"] = msgspec.json.encode(properties).decode()
+    for field, header in (("event_time", "X-Pulsar-event-time"), ("deliver_at_time", "X-Pulsar-deliver-at-time")):
+        if metadata.HasField(field):
+            headers[header] = iso_time(getattr(metadata, field))
     optional = {
-        "event_time": "X-Pulsar-event-time",
-        "deliver_at_time": "X-Pulsar-deliver-at-time",
         "partition_key": "X-Pulsar-partition-key",
         "null_value": "X-Pulsar-null-value",
         "uncompressed_size": "X-Pulsar-uncompressed-size",
