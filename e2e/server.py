@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Protocol
 
@@ -46,7 +47,7 @@ class Server(Protocol):
         """Ends in good order; data stays."""
 
 
-class StandaloneProcess:
+class StandaloneProcess(ABC):
     """What both implementations share: one process, two ports, one data folder."""
 
     name = "standalone"
@@ -67,8 +68,9 @@ class StandaloneProcess:
             return []
         return processes.tree(self._process.pid)
 
+    @abstractmethod
     def command(self) -> list[str]:
-        raise NotImplementedError
+        """What to run."""
 
     def environment(self) -> dict[str, str]:
         return {}
