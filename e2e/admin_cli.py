@@ -227,6 +227,7 @@ def _without_volatile(value: object, key: str) -> object:
 
 def _without_numbers(text: str) -> str:
     """Ports, ids and times go; single digits (partitions, keys) and hexadecimal numbers stay."""
+    text = re.sub(r"^Message ID: \d+:", "Message ID: ledger:", text)
     return re.sub(r"(?<![0-9a-fx])\d{2,}", "N", re.sub(r"\b\d+:-?\d+:-?\d+", "position", text)).strip()
 
 
