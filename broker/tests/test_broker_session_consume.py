@@ -188,15 +188,6 @@ async def test_a_subscription_resumes(memory_broker: MemoryBroker) -> None:
 # --- FLOW
 
 
-async def test_no_message_gives_permits_back(memory_broker: MemoryBroker) -> None:
-    client = await memory_broker.connect()
-    await client.producer("counts")
-    await client.consumer("counts")
-    await client.publish(5, num_messages_in_batch=-100)
-    await client.messages(2, permits=2)
-    assert await client.round_trip() == []
-
-
 async def test_flow_limits_what_is_sent(memory_broker: MemoryBroker) -> None:
     client, _ = await with_messages(memory_broker)
     await client.consumer(TOPIC, initialPosition=1)

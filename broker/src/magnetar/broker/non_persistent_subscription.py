@@ -121,7 +121,7 @@ class NonPersistentSubscription:
             return
         batch = EntryBatch()
         batch.entries = entries
-        batch.message_counts = [max(entry.metadata().num_messages, 1) for entry in entries]
+        batch.message_counts = [entry.metadata().num_messages for entry in entries]
         if isinstance(dispatcher, KeySharedDispatcher):
             slot = dispatcher.selector.slot
             batch.key_hashes = [slot(sticky_key(entry.metadata())) for entry in entries]

@@ -58,8 +58,7 @@ def screen(entries: list[Entry], cursor: SubscriptionCursor, now_ms: int, slots:
         if metadata.deliver_at_ms > now_ms >= 0:
             screened.delayed.append((metadata.deliver_at_ms, (entry.ledger_id, entry.entry_id), key_hash))
             continue
-        # A message at least, whatever a client wrote: less would give its consumer permits instead of taking them.
-        count = max(metadata.num_messages, 1)
+        count = metadata.num_messages
         if count > 1:
             ack_set = cursor.remaining_ack_set((entry.ledger_id, entry.entry_id))
             if ack_set is not None:
