@@ -1,42 +1,138 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from magnetar.core.errors import SettingError
 from magnetar.ledger.api import NotEnoughBookies
-from magnetar.ledger.placement import choose_bookies
+from magnetar.ledger.placement import Adherence, PlacementSettings, Placer, isolated_candidates, isolation_of
+from magnetar.ledger.places import BookiePlaces
 
 CANDIDATES = ["a", "b", "c", "d"]
+FLAT = PlacementSettings(rack_aware=False)
+RACKS = PlacementSettings()
 
 
-def test_chosen_are_different_and_not_excluded() -> None:
-    seen: set[str] = set()
-    for seed in range(50):
-        chosen = choose_bookies(2, CANDIDATES, random.Random(seed), excluded={"a", "zz"})
-        assert len(set(chosen)) == 2
-        seen.update(chosen)
-    assert seen == {"b", "c", "d"}
+def placer(
+    seed: int, places: BookiePlaces | None = None, settings: PlacementSettings = RACKS, write_quorum: int = 2
+) -> Placer:
+    return Placer(settings, places or BookiePlaces(), write_quorum, random.Random(seed))
 
 
-def test_every_order_comes_up() -> None:
-    orders = {tuple(choose_bookies(2, ["a", "b"], random.Random(seed))) for seed in range(50)}
-    assert orders == {("a", "b"), ("b", "a")}
+def racks(**bookies: str) -> BookiePlaces:
+    return BookiePlaces({"default": bookies})
+
+
+def test_chosen_are_different_candidates_in_every_order() -> None:
+    orders = {tuple(placer(seed).fill([None, None], ["a", "b", "c"])) for seed in range(100)}
+    assert orders == {("a", "b"), ("b", "a"), ("a", "c"), ("c", "a"), ("b", "c"), ("c", "b")}
 
 
 def test_avoided_ones_come_last() -> None:
     for seed in range(20):
-        assert set(choose_bookies(2, CANDIDATES, random.Random(seed), avoided={"a", "b"})) == {"c", "d"}
-        assert set(choose_bookies(3, CANDIDATES, random.Random(seed), avoided={"a", "b"})) > {"c", "d"}
+        rng = random.Random(seed)
+        chooser = Placer(RACKS, BookiePlaces(), 2, rng, avoided={"a", "b"})
+        assert set(chooser.fill([None] * 2, CANDIDATES)) == {"c", "d"}
+        assert set(chooser.fill([None] * 3, CANDIDATES)) > {"c", "d"}
 
 
 def test_too_few() -> None:
-    with pytest.raises(NotEnoughBookies, match="3 bookies are needed, 2 of 4"):
-        choose_bookies(3, CANDIDATES, random.Random(0), excluded=["a", "b"])
+    with pytest.raises(NotEnoughBookies, match="3 bookies are needed, 2 of 2"):
+        placer(0).fill([None] * 3, ["a", "b"])
     with pytest.raises(NotEnoughBookies):
-        choose_bookies(2, ["a", "a"], random.Random(0))
+        placer(0).fill(["a", None], ["a", "a"])
 
 
 def test_the_same_seed_chooses_the_same() -> None:
-    assert choose_bookies(4, CANDIDATES, random.Random(3)) == choose_bookies(
-        4, list(reversed(CANDIDATES)), random.Random(3)
+    assert placer(3).fill([None] * 4, CANDIDATES) == placer(3).fill([None] * 4, list(reversed(CANDIDATES)))
+
+
+@given(st.integers(0, 1 << 30), st.integers(1, 5), st.data())
+def test_replicas_are_in_as_many_racks_as_there_are(seed: int, write_quorum: int, data: st.DataObject) -> None:
+    size = data.draw(st.integers(write_quorum, 6))
+    places = racks(**{f"{rack}{number}": f"/rack-{rack}" for rack in "abcdef" for number in range(2)})
+    chosen = placer(seed, places, write_quorum=write_quorum).fill(
+        [None] * size, [f"{rack}{number}" for rack in "abcdef" for number in range(2)]
     )
+    for begin in range(size):
+        replicas = [chosen[(begin + offset) % size] for offset in range(write_quorum)]
+        assert len({places.rack_of(bookie) for bookie in replicas}) == write_quorum
+
+
+def test_a_replacement_goes_to_a_rack_of_its_own() -> None:
+    places = racks(a="/1", b="/2", c="/3", d="/1", e="/3")
+    for seed in range(20):
+        assert placer(seed, places, write_quorum=3).fill(["a", "b", None], ["d", "e"]) == ["a", "b", "e"]
+
+
+def test_regions_count_before_racks() -> None:
+    places = racks(a="/east/1", b="/east/2", c="/west/1", d="/west/1")
+    settings = PlacementSettings(region_aware=True)
+    for seed in range(20):
+        chosen = placer(seed, places, settings, write_quorum=2).fill([None] * 4, CANDIDATES)
+        assert [places.region_of(bookie) for bookie in chosen[:2]] in (["east", "west"], ["west", "east"])
+        assert placer(0, places, settings).adherence(chosen) is Adherence.STRICT
+
+
+def test_adherence() -> None:
+    places = racks(a="/1", b="/1", c="/2")
+    assert placer(0, places).adherence(["a", "c"]) is Adherence.STRICT
+    assert placer(0, places).adherence(["a", "b", "c"]) is Adherence.FAILED
+    assert placer(0, places, FLAT).adherence(["a", "b"]) is Adherence.STRICT
+    assert placer(0, places, write_quorum=1).adherence(["a", "b"]) is Adherence.STRICT
+    regions = PlacementSettings(region_aware=True)
+    assert placer(0, racks(a="/e/1", b="/e/2"), regions).adherence(["a", "b"]) is Adherence.FAILED
+
+
+def test_enforced_racks_refuse_rather_than_clash() -> None:
+    enforced = PlacementSettings(enforce_racks=True)
+    places = racks(a="/1", b="/1", c="/2")
+    with pytest.raises(NotEnoughBookies, match="EnforceMinNumRacks"):
+        placer(0, places, enforced).fill([None, None], ["a", "b"])
+    with pytest.raises(NotEnoughBookies, match="given a rack"):
+        placer(0, places, enforced).fill([None, None], ["a", "unknown"])
+    for seed in range(20):
+        assert "c" in placer(seed, places, enforced).fill([None, None], ["a", "b", "c"])
+
+
+def test_load_is_even_over_equal_racks() -> None:
+    places = racks(a="/1", b="/2", c="/3", d="/4")
+    taken = Counter(bookie for seed in range(2_000) for bookie in placer(seed, places).fill([None] * 2, CANDIDATES))
+    assert min(taken.values()) > 0.9 * max(taken.values())
+
+
+GROUPS = BookiePlaces({"gold": {"a": "", "b": ""}, "tin": {"b": "", "c": ""}, "lead": {"d": ""}})
+
+
+@pytest.mark.parametrize(
+    ("first", "secondary", "size", "expected"),
+    [
+        ((), (), 2, ["a", "b", "c", "d", "free"]),
+        (("gold",), (), 2, ["a", "b", "free"]),
+        (("gold",), ("lead",), 2, ["a", "b", "free"]),
+        (("gold",), ("lead",), 3, ["a", "b", "d", "free"]),
+        (("gold", "lead"), (), 3, ["a", "b", "d", "free"]),
+        (("nobody",), (), 1, ["free"]),
+    ],
+)
+def test_isolation_groups(first: tuple[str, ...], secondary: tuple[str, ...], size: int, expected: list[str]) -> None:
+    assert isolated_candidates([*CANDIDATES, "free"], GROUPS, first, secondary, size) == expected
+
+
+def test_a_ledger_may_carry_groups_of_its_own() -> None:
+    settings = PlacementSettings(isolation_groups=("x",))
+    value = (
+        b'{"policyClass": "org.apache.pulsar.bookie.rackawareness.IsolatedBookieEnsemblePlacementPolicy",'
+        b' "properties": {"isolationBookieGroups": "gold, tin", "secondaryIsolationBookieGroups": ""}}'
+    )
+    assert isolation_of(value, settings) == (("gold", "tin"), ())
+    assert isolation_of(None, settings) == (("x",), ())
+    assert isolation_of(b"no JSON", settings) == (("x",), ())
+
+
+def test_bounds_of_settings() -> None:
+    with pytest.raises(SettingError, match="MinNumRacks"):
+        PlacementSettings(racks_per_write_quorum_min=0)

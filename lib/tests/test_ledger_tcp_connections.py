@@ -83,3 +83,23 @@ def test_registrations_that_say_nothing() -> None:
     assert decode_service_info(b"") == decode_service_info(b"\xff\xff") == []
     endpoints = [Endpoint(id="bookie", host="h", port=1, auth=("a",), extensions=("tls",))]
     assert decode_service_info(encode_service_info(endpoints)) == endpoints
+
+
+async def test_places_are_followed(
+    store: MemoryMetadataStore, bookies: TcpBookieConnections, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def until_rack(rack: str) -> None:
+        async with asyncio.timeout(5):
+            while bookies.places().rack_of("b1:3181") != rack:
+                await asyncio.sleep(0.001)
+
+    await until_rack("/default-rack")
+    await store.put("/bookies", b'{"default": {"b1:3181": {"rack": "/east/one"}}}')
+    await until_rack("/east/one")
+    await store.put("/bookies", b"no JSON")
+    async with asyncio.timeout(5):
+        while "stay as they were" not in caplog.text:
+            await asyncio.sleep(0.001)
+    assert bookies.places().rack_of("b1:3181") == "/east/one"
+    await store.delete("/bookies")
+    await until_rack("/default-rack")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Final
 
 from magnetar.core.clock import Clock, SystemClock
@@ -11,6 +12,7 @@ from magnetar.ledger.api import LedgerListener, LedgerOptions, LedgerUnavailable
 from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.bookie_connection import BookieConnections
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
+from magnetar.ledger.places import BookiePlaces
 from magnetar.ledger.reader import OpenLedgerReader
 from magnetar.ledger.recovery_driver import LastConfirmedQuery, LedgerRecovery, check_password, codec_for
 from magnetar.ledger.settings import LedgerClientSettings
@@ -32,8 +34,17 @@ class BookKeeperClient:
         clock: Clock = _SYSTEM_CLOCK,
         rng: random.Random | None = None,
         settings: LedgerClientSettings = _DEFAULT_SETTINGS,
+        places: Callable[[], BookiePlaces] | None = None,
     ) -> None:
-        chooser = BookieChooser(connections, clock, rng or random.SystemRandom(), settings.quarantine_seconds)
+        """`places` says where bookies stand, such as `TcpBookieConnections.places`; None: nobody knows."""
+        chooser = BookieChooser(
+            connections,
+            clock,
+            rng or random.SystemRandom(),
+            settings.quarantine_seconds,
+            settings.placement,
+            places or BookiePlaces,
+        )
         self._parts = LedgerParts(
             connections=connections,
             metadata=LedgerMetadataOps(store),
@@ -50,14 +61,22 @@ class BookKeeperClient:
         """The ledgers' metadata, for tools and AutoRecovery."""
         return self._parts.metadata
 
+    @property
+    def chooser(self) -> BookieChooser:
+        """Who may take what, for AutoRecovery."""
+        return self._parts.chooser
+
     async def create(self, options: LedgerOptions, listener: LedgerListener) -> OpenLedgerWriter:
         """A new, empty, open ledger. Raises `NotEnoughBookies`, `Unavailable`."""
         self._check_open()
+        ensemble = self._parts.chooser.new_ensemble(
+            options.ensemble_size, options.write_quorum, options.custom_metadata
+        )
         metadata = LedgerMetadata(
             ensemble_size=options.ensemble_size,
             write_quorum=options.write_quorum,
             ack_quorum=options.ack_quorum,
-            ensembles=[(0, self._parts.chooser.new_ensemble(options.ensemble_size))],
+            ensembles=[(0, ensemble)],
             digest_type=options.digest_type,
             password=options.password,
             created_ms=self._parts.clock.now_ms(),

@@ -109,7 +109,10 @@ class RecoveryWriteBack:
         self, first_entry_id: int, ensemble: Sequence[str], failed: Sequence[int], lost: Collection[str]
     ) -> list[str]:
         """The pipeline: other bookies are needed from this entry on."""
-        changed = self._parts.chooser.replacement(ensemble, failed, lost)
+        metadata = self.metadata
+        changed = self._parts.chooser.replacement(
+            ensemble, failed, lost, metadata.write_quorum, metadata.custom_metadata
+        )
         self.metadata = self.metadata.with_ensemble(first_entry_id, changed)
         return changed
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from magnetar.core.limits import MIB
+from magnetar.ledger.placement import PlacementSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +27,5 @@ class LedgerClientSettings:
     """Reads of single entries that one call keeps outstanding on a striped ledger."""
     read_batch_bytes_max: int = 4 * MIB
     """What one batch read asks for; below BookKeeper's frame size, which bounds the answer."""
+    placement: PlacementSettings = field(default_factory=PlacementSettings)
+    """How ensembles are spread over racks, regions and groups."""

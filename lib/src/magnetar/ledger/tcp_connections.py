@@ -7,8 +7,9 @@ import logging
 from typing import Final
 
 from magnetar.core.clock import Clock, SystemClock
-from magnetar.core.errors import Unavailable
+from magnetar.core.errors import PeerError, Unavailable
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_NAME, READ_ONLY_PATH
+from magnetar.ledger.places import PLACES_PATH, BookiePlaces, decode_places
 from magnetar.ledger.tcp_bookie import TcpBookie, TcpBookieSettings
 from magnetar.metadata.store import MetadataStore, Notification, SessionEvent
 from magnetar.wire.bookkeeper.service_info import BOOKIE_PROTOCOL, decode_service_info
@@ -39,6 +40,7 @@ class TcpBookieConnections:
         self._addresses: dict[str, tuple[str, int]] = {}
         self._writable: list[str] = []
         self._read_only: list[str] = []
+        self._places = BookiePlaces()
         self._changed = asyncio.Event()
         self._refresher: asyncio.Task[None] | None = None
         self._stop_watching = [store.watch(self._notified), store.watch_session(self._session_changed)]
@@ -75,12 +77,16 @@ class TcpBookieConnections:
         """Ids of all registered bookies, sorted."""
         return sorted({*self._writable, *self._read_only})
 
+    def places(self) -> BookiePlaces:
+        """Where bookies stand, as an administrator has said."""
+        return self._places
+
     def _address(self, bookie_id: str) -> tuple[str, int] | None:
         known = self._addresses.get(bookie_id)
         return known if known is not None else address_of_id(bookie_id)
 
     def _notified(self, notification: Notification) -> None:
-        if notification.path.startswith(AVAILABLE_PATH):
+        if notification.path.startswith(AVAILABLE_PATH) or notification.path == PLACES_PATH:
             self._changed.set()
 
     def _session_changed(self, event: SessionEvent) -> None:
@@ -111,6 +117,15 @@ class TcpBookieConnections:
         self._addresses = addresses
         self._writable = sorted(writable)
         self._read_only = sorted(read_only)
+        await self._refresh_places()
+
+    async def _refresh_places(self) -> None:
+        node = await self._store.get(PLACES_PATH)
+        try:
+            self._places = decode_places(node.value) if node is not None else BookiePlaces()
+        except PeerError as error:
+            # What was known before is better than nothing known.
+            logger.error("racks and groups of bookies stay as they were: %s", error)  # noqa: TRY400
 
     async def _registered_address(self, path: str) -> tuple[str, int] | None:
         node = await self._store.get(path)

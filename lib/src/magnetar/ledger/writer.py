@@ -230,7 +230,10 @@ class OpenLedgerWriter:
         self, first_entry_id: int, ensemble: Sequence[str], failed: Sequence[int], lost: Collection[str]
     ) -> list[str]:
         """The pipeline: other bookies are needed from this entry on."""
-        changed = self._parts.chooser.replacement(ensemble, failed, lost)
+        metadata = self._metadata
+        changed = self._parts.chooser.replacement(
+            ensemble, failed, lost, metadata.write_quorum, metadata.custom_metadata
+        )
         for _ in range(CONFLICTS_MAX):
             try:
                 wanted = self._metadata.with_ensemble(first_entry_id, changed)

@@ -1,0 +1,92 @@
+"""Where bookies stand: racks, regions and groups, as administrators write them into `/bookies`.
+
+The node's value is JSON, `{group: {bookie id: {"rack": "/region/rack", "hostname": …}}}`; `pulsar-admin bookies
+set-bookie-rack` writes it (Pulsar: bookie/rackawareness/BookieRackAffinityMapping, BookiesRackConfiguration). Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import msgspec
+from magnetar.core.errors import PeerError
+
+PLACES_PATH: Final = "/bookies"
+UNKNOWN_RACK: Final = "/default-rack"
+"""Where every bookie stands that nobody has placed."""
+UNKNOWN_REGION: Final = "UnknownRegion"
+
+
+class _Info(msgspec.Struct):
+    rack: str | None = None
+
+
+_DECODER: Final = msgspec.json.Decoder(dict[str, dict[str, _Info]])
+
+
+def decode_places(value: bytes) -> BookiePlaces:
+    """The value of `/bookies`. `PeerError` when it is no such JSON."""
+    try:
+        groups = _DECODER.decode(value) if value else {}
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise PeerError(f"{PLACES_PATH} does not hold racks of bookies: {error}") from None
+    return BookiePlaces(
+        {group: {bookie: info.rack or "" for bookie, info in members.items()} for group, members in groups.items()}
+    )
+
+
+class BookiePlaces:
+    """Racks and groups of bookies. Not changed after it was made."""
+
+    def __init__(self, groups: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        """Group → bookie id or address → rack, as an administrator wrote it."""
+        self._groups = {group: frozenset(members) for group, members in (groups or {}).items()}
+        self._racks: dict[str, str] = {}
+        by_host: dict[str, str] = {}
+        for _, members in sorted((groups or {}).items()):
+            for bookie, rack in sorted(members.items()):
+                normal = _normalised(rack)
+                if normal:
+                    self._racks[bookie] = normal
+                    by_host.setdefault(_host(bookie), normal)
+        # Apache's resolver asks by host: a bookie shares the rack of whoever is placed on the same host.
+        self._racks_by_host = by_host
+
+    def rack_of(self, bookie_id: str) -> str:
+        """The rack's whole path, `/region/rack` or `/rack`; `UNKNOWN_RACK` when nobody has said."""
+        rack = self._racks.get(bookie_id)
+        return rack if rack is not None else self._racks_by_host.get(_host(bookie_id), UNKNOWN_RACK)
+
+    def region_of(self, bookie_id: str) -> str:
+        """The first part of the rack's path."""
+        rack = self.rack_of(bookie_id)
+        return UNKNOWN_REGION if rack == UNKNOWN_RACK else rack.split("/")[1]
+
+    def members(self, groups: Collection[str]) -> set[str]:
+        """The bookies of some groups; unknown groups have none."""
+        found: set[str] = set()
+        for group in groups:
+            found.update(self._groups.get(group, ()))
+        return found
+
+    def outside(self, groups: Collection[str]) -> set[str]:
+        """The bookies of all other groups that are in none of these. One that is in no group at all is not outside:
+        Apache's brokers use such bookies for every group."""
+        found: set[str] = set()
+        for group, members in self._groups.items():
+            if group not in groups:
+                found.update(members)
+        return found - self.members(groups)
+
+
+def _normalised(rack: str) -> str:
+    trimmed = rack.strip().rstrip("/")
+    if not trimmed:
+        return ""
+    return trimmed if trimmed.startswith("/") else f"/{trimmed}"
+
+
+def _host(bookie_id: str) -> str:
+    host, colon, port = bookie_id.rpartition(":")
+    return host if colon and port.isdigit() else bookie_id
