@@ -127,7 +127,9 @@ def _set_number(view: MessageMetadataView, tag: int, value: int) -> None:
     elif tag == 0x48:
         view.uncompressed_size = value & 0xFFFF_FFFF
     elif tag == 0x58:
-        view.num_messages = signed32(value)
+        # At least one, whatever a producer wrote: each delivery takes this many permits of a consumer, and a negative
+        # number would give it permits without end.
+        view.num_messages = max(1, signed32(value))
         view.is_batch = True
     elif tag == 0x60:
         view.event_time_ms = value
