@@ -1,0 +1,57 @@
+"""Who runs the journal's writing: a thread of its own in production, virtual time in a simulator."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Final, Protocol
+
+JOIN_SECONDS: Final = 1.0
+"""How long one look at an ending thread may take; bounds how long a pool thread is taken from others."""
+
+
+class JournalWorker(Protocol):
+    """Calls the journal's `run_group` again and again, one call at a time."""
+
+    def start(self, run_group: Callable[[bool], bool]) -> None:
+        """Begin. `run_group(wait)` writes one group of what was appended; with `wait` it blocks until there is
+        something, without it returns at once. It answers False once the journal is closed and all is written."""
+        ...
+
+    def wake(self) -> None:
+        """Something was appended, or the journal was closed: `run_group` has work. On the event loop, never waits.
+
+        Called once per append: a worker whose thread blocks inside `run_group` has nothing to do here."""
+        ...
+
+    async def join(self) -> None:
+        """Wait until `run_group` has answered False."""
+        ...
+
+
+class ThreadJournalWorker:
+    """A thread that blocks inside `run_group`, so that an append wakes it in one step."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+
+    def start(self, run_group: Callable[[bool], bool]) -> None:
+        """See `JournalWorker.start`."""
+
+        def run() -> None:
+            while run_group(True):
+                pass
+
+        self._thread = threading.Thread(target=run, name="journal", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """See `JournalWorker.wake`."""
+
+    async def join(self) -> None:
+        """See `JournalWorker.join`."""
+        loop = asyncio.get_running_loop()
+        thread = self._thread
+        while thread is not None and thread.is_alive():
+            await loop.run_in_executor(None, thread.join, JOIN_SECONDS)
