@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from magnetar.bookie.counters import BookieCounters, RecoveryCounters
 from magnetar.core.errors import PeerError
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
@@ -37,6 +38,8 @@ class BookieState:
     """In words; empty while it is writable."""
     read_only_manual: bool = False
     """Somebody has asked for it, so that free disk space alone does not end it."""
+    read_only_forced: bool = False
+    """The settings say so (forceReadOnlyBookie): nobody can end it while the bookie runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,40 @@ class StorageTotals:
     journal_queue_bytes: int
     entry_log_bytes: int
     """All entry logs together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageMeasures:
+    """One ledger directory, for metrics. Counters since the start, sizes as they are now."""
+
+    ledger_directory: str
+    """…/current."""
+    index_directory: str
+    ledgers: int
+    entries: int
+    """May be RocksDB's estimate."""
+    write_cache_bytes: int = 0
+    write_cache_entries: int = 0
+    read_cache_bytes: int = 0
+    read_cache_entries: int = 0
+    entry_logs: int = 0
+    entry_log_bytes: int = 0
+    collected_ledgers: int = 0
+    """Ledgers in the entry logs that still live, as the last collection has seen them."""
+    deleted_ledgers: int = 0
+    compaction_reclaimed_bytes: int = 0
+    deletion_reclaimed_bytes: int = 0
+    deletions_failed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalMeasures:
+    """One journal, for metrics."""
+
+    queue_records: int
+    """Appends that wait for their group."""
+    queue_bytes: int
+    queue_bytes_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +220,11 @@ class StateOperations(Protocol):
     @property
     def bookie_id(self) -> str:
         """As registered."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """`host:port` where clients reach this bookie."""
         ...
 
     def state(self) -> BookieState:
@@ -351,6 +393,28 @@ class DrainOperations(Protocol):
         ...
 
 
+class MeasureOperations(Protocol):
+    """What metrics read, besides `state`, `directories` and `collections`."""
+
+    @property
+    def counters(self) -> BookieCounters:
+        """What this bookie counts."""
+        ...
+
+    @property
+    def recovery_counters(self) -> RecoveryCounters | None:
+        """What AutoRecovery counts; None when it does not run in this process."""
+        ...
+
+    def storage_measures(self) -> Sequence[StorageMeasures]:
+        """One of each ledger directory."""
+        ...
+
+    def journal_measures(self) -> Sequence[JournalMeasures]:
+        """One of each journal, in the order of `counters.journals`."""
+        ...
+
+
 class BookieOperations(
     StateOperations,
     StorageOperations,
@@ -358,6 +422,7 @@ class BookieOperations(
     ClusterOperations,
     RecoveryOperations,
     DrainOperations,
+    MeasureOperations,
     Protocol,
 ):
     """All of it."""

@@ -1,0 +1,223 @@
+"""What a bookie counts while it works, to be read when somebody scrapes its metrics.
+
+Nothing here is done per entry: a batch of adds, a batch of reads and a journal group are recorded once, with the number
+of entries in them. So counts and bytes are exact; a latency is that of its batch, counted once for each of its entries.
+Latencies go into fixed buckets; quantiles are read out of those, so they are right to about a seventh of their value.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from magnetar.core.clock import Clock
+
+BUCKETS_PER_DECADE: Final = 8
+_FIRST_EXPONENT: Final = -5
+_DECADES: Final = 7
+BUCKET_BOUNDS_SECONDS: Final[tuple[float, ...]] = tuple(
+    10 ** (_FIRST_EXPONENT + step / BUCKETS_PER_DECADE) for step in range(_DECADES * BUCKETS_PER_DECADE + 1)
+)
+"""Upper ends of the buckets, 10 µs to 100 s; a last bucket takes what is longer."""
+
+AddCallback: TypeAlias = Callable[[int, int, Sequence[int]], None]
+"""As `magnetar.ledger.bookie_connection.AddCallback`."""
+
+
+class Histogram:
+    """How long something took, or how large it was, in fixed buckets."""
+
+    def __init__(self, unit: float = 1.0) -> None:
+        """`unit` scales the buckets: 1.0 for seconds."""
+        self.counts = [0] * (len(BUCKET_BOUNDS_SECONDS) + 1)
+        self.count = 0
+        self.total = 0.0
+        self.greatest = 0.0
+        """Since somebody has set it back to 0."""
+        self.unit = unit
+
+    def record(self, value: float, count: int = 1) -> None:
+        """`count` events of this value each."""
+        self.counts[bisect_left(BUCKET_BOUNDS_SECONDS, value / self.unit)] += count
+        self.count += count
+        self.total += value * count
+        if value > self.greatest:
+            self.greatest = value
+
+    def quantile(self, share: float, since: Sequence[int]) -> float:
+        """The value below which this share (0 to 1) of the events lies that came after `since`, an earlier copy of
+        `counts`; NaN if there were none. At most the greatest value."""
+        counts = [now - before for now, before in zip(self.counts, since, strict=True)]
+        events = sum(counts)
+        if not events:
+            return math.nan
+        if share >= 1.0 and self.greatest:
+            return self.greatest
+        wanted = share * events
+        below = 0
+        for bucket, count in enumerate(counts):
+            if count and below + count >= wanted:
+                low = BUCKET_BOUNDS_SECONDS[bucket - 1] if bucket else 0.0
+                high = BUCKET_BOUNDS_SECONDS[min(bucket, len(BUCKET_BOUNDS_SECONDS) - 1)]
+                value = (low + (high - low) * (wanted - below) / count) * self.unit
+                return min(value, self.greatest) if self.greatest else value
+            below += count
+        return self.greatest
+
+
+class Outcomes:
+    """One kind of operation: those that worked and those that did not."""
+
+    def __init__(self, unit: float = 1.0) -> None:
+        self.success = Histogram(unit)
+        self.failure = Histogram(unit)
+
+    def record(self, value: float, count: int, *, success: bool) -> None:
+        """`count` operations of this duration (or size)."""
+        (self.success if success else self.failure).record(value, count)
+
+
+class JournalCounters:
+    """One journal."""
+
+    def __init__(self) -> None:
+        self.add = Outcomes()
+        """From the hand-over to durable; counted by record, timed by append."""
+        self.sync = Outcomes()
+        """One durable write; exact."""
+        self.group_bytes = Histogram(unit=1e6)
+        """Bytes of a group; exact."""
+        self.group_records = Histogram(unit=1e3)
+        """Records of a group; exact."""
+        self.written_bytes = 0
+
+    def group_written(self, seconds: float, records: int, size_bytes: int, *, success: bool) -> None:
+        """One group has been written, or could not be."""
+        self.sync.record(seconds, 1, success=success)
+        if success:
+            self.group_bytes.record(size_bytes)
+            self.group_records.record(records)
+            self.written_bytes += size_bytes
+
+
+class BookieCounters:
+    """One bookie. Everything is changed on the event loop only."""
+
+    def __init__(self, clock: Clock, journals: int = 1) -> None:
+        self.clock = clock
+        self.add = Outcomes()
+        """From the arrival of a batch of adds to its answer."""
+        self.recovery_add = Outcomes()
+        """The same, for adds of recoveries and replication."""
+        self.read = Outcomes()
+        """From a batch of reads to its answer."""
+        self.fence = Outcomes()
+        self.read_lac = Outcomes()
+        self.write_lac = Outcomes()
+        self.list_entries = Outcomes()
+        self.add_bytes = Outcomes(unit=1e6)
+        """Mean size of the entries of a batch."""
+        self.read_bytes = Outcomes(unit=1e6)
+        self.flush = Outcomes()
+        """Checkpoints."""
+        self.flush_bytes = Histogram(unit=1e6)
+        self.adds_in_progress = 0
+        self.adds_rejected = 0
+        self.reads_in_progress = 0
+        self.reads_rejected = 0
+        self.write_cache_hits = 0
+        self.write_cache_misses = 0
+        self.read_cache_hits = 0
+        self.read_cache_misses = 0
+        self.readahead_entries = Histogram(unit=1e3)
+        self.readahead_bytes = Histogram(unit=1e6)
+        self.journals = [JournalCounters() for _ in range(journals)]
+
+    def timed_add(self, done: AddCallback, entries: int, size_bytes: int, *, recovery: bool) -> AddCallback:
+        """A callback in the place of `done` that records how the batch went, then calls `done`."""
+        self.adds_in_progress += entries
+        return _TimedAdd(self, done, self.clock.monotonic_seconds(), size_bytes, recovery)
+
+    def read_started(self, entries: int) -> float:
+        """A batch of reads begins; the result belongs to `read_ended`."""
+        self.reads_in_progress += entries
+        return self.clock.monotonic_seconds()
+
+    def read_ended(self, started: float, entries: int, found: int, size_bytes: int) -> None:
+        """Of this many entries so many were found, with so many bytes together."""
+        self.reads_in_progress -= entries
+        seconds = self.clock.monotonic_seconds() - started
+        if found:
+            self.read.record(seconds, found, success=True)
+            self.read_bytes.record(size_bytes / found, found, success=True)
+        if found < entries:
+            self.read.record(seconds, entries - found, success=False)
+
+
+class _TimedAdd:
+    """Told when a batch of adds is answered."""
+
+    __slots__ = ("_counters", "_done", "_recovery", "_size_bytes", "_started")
+
+    def __init__(
+        self, counters: BookieCounters, done: AddCallback, started: float, size_bytes: int, recovery: bool
+    ) -> None:
+        self._counters = counters
+        self._done = done
+        self._started = started
+        self._size_bytes = size_bytes
+        self._recovery = recovery
+
+    def __call__(self, code: int, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        counters = self._counters
+        count = len(entry_ids)
+        counters.adds_in_progress -= count
+        seconds = counters.clock.monotonic_seconds() - self._started
+        success = code == 0
+        (counters.recovery_add if self._recovery else counters.add).record(seconds, count, success=success)
+        if success and count:
+            counters.add_bytes.record(self._size_bytes / count, count, success=True)
+        self._done(code, ledger_id, entry_ids)
+
+
+class RecoveryCounters:
+    """AutoRecovery in this process: the auditor's and the replication worker's."""
+
+    def __init__(self) -> None:
+        self.replication = Outcomes()
+        """One ledger, from its lock to its end."""
+        self.ledgers_replicated = 0
+        self.ledgers_misplaced_replicated = 0
+        """For their place alone: nothing of them was missing."""
+        self.ledgers_deferred = 0
+        """Given up for a while: something of them could not be read or stored."""
+        self.entries_read = 0
+        self.entries_written = 0
+        self.entries_unreadable = 0
+        self.bytes_read = Histogram(unit=1e6)
+        """By entry or batch of entries; the sum is exact."""
+        self.bytes_written = Histogram(unit=1e6)
+        self.read_latency = Outcomes()
+        self.write_latency = Outcomes()
+        self.audit = Outcomes()
+        """One look for lost bookies."""
+        self.check_all_ledgers = Outcomes()
+        self.placement_check = Outcomes()
+        self.replicas_check = Outcomes()
+        self.underreplicated_marked = Histogram(unit=1e3)
+        """Ledgers that one audit has marked."""
+        self.ledgers_checked = 0
+        self.fragments_per_ledger = Histogram(unit=1e3)
+        self.bookies_per_ledger = Histogram(unit=1e3)
+        self.audits_delayed = 0
+        self.delayed_audits_cancelled = 0
+        self.ledgers_not_adhering = 0
+        """As the last placement check has found; gauges, like those below."""
+        self.ledgers_softly_adhering = 0
+        self.ledgers_overdue = 0
+        """Marked for longer than the grace period."""
+        self.ledgers_with_entry_without_replica = 0
+        self.ledgers_with_entry_below_ack_quorum = 0
+        self.ledgers_with_entry_below_write_quorum = 0
