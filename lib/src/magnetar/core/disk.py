@@ -6,6 +6,7 @@ their directory was synced. Methods raise OSError, block, and may be called from
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Sequence
@@ -81,6 +82,11 @@ class Disk(Protocol):
 
     def rename(self, source: Path, target: Path) -> None:
         """Give a file another name, replacing what had it. Not durable before `sync_directory`."""
+        ...
+
+    def link(self, path: Path, another: Path) -> None:
+        """Give a file a second name; it goes when both are deleted. A name that is there already is no error (and is
+        not looked at). Not durable before `sync_directory`. OSError also where file systems cannot do it."""
         ...
 
     def make_directory(self, path: Path) -> None:
@@ -179,6 +185,11 @@ class SystemDisk:
     def rename(self, source: Path, target: Path) -> None:
         """See `Disk.rename`."""
         os.replace(source, target)
+
+    def link(self, path: Path, another: Path) -> None:
+        """See `Disk.link`."""
+        with contextlib.suppress(FileExistsError):
+            os.link(path, another)
 
     def make_directory(self, path: Path) -> None:
         """See `Disk.make_directory`."""
