@@ -213,18 +213,18 @@ async def test_a_checkpoint_that_fails_is_repeated(start: StartBookie, settings:
     running = await start()
     stored = make(1, 0, 5)
     await add(running.bookie, 1, 0, stored)
-    checkpointer, journal = running._engine.checkpointer, running._engine.journal
+    checkpointer, journals = running._engine.checkpointer, running._engine.journals
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))
     try:
-        assert not await checkpointer.checkpoint(journal.mark)
+        assert not await checkpointer.checkpoint(journals.marks)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert running.bookie.read_only
     assert await running.bookie.read_run(1, 0, 5, MIB) == stored
-    assert not (settings.ledger_directory / "current" / "lastMark").exists()
-    assert await checkpointer.checkpoint(journal.mark)
-    assert (settings.ledger_directory / "current" / "lastMark").exists()
+    assert not (settings.ledger_directories[0] / "current" / "lastMark").exists()
+    assert await checkpointer.checkpoint(journals.marks)
+    assert (settings.ledger_directories[0] / "current" / "lastMark").exists()
     assert await running.bookie.read_run(1, 0, 5, MIB) == stored
 
 
@@ -235,7 +235,7 @@ async def test_two_processes_cannot_share_directories(start: StartBookie) -> Non
 
 
 async def test_checkpoints_trim_the_journal(start: StartBookie, settings: BookieSettings) -> None:
-    journal_files = settings.journal_directory / "current"
+    journal_files = settings.journal_directories[0] / "current"
     for first in range(3):
         running = await start(journal=dataclasses.replace(settings.journal, backups_max=1))
         await add(running.bookie, 1, first, make(1, first, 1))

@@ -24,8 +24,8 @@ def test_the_text_is_bookkeepers(settings: BookieSettings) -> None:
     assert content.splitlines() == [
         "5",
         'bookieHost: "host:3181"',
-        f'journalDir: "{settings.journal_directory}"',
-        f'ledgerDirs: "1\\t{settings.ledger_directory}"',
+        f'journalDir: "{settings.journal_directories[0]}"',
+        f'ledgerDirs: "1\\t{settings.ledger_directories[0]}"',
         'instanceId: "id-1"',
     ]
     assert decode_cookie(content.encode()).bookieHost == "host:3181"
@@ -54,7 +54,7 @@ async def test_a_new_bookie_is_stamped_and_registered(start: StartBookie, store:
 
 async def test_a_lost_directory_is_refused(start: StartBookie, settings: BookieSettings) -> None:
     await (await start()).close()
-    shutil.rmtree(settings.ledger_directory)
+    shutil.rmtree(settings.ledger_directories[0])
     with pytest.raises(InvalidCookie, match=r"holds no cookie.*right disk"):
         await start()
 
@@ -85,7 +85,7 @@ async def test_a_stamp_that_was_broken_off_is_finished(
     running = await start()
     await running.close()
     await store.delete(COOKIE)
-    for file in [*settings.journal_directory.rglob("*.txn"), *settings.ledger_directory.rglob("*.log")]:
+    for file in [*settings.journal_directories[0].rglob("*.txn"), *settings.ledger_directories[0].rglob("*.log")]:
         file.unlink()
     await start()
     assert await store.exists(COOKIE)

@@ -13,8 +13,15 @@ from pathlib import Path
 import pytest
 from magnetar.bookie import journal_files
 from magnetar.bookie.app import start_bookie
-from magnetar.bookie.settings import standalone_settings
+from magnetar.bookie.checkpoint import Checkpointer
+from magnetar.bookie.directories import open_directories
+from magnetar.bookie.index import open_rocksdb_index
+from magnetar.bookie.ledger_state import LedgerStates
+from magnetar.bookie.replay import Replay
+from magnetar.bookie.settings import BookieSettings, standalone_settings
+from magnetar.bookie.storage import open_storage
 from magnetar.core.clock import SystemClock
+from magnetar.core.disk import SystemDisk
 from magnetar.core.limits import MIB
 from magnetar.metadata.rocksdb import RocksdbMetadataStore
 from magnetar.wire.bookkeeper.codes import BookieCode
@@ -118,37 +125,31 @@ async def test_every_cut_of_the_last_journal_file_starts(tmp_path: Path) -> None
             1, codec.master_key, [entry_id], [entry], 0, lambda code, *_, at=told: at.set_result(code)
         )
         assert await told == BookieCode.EOK
-    current = settings.journal_directory / "current"
-    (file_id,) = journal_files.list_files(current)
+    current = settings.journal_directories[0] / "current"
+    (file_id,) = journal_files.list_files(SystemDisk(), current)
     name = f"{file_id:x}.txn"
     content = (current / name).read_bytes()
-    end = running._engine.journal.mark[1]
+    end = running._engine.journals.marks()[0][1]
     await running.close()
     await store.close()
     for number, cut in enumerate(range(0, end, 9_001)):
         again = dataclasses.replace(
             settings,
-            journal_directory=tmp_path / f"j{number}",
-            ledger_directory=tmp_path / f"l{number}",
+            journal_directories=(tmp_path / f"j{number}",),
+            ledger_directories=(tmp_path / f"l{number}",),
             bookie_id=f"cut:{number}",
         )
-        (again.journal_directory / "current").mkdir(parents=True)
-        (again.journal_directory / "current" / name).write_bytes(content[:cut] + bytes(8192))
+        (again.journal_directories[0] / "current").mkdir(parents=True)
+        (again.journal_directories[0] / "current" / name).write_bytes(content[:cut] + bytes(8192))
         await check_cut(again, stored, whole=(cut - 512) // 4096)
 
 
-async def check_cut(settings, stored: list[bytes], whole: int) -> None:  # type: ignore[no-untyped-def]
-    from magnetar.bookie.checkpoint import Checkpointer
-    from magnetar.bookie.directories import open_directories
-    from magnetar.bookie.ledger_state import LedgerStates
-    from magnetar.bookie.replay import Replay
-    from magnetar.bookie.storage import LedgerStorage
-
-    directories = open_directories(settings)
-    storage = LedgerStorage(directories, settings.storage)
-    states = LedgerStates(storage.index.ledger)
+async def check_cut(settings: BookieSettings, stored: list[bytes], whole: int) -> None:
+    directories = open_directories(settings, SystemDisk())
+    storage = open_storage(directories, settings.storage, open_rocksdb_index)
+    states = LedgerStates(storage.load_state)
     checkpointer = Checkpointer(storage, states, directories, 0, lambda _error: None)
-    Replay(directories, storage, states, checkpointer).run(synced=True)
+    await Replay(directories, storage, states, checkpointer).run(synced=True)
     found = await storage.read_run(1, 0, 100, MIB)
     assert found == stored[: len(found)]
     assert abs(len(found) - max(0, whole)) <= 1

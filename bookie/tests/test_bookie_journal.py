@@ -13,10 +13,13 @@ import pytest
 from magnetar.bookie import journal_files
 from magnetar.bookie.journal import Context, Journal
 from magnetar.bookie.journal_files import JournalDamaged
+from magnetar.bookie.journal_worker import ThreadJournalWorker
 from magnetar.bookie.settings import JournalSettings
+from magnetar.core.disk import SystemDisk
 from magnetar.core.limits import MIB
 from magnetar.wire.bookkeeper.codes import BookieCode
 
+DISK = SystemDisk()
 SETTINGS = JournalSettings(preallocate_bytes=MIB, size_bytes_max=4 * MIB)
 
 
@@ -28,7 +31,8 @@ class Harness:
         self.told: list[tuple[int, int]] = []
         self.failures: list[OSError] = []
         self.progress = asyncio.Event()
-        self.journal = Journal(directory, first_file_id, settings, self.progress.set, self.failures.append)
+        self.journal = Journal(directory, first_file_id, settings, DISK, ThreadJournalWorker())
+        self.journal.start(self.progress.set, self.failures.append)
 
     def append(self, number: int, *records: bytes) -> None:
         context: Context = (lambda _code, _ledger_id, _entry_ids: None, number, ())
@@ -44,7 +48,7 @@ class Harness:
                 await self.progress.wait()
 
     def records(self, mark: tuple[int, int] = (0, 0)) -> list[bytes]:
-        return [record for group in journal_files.replay(self.directory, mark, synced=True) for record in group]
+        return [record for group in journal_files.replay(DISK, self.directory, mark, synced=True) for record in group]
 
 
 async def test_appends_are_told_in_order_and_stand_in_the_file_in_order(tmp_path: Path) -> None:
@@ -88,10 +92,10 @@ async def test_it_rolls_at_its_size_and_trims(tmp_path: Path) -> None:
     for number in range(12):
         harness.append(number, bytes([number + 1]) * MIB)
         await harness.settle(number + 1)
-    assert journal_files.list_files(tmp_path) == [100, 101, 102]
+    assert journal_files.list_files(DISK, tmp_path) == [100, 101, 102]
     assert [record[0] for record in harness.records()] == list(range(1, 13))
-    assert journal_files.trim(tmp_path, harness.journal.mark, 1) == [100]
-    assert journal_files.list_files(tmp_path) == [101, 102]
+    assert journal_files.trim(DISK, tmp_path, harness.journal.mark, 1) == [100]
+    assert journal_files.list_files(DISK, tmp_path) == [101, 102]
     assert [record[0] for record in harness.records((101, 0))] == list(range(5, 13))
     with pytest.raises(JournalDamaged, match=r"64\.txn"):
         harness.records((100, 0))
@@ -116,7 +120,7 @@ async def test_a_failed_write_refuses_the_group_and_the_next_goes_to_another_fil
     await harness.settle(4)
     assert harness.told[3] == (4, BookieCode.EOK)
     assert harness.records() == [b"a" * 16, b"d" * 16]
-    assert len(journal_files.list_files(tmp_path)) == 2
+    assert len(journal_files.list_files(DISK, tmp_path)) == 2
     await harness.journal.close()
 
 
@@ -144,7 +148,7 @@ async def test_a_full_queue_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", bytes(600)])
 async def test_a_file_that_was_just_being_made_is_empty(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "64.txn").write_bytes(content)
-    assert list(journal_files.replay(tmp_path, (0, 0), synced=True)) == []
+    assert list(journal_files.replay(DISK, tmp_path, (0, 0), synced=True)) == []
 
 
 async def test_damage_before_whole_groups_stops_the_start(tmp_path: Path) -> None:
@@ -158,5 +162,5 @@ async def test_damage_before_whole_groups_stops_the_start(tmp_path: Path) -> Non
     os.close(descriptor)
     with pytest.raises(JournalDamaged, match="whole groups follow"):
         harness.records()
-    unsynced: Sequence[list[bytes]] = list(journal_files.replay(tmp_path, (0, 0), synced=False))
+    unsynced: Sequence[list[bytes]] = list(journal_files.replay(DISK, tmp_path, (0, 0), synced=False))
     assert unsynced == []

@@ -11,16 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.bookie import entry_log_format
 from magnetar.bookie.availability import decode_availability, encode_availability
-from magnetar.bookie.directories import BookieDirectories
-from magnetar.bookie.entry_log import EntryLogReader, EntryLogWriter, list_logs
+from magnetar.bookie.directory_storage import DirectoryStorage
+from magnetar.bookie.entry_log import EntryLogs, list_logs
 from magnetar.bookie.entry_log_format import EntryDamaged
 from magnetar.bookie.index import Index
 from magnetar.bookie.settings import StorageSettings
-from magnetar.bookie.storage import LedgerStorage
 from magnetar.bookie.write_cache import WriteCache
+from magnetar.core.disk import SystemDisk
 from magnetar.core.limits import MIB
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import EntryCodec
+
+DISK = SystemDisk()
 
 
 def entries(ledger_id: int, first: int, count: int, size: int = 100, digest: str = "CRC32C") -> list[bytes]:
@@ -53,7 +55,7 @@ def test_the_cache_is_full_when_both_halves_are() -> None:
 
 
 def test_the_log_is_bookkeepers(tmp_path: Path) -> None:
-    writer = EntryLogWriter(tmp_path, 64 * MIB)
+    writer = EntryLogs(DISK, tmp_path, 64 * MIB).writer
     first, second = entries(5, 0, 2)
     locations = writer.append(5, [first, second])
     other = writer.append(9, entries(9, 0, 1))
@@ -73,7 +75,7 @@ def test_the_log_is_bookkeepers(tmp_path: Path) -> None:
 
 
 def test_an_abandoned_log_gives_back_what_was_not_synced(tmp_path: Path) -> None:
-    writer = EntryLogWriter(tmp_path, MIB)
+    writer = EntryLogs(DISK, tmp_path, MIB).writer
     location = writer.append(1, entries(1, 0, 1))[0]
     writer.sync()
     size_bytes = (tmp_path / "0.log").stat().st_size
@@ -82,23 +84,23 @@ def test_an_abandoned_log_gives_back_what_was_not_synced(tmp_path: Path) -> None
     assert (tmp_path / "0.log").stat().st_size == size_bytes
     writer.append(1, entries(1, 1, 1))
     writer.abandon()
-    assert list_logs(tmp_path) == [0]
-    reader = EntryLogReader(tmp_path)
+    assert list_logs(DISK, tmp_path) == [0]
+    reader = EntryLogs(DISK, tmp_path, MIB).reader
     assert reader.read(location, 1, 0) == entries(1, 0, 1)[0]
     reader.close()
 
 
 def test_logs_roll_and_a_start_makes_a_new_one(tmp_path: Path) -> None:
-    writer = EntryLogWriter(tmp_path, MIB)
+    writer = EntryLogs(DISK, tmp_path, MIB).writer
     locations = [writer.append(1, entries(1, i, 1, MIB))[0] for i in range(3)]
     writer.sync()
     writer.abandon()
     assert [location >> 32 for location in locations] == [0, 1, 2]
-    again = EntryLogWriter(tmp_path, MIB)
+    again = EntryLogs(DISK, tmp_path, MIB).writer
     assert again.append(1, entries(1, 3, 1))[0] >> 32 == 3
     again.close()
-    assert list_logs(tmp_path) == [0, 1, 2, 3]
-    reader = EntryLogReader(tmp_path)
+    assert list_logs(DISK, tmp_path) == [0, 1, 2, 3]
+    reader = EntryLogs(DISK, tmp_path, MIB).reader
     assert [len(reader.read(location, 1, i)) for i, location in enumerate(locations)] == [36 + MIB] * 3
     reader.close()
 
@@ -115,7 +117,7 @@ def test_the_ledgers_map_comes_back(sizes: dict[int, int]) -> None:
 @pytest.mark.parametrize("digest", ["CRC32C", "CRC32"])
 @pytest.mark.parametrize("offset", [0, 5, 10, 40, 90])
 def test_a_flipped_bit_is_seen(tmp_path: Path, digest: str, offset: int) -> None:
-    writer = EntryLogWriter(tmp_path, MIB)
+    writer = EntryLogs(DISK, tmp_path, MIB).writer
     stored = entries(5, 0, 3, digest=digest)
     locations = writer.append(5, stored)
     writer.close()
@@ -123,7 +125,7 @@ def test_a_flipped_bit_is_seen(tmp_path: Path, digest: str, offset: int) -> None
     byte = os.pread(descriptor, 1, locations[1] - 4 + offset)
     os.pwrite(descriptor, bytes([byte[0] ^ 4]), locations[1] - 4 + offset)
     os.close(descriptor)
-    reader = EntryLogReader(tmp_path)
+    reader = EntryLogs(DISK, tmp_path, MIB).reader
     assert reader.read(locations[0], 5, 0) == stored[0]
     with pytest.raises(EntryDamaged):
         reader.read(locations[1], 5, 1)
@@ -134,11 +136,11 @@ def test_a_flipped_bit_is_seen(tmp_path: Path, digest: str, offset: int) -> None
 
 
 def test_entries_without_a_known_digest_are_given_as_they_are(tmp_path: Path) -> None:
-    writer = EntryLogWriter(tmp_path, MIB)
+    writer = EntryLogs(DISK, tmp_path, MIB).writer
     stored = entries(5, 0, 1, digest="HMAC") + entries(6, 0, 1, digest="DUMMY")
     locations = writer.append(5, stored)
     writer.close()
-    reader = EntryLogReader(tmp_path)
+    reader = EntryLogs(DISK, tmp_path, MIB).reader
     assert [reader.read(locations[0], 5, 0), reader.read(locations[1], 6, 0)] == stored
     reader.close()
 
@@ -159,12 +161,10 @@ def test_the_index_has_dbledgerstorages_keys(tmp_path: Path) -> None:
 
 
 async def test_reads_find_entries_in_cache_log_and_both(tmp_path: Path) -> None:
-    storage = LedgerStorage(BookieDirectories(tmp_path, tmp_path), StorageSettings())
+    storage = DirectoryStorage(tmp_path, Index(tmp_path, MIB), DISK, StorageSettings())
     stored = entries(3, 0, 60, 1000)
     storage.cache.active.add(3, list(range(40)), stored[:40], 40_000)
-    half = storage.cache.swap()
-    storage.write_half(half)
-    storage.cache.release()
+    await storage.flush([])
     storage.cache.active.add(3, list(range(40, 60)), stored[40:], 20_000)
     found = await storage.read_many([(3, 0), (3, 59), (3, 39), (3, -1), (4, 0), (3, 60)])
     assert found[:4] == [stored[0], stored[59], stored[39], stored[59]]
@@ -176,8 +176,7 @@ async def test_reads_find_entries_in_cache_log_and_both(tmp_path: Path) -> None:
     assert await storage.read_run(3, 60, 100, MIB) == []
     assert await storage.entry_ids(3) == list(range(60))
     # A recovery writes an old entry again: the last one is still the one in the index.
-    storage.write_half(storage.cache.swap())
-    storage.cache.release()
+    await storage.flush([])
     storage.cache.active.add(3, [5], [stored[5]], 1000)
     assert await storage.read_many([(3, -1)]) == [stored[59]]
     storage.close()

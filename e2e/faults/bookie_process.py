@@ -20,8 +20,8 @@ from magnetar.metadata.rocksdb import RocksdbMetadataStore
 async def serve(folder: Path, port: int) -> None:
     store = RocksdbMetadataStore(folder / "metadata")
     settings = BookieSettings(
-        journal_directory=folder / "journal",
-        ledger_directory=folder / "ledgers",
+        journal_directories=(folder / "journal",),
+        ledger_directories=(folder / "ledgers",),
         port=port,
         listen_host="127.0.0.1",
         disk=DiskSettings(usage_threshold=0.99, usage_low_water=0.98),

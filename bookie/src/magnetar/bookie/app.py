@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from magnetar.bookie import cookie, disk_watch, journal_files
+from magnetar.bookie import cookie, disk_watch
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.directories import BookieDirectories, open_directories
 from magnetar.bookie.disk_watch import WriteMode
-from magnetar.bookie.journal import Journal
+from magnetar.bookie.index import open_rocksdb_index
+from magnetar.bookie.index_api import OpenIndex
+from magnetar.bookie.journal_worker import JournalWorker, ThreadJournalWorker
+from magnetar.bookie.journals import Journals, open_journals
 from magnetar.bookie.ledger_state import LedgerStates
 from magnetar.bookie.registration import Registration, encode_service_info
 from magnetar.bookie.replay import Replay
 from magnetar.bookie.settings import BookieSettings
-from magnetar.bookie.storage import LedgerStorage
+from magnetar.bookie.storage import LedgerStorage, open_storage
 from magnetar.core.clock import Clock
+from magnetar.core.disk import Disk, SystemDisk
 from magnetar.core.errors import SettingError
 from magnetar.metadata.store import MetadataStore
 
@@ -25,6 +31,21 @@ if TYPE_CHECKING:
     from magnetar.bookie.server import BookieServer
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookieEnvironment:
+    """What a bookie stands on. The simulator passes its own; everything else comes from the event loop."""
+
+    disk: Disk
+    open_index: OpenIndex
+    new_journal_worker: Callable[[], JournalWorker]
+
+
+SYSTEM: Final = BookieEnvironment(
+    disk=SystemDisk(), open_index=open_rocksdb_index, new_journal_worker=ThreadJournalWorker
+)
+"""The machine's own disks and threads."""
 
 
 class RunningBookie:
@@ -59,7 +80,7 @@ class RunningBookie:
         self.mode.watch(lambda read_only: registration.set_read_only(read_only=read_only))
         interval = settings.storage.flush_interval_seconds
         loop = asyncio.get_running_loop()
-        checkpoints = self._engine.checkpointer.run(self._engine.journal, interval)
+        checkpoints = self._engine.checkpointer.run(self._engine.journals.marks, interval)
         self._checkpoints = loop.create_task(checkpoints, name="bookie-checkpoint")
         self._tasks = [
             loop.create_task(registration.run(), name="bookie-registration"),
@@ -86,6 +107,18 @@ class RunningBookie:
             self.server = None
         await self._engine.close()
 
+    def kill(self) -> None:
+        """As if the process had ended: nothing more is written, unregistered or answered. For simulators, whose disk
+        then forgets what was not durable; threads and files of a real one would be left behind."""
+        tasks, self._tasks = self._tasks, []
+        if self._checkpoints is not None:
+            tasks.append(self._checkpoints)
+            self._checkpoints = None
+        for task in tasks:
+            task.cancel()
+        self._registration = None
+        self._engine.kill()
+
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("%s has died; the bookie turns read-only", task.get_name(), exc_info=error)
@@ -93,21 +126,21 @@ class RunningBookie:
 
 
 class _Engine:
-    """What stands behind a `Bookie`: journal, storage, checkpoints."""
+    """What stands behind a `Bookie`: journals, storage, checkpoints."""
 
     def __init__(
         self,
         directories: BookieDirectories,
         storage: LedgerStorage,
         checkpointer: Checkpointer,
-        journal: Journal,
+        journals: Journals,
         bookie: Bookie,
     ) -> None:
         self.bookie = bookie
         self.directories = directories
         self.storage = storage
         self.checkpointer = checkpointer
-        self.journal = journal
+        self.journals = journals
         self._closed = False
 
     async def close(self) -> None:
@@ -115,25 +148,32 @@ class _Engine:
             return
         self._closed = True
         self.bookie.stop()
-        await self.journal.close()
+        await self.journals.close()
         # Twice: the first may only finish a half that was being written, or that failed before.
         for _ in range(2):
-            await self.checkpointer.checkpoint(self.journal.mark)
+            await self.checkpointer.checkpoint(self.journals.marks)
         self.checkpointer.close()
         self.storage.close()
 
+    def kill(self) -> None:
+        self._closed = True
+        self.bookie.kill()
+        self.journals.kill()
 
-async def start_bookie(settings: BookieSettings, store: MetadataStore, clock: Clock) -> RunningBookie:
-    """Check who we are, replay the journal, serve.
+
+async def start_bookie(
+    settings: BookieSettings, store: MetadataStore, clock: Clock, environment: BookieEnvironment = SYSTEM
+) -> RunningBookie:
+    """Check who we are, replay the journals, serve.
 
     Raises `InvalidCookie`, `JournalDamaged`, `SettingError`, `Unavailable` (metadata) or OSError (disk)."""
     bookie_id = settings.bookie_id or f"{settings.advertised_host}:{settings.port}"
     if not settings.bookie_id and settings.port == 0:
         raise SettingError("bookiePort 0 needs a bookieId: the id must be the same after every start")
-    directories = open_directories(settings)
+    directories = open_directories(settings, environment.disk)
     await cookie.check_cookies(store, settings, directories, bookie_id)
     mode = WriteMode(settings.disk, directories.usage)
-    bookie, engine = await _open_engine(settings, directories, mode, clock)
+    bookie, engine = await _open_engine(settings, directories, mode, clock, environment)
     running = RunningBookie(bookie_id, bookie, mode, engine)
     try:
         if settings.read_only:
@@ -147,10 +187,14 @@ async def start_bookie(settings: BookieSettings, store: MetadataStore, clock: Cl
 
 
 async def _open_engine(
-    settings: BookieSettings, directories: BookieDirectories, mode: WriteMode, clock: Clock
+    settings: BookieSettings,
+    directories: BookieDirectories,
+    mode: WriteMode,
+    clock: Clock,
+    environment: BookieEnvironment,
 ) -> tuple[Bookie, _Engine]:
-    storage = LedgerStorage(directories, settings.storage)
-    states = LedgerStates(storage.index.ledger)
+    storage = open_storage(directories, settings.storage, environment.open_index)
+    states = LedgerStates(storage.load_state)
 
     def checkpoint_done(error: OSError | None) -> None:
         if error is not None:
@@ -163,17 +207,15 @@ async def _open_engine(
     checkpointer = Checkpointer(storage, states, directories, settings.journal.backups_max, checkpoint_done)
     bookie = Bookie(storage, states, checkpointer)
     replay = Replay(directories, storage, states, checkpointer)
-    loop = asyncio.get_running_loop()
     try:
-        await loop.run_in_executor(None, lambda: replay.run(synced=settings.journal.sync_data))
-        last_file_id = max(journal_files.list_files(directories.journal), default=0)
-        first_file_id = max(clock.now_ms(), last_file_id + 1)
-        journal = Journal(directories.journal, first_file_id, settings.journal, bookie.resume, mode.write_failed)
+        await replay.run(synced=settings.journal.sync_data)
+        journals = open_journals(directories, settings.journal, clock.now_ms(), environment.new_journal_worker)
     except BaseException:
         checkpointer.close()
         storage.close()
         raise
-    bookie.start(journal)
+    journals.start(bookie.resume, mode.write_failed)
+    bookie.start(journals.all)
 
     def mode_changed(read_only: bool) -> None:
         bookie.read_only = read_only
@@ -181,5 +223,5 @@ async def _open_engine(
 
     mode.watch(mode_changed)
     if replay.entries or replay.meta_records:
-        await checkpointer.checkpoint(journal.mark)
-    return bookie, _Engine(directories, storage, checkpointer, journal, bookie)
+        await checkpointer.checkpoint(journals.marks)
+    return bookie, _Engine(directories, storage, checkpointer, journals, bookie)

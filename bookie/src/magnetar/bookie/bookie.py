@@ -15,9 +15,11 @@ from typing import Final, TypeAlias
 
 from magnetar.bookie import journal_format
 from magnetar.bookie.checkpoint import Checkpointer
+from magnetar.bookie.directory_storage import ReadResult
 from magnetar.bookie.journal import Context, Journal
 from magnetar.bookie.ledger_state import LedgerState, LedgerStates
-from magnetar.bookie.storage import LedgerStorage, ReadResult
+from magnetar.bookie.storage import LedgerStorage
+from magnetar.bookie.write_cache import WriteCache
 from magnetar.core.ids import NO_ENTRY
 from magnetar.core.limits import MIB
 from magnetar.ledger.bookie_connection import ADD_FLAG_HIGH_PRIORITY, ADD_FLAG_RECOVERY, AddCallback
@@ -47,7 +49,10 @@ class Bookie:
         self._storage = storage
         self._states = states
         self._checkpointer = checkpointer
-        self._journal: Journal | None = None
+        self._caches: list[WriteCache] = storage.caches
+        self._caches_count = len(storage.caches)
+        self._journals: list[Journal] = []
+        self._journals_count = 0
         self._loop = asyncio.get_running_loop()
         self._held: deque[_HeldAdd] = deque()
         self._held_bytes = 0
@@ -60,10 +65,12 @@ class Bookie:
         self.added_entries = 0
         self.added_bytes = 0
 
-    def start(self, journal: Journal) -> None:
-        """Take adds from here on; the journal's progress must be reported to `resume`."""
-        assert self._journal is None
-        self._journal = journal
+    def start(self, journals: Sequence[Journal]) -> None:
+        """Take adds from here on; a ledger goes to one of the journals by its id. Their progress must be reported to
+        `resume`."""
+        assert not self._journals
+        self._journals = list(journals)
+        self._journals_count = len(self._journals)
 
     def stop(self) -> None:
         """Take no more: adds that wait and all later ones are answered EREADONLY; what the journal has is finished."""
@@ -72,6 +79,12 @@ class Bookie:
         self._held_bytes = 0
         for ledger_id, _, entry_ids, _, _, done, _ in held:
             self._loop.call_soon(done, int(BookieCode.EREADONLY), ledger_id, entry_ids)
+
+    def kill(self) -> None:
+        """As if the process had ended: adds that wait are dropped without an answer, later ones are refused."""
+        self._stopped = True
+        self._held.clear()
+        self._held_bytes = 0
 
     # Adds.
 
@@ -91,7 +104,7 @@ class Bookie:
         size = sum(map(len, entries))
         if self._stopped:
             self._loop.call_soon(done, int(BookieCode.EREADONLY), ledger_id, entry_ids)
-        elif self._held or self._full():
+        elif self._held or self._full(ledger_id):
             self._hold((ledger_id, master_key, entry_ids, entries, flags, done, size))
         else:
             self._add(ledger_id, master_key, entry_ids, entries, flags, done, size)
@@ -114,13 +127,13 @@ class Bookie:
                 return
         records = list(entries)
         last_add_confirmed: int = _LAC.unpack_from(records[-1], _LAC_AT)[0]
-        cache = self._storage.cache
+        cache = self._caches[ledger_id % self._caches_count]
         cache.active.add(ledger_id, entry_ids, records, size)
         if not state.key_logged:
             self._claim(state, master_key)
             records.insert(0, journal_format.encode_master_key_record(ledger_id, master_key))
-        assert self._journal is not None
-        self._journal.append(records, size, self._journaled, (done, ledger_id, entry_ids))
+        journal = self._journals[ledger_id % self._journals_count]
+        journal.append(records, size, self._journaled, (done, ledger_id, entry_ids))
         self.added_entries += len(entry_ids)
         self.added_bytes += size
         if cache.half_full:
@@ -163,16 +176,16 @@ class Bookie:
         """The journal or a checkpoint has made progress: let held adds go on."""
         if not self._held:
             return
-        while self._held and not self._full():
+        while self._held and not self._full(self._held[0][0]):
             add = self._held.popleft()
             self._held_bytes -= add[6]
             self._add(*add)
         if not self._held:
             self._tell_holding(holding=False)
 
-    def _full(self) -> bool:
-        assert self._journal is not None
-        return self._storage.cache.full or self._journal.full
+    def _full(self, ledger_id: int) -> bool:
+        journal = self._journals[ledger_id % self._journals_count]
+        return self._caches[ledger_id % self._caches_count].full or journal.full
 
     def _hold(self, add: _HeldAdd) -> None:
         if self._held_bytes + add[6] > HELD_BYTES_MAX:
@@ -273,9 +286,9 @@ class Bookie:
             if not finished.done():
                 finished.set_result(code)
 
-        assert self._journal is not None
         context: Context = (journaled, state.ledger_id, ())
-        self._journal.append(records, sum(map(len, records)), self._journaled, context)
+        journal = self._journals[state.ledger_id % self._journals_count]
+        journal.append(records, sum(map(len, records)), self._journaled, context)
         code = await finished
         if code != _EOK:
             raise BookieError(BookieCode(code), problem)
@@ -284,7 +297,7 @@ class Bookie:
 
     def cached_entry(self, ledger_id: int, entry_id: int) -> bytes | None:
         """An entry that the write cache has."""
-        return self._storage.cache.get(ledger_id, entry_id)
+        return self._caches[ledger_id % self._caches_count].get(ledger_id, entry_id)
 
     async def read_entries(self, wanted: Sequence[tuple[int, int]]) -> list[ReadResult]:
         """(ledger id, entry id; -1 the last one) → each entry or its error; one trip to the disk for all."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from magnetar.bookie.directories import CURRENT, BookieDirectories
-from magnetar.bookie.entry_log import write_small_file
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.errors import MagnetarError
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConflict
@@ -35,10 +35,12 @@ def encode_cookie(settings: BookieSettings, bookie_id: str, instance_id: str) ->
     """The cookie of this bookie with these directories in this cluster."""
     cookie = CookieFormat(
         bookieHost=bookie_id,
-        journalDir=str(settings.journal_directory.absolute()),
-        ledgerDirs=f"1\t{settings.ledger_directory.absolute()}",
+        journalDir=",".join(str(directory.absolute()) for directory in settings.journal_directories),
+        ledgerDirs=_directory_list(settings.ledger_directories),
         instanceId=instance_id,
     )
+    if settings.index_directories:
+        cookie.indexDirs = _directory_list(settings.index_directories)
     return f"{COOKIE_VERSION}\n{to_text(cookie)}".encode()
 
 
@@ -74,7 +76,7 @@ async def check_cookies(
     expected = encode_cookie(settings, bookie_id, await instance_id(store))
     path = f"{COOKIES_PATH}/{bookie_id}"
     node = await store.get(path)
-    copies = {directory: _read(directory) for directory in directories.all()}
+    copies = {directory: directories.disk.read_whole(directory / COOKIE_FILE) for directory in directories.all()}
     for where, content in [*copies.items(), (path, node.value if node else None)]:
         if content is not None:
             _compare(str(where), content, expected)
@@ -92,7 +94,7 @@ async def check_cookies(
         )
     # Directories first: if we stop in between, what is there is a cookie without data, which the next start takes.
     for directory in missing:
-        write_small_file(directory / COOKIE_FILE, expected)
+        directories.disk.replace_whole(directory / COOKIE_FILE, expected)
     if node is None:
         try:
             await store.put(path, expected, MUST_NOT_EXIST)
@@ -103,20 +105,29 @@ async def check_cookies(
 def _compare(where: str, content: bytes, expected: bytes) -> None:
     found = decode_cookie(content)
     wanted = decode_cookie(expected)
-    for name in ("instanceId", "bookieHost", "journalDir", "ledgerDirs"):
+    for name in ("instanceId", "bookieHost"):
         if getattr(found, name) != getattr(wanted, name):
             raise InvalidCookie(
                 f"the cookie at {where} has {name} {getattr(found, name)!r}, this bookie {getattr(wanted, name)!r}. "
-                "Check the metadata store's address, the bookie id and the directories in the settings; the data may "
-                "belong to another bookie or cluster"
+                "Check the metadata store's address and the bookie id in the settings; the data may belong to another "
+                "bookie or cluster"
+            )
+    for setting, was, now in (
+        ("journalDirectories", found.journalDir, wanted.journalDir),
+        ("ledgerDirectories", found.ledgerDirs, wanted.ledgerDirs),
+        # Without index directories the indexes stand in the ledger directories.
+        ("indexDirectories", found.indexDirs or found.ledgerDirs, wanted.indexDirs or wanted.ledgerDirs),
+    ):
+        if was != now:
+            raise InvalidCookie(
+                f"the cookie at {where} was written with {setting} {was!r}, now they are {now!r}. Which directory a "
+                "ledger is in follows from their number and order, so none can be added, removed or moved: put the "
+                "old setting back, or drain the bookie and let it start anew with empty directories"
             )
 
 
-def _read(directory: Path) -> bytes | None:
-    try:
-        return (directory / COOKIE_FILE).read_bytes()
-    except FileNotFoundError:
-        return None
+def _directory_list(directories: Sequence[Path]) -> str:
+    return "\t".join([str(len(directories)), *(str(directory.absolute()) for directory in directories)])
 
 
 def _names(directories: list[Path]) -> str:

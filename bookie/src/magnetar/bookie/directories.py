@@ -2,62 +2,112 @@
 
 from __future__ import annotations
 
-import shutil
+import logging
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from magnetar.bookie.entry_log import list_logs, write_small_file
+from magnetar.bookie import journal_files
+from magnetar.bookie.entry_log import list_logs
 from magnetar.bookie.journal import Mark
-from magnetar.bookie.journal_files import list_files
 from magnetar.bookie.settings import BookieSettings
+from magnetar.core.disk import Disk
+
+log = logging.getLogger(__name__)
 
 CURRENT: Final = "current"
 LAST_MARK_FILE: Final = "lastMark"
 _MARK: Final = struct.Struct(">qq")
 
+Marks: TypeAlias = tuple[Mark, ...]
+"""One per journal directory, in the settings' order."""
+
 
 @dataclass(frozen=True, slots=True)
 class BookieDirectories:
-    """`<journal>/current` and `<ledgers>/current`."""
+    """`<directory>/current` of each directory in the settings, in their order: a ledger's place depends on it."""
 
-    journal: Path
-    ledgers: Path
+    journals: tuple[Path, ...]
+    ledgers: tuple[Path, ...]
+    indexes: tuple[Path, ...]
+    """As many as ledger directories; the same ones unless the settings say otherwise."""
+    disk: Disk
 
     def all(self) -> tuple[Path, ...]:
         """Each directory once."""
-        return (self.journal, self.ledgers) if self.journal != self.ledgers else (self.ledgers,)
+        return tuple(dict.fromkeys((*self.journals, *self.ledgers, *self.indexes)))
 
     def holds_data(self) -> bool:
-        """Whether any journal file or entry log stands in them."""
-        return bool(list_files(self.journal) or list_logs(self.ledgers))
+        """Whether any journal file or entry log stands in them. OSError."""
+        journal_data = any(journal_files.list_files(self.disk, directory) for directory in self.journals)
+        return journal_data or any(list_logs(self.disk, directory) for directory in self.ledgers)
 
-    def read_last_mark(self) -> Mark:
-        """Up to where the journal is in the entry logs; (0, 0) when nobody has said so. `ValueError` if damaged."""
-        try:
-            content = (self.ledgers / LAST_MARK_FILE).read_bytes()
-        except FileNotFoundError:
-            return (0, 0)
-        if len(content) < _MARK.size:
-            raise ValueError(f"{self.ledgers / LAST_MARK_FILE} has {len(content)} bytes instead of {_MARK.size}")
-        file_id, offset = _MARK.unpack_from(content)
-        return (file_id, offset)
+    def read_last_marks(self) -> Marks:
+        """Up to where each journal is in the entry logs; (0, 0) when nobody has said so. OSError.
 
-    def write_last_mark(self, mark: Mark) -> None:
-        """Store the mark, durably. OSError."""
-        write_small_file(self.ledgers / LAST_MARK_FILE, _MARK.pack(*mark))
+        The greatest of the ledger directories' copies counts: marks are written when every directory has all that
+        they cover. A damaged copy is left out; replaying more than is needed changes nothing."""
+        return tuple(
+            max(self._read_mark(directory / self._mark_file(index)) for directory in self.ledgers)
+            for index in range(len(self.journals))
+        )
+
+    def write_last_marks(self, marks: Marks) -> None:
+        """Store the marks in every ledger directory, durably. OSError when no directory took them all.
+
+        One is enough: a directory that is full, or fails, must not keep the others' journals from being trimmed."""
+        failure: OSError | None = None
+        written = 0
+        for directory in self.ledgers:
+            try:
+                for index, mark in enumerate(marks):
+                    self.disk.replace_whole(directory / self._mark_file(index), _MARK.pack(*mark))
+                written += 1
+            except OSError as error:
+                failure = error
+                log.warning("the journal's mark could not be stored in %s: %s", directory, error)
+        if failure is not None and not written:
+            raise failure
+
+    def trim_journals(self, marks: Marks, backups_max: int) -> None:
+        """Delete the journal files that are no longer needed, but for `backups_max` of each journal. OSError."""
+        for directory, mark in zip(self.journals, marks, strict=True):
+            deleted = journal_files.trim(self.disk, directory, mark, backups_max)
+            if deleted:
+                log.info("deleted %d journal files up to %x in %s", len(deleted), deleted[-1], directory)
 
     def usage(self) -> tuple[int, int]:
         """(total, free) bytes of the fullest of the directories' file systems. OSError."""
-        usages = [shutil.disk_usage(directory) for directory in self.all()]
-        fullest = min(usages, key=lambda usage: usage.free / max(1, usage.total))
-        return fullest.total, fullest.free
+        usages = [self.disk.usage_bytes(directory) for directory in self.all()]
+        return min(usages, key=lambda usage: usage[1] / max(1, usage[0]))
+
+    def _mark_file(self, journal_index: int) -> str:
+        return LAST_MARK_FILE if len(self.journals) == 1 else f"{LAST_MARK_FILE}.{journal_index}"
+
+    def _read_mark(self, path: Path) -> Mark:
+        content = self.disk.read_whole(path)
+        if content is None:
+            return (0, 0)
+        if len(content) < _MARK.size:
+            log.warning("%s has %d bytes instead of %d and is left out", path, len(content), _MARK.size)
+            return (0, 0)
+        file_id, offset = _MARK.unpack_from(content)
+        return (file_id, offset)
 
 
-def open_directories(settings: BookieSettings) -> BookieDirectories:
+def open_directories(settings: BookieSettings, disk: Disk) -> BookieDirectories:
     """The directories, made when missing. OSError."""
-    directories = BookieDirectories(settings.journal_directory / CURRENT, settings.ledger_directory / CURRENT)
+    directories = BookieDirectories(
+        tuple(directory / CURRENT for directory in settings.journal_directories),
+        tuple(directory / CURRENT for directory in settings.ledger_directories),
+        tuple(directory / CURRENT for directory in settings.index_directories or settings.ledger_directories),
+        disk,
+    )
     for directory in directories.all():
-        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            disk.list_names(directory)
+        except FileNotFoundError:
+            disk.make_directory(directory)
+            disk.sync_directory(directory.parent)
     return directories

@@ -169,6 +169,11 @@ class Index:
                 self._ledgers.close()
 
 
+def open_rocksdb_index(directory: Path, block_cache_bytes: int) -> Index:
+    """Production's `OpenIndex`."""
+    return Index(directory, block_cache_bytes)
+
+
 def _options(cache: Cache) -> Options:
     table = BlockBasedOptions()
     table.set_block_cache(cache)

@@ -1,8 +1,8 @@
 """The journal: many adds, one durable write.
 
-The event loop hands lists of records over with `Journal.append`; one thread takes everything that waits, makes one
-buffer of it, writes it durably and wakes the loop once. There is no timer: an idle journal costs one disk write per
-add, a busy one grows its groups by itself while the disk works.
+The event loop hands lists of records over with `Journal.append`; a worker (in production a thread) takes everything
+that waits, makes one buffer of it, writes it durably and wakes the loop once. There is no timer: an idle journal costs
+one disk write per add, a busy one grows its groups by itself while the disk works.
 
 How the write is made durable was measured on ext4 (p50, µs, for 4 KiB / 64 KiB / 512 KiB / 2 MiB):
 growing file and fdatasync 112 / 179 / 532 / 2400, preallocated and fdatasync 87 / 143 / 496 / 1580, preallocated and
@@ -19,15 +19,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import os
 import queue
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from magnetar.bookie import journal_format
+from magnetar.bookie.journal_worker import JournalWorker
 from magnetar.bookie.settings import JournalSettings
+from magnetar.core.disk import Disk, DiskFile
 from magnetar.core.errors import Misuse
 from magnetar.wire.bookkeeper.codes import BookieCode
 
@@ -43,88 +43,82 @@ Done: TypeAlias = Callable[[int, Context], None]
 
 _Item: TypeAlias = tuple[list[bytes], int, Done, Context]
 
-_WRITE_FLAGS: Final[int] = getattr(os, "RWF_DSYNC", 0)
-
 
 class JournalFile:
-    """One file that is being written. All calls from the journal thread."""
+    """One file that is being written. All calls from the journal's worker."""
 
-    def __init__(self, directory: Path, file_id: int, settings: JournalSettings) -> None:
+    def __init__(self, disk: Disk, directory: Path, file_id: int, settings: JournalSettings) -> None:
         self.file_id = file_id
         self.position = 0
-        self._settings = settings
+        self._alignment_bytes = settings.alignment_bytes
+        self._preallocate_bytes = settings.preallocate_bytes
+        self._durable = settings.sync_data
         self._allocated = 0
-        self._descriptor = os.open(
-            directory / journal_format.file_name(file_id), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644
-        )
+        self._file: DiskFile = disk.create(directory / journal_format.file_name(file_id))
         try:
             self._write([journal_format.encode_header()], journal_format.HEADER_BYTES)
-            if settings.sync_data:
-                os.fsync(self._descriptor)
-                sync_directory(directory)
+            # Also without sync of the data: a start refuses when the file that lastMark names is not there.
+            disk.sync_directory(directory)
         except OSError:
-            os.close(self._descriptor)
+            self._file.close()
             raise
 
     def write_group(self, record_lists: list[list[bytes]]) -> None:
         """Write one group, durably if the settings say so. OSError: this file must not be used again."""
-        body, padding = journal_format.encode_group(record_lists, self.position, self._settings.alignment_bytes)
+        body, padding = journal_format.encode_group(record_lists, self.position, self._alignment_bytes)
         self._write([body, padding], len(body) + len(padding))
 
     def _write(self, parts: list[bytes], size: int) -> None:
         while self.position + size > self._allocated:
-            os.posix_fallocate(self._descriptor, self._allocated, self._settings.preallocate_bytes)
-            self._allocated += self._settings.preallocate_bytes
-        if not self._settings.sync_data:
-            written = os.pwritev(self._descriptor, parts, self.position)
-        elif _WRITE_FLAGS:
-            written = os.pwritev(self._descriptor, parts, self.position, _WRITE_FLAGS)
-        else:
-            written = os.pwritev(self._descriptor, parts, self.position)
-            os.fsync(self._descriptor)
+            self._file.allocate(self._allocated, self._preallocate_bytes)
+            self._allocated += self._preallocate_bytes
+        written = self._file.pwritev(parts, self.position, durable=self._durable)
         if written != size:
             raise OSError(errno.ENOSPC, f"only {written} of {size} bytes were written")
         self.position += size
 
     def close(self) -> None:
         """Let go of the file; what it holds is as durable as its writes were."""
-        os.close(self._descriptor)
+        self._file.close()
 
 
 class Journal:
-    """The journal as the event loop sees it, and its thread."""
+    """The journal as the event loop sees it, and what its worker runs."""
 
     def __init__(
-        self,
-        directory: Path,
-        first_file_id: int,
-        settings: JournalSettings,
-        on_progress: Callable[[], None],
-        on_failure: Callable[[OSError], None],
+        self, directory: Path, first_file_id: int, settings: JournalSettings, disk: Disk, worker: JournalWorker
     ) -> None:
-        """`first_file_id` must be greater than that of every file in the directory. `on_progress` is called after
-        every group, `on_failure` after a group that could not be written; both on the loop."""
+        """Makes the first file. `first_file_id` must be greater than that of every file in the directory. OSError."""
         self._directory = directory
         self._settings = settings
-        self._on_progress = on_progress
-        self._on_failure = on_failure
+        self._disk = disk
+        self._worker = worker
+        self._on_progress: Callable[[], None] = _nothing
+        self._on_failure: Callable[[OSError], None] = _nobody
         self._loop = asyncio.get_running_loop()
         self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
-        self._file: JournalFile | None = JournalFile(directory, first_file_id, settings)
+        self._file: JournalFile | None = JournalFile(disk, directory, first_file_id, settings)
         self._next_file_id = first_file_id + 1
+        self._queue_bytes_max = settings.queue_bytes_max
         self._closed = False
+        self._killed = False
         self.queued_bytes = 0
         self.groups = 0
         self.written_bytes = 0
         self.mark: Mark = (first_file_id, self._file.position)
         """Behind the last durable group. One tuple, so that both threads see a pair that belongs together."""
-        self._writing_thread = threading.Thread(target=self._run, name="journal", daemon=True)
-        self._writing_thread.start()
+
+    def start(self, on_progress: Callable[[], None], on_failure: Callable[[OSError], None]) -> None:
+        """Begin to write. `on_progress` is called after every group, `on_failure` before it after a group that could
+        not be written; both on the loop."""
+        self._on_progress = on_progress
+        self._on_failure = on_failure
+        self._worker.start(self.run_group)
 
     @property
     def full(self) -> bool:
         """Whether the caller should hold adds back until the next `on_progress`."""
-        return self.queued_bytes >= self._settings.queue_bytes_max
+        return self.queued_bytes >= self._queue_bytes_max
 
     def append(self, records: list[bytes], size_bytes: int, done: Done, context: Context) -> None:
         """Make the records durable, in the order of the calls; then `done(code, context)` on the loop.
@@ -134,37 +128,51 @@ class Journal:
             raise Misuse("the journal is closed")
         self.queued_bytes += size_bytes
         self._items.put((records, size_bytes, done, context))
+        self._worker.wake()
 
     async def close(self) -> None:
         """Write what was appended, then stop. Closing twice is no error."""
         if not self._closed:
             self._closed = True
             self._items.put(None)
-        while self._writing_thread.is_alive():
-            await self._loop.run_in_executor(None, self._writing_thread.join, 1.0)
+            self._worker.wake()
+        await self._worker.join()
         # The last group's completion is in the loop's queue behind us or before us; one turn settles it.
         await asyncio.sleep(0)
 
-    def _run(self) -> None:
-        take = self._items.get
+    def abandon(self) -> None:
+        """Close the file of a journal that was never started."""
+        self._closed = True
+        self._give_up_file()
+
+    def kill(self) -> None:
+        """As if the process had ended: nothing more is written, nobody is told anything."""
+        self._closed = self._killed = True
+        self._items.put(None)
+        self._worker.wake()
+
+    def run_group(self, wait: bool) -> bool:
+        """Write one group of what was appended; the worker's part. Answers False once closed and all is written.
+
+        With `wait` it blocks until there is something, without it returns at once."""
+        group: list[_Item] = []
+        size = 0
+        open_still = True
         group_bytes_max = self._settings.group_bytes_max
-        while True:
-            first = take()
-            group: list[_Item] = []
-            size = 0
-            item = first
+        if wait or not self._items.empty():
+            item = self._items.get()
             while item is not None:
                 group.append(item)
                 size += item[1]
                 if size >= group_bytes_max or self._items.empty():
                     break
-                item = take()
-            if group:
-                self._write_group(group, size)
-            if item is None:
-                break
-        if self._file is not None:
-            self._file.close()
+                item = self._items.get()
+            open_still = item is not None
+        if group and not self._killed:
+            self._write_group(group, size)
+        if not open_still:
+            self._give_up_file()
+        return open_still
 
     def _write_group(self, group: list[_Item], size: int) -> None:
         error: OSError | None = None
@@ -189,9 +197,9 @@ class Journal:
         file_id = self._next_file_id
         self._next_file_id += 1
         try:
-            self._file = JournalFile(self._directory, file_id, self._settings)
+            self._file = JournalFile(self._disk, self._directory, file_id, self._settings)
         except OSError:
-            (self._directory / journal_format.file_name(file_id)).unlink(missing_ok=True)
+            self._disk.delete(self._directory / journal_format.file_name(file_id))
             raise
         return self._file
 
@@ -202,6 +210,8 @@ class Journal:
 
     def _complete(self, group: list[_Item], size: int, error: OSError | None) -> None:
         self.queued_bytes -= size
+        if self._killed:
+            return
         code = int(BookieCode.EOK)
         if error is None:
             self.groups += 1
@@ -215,10 +225,9 @@ class Journal:
         self._on_progress()
 
 
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _nothing() -> None:
+    """Until `start` says who is to be told."""
+
+
+def _nobody(error: OSError) -> None:
+    del error

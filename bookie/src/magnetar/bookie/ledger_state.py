@@ -106,13 +106,18 @@ class LedgerStates:
         assert not self._flushing
         self._flushing = self._dirty
         self._dirty = set()
-        return [(ledger_id, self._states[ledger_id].encode()) for ledger_id in self._flushing]
+        return [(ledger_id, self._states[ledger_id].encode()) for ledger_id in sorted(self._flushing)]
 
     def flushed(self, *, stored: bool) -> None:
         """The states of the last `take_dirty` are in the index, or are not."""
         if not stored:
-            self._dirty |= self._flushing
+            self._dirty |= self._flushing & self._states.keys()
         self._flushing = set()
+
+    def forget(self, ledger_id: int) -> None:
+        """The ledger was deleted from the index: know nothing of it any more."""
+        self._states.pop(ledger_id, None)
+        self._dirty.discard(ledger_id)
 
     def _keep(self, state: LedgerState) -> LedgerState:
         self._states[state.ledger_id] = state

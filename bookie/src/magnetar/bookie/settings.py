@@ -99,10 +99,12 @@ class DiskSettings:
 class BookieSettings:
     """One bookie."""
 
-    journal_directory: Path
-    """journalDirectories; one."""
-    ledger_directory: Path
-    """ledgerDirectories; one."""
+    journal_directories: tuple[Path, ...]
+    """journalDirectories: a ledger belongs to one of them by its id, so they and their order never change."""
+    ledger_directories: tuple[Path, ...]
+    """ledgerDirectories: a ledger belongs to one of them by its id, so they and their order never change."""
+    index_directories: tuple[Path, ...] = ()
+    """indexDirectories: where the index of each ledger directory stands; empty: in the ledger directory itself."""
     advertised_host: str = "127.0.0.1"
     """advertisedAddress: how others reach this bookie."""
     bookie_id: str = ""
@@ -119,6 +121,23 @@ class BookieSettings:
     storage: StorageSettings = StorageSettings()
     disk: DiskSettings = DiskSettings()
 
+    def __post_init__(self) -> None:
+        for name, directories in (
+            ("journalDirectories", self.journal_directories),
+            ("ledgerDirectories", self.ledger_directories),
+            ("indexDirectories", self.index_directories),
+        ):
+            _require(len(set(directories)) == len(directories), name, directories)
+            _require(bool(directories) or name == "indexDirectories", name, directories)
+        if self.index_directories and len(self.index_directories) != len(self.ledger_directories):
+            raise SettingError("indexDirectories must name as many directories as ledgerDirectories, or none")
+        share = self.storage.write_cache_bytes_max // len(self.ledger_directories)
+        if share < 2 * BOOKKEEPER_FRAME_BYTES_MAX:
+            raise SettingError(
+                f"dbStorage_writeCacheMaxSizeMb is too small: {len(self.ledger_directories)} ledger directories share "
+                f"it, and each needs {2 * BOOKKEEPER_FRAME_BYTES_MAX} bytes"
+            )
+
 
 UPSTREAM_NAMES: Final[dict[str, str]] = {
     "advertisedAddress": "advertised_host",
@@ -129,14 +148,15 @@ UPSTREAM_NAMES: Final[dict[str, str]] = {
     "diskCheckInterval": "disk.check_interval_seconds",
     "diskUsageLwmThreshold": "disk.usage_low_water",
     "diskUsageThreshold": "disk.usage_threshold",
+    "indexDirectories": "index_directories",
     "flushInterval": "storage.flush_interval_seconds",
     "journalAlignmentSize": "journal.alignment_bytes",
-    "journalDirectories": "journal_directory",
+    "journalDirectories": "journal_directories",
     "journalMaxBackups": "journal.backups_max",
     "journalMaxSizeMB": "journal.size_bytes_max",
     "journalPreAllocSizeMB": "journal.preallocate_bytes",
     "journalSyncData": "journal.sync_data",
-    "ledgerDirectories": "ledger_directory",
+    "ledgerDirectories": "ledger_directories",
     "logSizeLimit": "storage.entry_log_bytes_max",
     "numReadWorkerThreads": "storage.read_threads",
 }
@@ -149,8 +169,8 @@ STANDALONE_JOURNAL: Final = JournalSettings(size_bytes_max=512 * MIB, backups_ma
 def standalone_settings(directory: Path) -> BookieSettings:
     """A small bookie inside one process: everything below one directory, no TCP."""
     return BookieSettings(
-        journal_directory=directory / "journal",
-        ledger_directory=directory / "ledgers",
+        journal_directories=(directory / "journal",),
+        ledger_directories=(directory / "ledgers",),
         listen_host="127.0.0.1",
         bookie_id="127.0.0.1:3181",
         serve_tcp=False,

@@ -62,6 +62,12 @@ class WriteCache:
         assert self.flushing is not None
         self.flushing = None
 
+    def forget(self, ledger_id: int) -> None:
+        """Drop what is not yet being written out of a ledger that was deleted."""
+        ledger = self.active.ledgers.pop(ledger_id, None)
+        if ledger is not None:
+            self.active.size_bytes -= sum(map(len, ledger.values())) + ENTRY_OVERHEAD_BYTES * len(ledger)
+
     def get(self, ledger_id: int, entry_id: int) -> bytes | None:
         """The entry, or None if it is not here."""
         ledger = self.active.ledgers.get(ledger_id)

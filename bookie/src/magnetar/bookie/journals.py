@@ -1,0 +1,58 @@
+"""All journals of a bookie: a ledger belongs to one of them for good, by its id (BookKeeper: BookieImpl.getJournal)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from magnetar.bookie import journal_files
+from magnetar.bookie.directories import BookieDirectories, Marks
+from magnetar.bookie.journal import Journal
+from magnetar.bookie.journal_worker import JournalWorker
+from magnetar.bookie.settings import JournalSettings
+
+
+class Journals:
+    """One `Journal` per journal directory. On the event loop."""
+
+    def __init__(self, journals: Sequence[Journal]) -> None:
+        self.all = list(journals)
+
+    def start(self, on_progress: Callable[[], None], on_failure: Callable[[OSError], None]) -> None:
+        """Begin to write; see `Journal.start`."""
+        for journal in self.all:
+            journal.start(on_progress, on_failure)
+
+    def marks(self) -> Marks:
+        """Up to where each journal is durable now; everything before it is in the write caches or further."""
+        return tuple(journal.mark for journal in self.all)
+
+    async def close(self) -> None:
+        """Write what was appended, then stop."""
+        for journal in self.all:
+            await journal.close()
+
+    def kill(self) -> None:
+        """As if the process had ended."""
+        for journal in self.all:
+            journal.kill()
+
+
+def open_journals(
+    directories: BookieDirectories,
+    settings: JournalSettings,
+    now_ms: int,
+    new_worker: Callable[[], JournalWorker],
+) -> Journals:
+    """A new file in every journal directory; its id is the time, or one more than the greatest there. OSError."""
+    disk = directories.disk
+    journals = Journals([])
+    try:
+        for directory in directories.journals:
+            last_file_id = max(journal_files.list_files(disk, directory), default=0)
+            first_file_id = max(now_ms, last_file_id + 1)
+            journals.all.append(Journal(directory, first_file_id, settings, disk, new_worker()))
+    except OSError:
+        for journal in journals.all:
+            journal.abandon()
+        raise
+    return journals
