@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
+from magnetar.standalone.commands.lazy import Deferred, LazyGroup
+from magnetar.standalone.commands.options import LogLevel
+
+_COMMANDS = "magnetar.standalone.commands"
+
+
+class _Commands(LazyGroup):
+    deferred: ClassVar = {
+        "bookie": Deferred(f"{_COMMANDS}.bookie", "Run a bookie, look into its files, look after ledgers."),
+        "broker": Deferred(f"{_COMMANDS}.broker", "Run a broker."),
+        "init-metadata": Deferred(f"{_COMMANDS}.init_metadata", "Prepare a metadata store for a new cluster."),
+    }
+
 
 application = typer.Typer(
     name="magnetar",
+    cls=_Commands,
     help="Magnetar: messaging that speaks Apache Pulsar's and BookKeeper's own protocols.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-class LogLevel(enum.StrEnum):
-    """How much is logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 def _print_version(wanted: bool) -> None:

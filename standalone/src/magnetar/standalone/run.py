@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
-import gc
-import logging
 import os
-import signal
-import sys
 import time
 from pathlib import Path
-from typing import Final
 
 import uvloop
 from magnetar.core.errors import MagnetarError
-from magnetar.standalone.cluster import start_cluster
+from magnetar.standalone.cluster import RunningCluster, start_cluster
 from magnetar.standalone.console import show_error, show_ready, show_stopped, show_stopping
 from magnetar.standalone.data_folder import FolderInUse, claimed
+from magnetar.standalone.exit_codes import EXIT_FAILED, EXIT_STOPPED
+from magnetar.standalone.process import STOP_SECONDS_MAX, prepare, serve_until_told
 from magnetar.standalone.settings import StandaloneSettings
-
-EXIT_STOPPED: Final = 0
-"""Told to stop, and stopped with everything written."""
-EXIT_FAILED: Final = 1
-"""Could not start, or could not stop cleanly. (2, a wrong option, is the command line's.)"""
-
-THREAD_SWITCH_SECONDS: Final = 0.0005
-"""How long the event loop may keep the interpreter from the journal thread, which needs it for microseconds only.
-The default of 5 ms would stand in every acknowledgement under load."""
-
-STOP_SECONDS_MAX: Final = 10.0
-"""A clean stop takes milliseconds. A disk that hangs must not keep the process for ever: what is acknowledged is in
-the journal already."""
-
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_standalone(settings: StandaloneSettings, *, fresh: bool, log_level: str) -> int:
     """Start, tell the user, serve until SIGINT or SIGTERM, stop cleanly. Returns the exit code.
 
     A second signal ends the process at once, by that signal."""
-    logging.basicConfig(
-        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s %(message)s"
-    )
-    sys.setswitchinterval(THREAD_SWITCH_SECONDS)
+    prepare(log_level)
     try:
         with claimed(settings.data_directory, fresh=fresh):
             uvloop.run(_serve(settings))
@@ -60,22 +38,10 @@ def run_standalone(settings: StandaloneSettings, *, fresh: bool, log_level: str)
 
 
 async def _serve(settings: StandaloneSettings) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in SIGNALS:
-        loop.add_signal_handler(number, stop.set)
-    cluster = await start_cluster(settings)
-    show_ready(cluster.service_url, cluster.admin_url, settings.data_directory, process_age_seconds())
-    # What stands now stays: the collector, which `main` has held back so far, need not walk it again and again.
-    gc.freeze()
-    gc.enable()
-    await stop.wait()
-    for number in SIGNALS:
-        loop.remove_signal_handler(number)
-        signal.signal(number, signal.SIG_DFL)
-    show_stopping()
-    async with asyncio.timeout(STOP_SECONDS_MAX):
-        await cluster.close()
+    def started(cluster: RunningCluster) -> None:
+        show_ready(cluster.service_url, cluster.admin_url, settings.data_directory, process_age_seconds())
+
+    await serve_until_told(lambda: start_cluster(settings), started, show_stopping)
     show_stopped()
 
 

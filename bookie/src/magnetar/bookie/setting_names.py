@@ -1,0 +1,49 @@
+"""What the names in a `bookkeeper.conf` mean here; see `magnetar.core.settings_file`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from magnetar.bookie.settings import UPSTREAM_NAMES
+from magnetar.core.settings_file import SettingNames, Unit
+
+UNITS: Final = {
+    "auditorPeriodicBookieCheckInterval": Unit.SECONDS,
+    "auditorPeriodicCheckInterval": Unit.SECONDS,
+    "auditorPeriodicPlacementPolicyCheckInterval": Unit.SECONDS,
+    "auditorReplicasCheckInterval": Unit.SECONDS,
+    "bookieDeathWatchInterval": Unit.MS,
+    "diskCheckInterval": Unit.MS,
+    "entryLocationCompactionInterval": Unit.SECONDS,
+    "explicitLacInterval": Unit.MS,
+    "flushInterval": Unit.MS,
+    "gcOverreplicatedLedgerWaitTime": Unit.MS,
+    "gcWaitTime": Unit.MS,
+    "localScrubInterval": Unit.SECONDS,
+    "lockReleaseOfFailedLedgerGracePeriod": Unit.MS,
+    "lostBookieRecoveryDelay": Unit.SECONDS,
+    "majorCompactionInterval": Unit.SECONDS,
+    "minorCompactionInterval": Unit.SECONDS,
+    "openLedgerRereplicationGracePeriod": Unit.MS,
+    "readTimeout": Unit.SECONDS,
+    "speculativeReadTimeout": Unit.MS,
+    "underreplicatedLedgerRecoveryGracePeriod": Unit.SECONDS,
+    "zkTimeout": Unit.MS,
+}
+"""Units that names do not tell (BookKeeper: conf/ServerConfiguration, conf/ClientConfiguration)."""
+
+ALIASES: Final = {"journalDirectory": "journalDirectories"}
+"""Other names that BookKeeper takes for the same; they count when the right-hand one is not set."""
+
+
+def bookie_setting_names() -> SettingNames:
+    """BookKeeper's names of the fields of `BookieSettings`."""
+    aliases = {alias: UPSTREAM_NAMES[name] for alias, name in ALIASES.items()}
+    return SettingNames(fields={**aliases, **UPSTREAM_NAMES}, units=UNITS)
+
+
+def known_names() -> frozenset[str]:
+    """Every name that a `bookkeeper.conf` may hold (made by `tools/generate_setting_names.py`), and our own."""
+    listed = Path(__file__).with_name("upstream_settings.txt").read_text(encoding="utf-8").split()
+    return frozenset(listed).union(bookie_setting_names().fields)

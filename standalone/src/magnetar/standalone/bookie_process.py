@@ -1,0 +1,117 @@
+"""A bookie as a process of its own, set up by a `bookkeeper.conf`."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from magnetar.bookie.app import RunningBookie, start_bookie
+from magnetar.bookie.setting_names import bookie_setting_names
+from magnetar.bookie.settings import BookieSettings
+from magnetar.core.clock import SystemClock
+from magnetar.core.errors import SettingError
+from magnetar.core.settings_file import GivenSettings
+from magnetar.metadata.factory import open_store
+from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.urls import store_url, zookeeper_url
+from magnetar.standalone import own_address
+
+DEFAULT_JOURNAL: Final = Path("data/bookkeeper/journal")
+DEFAULT_LEDGERS: Final = Path("data/bookkeeper/ledgers")
+"""Where Pulsar's `bookkeeper.conf` puts them."""
+DEFAULT_ZOOKEEPER: Final = "localhost:2181"
+SESSION_TIMEOUT_MS: Final = 30_000
+"""zkTimeout in Pulsar's `bookkeeper.conf`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataSettings:
+    """Where the cluster's metadata is."""
+
+    url: str
+    session_timeout_ms: int = SESSION_TIMEOUT_MS
+
+    async def open(self) -> MetadataStore:
+        """The store. `SettingError`, `StoreUnavailable`."""
+        return await open_store(self.url, session_timeout_ms=self.session_timeout_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookieProcessSettings:
+    """What a bookie's process needs to know."""
+
+    metadata: MetadataSettings
+    bookie: BookieSettings
+
+
+def bookkeeper_metadata(given: GivenSettings) -> MetadataSettings:
+    """metadataServiceUri, or zkServers with zkLedgersRootPath; zkTimeout. `SettingError`."""
+    uri = given.text("metadataServiceUri")
+    servers = given.text("zkServers") or DEFAULT_ZOOKEEPER
+    root = given.text("zkLedgersRootPath") or "/ledgers"
+    url = store_url(uri) if uri else zookeeper_url(servers, root)
+    return MetadataSettings(url=url, session_timeout_ms=given.number("zkTimeout", SESSION_TIMEOUT_MS, 100, 3_600_000))
+
+
+def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
+    """Everything from what was given. `SettingError`."""
+    threshold = given.text("diskUsageThreshold")
+    if threshold is not None and given.text("diskUsageLwmThreshold") is None:
+        # BookKeeper's low water mark is the threshold unless it is set.
+        given.add("diskUsageLwmThreshold", threshold, "diskUsageThreshold")
+    bookie = given.build(default_bookie_settings(), bookie_setting_names())
+    return BookieProcessSettings(metadata=bookkeeper_metadata(given), bookie=_with_address(bookie, given))
+
+
+def default_bookie_settings() -> BookieSettings:
+    """What holds when nothing is set."""
+    return BookieSettings(
+        journal_directories=(DEFAULT_JOURNAL,), ledger_directories=(DEFAULT_LEDGERS,), advertised_host=""
+    )
+
+
+def _with_address(bookie: BookieSettings, given: GivenSettings) -> BookieSettings:
+    """The address to listen on and the one to tell, as BookKeeper finds them (bookie/BookieImpl.getBookieAddress)."""
+    interface = given.text("listeningInterface")
+    allow_loopback = given.flag("allowLoopback", False)
+    by_name = given.flag("useHostNameAsBookieID", False)
+    own = own_address.interface_address(interface) if interface else ""
+    listen_host = own or bookie.listen_host
+    if bookie.advertised_host:
+        return replace(bookie, listen_host=listen_host)
+    address = own or own_address.host_address()
+    if own_address.is_loopback(address) and not allow_loopback:
+        raise SettingError(
+            f"others cannot reach this bookie at {address}: set advertisedAddress, or allowLoopback=true for a "
+            "cluster on one machine"
+        )
+    return replace(bookie, listen_host=listen_host, advertised_host=own_address.host_name() if by_name else address)
+
+
+class BookieProcess:
+    """A running bookie and the store that it stands on."""
+
+    def __init__(self, store: MetadataStore, running: RunningBookie) -> None:
+        self._store = store
+        self.running = running
+
+    async def close(self) -> None:
+        """Stop the bookie, then end its session."""
+        await self.running.close()
+        await self._store.close()
+
+    def describe(self) -> str:
+        """Who and where it is."""
+        return f"{self.running.bookie_id} on port {self.running.port}"
+
+
+async def start_bookie_process(settings: BookieProcessSettings) -> BookieProcess:
+    """Start. What was opened is closed again on failure."""
+    store = await settings.metadata.open()
+    try:
+        return BookieProcess(store, await start_bookie(settings.bookie, store, SystemClock()))
+    except BaseException:
+        await asyncio.shield(store.close())
+        raise

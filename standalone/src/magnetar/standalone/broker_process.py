@@ -1,0 +1,138 @@
+"""A broker as a process of its own, set up by a `broker.conf`: topics of one cluster, served by one broker."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
+from magnetar.broker.resources import Resources
+from magnetar.broker.setting_names import (
+    BOOKIE_CONNECTION_NAMES,
+    BROKER_NAMES,
+    LEDGER_CLIENT_NAMES,
+    MANAGED_LEDGER_NAMES,
+)
+from magnetar.broker.settings import BrokerSettings
+from magnetar.core.clock import SystemClock
+from magnetar.core.errors import SettingError
+from magnetar.core.settings_file import GivenSettings
+from magnetar.ledger.client import BookKeeperClient
+from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.ledger.tcp_bookie import TcpBookieSettings
+from magnetar.ledger.tcp_connections import TcpBookieConnections
+from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.urls import store_url, zookeeper_url
+from magnetar.standalone import own_address
+from magnetar.standalone.bookie_process import MetadataSettings
+
+REPLICAS: Final = 2
+"""managedLedgerDefaultEnsembleSize, …WriteQuorum and …AckQuorum when nothing is set, as in Pulsar."""
+SESSION_TIMEOUT_MS: Final = 30_000
+"""metadataStoreSessionTimeoutMillis when nothing is set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerProcessSettings:
+    """What a broker's process needs to know."""
+
+    metadata: MetadataSettings
+    broker: BrokerSettings
+    managed: ManagedLedgerSettings
+    ledgers: LedgerClientSettings
+    connections: TcpBookieSettings
+
+
+def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
+    """Everything from what was given. `SettingError`."""
+    broker = BrokerSettings(cluster_name="", bind_address="0.0.0.0", advertised_address=own_address.host_name())  # noqa: S104
+    broker = given.build(broker, BROKER_NAMES)
+    if not broker.cluster_name:
+        raise SettingError("clusterName is not set: the cluster that `magnetar init-metadata --cluster` prepared")
+    _check_quorums(given)
+    managed = ManagedLedgerSettings(ensemble_size=REPLICAS, write_quorum=REPLICAS, ack_quorum=REPLICAS)
+    return BrokerProcessSettings(
+        metadata=_metadata(given),
+        broker=broker,
+        managed=given.build(managed, MANAGED_LEDGER_NAMES),
+        ledgers=given.build(LedgerClientSettings(), LEDGER_CLIENT_NAMES),
+        connections=given.build(TcpBookieSettings(), BOOKIE_CONNECTION_NAMES),
+    )
+
+
+def _metadata(given: GivenSettings) -> MetadataSettings:
+    url = given.text("metadataStoreUrl")
+    servers = given.text("zookeeperServers")
+    if url is None and servers is None:
+        raise SettingError("metadataStoreUrl is not set: where the cluster's metadata is, such as zk:localhost:2181")
+    configuration = given.text("configurationMetadataStoreUrl")
+    found = store_url(url) if url else zookeeper_url(servers or "")
+    if configuration is not None and store_url(configuration) != found:
+        raise SettingError(
+            f"configurationMetadataStoreUrl is {configuration}: only the same store as metadataStoreUrl is supported"
+        )
+    timeout = given.number("metadataStoreSessionTimeoutMillis", SESSION_TIMEOUT_MS, 100, 3_600_000)
+    return MetadataSettings(url=found, session_timeout_ms=timeout)
+
+
+def _check_quorums(given: GivenSettings) -> None:
+    names = ("EnsembleSize", "WriteQuorum", "AckQuorum")
+    sizes = [given.number(f"managedLedgerDefault{name}", REPLICAS, 1, 1_000) for name in names]
+    if sizes != sorted(sizes, reverse=True):
+        shown = " >= ".join(f"managedLedgerDefault{name} {size}" for name, size in zip(names, sizes, strict=True))
+        raise SettingError(f"it must be that {shown}")
+
+
+class BrokerProcess:
+    """A running broker and what it stands on."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        connections: TcpBookieConnections,
+        ledgers: BookKeeperClient,
+        running: RunningBroker,
+    ) -> None:
+        self._parts_below = (ledgers, connections, store)
+        self.running = running
+
+    async def close(self) -> None:
+        """Stop from the top: what a part still has to write, the parts below it must take."""
+        await self.running.close()
+        for part in self._parts_below:
+            await part.close()
+
+    def describe(self) -> str:
+        """Where clients and tools connect."""
+        return f"{self.running.settings.service_url} {self.running.settings.web_service_url}"
+
+
+async def start_broker_process(settings: BrokerProcessSettings) -> BrokerProcess:
+    """Start. What was opened is closed again on failure. `SettingError` when the cluster is not prepared."""
+    clock = SystemClock()
+    opened: list[MetadataStore | TcpBookieConnections | BookKeeperClient] = []
+    try:
+        store = await settings.metadata.open()
+        opened.append(store)
+        await _check_cluster(store, settings.broker.cluster_name)
+        connections = TcpBookieConnections(store, clock, settings.connections)
+        opened.append(connections)
+        await connections.start()
+        ledgers = BookKeeperClient(store, connections, clock, settings=settings.ledgers, places=connections.places)
+        opened.append(ledgers)
+        running = await start_broker(settings.broker, BrokerParts(store, ledgers, clock, settings.managed))
+    except BaseException:
+        for part in reversed(opened):
+            await asyncio.shield(part.close())
+        raise
+    return BrokerProcess(store, connections, ledgers, running)
+
+
+async def _check_cluster(store: MetadataStore, cluster: str) -> None:
+    if not await store.exists(Resources.cluster_path(cluster)):
+        raise SettingError(
+            f"the metadata store knows no cluster {cluster!r}; prepare it with `magnetar init-metadata --cluster "
+            f"{cluster}`, or correct clusterName"
+        )

@@ -1,0 +1,1 @@
+"""The commands of `magnetar`, one module for each group: options, and what is printed. The work is done elsewhere."""

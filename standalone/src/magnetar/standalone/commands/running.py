@@ -1,0 +1,49 @@
+"""Runs the work behind a command: errors in words on standard error, stable exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Coroutine
+from typing import TypeVar
+
+import typer
+import uvloop
+from magnetar.core.errors import MagnetarError, SettingError, Unavailable
+from magnetar.ledger.api import LedgerNotFound
+from magnetar.metadata.store import StoreUnavailable
+from magnetar.standalone.console import show_error
+from magnetar.standalone.exit_codes import EXIT_FAILED, EXIT_USAGE
+from magnetar.standalone.service import explain_os_error
+
+T = TypeVar("T")
+
+
+def complete(work: Coroutine[None, None, T], *, log_level: str = "error") -> T:
+    """What the work returns. An expected error is printed, with what to do, and ends the command."""
+    logging.basicConfig(
+        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s %(message)s"
+    )
+    try:
+        return uvloop.run(work)
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        raise typer.Exit(130) from None
+    except (MagnetarError, OSError) as error:
+        show_error(*explain(error))
+        raise typer.Exit(EXIT_USAGE if isinstance(error, SettingError) else EXIT_FAILED) from None
+
+
+def explain(error: MagnetarError | OSError) -> tuple[str, str]:
+    """The error in words, and what to do about it."""
+    if isinstance(error, OSError):
+        return explain_os_error(error)
+    if isinstance(error, SettingError):
+        return str(error), "Correct the option or the setting."
+    if isinstance(error, StoreUnavailable):
+        return f"The metadata store does not answer: {error}", "Check --metadata-store, and that the servers run."
+    if isinstance(error, LedgerNotFound):
+        return str(error), "`magnetar bookie list-ledgers` names those that are there."
+    if isinstance(error, Unavailable):
+        return f"{type(error).__name__}: {error}", "`magnetar bookie list-bookies` shows which bookies are up."
+    return f"{type(error).__name__}: {error}", "Nothing was changed by this step."
