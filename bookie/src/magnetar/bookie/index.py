@@ -7,13 +7,23 @@ big-endian, so that a ledger's entries stand in a row (BookKeeper: bookie/storag
 from __future__ import annotations
 
 import struct
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    RdictIter,
+    WriteBatch,
+    WriteOptions,
+)
 
 LEDGERS_DIRECTORY: Final = "ledgers"
 LOCATIONS_DIRECTORY: Final = "locations"
@@ -34,6 +44,11 @@ RawKey: TypeAlias = str | int | float | bytes | bool
 _KEY: Final = struct.Struct(">q")
 _LOCATION: Final = struct.Struct(">Q")
 _LAST_ENTRY: Final = b"\x7f" + b"\xff" * 7
+_PLACE_KEY: Final = struct.Struct(">qq")
+_PAST_ENTRIES: Final = b"\x80" + b"\x00" * 7
+"""Behind every entry id that is not negative."""
+_NO_LEDGER: Final = 1 << 63
+"""Greater than every ledger id."""
 
 
 class IndexFailed(OSError):
@@ -64,6 +79,8 @@ class Index:
             raise
         self._synced = WriteOptions()
         self._synced.sync = True
+        self._places = threading.Lock()
+        """Held while a batch of places is written, so that what `move_locations` has looked at stays true."""
 
     def ledger(self, ledger_id: int) -> bytes | None:
         """The encoded state of a ledger."""
@@ -101,7 +118,7 @@ class Index:
                 entry_ids[at : at + PUTS_PER_TURN], locations[at : at + PUTS_PER_TURN], strict=True
             ):
                 put(prefix + key_of(entry_id), location_of(location))
-            with _telling():
+            with self._places, _telling():
                 self._locations.write(batch)
             time.sleep(TURN_SECONDS)
 
@@ -159,6 +176,95 @@ class Index:
             iterator.next()
         return found
 
+    def stored_ledger_ids(self, first_ledger_id: int, count_max: int) -> list[int]:
+        """See `LedgerIndex.stored_ledger_ids`."""
+        with _telling():
+            states = self._ledgers.iter()
+            states.seek(_KEY.pack(first_ledger_id))
+            places = self._locations.iter()
+            places.seek(_KEY.pack(first_ledger_id))
+            found: list[int] = []
+            with_state, with_place = _ledger_at(states), _ledger_at(places)
+            while len(found) < count_max:
+                ledger_id = min(with_state, with_place)
+                if ledger_id == _NO_LEDGER:
+                    break
+                found.append(ledger_id)
+                if with_state == ledger_id:
+                    states.next()
+                    with_state = _ledger_at(states)
+                if with_place == ledger_id:
+                    # Over all other entries of the ledger in one step.
+                    places.seek(_KEY.pack(ledger_id) + _PAST_ENTRIES)
+                    with_place = _ledger_at(places)
+        return found
+
+    def locations_of(self, entries: Sequence[tuple[int, int]]) -> list[int | None]:
+        """See `LedgerIndex.locations_of`."""
+        if not entries:
+            return []
+        pack = _PLACE_KEY.pack
+        keys: list[RawKey] = [pack(ledger_id, entry_id) for ledger_id, entry_id in entries]
+        with _telling():
+            values: list[bytes | None] = self._locations.get(keys) or []
+        return [None if value is None else int.from_bytes(value, "big") for value in values]
+
+    def locations_in_log(
+        self, log_id: int, after: tuple[int, int], count_max: int
+    ) -> tuple[list[tuple[int, int, int]], tuple[int, int] | None]:
+        """See `LedgerIndex.locations_in_log`."""
+        found: list[tuple[int, int, int]] = []
+        at = after
+        with _telling():
+            iterator = self._locations.iter()
+            iterator.seek(_PLACE_KEY.pack(after[0], after[1] + 1))
+            for _ in range(count_max):
+                if not iterator.valid():
+                    return found, None
+                at = _PLACE_KEY.unpack(iterator.key())
+                location = int.from_bytes(iterator.value(), "big")
+                if location >> 32 == log_id:
+                    found.append((at[0], at[1], location))
+                iterator.next()
+        return found, at
+
+    def move_locations(self, old_log_id: int, places: Sequence[tuple[int, int, int]]) -> int:
+        """See `LedgerIndex.move_locations`."""
+        moved = 0
+        for at in range(0, len(places), PUTS_PER_TURN):
+            some = places[at : at + PUTS_PER_TURN]
+            with self._places:
+                batch = WriteBatch(raw_mode=True)
+                found = self.locations_of([(ledger_id, entry_id) for ledger_id, entry_id, _ in some])
+                for (ledger_id, entry_id, location), old in zip(some, found, strict=True):
+                    if old is not None and old >> 32 == old_log_id:
+                        batch.put(_PLACE_KEY.pack(ledger_id, entry_id), _LOCATION.pack(location))
+                if not batch.is_empty():
+                    moved += batch.len()
+                    with _telling():
+                        self._locations.write(batch)
+        return moved
+
+    def delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
+        """See `LedgerIndex.delete_ledgers`."""
+        if not ledger_ids:
+            return
+        places = WriteBatch(raw_mode=True)
+        states = WriteBatch(raw_mode=True)
+        for ledger_id in ledger_ids:
+            key = _KEY.pack(ledger_id)
+            places.delete_range(key, key + _PAST_ENTRIES)
+            states.delete(key)
+        with _telling():
+            with self._places:
+                self._locations.write(places, self._synced)
+            self._ledgers.write(states, self._synced)
+
+    def compact_locations(self) -> None:
+        """See `LedgerIndex.compact_locations`. RocksDB does it in place, file by file."""
+        with _telling():
+            self._locations.compact_range(None, None)
+
     def close(self) -> None:
         """Close both databases. What could not be written out is in their logs, which the next opening reads."""
         try:
@@ -172,6 +278,14 @@ class Index:
 def open_rocksdb_index(directory: Path, block_cache_bytes: int) -> Index:
     """Production's `OpenIndex`."""
     return Index(directory, block_cache_bytes)
+
+
+def _ledger_at(iterator: RdictIter) -> int:
+    if not iterator.valid():
+        return _NO_LEDGER
+    ledger_id: int = _KEY.unpack(iterator.key()[:8])[0]
+    # BookKeeper keeps flags of its own under a negative id, behind all ledgers.
+    return ledger_id if ledger_id >= 0 else _NO_LEDGER
 
 
 def _options(cache: Cache) -> Options:

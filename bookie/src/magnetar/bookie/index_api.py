@@ -51,6 +51,38 @@ class LedgerIndex(Protocol):
         """All entry ids of a ledger, ascending."""
         ...
 
+    # For garbage collection. Each call does a bounded amount of work, so that a thread may stop between two.
+
+    def stored_ledger_ids(self, first_ledger_id: int, count_max: int) -> list[int]:
+        """Ledgers that have a state or any place, ascending, from `first_ledger_id` on; fewer than asked for only when
+        there are no more."""
+        ...
+
+    def locations_of(self, entries: Sequence[tuple[int, int]]) -> list[int | None]:
+        """(ledger id, entry id) → where each is, or None."""
+        ...
+
+    def locations_in_log(
+        self, log_id: int, after: tuple[int, int], count_max: int
+    ) -> tuple[list[tuple[int, int, int]], tuple[int, int] | None]:
+        """Looks at `count_max` entries of all behind `after` (ledger id, entry id; (0, -1): from the first one) for
+        those that are in a log: (ledger id, entry id, location). And where to go on; None at the end."""
+        ...
+
+    def move_locations(self, old_log_id: int, places: Sequence[tuple[int, int, int]]) -> int:
+        """(ledger id, entry id, location) become the places of entries that still are in the old log; others stay as
+        they are, whatever `put_locations` does at the same time. Durable after `sync`. How many were moved."""
+        ...
+
+    def delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
+        """Forget states and places of these ledgers; durable on return. After a crash meanwhile `stored_ledger_ids`
+        still has those that are not wholly gone."""
+        ...
+
+    def compact_locations(self) -> None:
+        """Give back the space of deleted places now; takes as long as it takes."""
+        ...
+
     def close(self) -> None:
         """Let go of everything. What was made durable stays."""
         ...
