@@ -1,0 +1,195 @@
+"""Settings from files, environment and options."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from magnetar.core.errors import Misuse, SettingError
+from magnetar.core.settings_file import GivenSettings, SettingNames, Unit, parse_value, unit_factor
+
+
+class Mode(enum.Enum):
+    FAST = "fast"
+    SAFE = "safe"
+
+
+@dataclass(frozen=True)
+class Inner:
+    size_bytes_max: int = 5
+    interval_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.size_bytes_max < 1:
+            raise SettingError(f"cacheSizeMB is out of bounds: {self.size_bytes_max}; 1 or more is accepted")
+
+
+@dataclass(frozen=True)
+class Outer:
+    name: str = "none"
+    port: int = 1
+    wait_ms: int = 3
+    on: bool = False
+    directories: tuple[Path, ...] = ()
+    limit: int | None = None
+    mode: Mode = Mode.SAFE
+    inner: Inner = field(default_factory=Inner)
+
+
+NAMES = SettingNames(
+    fields={
+        "cacheSizeMB": "inner.size_bytes_max",
+        "checkInterval": "inner.interval_seconds",
+        "dirs": "directories",
+        "enabled": "on",
+        "limit": "limit",
+        "mode": "mode",
+        "name": "name",
+        "port": "port",
+        "waitSeconds": "wait_ms",
+    },
+    units={"checkInterval": Unit.MS},
+)
+KNOWN = frozenset({*NAMES.fields, "journalWriteBufferSizeKB", "useNothing"})
+
+
+def settings(**values: str) -> GivenSettings:
+    given_settings = GivenSettings(KNOWN)
+    for name, value in values.items():
+        given_settings.add(name, value, f"--{name}")
+    return given_settings
+
+
+def test_names_units_and_types() -> None:
+    built = settings(
+        cacheSizeMB="2",
+        checkInterval="1500",
+        dirs="/a, /b,",
+        enabled="TRUE",
+        limit="7",
+        mode="fast",
+        name="x",
+        port="80",
+        waitSeconds="4",
+    ).build(Outer(), NAMES)
+    inner = Inner(size_bytes_max=2 * 1024 * 1024, interval_seconds=1.5)
+    assert built == Outer("x", 80, 4000, True, (Path("/a"), Path("/b")), 7, Mode.FAST, inner)
+
+
+def test_what_is_not_given_or_empty_keeps_its_value() -> None:
+    base = Outer(name="kept", port=9)
+    assert settings(name="", port="  ").build(base, NAMES) == base
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("port", "http", "--port: port is 'http', and not a whole number"),
+        ("port", "1.5", "a whole number"),
+        ("port", "1e3", "a whole number"),
+        ("port", "1_000", "a whole number"),
+        ("waitSeconds", "ten", "waitSeconds is 'ten', and not a whole number of SECONDS"),
+        ("checkInterval", "1/2", "a number of MS"),
+        ("enabled", "maybe", "true or false"),
+        ("mode", "slow", "one of fast, safe"),
+        ("cacheSizeMB", "0", r"1 or more is accepted \(--cacheSizeMB: cacheSizeMB=0\)"),
+    ],
+)
+def test_bad_values_are_named_with_what_would_be_right(name: str, value: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        settings(**{name: value}).build(Outer(), NAMES)
+
+
+def test_an_unknown_name_is_an_error_that_names_the_closest() -> None:
+    with pytest.raises(SettingError, match=r"--prot: there is no setting 'prot'; did you mean 'port'\?"):
+        settings(prot="1")
+    with pytest.raises(SettingError, match=r"there is no setting 'zzzzzz'$"):
+        settings(zzzzzz="1")
+    with pytest.raises(SettingError, match="did you mean 'cacheSizeMB'"):
+        settings(cachesizemb="1")
+
+
+def test_known_names_without_effect_are_listed() -> None:
+    given_settings = settings(useNothing="1", journalWriteBufferSizeKB="", port="1")
+    given_settings.build(Outer(), NAMES)
+    assert given_settings.without_effect() == ["useNothing"]
+
+
+def test_files_environment_and_options_in_that_order(tmp_path: Path) -> None:
+    file = tmp_path / "a.conf"
+    file.write_text("# ours\nname=file\nport=1\nwaitSeconds=1\nuseNothing=1\n")
+    given_settings = GivenSettings(KNOWN)
+    given_settings.add_file(file)
+    given_settings.add_environment({"port": "2", "PULSAR_PREFIX_waitSeconds": "2", "HOME": "/", "PORT": "9"})
+    given_settings.add("waitSeconds", "3", "--wait")
+    built = given_settings.build(Outer(), NAMES)
+    assert (built.name, built.port, built.wait_ms) == ("file", 2, 3000)
+
+
+def test_mistakes_say_where_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "a.conf"
+    file.write_text("name=x\n\nport=x\n")
+    given_settings = GivenSettings(KNOWN)
+    given_settings.add_file(file)
+    with pytest.raises(SettingError, match=rf"{file}:3: port is 'x'"):
+        given_settings.build(Outer(), NAMES)
+    with pytest.raises(SettingError, match="environment variable PULSAR_PREFIX_nme: there is no setting 'nme'"):
+        given_settings.add_environment({"PULSAR_PREFIX_nme": "x"})
+    file.write_text("nme=x\n")
+    with pytest.raises(SettingError, match=rf"{file}:1: there is no setting 'nme'; did you mean 'name'"):
+        given_settings.add_file(file)
+    file.write_text("name=\\uzzzz")
+    with pytest.raises(SettingError, match="is damaged: line 1"):
+        given_settings.add_file(file)
+    file.write_bytes(b"name=\xff\n")
+    with pytest.raises(SettingError, match="is damaged"):
+        given_settings.add_file(file)
+    with pytest.raises(SettingError, match="cannot be read: No such file"):
+        given_settings.add_file(tmp_path / "none.conf")
+
+
+def test_a_repeated_name_counts_last_and_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "a.conf"
+    file.write_text("name=x\nport=1\nport=1\nname=y\n")
+    given_settings = GivenSettings(KNOWN)
+    given_settings.add_file(file)
+    assert given_settings.repeated == [f"name ({file}:4)"]
+    assert given_settings.text("name") == "y"
+
+
+def test_single_values() -> None:
+    given_settings = settings(name="", port="5", enabled="no")
+    assert given_settings.text("name", "port") == "5"
+    assert given_settings.text("limit") is None
+    assert given_settings.flag("enabled", True) is False
+    assert given_settings.number("port", 1, 0, 9) == 5
+    assert given_settings.number("limit", 8, 0, 9) == 8
+    assert given_settings.without_effect() == []
+    with pytest.raises(SettingError, match="port is '5', and not a number from 6 to 9"):
+        given_settings.number("port", 6, 6, 9)
+
+
+def test_tables_that_do_not_fit_are_our_own_mistake() -> None:
+    with pytest.raises(Misuse, match="the unit of checkInterval is not known"):
+        unit_factor("checkInterval", "inner.interval_seconds")
+    with pytest.raises(Misuse, match="the unit of sizeMB is not known"):
+        unit_factor("sizeMB", "wait_ms")
+    with pytest.raises(Misuse, match=r"there is no field inner\.nothing"):
+        settings(port="1").build(Outer(), SettingNames(fields={"port": "inner.nothing"}))
+
+
+@given(st.integers(0, 10**12), st.sampled_from(["Seconds", "Minutes", "Millis"]))
+def test_times_are_scaled_exactly(value: int, unit: str) -> None:
+    factor = {"Seconds": 1_000, "Minutes": 60_000, "Millis": 1}[unit]
+    assert parse_value(str(value), int, unit_factor(f"wait{unit}", "wait_ms")) == value * factor
+
+
+@given(st.text(max_size=40), st.sampled_from([int, float, bool, Mode, int | None]))
+def test_any_text_is_a_value_or_a_value_error(text: str, kind: object) -> None:
+    with contextlib.suppress(ValueError):
+        assert isinstance(parse_value(text, kind), (int, float, Mode))
