@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.bookie import cookie, disk_watch
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.bookie_status import StatusKeeper, read_status
 from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.directories import BookieDirectories, open_directories
 from magnetar.bookie.disk_watch import WriteMode
@@ -60,11 +61,43 @@ class RunningBookie:
         self._registration: Registration | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._checkpoints: asyncio.Task[None] | None = None
+        self._status: StatusKeeper | None = None
 
     @property
     def port(self) -> int:
         """The TCP port; 0 when there is no server."""
         return self.server.port if self.server is not None else 0
+
+    async def keep_status(self, clock: Clock) -> None:
+        """Be read-only if somebody has asked for it before the restart, and store changes from here on. OSError."""
+        directories = self._engine.directories
+        loop = asyncio.get_running_loop()
+        status = await loop.run_in_executor(None, read_status, directories.disk, directories.ledgers)
+        if status is not None and status.read_only and status.manual:
+            self.mode.add_reason(disk_watch.REASON_MANUAL, manual=True)
+        mode = self.mode
+        keeper = self._status = StatusKeeper(
+            directories.disk, directories.ledgers, clock, lambda: (mode.read_only, mode.manual), status
+        )
+        mode.watch(lambda _read_only: keeper.changed())
+        keeper.changed()
+
+    async def set_read_only(self, reason: str, *, manual: bool) -> None:
+        """Take no ordinary adds from now on. With `manual` only `set_writable` ends it, also after a restart (unless
+        the settings say that the status is not stored); then it is stored on return. OSError: it is not stored."""
+        self.mode.add_reason(reason, manual=manual)
+        if self._status is not None:
+            await self._status.save()
+
+    async def set_writable(self, reason: str | None = None) -> None:
+        """Take one reason of `set_read_only` back, or all that were manual. The bookie stays read-only while there are
+        other reasons (see `mode.reasons`). OSError: it is not stored."""
+        if reason is None:
+            self.mode.remove_manual_reasons()
+        else:
+            self.mode.remove_reason(reason)
+        if self._status is not None:
+            await self._status.save()
 
     async def serve(self, settings: BookieSettings, store: MetadataStore, clock: Clock) -> None:
         """Listen and register."""
@@ -86,6 +119,8 @@ class RunningBookie:
             loop.create_task(registration.run(), name="bookie-registration"),
             loop.create_task(self.mode.run(), name="bookie-disk-watch"),
         ]
+        if self._status is not None:
+            self._tasks.append(loop.create_task(self._status.run(), name="bookie-status"))
         for task in (self._checkpoints, *self._tasks):
             task.add_done_callback(self._task_ended)
 
@@ -106,18 +141,6 @@ class RunningBookie:
             await self.server.close()
             self.server = None
         await self._engine.close()
-
-    def kill(self) -> None:
-        """As if the process had ended: nothing more is written, unregistered or answered. For simulators, whose disk
-        then forgets what was not durable; threads and files of a real one would be left behind."""
-        tasks, self._tasks = self._tasks, []
-        if self._checkpoints is not None:
-            tasks.append(self._checkpoints)
-            self._checkpoints = None
-        for task in tasks:
-            task.cancel()
-        self._registration = None
-        self._engine.kill()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -155,11 +178,6 @@ class _Engine:
         self.checkpointer.close()
         self.storage.close()
 
-    def kill(self) -> None:
-        self._closed = True
-        self.bookie.kill()
-        self.journals.kill()
-
 
 async def start_bookie(
     settings: BookieSettings, store: MetadataStore, clock: Clock, environment: BookieEnvironment = SYSTEM
@@ -172,18 +190,26 @@ async def start_bookie(
         raise SettingError("bookiePort 0 needs a bookieId: the id must be the same after every start")
     directories = open_directories(settings, environment.disk)
     await cookie.check_cookies(store, settings, directories, bookie_id)
-    mode = WriteMode(settings.disk, directories.usage)
+    mode = WriteMode(settings.disk, directories.spaces, _pending_bytes(settings))
     bookie, engine = await _open_engine(settings, directories, mode, clock, environment)
     running = RunningBookie(bookie_id, bookie, mode, engine)
     try:
         if settings.read_only:
             mode.add_reason(disk_watch.REASON_SETTING)
+        if settings.disk.persist_status:
+            await running.keep_status(clock)
         mode.check()
         await running.serve(settings, store, clock)
     except BaseException:
         await running.close()
         raise
     return running
+
+
+def _pending_bytes(settings: BookieSettings) -> int:
+    """What may still go to one disk once adds are refused: a directory's caches, and the journal's next step."""
+    share = settings.storage.write_cache_bytes_max // len(settings.ledger_directories)
+    return share + settings.journal.preallocate_bytes
 
 
 async def _open_engine(

@@ -80,12 +80,6 @@ class Bookie:
         for ledger_id, _, entry_ids, _, _, done, _ in held:
             self._loop.call_soon(done, int(BookieCode.EREADONLY), ledger_id, entry_ids)
 
-    def kill(self) -> None:
-        """As if the process had ended: adds that wait are dropped without an answer, later ones are refused."""
-        self._stopped = True
-        self._held.clear()
-        self._held_bytes = 0
-
     # Adds.
 
     def add_entries(

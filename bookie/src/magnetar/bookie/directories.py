@@ -77,10 +77,16 @@ class BookieDirectories:
             if deleted:
                 log.info("deleted %d journal files up to %x in %s", len(deleted), deleted[-1], directory)
 
+    def spaces(self) -> list[tuple[Path, int, int]]:
+        """(directory, total, free bytes) of the file system of each directory. OSError."""
+        return [(directory, *self.disk.usage_bytes(directory)) for directory in self.all()]
+
     def usage(self) -> tuple[int, int]:
-        """(total, free) bytes of the fullest of the directories' file systems. OSError."""
-        usages = [self.disk.usage_bytes(directory) for directory in self.all()]
-        return min(usages, key=lambda usage: usage[1] / max(1, usage[0]))
+        """(total, free) bytes of the ledger directories' file systems together. OSError.
+
+        Directories that look exactly alike are taken for the same file system, which counts once."""
+        found = {self.disk.usage_bytes(directory) for directory in self.ledgers}
+        return sum(total for total, _ in found), sum(free for _, free in found)
 
     def _mark_file(self, journal_index: int) -> str:
         return LAST_MARK_FILE if len(self.journals) == 1 else f"{LAST_MARK_FILE}.{journal_index}"

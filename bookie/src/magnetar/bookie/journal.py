@@ -101,7 +101,6 @@ class Journal:
         self._next_file_id = first_file_id + 1
         self._queue_bytes_max = settings.queue_bytes_max
         self._closed = False
-        self._killed = False
         self.queued_bytes = 0
         self.groups = 0
         self.written_bytes = 0
@@ -145,12 +144,6 @@ class Journal:
         self._closed = True
         self._give_up_file()
 
-    def kill(self) -> None:
-        """As if the process had ended: nothing more is written, nobody is told anything."""
-        self._closed = self._killed = True
-        self._items.put(None)
-        self._worker.wake()
-
     def run_group(self, wait: bool) -> bool:
         """Write one group of what was appended; the worker's part. Answers False once closed and all is written.
 
@@ -168,7 +161,7 @@ class Journal:
                     break
                 item = self._items.get()
             open_still = item is not None
-        if group and not self._killed:
+        if group:
             self._write_group(group, size)
         if not open_still:
             self._give_up_file()
@@ -210,8 +203,6 @@ class Journal:
 
     def _complete(self, group: list[_Item], size: int, error: OSError | None) -> None:
         self.queued_bytes -= size
-        if self._killed:
-            return
         code = int(BookieCode.EOK)
         if error is None:
             self.groups += 1

@@ -31,11 +31,6 @@ class Journals:
         for journal in self.all:
             await journal.close()
 
-    def kill(self) -> None:
-        """As if the process had ended."""
-        for journal in self.all:
-            journal.kill()
-
 
 def open_journals(
     directories: BookieDirectories,

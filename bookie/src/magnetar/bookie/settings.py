@@ -81,16 +81,22 @@ class DiskSettings:
     """When a disk counts as full."""
 
     usage_threshold: float = 0.95
-    """diskUsageThreshold: at this share the bookie turns read-only."""
+    """diskUsageThreshold: at this share of any disk the bookie turns read-only."""
+    usage_warn_threshold: float = 0.90
+    """diskUsageWarnThreshold: from here on the log says so, and compactions that need room wait."""
     usage_low_water: float = 0.90
     """diskUsageLwmThreshold: below this share it takes writes again."""
     check_interval_seconds: float = 10.0
     """diskCheckInterval."""
     free_bytes_min: int = 64 * MIB
-    """Less than this is full whatever the share: room for a flush of the write cache and a roll of the journal."""
+    """Less than this, beside what caches and journal still want to write, is full whatever the share: the reserve from
+    which checkpoints, compaction and index deletes live."""
+    persist_status: bool = True
+    """persistBookieStatusEnabled: a read-only mode that somebody has asked for outlasts a restart."""
 
     def __post_init__(self) -> None:
         _require(0 < self.usage_low_water <= self.usage_threshold <= 1, "diskUsageThreshold", self.usage_threshold)
+        _require(0 < self.usage_warn_threshold <= 1, "diskUsageWarnThreshold", self.usage_warn_threshold)
         _require(self.check_interval_seconds > 0, "diskCheckInterval", self.check_interval_seconds)
         _require(self.free_bytes_min >= 0, "minUsableSizeForEntryLogCreation", self.free_bytes_min)
 
@@ -148,6 +154,7 @@ UPSTREAM_NAMES: Final[dict[str, str]] = {
     "diskCheckInterval": "disk.check_interval_seconds",
     "diskUsageLwmThreshold": "disk.usage_low_water",
     "diskUsageThreshold": "disk.usage_threshold",
+    "diskUsageWarnThreshold": "disk.usage_warn_threshold",
     "indexDirectories": "index_directories",
     "flushInterval": "storage.flush_interval_seconds",
     "journalAlignmentSize": "journal.alignment_bytes",
@@ -159,6 +166,7 @@ UPSTREAM_NAMES: Final[dict[str, str]] = {
     "ledgerDirectories": "ledger_directories",
     "logSizeLimit": "storage.entry_log_bytes_max",
     "numReadWorkerThreads": "storage.read_threads",
+    "persistBookieStatusEnabled": "disk.persist_status",
 }
 """BookKeeper's name of each setting that has one; the unit in ours is told by the name's end."""
 

@@ -1,0 +1,169 @@
+"""Full disks, the reserve, and read-only modes that somebody asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from magnetar.bookie.app import RunningBookie
+from magnetar.bookie.bookie_status import BookieStatus, decode_status, encode_status, read_status
+from magnetar.bookie.disk_watch import REASON_DISK_FULL, REASON_WRITE_FAILED, DiskState, WriteMode
+from magnetar.bookie.settings import BookieSettings, DiskSettings
+from magnetar.core.disk import SystemDisk
+from magnetar.metadata.memory import MemoryMetadataStore
+
+StartBookie = Callable[..., Awaitable[RunningBookie]]
+
+FIRST, SECOND = Path("/first"), Path("/second")
+SETTINGS = DiskSettings(usage_threshold=0.9, usage_warn_threshold=0.85, usage_low_water=0.8, free_bytes_min=10)
+
+
+class Disks:
+    """Two disks of 1000 bytes."""
+
+    def __init__(self) -> None:
+        self.free = {FIRST: 1000, SECOND: 1000}
+        self.failing = False
+
+    def look(self) -> list[tuple[Path, int, int]]:
+        if self.failing:
+            raise OSError("no such device")
+        return [(directory, 1000, free) for directory, free in self.free.items()]
+
+
+def test_one_full_disk_is_enough_and_room_below_the_low_water_mark_ends_it() -> None:
+    disks = Disks()
+    mode = WriteMode(SETTINGS, disks.look)
+    told: list[bool] = []
+    mode.watch(told.append)
+    mode.check()
+    assert not mode.read_only
+    disks.free[SECOND] = 140
+    mode.check()
+    assert (mode.read_only, mode.disk_state(SECOND)) == (False, DiskState.ALMOST_FULL)
+    disks.free[SECOND] = 90
+    mode.check()
+    assert (mode.read_only, mode.recovery_writes, mode.reasons) == (True, True, (REASON_DISK_FULL,))
+    assert (mode.disk_state(FIRST), mode.disk_state(SECOND)) == (DiskState.USABLE, DiskState.FULL)
+    disks.free[SECOND] = 190
+    mode.check()
+    assert mode.read_only
+    disks.free[SECOND] = 201
+    mode.check()
+    assert not mode.read_only
+    assert told[-1] is False
+    assert mode.spaces == ((FIRST, 1000, 1000), (SECOND, 1000, 201))
+
+
+def test_recoveries_stop_at_the_reserve_and_whoever_listens_hears_of_it() -> None:
+    disks = Disks()
+    mode = WriteMode(SETTINGS, disks.look, pending_bytes=30)
+    seen: list[tuple[bool, bool]] = []
+    mode.watch(lambda read_only: seen.append((read_only, mode.recovery_writes)))
+    mode.check()
+    disks.free[FIRST] = 50
+    mode.check()
+    disks.free[FIRST] = 39
+    mode.check()
+    assert seen[-2:] == [(True, True), (True, False)]
+
+
+def test_a_disk_that_cannot_be_looked_at_has_failed() -> None:
+    disks = Disks()
+    mode = WriteMode(SETTINGS, disks.look)
+    disks.failing = True
+    mode.check()
+    assert (mode.reasons, mode.recovery_writes) == ((REASON_WRITE_FAILED,), False)
+    disks.failing = False
+    mode.check()
+    assert not mode.read_only
+
+
+def test_manual_reasons_end_by_hand_only() -> None:
+    disks = Disks()
+    mode = WriteMode(SETTINGS, disks.look)
+    mode.add_reason("maintenance", manual=True)
+    mode.add_reason("drain")
+    mode.check()
+    assert mode.reasons == ("maintenance", "drain")
+    mode.remove_manual_reasons()
+    assert (mode.reasons, mode.manual) == (("drain",), False)
+    mode.remove_reason("drain")
+    mode.remove_reason("drain")
+    assert not mode.read_only
+
+
+@pytest.mark.parametrize("status", [BookieStatus(True, True, 17), BookieStatus(False, False, 0)])
+def test_the_status_line_is_bookkeepers(status: BookieStatus) -> None:
+    assert decode_status(encode_status(status)) == status
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b"1,READ_ONLY,5,true\n", BookieStatus(True, True, 5)),
+        (b"1,READ_ONLY,5,false\n", BookieStatus(True, False, 5)),
+        (b"1,READ_ONLY,5\n", BookieStatus(True, True, 5)),
+        (b"1,READ_WRITE, 5 ,true", BookieStatus(False, True, 5)),
+        (b"", None),
+        (b"2,READ_ONLY,5,true\n", None),
+        (b"1,SOMETHING,5,true\n", None),
+        (b"1,READ_ONLY,x,true\n", None),
+        (b"\xff\xfe", None),
+    ],
+)
+def test_status_lines_that_bookkeeper_or_an_accident_wrote(content: bytes, status: BookieStatus | None) -> None:
+    assert decode_status(content) == status
+
+
+def test_the_newest_status_counts(tmp_path: Path) -> None:
+    for name, content in (("a", b"1,READ_WRITE,7,false\n"), ("b", b"1,READ_ONLY,9,true\n"), ("c", b"rubbish")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "BOOKIE_STATUS").write_bytes(content)
+    (tmp_path / "d").mkdir()
+    found = read_status(SystemDisk(), [tmp_path / name for name in "abcd"])
+    assert found == BookieStatus(True, True, 9)
+
+
+async def test_a_manual_read_only_mode_outlasts_a_restart(
+    start: StartBookie, settings: BookieSettings, store: MemoryMetadataStore
+) -> None:
+    running = await start()
+    await running.set_read_only("maintenance", manual=True)
+    file = settings.ledger_directories[0] / "current" / "BOOKIE_STATUS"
+    fields = file.read_text().split(",")
+    assert (fields[:2], fields[3]) == (["1", "READ_ONLY"], "true\n")
+    await running.close()
+    running = await start()
+    assert (running.mode.read_only, running.mode.manual) == (True, True)
+    assert await store.children("/ledgers/available/readonly") == ["127.0.0.1:3181"]
+    running.mode.check()
+    assert running.bookie.read_only
+    await running.set_writable()
+    assert file.read_text().startswith("1,READ_WRITE,")
+    await running.close()
+    running = await start()
+    assert not running.mode.read_only
+
+
+async def test_another_read_only_mode_does_not(start: StartBookie) -> None:
+    running = await start()
+    await running.set_read_only("drain", manual=False)
+    assert running.bookie.read_only
+    await running.close()
+    running = await start()
+    assert not running.mode.read_only
+    await running.set_read_only("drain", manual=False)
+    await running.set_writable("drain")
+    assert not running.mode.read_only
+
+
+async def test_a_status_need_not_be_stored(start: StartBookie, settings: BookieSettings) -> None:
+    changes = {"disk": dataclasses.replace(settings.disk, persist_status=False)}
+    running = await start(**changes)
+    await running.set_read_only("maintenance", manual=True)
+    assert running.bookie.read_only
+    await running.close()
+    assert not (await start(**changes)).mode.read_only
