@@ -65,7 +65,7 @@ class TcpBookieConnections:
         """The connection to a bookie, made on first use and shared."""
         bookie = self._bookies.get(bookie_id)
         if bookie is None:
-            bookie = TcpBookie(bookie_id, self._address, self._clock, self._settings)
+            bookie = TcpBookie(bookie_id, self.address, self._clock, self._settings)
             self._bookies[bookie_id] = bookie
         return bookie
 
@@ -81,7 +81,8 @@ class TcpBookieConnections:
         """Where bookies stand, as an administrator has said."""
         return self._places
 
-    def _address(self, bookie_id: str) -> tuple[str, int] | None:
+    def address(self, bookie_id: str) -> tuple[str, int] | None:
+        """Host and port of a bookie: as registered, else as its id says; None if it is neither."""
         known = self._addresses.get(bookie_id)
         return known if known is not None else address_of_id(bookie_id)
 

@@ -79,7 +79,7 @@ class LeaderElection:
         self._path = path
         self._value = value
         self._on_change = on_change
-        self._keeper = _Keeper(store, path, self._settle, self._doubt)
+        self._keeper = NodeKeeper(store, path, self._settle, self._doubt)
 
     async def start(self) -> LeaderState:
         """Take part; returns how the first round ended. `StoreUnavailable` if it could not be held."""
@@ -123,7 +123,7 @@ class ResourceLock:
         self._value = value
         self._holder = b""
         self._on_change = on_change
-        self._keeper = _Keeper(store, path, self._settle, self._doubt)
+        self._keeper = NodeKeeper(store, path, self._settle, self._doubt)
 
     async def acquire(self) -> None:
         """Take the lock, once in this object's life. `LockTaken` if another holds it."""
@@ -195,7 +195,7 @@ class NameGenerator:
         return name
 
 
-class _Keeper:
+class NodeKeeper:
     """Settles a node again whenever its store tells of a change there or of its session, one round at a time."""
 
     def __init__(
