@@ -46,25 +46,24 @@ class Histogram:
         if value > self.greatest:
             self.greatest = value
 
-    def quantile(self, share: float, since: Sequence[int]) -> float:
+    def quantile(self, share: float, since: Sequence[int], greatest: float) -> float:
         """The value below which this share (0 to 1) of the events lies that came after `since`, an earlier copy of
-        `counts`; NaN if there were none. At most the greatest value."""
+        `counts`, the greatest of which is known; NaN if there were none."""
         counts = [now - before for now, before in zip(self.counts, since, strict=True)]
         events = sum(counts)
         if not events:
             return math.nan
-        if share >= 1.0 and self.greatest:
-            return self.greatest
+        if share >= 1.0:
+            return greatest
         wanted = share * events
         below = 0
         for bucket, count in enumerate(counts):
             if count and below + count >= wanted:
                 low = BUCKET_BOUNDS_SECONDS[bucket - 1] if bucket else 0.0
                 high = BUCKET_BOUNDS_SECONDS[min(bucket, len(BUCKET_BOUNDS_SECONDS) - 1)]
-                value = (low + (high - low) * (wanted - below) / count) * self.unit
-                return min(value, self.greatest) if self.greatest else value
+                return min((low + (high - low) * (wanted - below) / count) * self.unit, greatest)
             below += count
-        return self.greatest
+        return greatest
 
 
 class Outcomes:
@@ -124,6 +123,8 @@ class BookieCounters:
         """Checkpoints."""
         self.flush_bytes = Histogram(unit=1e6)
         self.adds_in_progress = 0
+        self.adds_held = 0
+        """Of those, the ones that wait because the disk is behind."""
         self.adds_rejected = 0
         self.reads_in_progress = 0
         self.reads_rejected = 0

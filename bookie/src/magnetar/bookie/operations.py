@@ -243,7 +243,7 @@ class StateOperations(Protocol):
         """The settings in force under BookKeeper's names, without secrets."""
         ...
 
-    def change_settings(self, changes: Mapping[str, object]) -> None:
+    def change_settings(self, changes: Mapping[str, str]) -> None:
         """Take over settings (BookKeeper's names) that can change while running; others are kept only to be shown."""
         ...
 
@@ -345,7 +345,15 @@ class RecoveryOperations(Protocol):
     """AutoRecovery of the cluster, and bookies that leave it."""
 
     async def auto_recovery(self) -> AutoRecoveryState:
-        """What it does now; counts the ledgers that are left."""
+        """What it does now; walks the marked ledgers to count them."""
+        ...
+
+    async def auto_recovery_enabled(self) -> bool:
+        """In the whole cluster."""
+        ...
+
+    async def auditor_bookie_id(self) -> str:
+        """Who holds the auditor's lock; empty while none is elected."""
         ...
 
     async def enable_auto_recovery(self, *, enabled: bool) -> None:

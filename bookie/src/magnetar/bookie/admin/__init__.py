@@ -1,0 +1,1 @@
+"""A bookie's HTTP API under BookKeeper's routes, its metrics under BookKeeper's names, and its gRPC service."""

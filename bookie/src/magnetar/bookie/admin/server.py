@@ -1,0 +1,57 @@
+"""The bookie's HTTP port. Importing this module loads neither aiohttp nor prometheus_client; `start` does."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import ssl
+from typing import TYPE_CHECKING, Final
+
+from magnetar.bookie.operations import BookieOperations
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+APPLICATION: Final = "magnetar.bookie.admin.application"
+METRICS: Final = "magnetar.bookie.admin.metrics"
+SHUTDOWN_SECONDS: Final = 2.0
+"""Requests under way may end within this time when the server closes."""
+
+
+class AdminServer:
+    """Serves BookKeeper's HTTP routes and `/metrics` of one bookie."""
+
+    def __init__(self, operations: BookieOperations, *, tls: ssl.SSLContext | None = None) -> None:
+        self._operations = operations
+        self._tls = tls
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+        """Known after `start`."""
+
+    async def start(self, host: str, port: int) -> None:
+        """Take the port (0: any free one) and answer. OSError when it is taken. Loading takes about 0.2 s of another
+        thread, once a process."""
+        loop = asyncio.get_running_loop()
+        for module in (APPLICATION, METRICS):
+            await loop.run_in_executor(None, importlib.import_module, module)
+        from aiohttp import web
+        from magnetar.bookie.admin.application import make_application
+        from magnetar.bookie.admin.metrics import BookieMetrics
+
+        application = make_application(self._operations, BookieMetrics(self._operations).render)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, host, port, ssl_context=self._tls)
+            await site.start()
+        except BaseException:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        self.port = runner.addresses[0][1]
+
+    async def close(self) -> None:
+        """Finish the requests under way, then stop. Closing twice is no error."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()

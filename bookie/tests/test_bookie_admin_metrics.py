@@ -1,0 +1,157 @@
+"""`/metrics`: names, types and labels beside those that a real BookKeeper 4.17 bookie in Pulsar's packaging serves."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Final
+
+import pytest
+from magnetar.bookie.admin.families import WINDOW_SECONDS, word_of
+from magnetar.bookie.admin.metrics import BookieCollector, BookieMetrics
+from magnetar.bookie.admin.testing import FakeOperations
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+RECORDED: Final = Path(__file__).parent / "recorded" / "bookkeeper_metrics.txt"
+"""`name type label,label` of each family."""
+
+OURS_IS_A_GAUGE: Final = {"bookie_journal_JOURNAL_QUEUE_SIZE", "bookie_journal_JOURNAL_FORCE_WRITE_QUEUE_SIZE"}
+"""Lengths of queues, which BookKeeper declares as counters."""
+
+THREAD_LABELS: Final = {"thread", "threadPool"}
+
+DASHBOARD: Final = Path(__file__).parent / "recorded" / "dashboard_metrics.txt"
+"""Metrics that the queries of StreamNative's Grafana dashboards for Pulsar (bookkeeper, recovery) name."""
+
+REMOVED_UPSTREAM: Final = {
+    "bookie_DELETED_LEDGER_COUNT",
+    "bookie_MINOR_COMPACTION_COUNT",
+    "bookie_journal_JOURNAL_CB_QUEUE_SIZE",
+}
+"""Names in those queries that BookKeeper 4.17 does not serve either."""
+
+
+class HandClock:
+    """Stands still until it is told."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now_ms(self) -> int:
+        return 0
+
+    def monotonic_seconds(self) -> float:
+        return self.seconds
+
+
+def samples(text: str) -> dict[str, list[Sample]]:
+    """By their names in the text; the parser puts `_total` behind those of every counter."""
+    written = {line.partition(" ")[0].partition("{")[0] for line in text.splitlines()}
+    found: dict[str, list[Sample]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            name = sample.name if sample.name in written else sample.name.removesuffix("_total")
+            found.setdefault(name, []).append(sample)
+    return found
+
+
+def quantiles(found: list[Sample]) -> dict[str, float]:
+    """Of what worked."""
+    return {sample.labels["quantile"]: sample.value for sample in found if sample.labels["success"] == "true"}
+
+
+def families(text: str) -> dict[str, tuple[str, set[str]]]:
+    """Name of each family → its type and labels, as written."""
+    types = {line.split()[2]: line.split()[3] for line in text.splitlines() if line.startswith("# TYPE")}
+    labels: dict[str, set[str]] = {}
+    for name, found in samples(text).items():
+        for suffix in ("", "_count", "_sum"):
+            if name.removesuffix(suffix) in types:
+                labels.setdefault(name.removesuffix(suffix), set()).update(*(sample.labels for sample in found))
+    return {name: (kind, labels.get(name, set())) for name, kind in types.items()}
+
+
+@pytest.fixture
+def operations() -> FakeOperations:
+    return FakeOperations(HandClock())
+
+
+def test_families_have_bookkeepers_types_and_labels(operations: FakeOperations) -> None:
+    recorded = {}
+    for line in RECORDED.read_text().splitlines():
+        name, kind, labels = line.split(" ")
+        recorded[name] = (kind, set(labels.split(",")) - THREAD_LABELS - {""})
+    ours = families(BookieMetrics(operations).render())
+    shared = [name for name in ours if name in recorded and name not in OURS_IS_A_GAUGE]
+    assert len(shared) >= 87
+    assert {name: ours[name] for name in shared} == {name: recorded[name] for name in shared}
+    unknown = {name for name in ours if name.startswith(("bookie_", "bookkeeper_", "replication_"))} - set(recorded)
+    assert unknown == {"bookie_ledger_dir__data_ledgers_usage"}
+
+
+def test_every_metric_of_the_dashboards_is_there(operations: FakeOperations) -> None:
+    text = BookieMetrics(operations).render()
+    alone = "".join(f"{family.name}\n" for family in BookieCollector(operations, recovery_prefix="").collect())
+    served = {*families(text), *alone.split()}
+    for line in DASHBOARD.read_text().splitlines():
+        if line not in REMOVED_UPSTREAM:
+            assert any(line.removesuffix(suffix) in served for suffix in ("", "_count", "_sum")), line
+
+
+def test_values(operations: FakeOperations) -> None:
+    clock = operations.counters.clock
+    assert isinstance(clock, HandClock)
+    done = operations.counters.timed_add(lambda *_: None, 4, 4096, recovery=False)
+    clock.seconds = 0.010
+    done(0, 1, (1, 2, 3, 4))
+    operations.counters.journals[0].group_written(0.002, 4, 4096, success=True)
+    found = samples(BookieMetrics(operations).render())
+    assert [sample.value for sample in found["bookie_WRITE_BYTES"]] == [4096]
+    assert [sample.value for sample in found["bookie_SERVER_STATUS"]] == [1]
+    assert [sample.value for sample in found["bookie_ledger_dir__data_ledgers_usage"]] == [75]
+    counts = {sample.labels["success"]: sample.value for sample in found["bookkeeper_server_ADD_ENTRY_count"]}
+    assert counts == {"true": 4, "false": 0}
+    good = {
+        s.labels["quantile"]: s.value for s in found["bookkeeper_server_ADD_ENTRY"] if s.labels["success"] == "true"
+    }
+    assert list(good) == ["0.5", "0.75", "0.95", "0.99", "0.999", "0.9999", "1.0"]
+    assert good["1.0"] == pytest.approx(10)
+    assert good["0.5"] == pytest.approx(10, rel=0.34)
+    sync = [s.value for s in found["bookie_journal_JOURNAL_SYNC_sum"] if s.labels["success"] == "true"]
+    assert sync == [pytest.approx(2.0)]
+    assert found["bookie_journal_JOURNAL_QUEUE_SIZE"][0].labels == {"journalIndex": "0"}
+
+
+def test_quantiles_forget_after_two_windows(operations: FakeOperations) -> None:
+    clock = operations.counters.clock
+    assert isinstance(clock, HandClock)
+    metrics = BookieMetrics(operations)
+
+    def median_and_count() -> tuple[float, float]:
+        found = samples(metrics.render())
+        median = quantiles(found["bookkeeper_server_READ_ENTRY"])["0.5"]
+        return median, found["bookkeeper_server_READ_ENTRY_count"][1].value
+
+    operations.counters.read.record(1.0, 10, success=True)
+    assert median_and_count() == pytest.approx((1000, 10), rel=0.34)
+    clock.seconds = WINDOW_SECONDS
+    operations.counters.read.record(0.001, 1, success=True)
+    assert median_and_count() == pytest.approx((1, 11), rel=0.34)
+    clock.seconds = 3 * WINDOW_SECONDS
+    median_and_count()
+    clock.seconds = 4 * WINDOW_SECONDS
+    median, count = median_and_count()
+    assert math.isnan(median)
+    assert count == 11
+
+
+def test_read_only_and_no_recovery(operations: FakeOperations) -> None:
+    operations.recovery_counters = None
+    found = samples(BookieMetrics(operations).render())
+    assert not [name for name in found if "replication" in name]
+    assert "process_cpu_seconds_total" in found
+
+
+def test_words_of_paths() -> None:
+    assert word_of("/pulsar/data/bookkeeper/ledgers-0") == "_pulsar_data_bookkeeper_ledgers_0"
