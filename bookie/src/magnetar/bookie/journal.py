@@ -145,27 +145,32 @@ class Journal:
         self._give_up_file()
 
     def run_group(self, wait: bool) -> bool:
-        """Write one group of what was appended; the worker's part. Answers False once closed and all is written.
+        """The worker's part: write what was appended. Answers False once the journal is closed and all is written.
 
-        With `wait` it blocks until there is something, without it returns at once."""
+        With `wait` one group, blocking until there is something; without it all that is there, returning at once."""
+        if wait:
+            return self._next_group()
+        while not self._items.empty():
+            if not self._next_group():
+                return False
+        return True
+
+    def _next_group(self) -> bool:
         group: list[_Item] = []
         size = 0
-        open_still = True
         group_bytes_max = self._settings.group_bytes_max
-        if wait or not self._items.empty():
+        item = self._items.get()
+        while item is not None:
+            group.append(item)
+            size += item[1]
+            if size >= group_bytes_max or self._items.empty():
+                break
             item = self._items.get()
-            while item is not None:
-                group.append(item)
-                size += item[1]
-                if size >= group_bytes_max or self._items.empty():
-                    break
-                item = self._items.get()
-            open_still = item is not None
         if group:
             self._write_group(group, size)
-        if not open_still:
+        if item is None:
             self._give_up_file()
-        return open_still
+        return item is not None
 
     def _write_group(self, group: list[_Item], size: int) -> None:
         error: OSError | None = None

@@ -15,8 +15,8 @@ class JournalWorker(Protocol):
     """Calls the journal's `run_group` again and again, one call at a time."""
 
     def start(self, run_group: Callable[[bool], bool]) -> None:
-        """Begin. `run_group(wait)` writes one group of what was appended; with `wait` it blocks until there is
-        something, without it returns at once. It answers False once the journal is closed and all is written."""
+        """Begin. `run_group(True)` blocks until something was appended and writes one group; `run_group(False)` writes
+        all that is there and never waits for more. They answer False once the journal is closed and all is written."""
         ...
 
     def wake(self) -> None:

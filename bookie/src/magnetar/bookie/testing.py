@@ -1,0 +1,211 @@
+"""Parts for bookies whose disk can crash: an index that stands on a `Disk`, a journal worker without a thread.
+
+With these a simulator, or a test, runs the real storage on a simulated disk:
+`BookieEnvironment(disk=disk, open_index=DiskIndexes(disk).open, new_journal_worker=ExecutorJournalWorker)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from magnetar.core.disk import Disk, DiskFile
+
+INDEX_FILE: Final = "index.log"
+_HEAD: Final = struct.Struct(">II")
+_STATE: Final = struct.Struct(">cq")
+_PLACE: Final = struct.Struct(">cqqq")
+_PUT_STATE: Final = b"S"
+_PUT_PLACE: Final = b"P"
+_DELETE: Final = b"D"
+
+
+class DiskIndexes:
+    """`OpenIndex` of one disk."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def open(self, directory: Path, block_cache_bytes: int) -> DiskIndex:
+        """See `OpenIndex`."""
+        del block_cache_bytes
+        return DiskIndex(self._disk, directory)
+
+
+class DiskIndex:
+    """A `LedgerIndex` in memory, with a log of its changes on a disk. As with RocksDB's log, a crash cuts off an end of
+    what was not synced."""
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._ledgers: dict[int, bytes] = {}
+        self._places: dict[int, dict[int, int]] = {}
+        path = directory / INDEX_FILE
+        content = self._load(disk.read_whole(path) or b"")
+        # Without the torn end: what is written next must not stand behind it.
+        disk.replace_whole(path, content)
+        self._file: DiskFile = disk.open(path, writable=True)
+        self._position = len(content)
+
+    def ledger(self, ledger_id: int) -> bytes | None:
+        """See `LedgerIndex.ledger`."""
+        return self._ledgers.get(ledger_id)
+
+    def put_ledgers(self, states: Sequence[tuple[int, bytes]]) -> None:
+        """See `LedgerIndex.put_ledgers`."""
+        if states:
+            self._write([_STATE.pack(_PUT_STATE, ledger_id) + value for ledger_id, value in states])
+            self._file.sync()
+
+    def ledger_ids(self) -> Iterator[int]:
+        """See `LedgerIndex.ledger_ids`."""
+        return iter(sorted(self._ledgers))
+
+    def put_locations(self, ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int]) -> None:
+        """See `LedgerIndex.put_locations`."""
+        places = zip(entry_ids, locations, strict=True)
+        self._write([_PLACE.pack(_PUT_PLACE, ledger_id, entry_id, location) for entry_id, location in places])
+
+    def sync(self) -> None:
+        """See `LedgerIndex.sync`."""
+        self._file.sync()
+
+    def location(self, ledger_id: int, entry_id: int) -> int | None:
+        """See `LedgerIndex.location`."""
+        return self._places.get(ledger_id, {}).get(entry_id)
+
+    def locations(self, ledger_id: int, first_entry_id: int, count_max: int) -> list[int]:
+        """See `LedgerIndex.locations`."""
+        places = self._places.get(ledger_id, {})
+        found: list[int] = []
+        while len(found) < count_max and (location := places.get(first_entry_id + len(found))) is not None:
+            found.append(location)
+        return found
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        """See `LedgerIndex.last_entry_id`."""
+        return max(self._places.get(ledger_id, ()), default=-1)
+
+    def entry_ids(self, ledger_id: int) -> list[int]:
+        """See `LedgerIndex.entry_ids`."""
+        return sorted(self._places.get(ledger_id, ()))
+
+    def stored_ledger_ids(self, first_ledger_id: int, count_max: int) -> list[int]:
+        """See `LedgerIndex.stored_ledger_ids`."""
+        stored = sorted(self._ledgers.keys() | self._places.keys())
+        begin = bisect_left(stored, first_ledger_id)
+        return stored[begin : begin + count_max]
+
+    def locations_of(self, entries: Sequence[tuple[int, int]]) -> list[int | None]:
+        """See `LedgerIndex.locations_of`."""
+        return [self.location(ledger_id, entry_id) for ledger_id, entry_id in entries]
+
+    def locations_in_log(
+        self, log_id: int, after: tuple[int, int], count_max: int
+    ) -> tuple[list[tuple[int, int, int]], tuple[int, int] | None]:
+        """See `LedgerIndex.locations_in_log`."""
+        behind = sorted(
+            (ledger_id, entry_id, location)
+            for ledger_id, places in self._places.items()
+            for entry_id, location in places.items()
+            if (ledger_id, entry_id) > after
+        )
+        looked_at = behind[:count_max]
+        found = [place for place in looked_at if place[2] >> 32 == log_id]
+        return found, (looked_at[-1][0], looked_at[-1][1]) if len(behind) >= count_max > 0 else None
+
+    def move_locations(self, old_log_id: int, places: Sequence[tuple[int, int, int]]) -> int:
+        """See `LedgerIndex.move_locations`."""
+        moved = [
+            _PLACE.pack(_PUT_PLACE, ledger_id, entry_id, location)
+            for ledger_id, entry_id, location in places
+            if (old := self.location(ledger_id, entry_id)) is not None and old >> 32 == old_log_id
+        ]
+        self._write(moved)
+        return len(moved)
+
+    def delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
+        """See `LedgerIndex.delete_ledgers`."""
+        if ledger_ids:
+            self._write([_STATE.pack(_DELETE, ledger_id) for ledger_id in ledger_ids])
+            self._file.sync()
+
+    def compact_locations(self) -> None:
+        """See `LedgerIndex.compact_locations`; there is nothing to give back."""
+
+    def close(self) -> None:
+        """See `LedgerIndex.close`."""
+        self._file.close()
+
+    def _write(self, records: Sequence[bytes]) -> None:
+        framed = [_HEAD.pack(len(record), zlib.crc32(record)) + record for record in records]
+        content = b"".join(framed)
+        written = 0
+        while written < len(content):
+            written += self._file.pwritev([content[written:]], self._position + written)
+        self._position += len(content)
+        for record in records:
+            self._apply(record)
+
+    def _apply(self, record: bytes) -> None:
+        kind = record[:1]
+        if kind == _PUT_PLACE:
+            _, ledger_id, entry_id, location = _PLACE.unpack(record)
+            self._places.setdefault(ledger_id, {})[entry_id] = location
+            return
+        _, ledger_id = _STATE.unpack_from(record)
+        if kind == _PUT_STATE:
+            self._ledgers[ledger_id] = record[_STATE.size :]
+        else:
+            self._ledgers.pop(ledger_id, None)
+            self._places.pop(ledger_id, None)
+
+    def _load(self, content: bytes) -> bytes:
+        at = 0
+        while at + _HEAD.size <= len(content):
+            size, checksum = _HEAD.unpack_from(content, at)
+            record = content[at + _HEAD.size : at + _HEAD.size + size]
+            if size == 0 or len(record) < size or zlib.crc32(record) != checksum:
+                break
+            self._apply(record)
+            at += _HEAD.size + size
+        return content[:at]
+
+
+class ExecutorJournalWorker:
+    """A `JournalWorker` that has one group after the other written by `loop.run_in_executor`: without a thread of its
+    own, so that a simulated loop decides when."""
+
+    def __init__(self) -> None:
+        self._run_group: Callable[[bool], bool] = lambda _wait: False
+        self._running: asyncio.Future[bool] | None = None
+        self._woken = False
+        self._finished = asyncio.Event()
+
+    def start(self, run_group: Callable[[bool], bool]) -> None:
+        """See `JournalWorker.start`."""
+        self._run_group = run_group
+
+    def wake(self) -> None:
+        """See `JournalWorker.wake`."""
+        self._woken = True
+        if self._running is None:
+            self._woken = False
+            loop = asyncio.get_running_loop()
+            self._running = loop.run_in_executor(None, self._run_group, False)
+            self._running.add_done_callback(self._ran)
+
+    async def join(self) -> None:
+        """See `JournalWorker.join`."""
+        await self._finished.wait()
+
+    def _ran(self, running: asyncio.Future[bool]) -> None:
+        self._running = None
+        if not running.result():
+            self._finished.set()
+        elif self._woken:
+            self.wake()
