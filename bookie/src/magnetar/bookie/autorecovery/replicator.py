@@ -181,7 +181,8 @@ class LedgerReplicator:
         self, ledger_id: int, metadata: LedgerMetadata, lost: Collection[str]
     ) -> list[tuple[Segment, dict[int, Verdict]]]:
         """Every closed segment and what is known of its fragments."""
-        codec = self.codec(ledger_id, metadata)
+        # A guessed digest type or password must not make good entries look damaged.
+        codec = self.codec(ledger_id, metadata) if metadata.digest_type is not None else None
         percentage = self.settings.verification_percentage
         segments = [segment for segment in segments_of(metadata) if segment.closed]
         results: list[tuple[Segment, dict[int, Verdict]]] = []
