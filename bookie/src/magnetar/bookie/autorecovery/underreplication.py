@@ -304,7 +304,8 @@ class UnderreplicatedLedgers:
 
     async def _try(self, ledger_id: int) -> tuple[UnderreplicatedLedger, ReplicationLock] | None:
         if await self._get_or_log(ledger_id) is None:
-            # Pulsar's driver leaves the folders of what it has repaired; they would be looked into for ever.
+            # Workers that die, and some versions of Pulsar's driver, leave the folders of what they have repaired;
+            # they would be looked into for ever.
             await self._remove_folders(ledger_id)
             return None
         lock = await self._locks.acquire(ledger_id)

@@ -117,7 +117,7 @@ def decode_last_check(kind: CheckKind, value: bytes) -> int | None:
 
 
 def _text(message: Message) -> bytes:
-    return text_format.MessageToString(message).encode("ascii")
+    return text_format.MessageToString(message, as_utf8=False).encode("ascii")
 
 
 def _parsed(value: bytes, message: T) -> T:

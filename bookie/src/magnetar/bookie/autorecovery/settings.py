@@ -1,0 +1,94 @@
+"""How AutoRecovery is set up. BookKeeper's names are in `UPSTREAM_NAMES`; times are seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.bookie.autorecovery.election import ElectionKind
+from magnetar.bookie.autorecovery.replication_settings import DEFAULT_REPLICATION_SETTINGS, ReplicationSettings
+from magnetar.core.errors import SettingError
+
+YEAR_SECONDS: Final = 366 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditorSettings:
+    """The auditor's part; it matters on the bookie that is elected. An interval of 0 switches a check off."""
+
+    election: ElectionKind = ElectionKind.VOTES
+    """As Pulsar's distribution comes; see `election_of_uri`."""
+    lost_bookie_recovery_delay_seconds: int = 0
+    """What the cluster's delay is set to if nobody has set it; afterwards the one in the metadata counts."""
+    bookie_check_interval_seconds: float = 86_400.0
+    """A look for lost bookies without a sign of a loss. With 0 there is one look by each new auditor."""
+    all_ledgers_check_interval_seconds: float = 604_800.0
+    """Every fragment of every ledger is asked for its first and its last entry."""
+    placement_check_interval_seconds: float = 0.0
+    replicas_check_interval_seconds: float = 0.0
+    """Every bookie is asked for the list of its entries of every ledger; what is missing is counted and logged."""
+    repair_placement: bool = False
+    """Ledgers that do not adhere to the placement policy are marked, not only counted."""
+    overdue_after_seconds: float = 0.0
+    """Ledgers that are marked for longer than this are counted by the placement check; 0: none."""
+    verification_percentage: int = 0
+    """How many of a fragment's entries, beside the first and the last one, the check of all ledgers reads."""
+    ledgers_in_flight_max: int = 500
+    """Ledgers that a check works on at a time."""
+
+    def __post_init__(self) -> None:
+        for name, value, high in (
+            ("lostBookieRecoveryDelay", self.lost_bookie_recovery_delay_seconds, YEAR_SECONDS),
+            ("auditorPeriodicBookieCheckInterval", self.bookie_check_interval_seconds, YEAR_SECONDS),
+            ("auditorPeriodicCheckInterval", self.all_ledgers_check_interval_seconds, YEAR_SECONDS),
+            ("auditorPeriodicPlacementPolicyCheckInterval", self.placement_check_interval_seconds, YEAR_SECONDS),
+            ("auditorReplicasCheckInterval", self.replicas_check_interval_seconds, YEAR_SECONDS),
+            ("underreplicatedLedgerRecoveryGracePeriod", self.overdue_after_seconds, YEAR_SECONDS),
+            ("auditorLedgerVerificationPercentage", self.verification_percentage, 100),
+        ):
+            _require(name, value, 0, high)
+        _require("auditorMaxNumberOfConcurrentOpenLedgerOperations", self.ledgers_in_flight_max, 1, 100_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoRecoverySettings:
+    """AutoRecovery of one process."""
+
+    auditor: AuditorSettings = AuditorSettings()
+    replication: ReplicationSettings = DEFAULT_REPLICATION_SETTINGS
+
+
+UPSTREAM_NAMES: Final[dict[str, str]] = {
+    "auditorLedgerVerificationPercentage": "auditor.verification_percentage",
+    "auditorMaxNumberOfConcurrentOpenLedgerOperations": "auditor.ledgers_in_flight_max",
+    "auditorPeriodicBookieCheckInterval": "auditor.bookie_check_interval_seconds",
+    "auditorPeriodicCheckInterval": "auditor.all_ledgers_check_interval_seconds",
+    "auditorPeriodicPlacementPolicyCheckInterval": "auditor.placement_check_interval_seconds",
+    "auditorReplicasCheckInterval": "auditor.replicas_check_interval_seconds",
+    "inFlightReadEntryNumInLedgerChecker": "replication.check_reads_in_flight_max",
+    "lockReleaseOfFailedLedgerGracePeriod": "replication.failed_lock_seconds_max",
+    "lostBookieRecoveryDelay": "auditor.lost_bookie_recovery_delay_seconds",
+    "openLedgerRereplicationGracePeriod": "replication.open_ledger_grace_seconds",
+    "replicationRateByBytes": "replication.bytes_per_second",
+    "repairedPlacementPolicyNotAdheringBookieEnable": "auditor.repair_placement",
+    "rereplicationEntryBatchSize": "replication.entry_batch_size",
+    "rwRereplicateBackoffMs": "replication.failure_backoff_seconds",
+    "underreplicatedLedgerRecoveryGracePeriod": "auditor.overdue_after_seconds",
+}
+"""BookKeeper's name of each setting that has one. Those that end in Ms, and the grace periods of open and of failed
+ledgers, are milliseconds there. `bookieDeathWatchInterval` has no counterpart: a part's end is noticed at once."""
+
+PULSAR_DEFAULTS: Final[dict[str, str]] = {
+    "auditorPeriodicBookieCheckInterval": "86400",
+    "auditorPeriodicCheckInterval": "604800",
+    "autoRecoveryDaemonEnabled": "true",
+    "lostBookieRecoveryDelay": "0",
+    "openLedgerRereplicationGracePeriod": "30000",
+    "rereplicationEntryBatchSize": "100",
+}
+"""What Pulsar's `bookkeeper.conf` says; the rest is left to BookKeeper's defaults."""
+
+
+def _require(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise SettingError(f"{name} is out of bounds: {value}; {low} to {high} are accepted")
