@@ -160,3 +160,5 @@ class LockTable:
     def _lose(self, ledger_id: int) -> None:
         log.warning("the lock of ledger %d is lost", ledger_id)
         self._held.pop(ledger_id).lose()
+        # The node may be ours all the same: a notification may have meant that of the holder before us.
+        self._leftovers.add(ledger_id)
