@@ -10,3 +10,5 @@ EXIT_FAILED: Final = 1
 """Could not start, could not stop cleanly, or could not do what it should."""
 EXIT_USAGE: Final = 2
 """A wrong option or a wrong setting."""
+EXIT_INTERRUPTED: Final = 130
+"""Ctrl-C while a command worked, as shells number it."""

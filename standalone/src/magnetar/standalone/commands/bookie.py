@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typer
-from magnetar.standalone.commands import bookie_run
+from magnetar.standalone.commands import bookie_offline, bookie_run
 
 application = typer.Typer(
     name="bookie",
@@ -19,4 +19,16 @@ def _group() -> None:
     """Keeps this a group."""
 
 
+FILES = "A bookie's files"
+
 application.command("run")(bookie_run.run)
+for name, command in (
+    ("read-journal", bookie_offline.read_journal),
+    ("read-entry-log", bookie_offline.read_entry_log),
+    ("read-index", bookie_offline.read_index),
+    ("list-entries", bookie_offline.list_entries),
+    ("list-files", bookie_offline.list_files),
+    ("disk-usage", bookie_offline.disk_usage),
+    ("last-mark", bookie_offline.last_mark),
+):
+    application.command(name, rich_help_panel=FILES)(command)

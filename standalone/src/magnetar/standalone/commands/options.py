@@ -5,9 +5,13 @@ from __future__ import annotations
 import enum
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from magnetar.core.settings_file import GivenSettings
+    from magnetar.standalone.tools.bookie_files import BookieFolders
 
 
 class LogLevel(enum.StrEnum):
@@ -69,6 +73,9 @@ BrokerConfOption = Annotated[
 ]
 
 
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
 def settings_given(**options: tuple[str, object]) -> dict[str, tuple[str, str]]:
     """Setting name → (value, option) of the options that were given; each comes as (option, value or None)."""
     found: dict[str, tuple[str, str]] = {}
@@ -78,6 +85,35 @@ def settings_given(**options: tuple[str, object]) -> dict[str, tuple[str, str]]:
         text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
         found[name] = (text, option)
     return found
+
+
+def bookie_given(
+    conf: Path | None, journal: list[Path] | None = None, ledgers: list[Path] | None = None
+) -> GivenSettings:
+    """A bookie's settings for a tool. `SettingError`."""
+    from magnetar.bookie.setting_names import known_names
+    from magnetar.standalone.service import SettingSources
+
+    options = settings_given(
+        journalDirectories=("--journal", journal or None), ledgerDirectories=("--ledgers", ledgers or None)
+    )
+    sources = SettingSources(known=known_names(), file=conf, environment=environment(), assignments=[], options=options)
+    return sources.read()
+
+
+def bookie_folders(conf: Path | None, journal: list[Path] | None, ledgers: list[Path] | None) -> BookieFolders:
+    """A bookie's directories, by option or settings file. `SettingError`."""
+    from magnetar.bookie.setting_names import bookie_setting_names
+    from magnetar.standalone.bookie_process import default_bookie_settings
+    from magnetar.standalone.tools.bookie_files import BookieFolders
+
+    given = bookie_given(conf, journal, ledgers)
+    settings = given.build(default_bookie_settings(), bookie_setting_names())
+    return BookieFolders(
+        journals=settings.journal_directories,
+        ledgers=settings.ledger_directories,
+        indexes=settings.index_directories or settings.ledger_directories,
+    )
 
 
 def environment() -> dict[str, str]:

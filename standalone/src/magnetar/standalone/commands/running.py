@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import TypeVar
 
 import typer
@@ -14,7 +16,7 @@ from magnetar.core.errors import MagnetarError, SettingError, Unavailable
 from magnetar.ledger.api import LedgerNotFound
 from magnetar.metadata.store import StoreUnavailable
 from magnetar.standalone.console import show_error
-from magnetar.standalone.exit_codes import EXIT_FAILED, EXIT_USAGE
+from magnetar.standalone.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from magnetar.standalone.service import explain_os_error
 
 T = TypeVar("T")
@@ -25,10 +27,21 @@ def complete(work: Coroutine[None, None, T], *, log_level: str = "error") -> T:
     logging.basicConfig(
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s %(message)s"
     )
-    try:
+    with guarded():
         return uvloop.run(work)
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """Expected errors of the block are printed, with what to do, and end the command with their exit code."""
+    try:
+        yield
+    except BrokenPipeError:
+        # Whoever read our output has enough. Python must not try to write the rest when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(EXIT_FAILED) from None
     except (asyncio.CancelledError, KeyboardInterrupt):
-        raise typer.Exit(130) from None
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     except (MagnetarError, OSError) as error:
         show_error(*explain(error))
         raise typer.Exit(EXIT_USAGE if isinstance(error, SettingError) else EXIT_FAILED) from None

@@ -1,0 +1,206 @@
+"""What commands print: tables for people, JSON and plain columns for programs, progress on standard error."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import enum
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import typer
+from magnetar.standalone.console import DIM, RED, YELLOW, styled
+
+PROGRESS_LINE_SECONDS: Final = 5.0
+"""Between two lines of progress where there is no terminal to draw a bar on."""
+HEX_BYTES_PER_LINE: Final = 16
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+class Column(NamedTuple):
+    """One column of a table."""
+
+    title: str
+    text: Callable[[Any], object]
+    """The cell of a row."""
+    right: bool = False
+    """For numbers."""
+
+
+def show_rows(rows: Iterable[Any], columns: Sequence[Column], *, as_json: bool, none: str = "") -> int:
+    """Print dataclass objects: as a JSON array, as a table on a terminal, else as columns divided by tabs.
+
+    Rows are printed as they come but for the table. Returns how many; `none` is said when there are none."""
+    if as_json:
+        return _show_json(rows)
+    if sys.stdout.isatty():
+        count = _show_table(rows, columns)
+    else:
+        count = _show_columns(rows, columns)
+    if not count and none:
+        note(none)
+    return count
+
+
+def show_object(value: Any, *, as_json: bool, labels: Sequence[Column] = ()) -> None:
+    """Print one object: as JSON, else a line for each label."""
+    if as_json:
+        typer.echo(to_json(value, indent=2))
+        return
+    width = max((len(label.title) for label in labels), default=0)
+    for label in labels:
+        typer.echo(f"{label.title:{width}}  {_cell(label, value)}")
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """JSON of dataclasses, enums, bytes (hexadecimal), and what JSON knows itself."""
+    return json.dumps(_plain(value), indent=indent, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def _show_json(rows: Iterable[Any]) -> int:
+    count = 0
+    typer.echo("[", nl=False)
+    for row in rows:
+        typer.echo(("," if count else "") + "\n  " + to_json(row), nl=False)
+        count += 1
+    typer.echo("\n]" if count else "]")
+    return count
+
+
+def _show_columns(rows: Iterable[Any], columns: Sequence[Column]) -> int:
+    typer.echo("\t".join(column.title for column in columns))
+    count = 0
+    for row in rows:
+        typer.echo("\t".join(_cell(column, row) for column in columns))
+        count += 1
+    return count
+
+
+def _show_table(rows: Iterable[Any], columns: Sequence[Column]) -> int:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(column, row)) for column in columns))
+    if table.row_count:
+        Console().print(table)
+    return table.row_count
+
+
+def _cell(column: Column, row: Any) -> str:
+    value = column.text(row)
+    return "" if value is None else str(value)
+
+
+def note(text: str) -> None:
+    """A remark for people, on standard error: programs that read the output do not see it."""
+    typer.echo(styled(text, DIM), err=True)
+
+
+def warn(text: str) -> None:
+    """Something that is not as it should be, on standard error."""
+    typer.echo(styled(text, YELLOW), err=True)
+
+
+def complain(text: str) -> None:
+    """Something that is wrong, on standard error."""
+    typer.echo(styled(text, RED), err=True)
+
+
+def human_bytes(count: float) -> str:
+    """A number of bytes to three digits or so."""
+    unit = 0
+    while count >= 1024 and unit < len(_UNITS) - 1:
+        count /= 1024
+        unit += 1
+    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 or count >= 100 else f"{count:.1f} {_UNITS[unit]}"
+
+
+def human_time(time_ms: int | None) -> str:
+    """A moment in UTC; empty for none."""
+    if time_ms is None or time_ms < 0:
+        return ""
+    moment = dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+class BodyFormat(enum.StrEnum):
+    """How an entry's bytes are shown."""
+
+    NONE = "none"
+    TEXT = "text"
+    HEX = "hex"
+
+
+def body_lines(data: bytes, how: BodyFormat) -> list[str]:
+    """The bytes for people."""
+    if how is BodyFormat.NONE:
+        return []
+    if how is BodyFormat.TEXT:
+        text = data.decode("utf-8", "replace")
+        return ["".join(letter if letter.isprintable() else "·" for letter in line) for line in text.splitlines()]
+    return [_hex_line(data, at) for at in range(0, len(data), HEX_BYTES_PER_LINE)]
+
+
+def _hex_line(data: bytes, at: int) -> str:
+    part = data[at : at + HEX_BYTES_PER_LINE]
+    letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+    return f"{at:08x}  {part.hex(' '):{3 * HEX_BYTES_PER_LINE - 1}}  {letters}"
+
+
+Report = Callable[[int, int, str], None]
+"""(done, total, what is going on): total 0 is not known yet."""
+
+
+@contextlib.contextmanager
+def progress(title: str) -> Iterator[Report]:
+    """A bar on standard error while the block runs; without a terminal a line from time to time."""
+    if not sys.stderr.isatty():
+        yield _progress_lines(title)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.fields[detail]}"), console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=None, detail="")
+
+        def report(done: int, total: int, detail: str) -> None:
+            bar.update(task, completed=done, total=total or None, detail=detail)
+
+        yield report
+
+
+def _progress_lines(title: str) -> Report:
+    last = time.monotonic()
+
+    def report(done: int, total: int, detail: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= PROGRESS_LINE_SECONDS:
+            last = time.monotonic()
+            typer.echo(f"{title}: {done} of {total or 'an unknown number'} {detail}".rstrip(), err=True)
+
+    return report

@@ -1,0 +1,1 @@
+"""What stands behind the commands for operators: reads a bookie's files and asks a cluster. Prints nothing."""
