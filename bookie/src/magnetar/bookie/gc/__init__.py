@@ -1,0 +1,1 @@
+"""Garbage collection of a ledger directory: deleted ledgers leave the index, empty entry logs the disk."""

@@ -1,0 +1,195 @@
+"""How much of each closed entry log is still wanted: bytes of its ledgers that exist, of all bytes of its ledgers.
+
+Known from the log's own ledgers map, else by reading all of it. Pairs of ledger and size are kept in arrays, 16 bytes
+each, up to a bound; beyond it they are read again from the logs' maps when they are needed.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from magnetar.bookie import entry_log_format
+from magnetar.bookie.entry_log_format import SIZE_BYTES, EntryDamaged
+from magnetar.bookie.gc.log_scan import LogScan
+from magnetar.core.disk import Disk
+
+log = logging.getLogger(__name__)
+
+USAGE_BUCKETS: Final = 10
+"""The shares of usage that BookKeeper counts logs by: below 10 %, 20 % …"""
+
+
+class LogUsage:
+    """One closed log."""
+
+    __slots__ = ("damage", "ledger_ids", "log_id", "remaining_bytes", "scanned", "sizes_bytes", "total_bytes")
+
+    def __init__(self, log_id: int) -> None:
+        self.log_id = log_id
+        self.total_bytes = 0
+        """Of all entries that were written to it, size words included."""
+        self.remaining_bytes = 0
+        """Of those whose ledgers exist."""
+        self.ledger_ids: array[int] | None = None
+        """The ledgers that remain, ascending; None when they are to be read again."""
+        self.sizes_bytes: array[int] = array("q")
+        """Bytes of each of them."""
+        self.scanned = False
+        """It has no ledgers map, so reading it again would cost the whole log: its pairs stay in memory."""
+        self.damage = ""
+        """Why nobody can tell what stands in it; it is neither deleted nor compacted then."""
+
+    def share(self, full_bytes: int = 0) -> float:
+        """What remains, of `total_bytes` or of `full_bytes` if that is more; 0 for a log without entries."""
+        return self.remaining_bytes / max(1, self.total_bytes, full_bytes)
+
+    @property
+    def empty(self) -> bool:
+        """Whether it is known that nothing in it is wanted."""
+        return not self.damage and self.remaining_bytes == 0
+
+    def set_ledgers(self, sizes_bytes: dict[int, int]) -> None:
+        """All ledgers of the log, as written."""
+        pairs = sorted(sizes_bytes.items())
+        self.ledger_ids = array("q", [ledger_id for ledger_id, _ in pairs])
+        self.sizes_bytes = array("q", [size for _, size in pairs])
+        self.total_bytes = self.remaining_bytes = sum(self.sizes_bytes)
+
+    def drop_dead(self, alive: array[int]) -> None:
+        """Keep the ledgers that are among `alive` (ascending) only."""
+        assert self.ledger_ids is not None
+        kept_ids: list[int] = []
+        kept_sizes: list[int] = []
+        count = len(alive)
+        at = 0
+        for ledger_id, size in zip(self.ledger_ids, self.sizes_bytes, strict=True):
+            at = bisect_left(alive, ledger_id, at)
+            if at < count and alive[at] == ledger_id:
+                kept_ids.append(ledger_id)
+                kept_sizes.append(size)
+        self.remaining_bytes = sum(kept_sizes)
+        if len(kept_ids) < len(self.ledger_ids):
+            self.ledger_ids = array("q", kept_ids)
+            self.sizes_bytes = array("q", kept_sizes)
+
+
+class EntryLogUsages:
+    """All closed logs of a directory. Used by one thread at a time; forgets nothing but what the caller removes."""
+
+    def __init__(self, disk: Disk, directory: Path, ledgers_in_memory_max: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._ledgers_max = ledgers_in_memory_max
+        self._ledgers = 0
+        self._usages: dict[int, LogUsage] = {}
+
+    def __contains__(self, log_id: int) -> bool:
+        return log_id in self._usages
+
+    def __iter__(self) -> Iterator[LogUsage]:
+        return iter(self._usages.values())
+
+    def __len__(self) -> int:
+        return len(self._usages)
+
+    def get(self, log_id: int) -> LogUsage | None:
+        """What is known of a log."""
+        return self._usages.get(log_id)
+
+    def path(self, log_id: int) -> Path:
+        """Where a log is."""
+        return self._directory / entry_log_format.file_name(log_id)
+
+    def read_map(self, log_id: int) -> bool:
+        """Learn a log's ledgers from its map. False when it has none that can be used: then `LogReading`. OSError."""
+        scan = LogScan(self._disk, self.path(log_id))
+        try:
+            sizes_bytes = scan.read_map()
+        except EntryDamaged as error:
+            log.info("%s is read as a whole: %s", self.path(log_id), error)
+            return False
+        finally:
+            scan.close()
+        usage = LogUsage(log_id)
+        usage.set_ledgers(sizes_bytes)
+        self.keep(usage)
+        return True
+
+    def keep(self, usage: LogUsage) -> None:
+        """Take what was learnt of a log."""
+        self._forget_ledgers(self._usages.get(usage.log_id))
+        self._usages[usage.log_id] = usage
+        if usage.ledger_ids is not None:
+            self._ledgers += len(usage.ledger_ids)
+
+    def evaluate(self, log_id: int, alive: array[int], *, keep: bool = False) -> LogUsage:
+        """What remains of a known log, given the ledgers that exist; with `keep` they are in memory on return,
+        whatever the bound. OSError, `EntryDamaged`."""
+        if self._usages[log_id].ledger_ids is None and not self.read_map(log_id):
+            raise EntryDamaged(f"the ledgers map of {self.path(log_id)} can no longer be read")
+        usage = self._usages[log_id]
+        before = len(usage.ledger_ids or ())
+        usage.drop_dead(alive)
+        assert usage.ledger_ids is not None
+        self._ledgers -= before - len(usage.ledger_ids)
+        if self._ledgers > self._ledgers_max and not usage.scanned and not keep:
+            self._forget_ledgers(usage)
+        return usage
+
+    def remove(self, log_id: int) -> None:
+        """The log was deleted."""
+        self._forget_ledgers(self._usages.pop(log_id, None))
+
+    def buckets(self, full_bytes: int = 0) -> tuple[int, ...]:
+        """How many logs have a usage below 10 %, from there below 20 %, …"""
+        counts = [0] * USAGE_BUCKETS
+        for usage in self._usages.values():
+            counts[min(USAGE_BUCKETS - 1, int(usage.share(full_bytes) * USAGE_BUCKETS))] += 1
+        return tuple(counts)
+
+    def _forget_ledgers(self, usage: LogUsage | None) -> None:
+        if usage is not None and usage.ledger_ids is not None:
+            self._ledgers -= len(usage.ledger_ids)
+            usage.ledger_ids = None
+            usage.sizes_bytes = array("q")
+
+
+class LogReading:
+    """Learns a log's ledgers by reading all of it, step by step."""
+
+    def __init__(self, disk: Disk, path: Path, log_id: int) -> None:
+        """FileNotFoundError, OSError."""
+        self._scan = LogScan(disk, path)
+        self._log_id = log_id
+        self._sizes_bytes: dict[int, int] = {}
+        self.doubtful = False
+        """At the end: the log's last part could not be read as entries; who knows whether the index needs it?"""
+        self.position = 0
+        """At the end: where that part begins."""
+
+    def step(self) -> bool:
+        """Read on; False at the end. OSError."""
+        sizes_bytes = self._sizes_bytes
+        for ledger_id, _, _, entry in self._scan.next_records():
+            sizes_bytes[ledger_id] = sizes_bytes.get(ledger_id, 0) + len(entry) + SIZE_BYTES
+        self.doubtful = not self._scan.whole
+        self.position = self._scan.position
+        return not self._scan.ended
+
+    def usage(self) -> LogUsage:
+        """What was found; `damage` is told when it was doubtful."""
+        usage = LogUsage(self._log_id)
+        usage.set_ledgers(self._sizes_bytes)
+        usage.scanned = True
+        if self.doubtful:
+            usage.damage = self._scan.damage or "its end is unfinished"
+        return usage
+
+    def close(self) -> None:
+        """Close the log."""
+        self._scan.close()

@@ -1,0 +1,93 @@
+"""What a collector tells of itself. Plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from magnetar.bookie.gc.entry_log_usage import USAGE_BUCKETS
+from magnetar.bookie.gc.plan import Compaction
+
+
+@dataclass(slots=True, kw_only=True)
+class CollectionReport:
+    """One collection."""
+
+    ledgers_deleted: int = 0
+    over_replicated_deleted: int = 0
+    """Included in `ledgers_deleted`."""
+    logs_deleted: int = 0
+    """Because nothing in them was wanted."""
+    compaction: Compaction | None = None
+    """Which one was made."""
+    logs_compacted: int = 0
+    entries_copied: int = 0
+    reclaimed_by_deletion_bytes: int = 0
+    reclaimed_by_compaction_bytes: int = 0
+    problems: list[str] = field(default_factory=list)
+    """What could not be done, in words; it is tried again next time."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CollectionCounters:
+    """Since the start of the process. The comments are BookKeeper's names."""
+
+    collections: int = 0
+    ledgers_deleted: int = 0
+    """DELETED_LEDGER_TOTAL"""
+    major_compactions: int = 0
+    """MAJOR_COMPACTION_TOTAL"""
+    minor_compactions: int = 0
+    """MINOR_COMPACTION_TOTAL"""
+    location_compactions: int = 0
+    """ENTRY_LOCATION_COMPACTION_TOTAL"""
+    reclaimed_by_compaction_bytes: int = 0
+    """RECLAIMED_COMPACTION_SPACE_BYTES"""
+    reclaimed_by_deletion_bytes: int = 0
+    """RECLAIMED_DELETION_SPACE_BYTES"""
+    delete_failures: int = 0
+    """RECLAIM_FAILED_TO_DELETE"""
+    logs_compacted: int = 0
+    entries_copied: int = 0
+    bytes_copied: int = 0
+    compactions_failed: int = 0
+    """Logs whose compaction was given up: unreadable, damaged, or no room."""
+    failures: int = 0
+    """Collections that met any problem."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionStatus:
+    """Now. Times are milliseconds since 1970, 0 for never."""
+
+    directory: str
+    running: bool = False
+    forced: bool = False
+    """The collection that runs or is about to was asked for."""
+    compaction: Compaction | None = None
+    """The one that runs."""
+    locations_compacting: bool = False
+    last_collection_ms: int = 0
+    last_collection_seconds: float = 0.0
+    """How long it took."""
+    last_major_compaction_ms: int = 0
+    last_minor_compaction_ms: int = 0
+    last_location_compaction_ms: int = 0
+    major_suspended: bool = False
+    minor_suspended: bool = False
+    ledgers: int = 0
+    """ACTIVE_LEDGER_TOTAL"""
+    logs: int = 0
+    """ACTIVE_ENTRY_LOG_TOTAL: closed entry logs."""
+    live_bytes: int = 0
+    """ACTIVE_ENTRY_LOG_SPACE_BYTES: of ledgers that exist, in closed logs."""
+    logs_bytes: int = 0
+    """ENTRY_LOG_SPACE_BYTES: all closed logs."""
+    damaged_logs: int = 0
+    """Logs that can be neither deleted nor compacted because nobody can tell what stands in them, or whose last
+    compaction met damage."""
+    usage_buckets: tuple[int, ...] = (0,) * USAGE_BUCKETS
+    """entry_log_usage_buckets_le_10 … 100"""
+    compact_ratio: float = 0.0
+    """ENTRY_LOG_COMPACT_RATIO: logs compacted by the last compaction, of all."""
+    counters: CollectionCounters = field(default_factory=CollectionCounters)
+    """The live object; read it, do not keep it."""
