@@ -1,0 +1,274 @@
+"""`magnetar.control.v1.Bookie`: the gRPC service of one bookie. Importing this module loads gRPC."""
+
+# The methods have the names of the service's definition.
+# ruff: noqa: N802
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+from magnetar.bookie.operations import (
+    AutoRecoveryState,
+    BookieOperations,
+    CollectionState,
+    DirectoryUsage,
+    DrainState,
+    DrainStep,
+    StoredLedger,
+)
+from magnetar.control.errors import ControlRefused, Reason
+from magnetar.control.generated import bookie_pb2 as messages
+from magnetar.control.generated.bookie_pb2_grpc import BookieServicer, add_BookieServicer_to_server
+from magnetar.control.server import ControlServer, ControlService
+from magnetar.core.errors import Unavailable
+
+SERVICE: Final = "magnetar.control.v1.Bookie"
+PAGE_SIZE: Final = 1_000
+PAGE_SIZE_MAX: Final = 10_000
+"""A stored ledger takes at most 25 bytes, so a page stays far below gRPC's 4 MiB."""
+BLOCKERS_MAX: Final = 1_000
+"""Of one answer, for the same reason; how many ledgers are left is told besides."""
+DRAIN_INTERVAL_MS: Final = (1_000, 100)
+RECOVERY_INTERVAL_MS: Final = (5_000, 1_000)
+"""(when 0 is asked for, the least): counting what is left asks the metadata store for many nodes."""
+
+
+def bookie_service(operations: BookieOperations, stopping: asyncio.Event) -> ControlService:
+    """The service, to be given to `ControlServer.start`; `stopping` is that server's."""
+    service = BookieControlService(operations, stopping)
+    return ControlService(SERVICE, lambda server: add_BookieServicer_to_server(service, server))
+
+
+async def serve_bookie(server: ControlServer, operations: BookieOperations) -> None:
+    """Start a server with this service alone, healthy from the first moment. Errors as `ControlServer.start`."""
+    await server.start([bookie_service(operations, server.stopping)])
+    await server.set_serving(SERVICE, serving=True)
+
+
+class BookieControlService(BookieServicer):
+    """Answers from `BookieOperations`; what those raise becomes a status in `magnetar.control.gate`."""
+
+    def __init__(self, operations: BookieOperations, stopping: asyncio.Event) -> None:
+        self._operations = operations
+        self._stopping = stopping
+
+    async def GetStorageState(self, request: messages.GetStorageStateRequest, context: object) -> messages.StorageState:
+        """What the bookie holds."""
+        del request, context
+        return storage_state(self._operations)
+
+    async def SetReadOnly(self, request: messages.SetReadOnlyRequest, context: object) -> messages.StorageState:
+        """Switch read-only mode."""
+        del context
+        now = self._operations.state()
+        if now.read_only_forced and not request.read_only:
+            raise ControlRefused(
+                Reason.FAILED_PRECONDITION,
+                "the settings force read-only mode: take forceReadOnlyBookie out of them and restart the bookie",
+            )
+        await self._operations.set_read_only(read_only=request.read_only)
+        return storage_state(self._operations)
+
+    async def StartDrain(self, request: messages.StartDrainRequest, context: object) -> messages.Drain:
+        """Begin the drain, or go on with it."""
+        del request, context
+        return drain(await self._operations.start_drain())
+
+    async def GetDrain(self, request: messages.GetDrainRequest, context: object) -> messages.Drain:
+        """How far it is."""
+        del request, context
+        return drain(self._operations.drain())
+
+    async def WatchDrain(self, request: messages.WatchDrainRequest, context: object) -> AsyncIterator[messages.Drain]:
+        """The state now and after each change, until the drain is done or none runs."""
+        del context
+        interval_seconds = _interval_seconds(request.interval_ms, DRAIN_INTERVAL_MS)
+        told: DrainState | None = None
+        while True:
+            state = self._operations.drain()
+            if state != told:
+                yield drain(state)
+                told = state
+            if state.step in (DrainStep.DONE, DrainStep.NONE):
+                return
+            await self._pause(interval_seconds)
+
+    async def CancelDrain(self, request: messages.CancelDrainRequest, context: object) -> messages.Drain:
+        """Stop the drain."""
+        del request, context
+        return drain(await self._operations.cancel_drain())
+
+    async def TriggerGarbageCollection(
+        self, request: messages.TriggerGarbageCollectionRequest, context: object
+    ) -> messages.TriggerGarbageCollectionResponse:
+        """Begin a collection."""
+        del context
+        self._operations.trigger_collection(
+            force_major=request.force_major if request.HasField("force_major") else None,
+            force_minor=request.force_minor if request.HasField("force_minor") else None,
+        )
+        return messages.TriggerGarbageCollectionResponse()
+
+    async def ListLedgers(
+        self, request: messages.ListLedgersRequest, context: object
+    ) -> AsyncIterator[messages.ListLedgersResponse]:
+        """Ledgers of which this bookie holds entries, page by page."""
+        del context
+        if not 0 <= request.page_size <= PAGE_SIZE_MAX:
+            raise ControlRefused(Reason.INVALID_ARGUMENT, f"page_size is 0 (for {PAGE_SIZE}) to {PAGE_SIZE_MAX}")
+        if request.count_max < 0:
+            raise ControlRefused(Reason.INVALID_ARGUMENT, "count_max is 0 (for no limit) or more")
+        page_size = request.page_size or PAGE_SIZE
+        after = request.after_ledger_id if request.HasField("after_ledger_id") else -1
+        left = request.count_max or None
+        while left is None or left > 0:
+            wanted = page_size if left is None else min(page_size, left)
+            page = [ledger async for ledger in self._operations.stored_ledgers(after, wanted)]
+            if page:
+                yield messages.ListLedgersResponse(ledgers=[stored_ledger(ledger) for ledger in page])
+                after = page[-1].ledger_id
+            if len(page) < wanted:
+                return
+            left = None if left is None else left - len(page)
+            self._check_running()
+
+    async def GetAutoRecovery(self, request: messages.GetAutoRecoveryRequest, context: object) -> messages.AutoRecovery:
+        """What AutoRecovery does."""
+        del request, context
+        return auto_recovery(await self._operations.auto_recovery())
+
+    async def WatchAutoRecovery(
+        self, request: messages.WatchAutoRecoveryRequest, context: object
+    ) -> AsyncIterator[messages.AutoRecovery]:
+        """That, again and again."""
+        del context
+        interval_seconds = _interval_seconds(request.interval_ms, RECOVERY_INTERVAL_MS)
+        while True:
+            yield auto_recovery(await self._operations.auto_recovery())
+            await self._pause(interval_seconds)
+
+    async def EnableAutoRecovery(
+        self, request: messages.EnableAutoRecoveryRequest, context: object
+    ) -> messages.AutoRecovery:
+        """Switch it on for the whole cluster."""
+        del request, context
+        await self._operations.enable_auto_recovery(enabled=True)
+        return auto_recovery(await self._operations.auto_recovery())
+
+    async def DisableAutoRecovery(
+        self, request: messages.DisableAutoRecoveryRequest, context: object
+    ) -> messages.AutoRecovery:
+        """Switch it off for the whole cluster."""
+        del request, context
+        await self._operations.enable_auto_recovery(enabled=False)
+        return auto_recovery(await self._operations.auto_recovery())
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        self._check_running()
+
+    def _check_running(self) -> None:
+        if self._stopping.is_set():
+            raise Unavailable("the bookie is stopping")
+
+
+def _interval_seconds(asked_ms: int, bounds: tuple[int, int]) -> float:
+    usual, least = bounds
+    if asked_ms and asked_ms < least:
+        raise ControlRefused(Reason.INVALID_ARGUMENT, f"interval_ms is 0 (for {usual}) or at least {least}")
+    return (asked_ms or usual) / 1000
+
+
+def storage_state(operations: BookieOperations) -> messages.StorageState:
+    """All that is known of the bookie's storage without waiting."""
+    state, totals = operations.state(), operations.totals()
+    return messages.StorageState(
+        bookie_id=operations.bookie_id,
+        running=state.running,
+        shutting_down=state.shutting_down,
+        read_only=state.read_only,
+        high_priority_writes=state.high_priority_writes,
+        read_only_reasons=state.read_only_reasons,
+        read_only_manual=state.read_only_manual,
+        read_only_forced=state.read_only_forced,
+        ledgers=totals.ledgers,
+        entries=totals.entries,
+        write_cache_bytes=totals.write_cache_bytes,
+        write_cache_bytes_max=totals.write_cache_bytes_max,
+        journal_queue_bytes=totals.journal_queue_bytes,
+        entry_log_bytes=totals.entry_log_bytes,
+        directories=[directory(usage) for usage in operations.directories()],
+        journal_marks=[
+            messages.JournalMark(file_id=mark.file_id, offset=mark.offset) for mark in operations.last_marks()
+        ],
+        collections=[collection(state) for state in operations.collections()],
+    )
+
+
+def directory(usage: DirectoryUsage) -> messages.Directory:
+    """One directory."""
+    return messages.Directory(
+        directory=usage.directory,
+        kind=usage.kind,
+        total_bytes=usage.total_bytes,
+        free_bytes=usage.free_bytes,
+        writable=usage.writable,
+    )
+
+
+def collection(state: CollectionState) -> messages.Collection:
+    """Garbage collection of one directory."""
+    return messages.Collection(
+        directory=state.directory,
+        force_compacting=state.force_compacting,
+        major_compacting=state.major_compacting,
+        minor_compacting=state.minor_compacting,
+        last_major_compaction_ms=state.last_major_compaction_ms,
+        last_minor_compaction_ms=state.last_minor_compaction_ms,
+        major_compactions=state.major_compactions,
+        minor_compactions=state.minor_compactions,
+        major_suspended=state.major_suspended,
+        minor_suspended=state.minor_suspended,
+    )
+
+
+def drain(state: DrainState) -> messages.Drain:
+    """A drain; of its blockers the first ones."""
+    return messages.Drain(
+        bookie_id=state.bookie_id,
+        step=f"DRAIN_STEP_{state.step.name}",
+        ledgers_total=state.ledgers_total,
+        ledgers_left=state.ledgers_left,
+        bytes_copied=state.bytes_copied,
+        bytes_per_second=state.bytes_per_second,
+        blockers=[
+            messages.DrainBlocker(ledger_id=ledger_id, reason=reason)
+            for ledger_id, reason in state.blockers[:BLOCKERS_MAX]
+        ],
+    )
+
+
+def stored_ledger(ledger: StoredLedger) -> messages.StoredLedger:
+    """One ledger."""
+    return messages.StoredLedger(ledger_id=ledger.ledger_id, fenced=ledger.fenced, last_entry_id=ledger.last_entry_id)
+
+
+def auto_recovery(state: AutoRecoveryState) -> messages.AutoRecovery:
+    """AutoRecovery."""
+    return messages.AutoRecovery(
+        enabled=state.enabled,
+        auditor_bookie_id=state.auditor_bookie_id,
+        ledgers_left=state.ledgers_left,
+        running_here=state.running_here,
+        is_auditor=state.is_auditor,
+        ledgers_done=state.ledgers_done,
+        entries_copied=state.entries_copied,
+        bytes_copied=state.bytes_copied,
+        bytes_per_second=state.bytes_per_second,
+        current_ledger_ids=state.current_ledger_ids,
+    )

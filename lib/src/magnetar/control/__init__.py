@@ -1,0 +1,1 @@
+"""The gRPC control service of every component: definitions, server with health and reflection, clients."""
