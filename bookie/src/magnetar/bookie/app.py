@@ -208,7 +208,7 @@ async def start_bookie(
 
 def _pending_bytes(settings: BookieSettings) -> int:
     """What may still go to one disk once adds are refused: a directory's caches, and the journal's next step."""
-    share = settings.storage.write_cache_bytes_max // len(settings.ledger_directories)
+    share = settings.storage.write_cache_share_bytes(len(settings.ledger_directories))
     return share + settings.journal.preallocate_bytes
 
 

@@ -15,11 +15,13 @@ from typing import Final, TypeAlias
 
 from magnetar.bookie import journal_format
 from magnetar.bookie.checkpoint import Checkpointer
+from magnetar.bookie.counters import BookieCounters
 from magnetar.bookie.directory_storage import ReadResult
 from magnetar.bookie.journal import Context, Journal
 from magnetar.bookie.ledger_state import LedgerState, LedgerStates
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.bookie.write_cache import WriteCache
+from magnetar.core.clock import SystemClock
 from magnetar.core.ids import NO_ENTRY
 from magnetar.core.limits import MIB
 from magnetar.ledger.bookie_connection import ADD_FLAG_HIGH_PRIORITY, ADD_FLAG_RECOVERY, AddCallback
@@ -45,7 +47,13 @@ _HeldAdd: TypeAlias = tuple[int, bytes, Sequence[int], Sequence[bytes], int, Add
 class Bookie:
     """Adds, reads, fencing, last add confirmed."""
 
-    def __init__(self, storage: LedgerStorage, states: LedgerStates, checkpointer: Checkpointer) -> None:
+    def __init__(
+        self,
+        storage: LedgerStorage,
+        states: LedgerStates,
+        checkpointer: Checkpointer,
+        counters: BookieCounters | None = None,
+    ) -> None:
         self._storage = storage
         self._states = states
         self._checkpointer = checkpointer
@@ -64,6 +72,7 @@ class Bookie:
         """In read-only mode: whether there is room for high priority adds (recoveries)."""
         self.added_entries = 0
         self.added_bytes = 0
+        self.counters = counters if counters is not None else BookieCounters(SystemClock())
 
     def start(self, journals: Sequence[Journal]) -> None:
         """Take adds from here on; a ledger goes to one of the journals by its id. Their progress must be reported to
@@ -76,7 +85,7 @@ class Bookie:
         """Take no more: adds that wait and all later ones are answered EREADONLY; what the journal has is finished."""
         self._stopped = True
         held, self._held = self._held, deque()
-        self._held_bytes = 0
+        self._held_bytes = self.counters.adds_held = 0
         for ledger_id, _, entry_ids, _, _, done, _ in held:
             self._loop.call_soon(done, int(BookieCode.EREADONLY), ledger_id, entry_ids)
 
@@ -96,6 +105,7 @@ class Bookie:
         `done(code, ledger_id, entry_ids)` is called once for all of them, never from inside this call: EOK when they
         are on the disk."""
         size = sum(map(len, entries))
+        done = self.counters.timed_add(done, len(entry_ids), size, recovery=bool(flags & ADD_FLAG_RECOVERY))
         if self._stopped:
             self._loop.call_soon(done, int(BookieCode.EREADONLY), ledger_id, entry_ids)
         elif self._held or self._full(ledger_id):
@@ -173,6 +183,7 @@ class Bookie:
         while self._held and not self._full(self._held[0][0]):
             add = self._held.popleft()
             self._held_bytes -= add[6]
+            self.counters.adds_held -= len(add[2])
             self._add(*add)
         if not self._held:
             self._tell_holding(holding=False)
@@ -183,10 +194,12 @@ class Bookie:
 
     def _hold(self, add: _HeldAdd) -> None:
         if self._held_bytes + add[6] > HELD_BYTES_MAX:
+            self.counters.adds_rejected += len(add[2])
             self._loop.call_soon(add[5], int(BookieCode.ETOOMANYREQUESTS), add[0], add[2])
             return
         self._held.append(add)
         self._held_bytes += add[6]
+        self.counters.adds_held += len(add[2])
         if len(self._held) == 1:
             self._tell_holding(holding=True)
 
@@ -290,17 +303,23 @@ class Bookie:
     # Reads.
 
     def cached_entry(self, ledger_id: int, entry_id: int) -> bytes | None:
-        """An entry that the write cache has."""
-        return self._caches[ledger_id % self._caches_count].get(ledger_id, entry_id)
+        """An entry that is in memory."""
+        return self._storage.cached_entry(ledger_id, entry_id)
 
     async def read_entries(self, wanted: Sequence[tuple[int, int]]) -> list[ReadResult]:
         """(ledger id, entry id; -1 the last one) → each entry or its error; one trip to the disk for all."""
-        results = await self._storage.read_many(wanted)
-        for at, result in enumerate(results):
-            if isinstance(result, BookieError) and result.code is BookieCode.ENOENTRY:
-                ledger_id = wanted[at][0]
-                if self._states.get(ledger_id) is None:
-                    results[at] = BookieError(BookieCode.ENOLEDGER, f"ledger {ledger_id}")
+        found = size = 0
+        started = self.counters.read_started(len(wanted))
+        try:
+            results = await self._storage.read_many(wanted)
+            for at, result in enumerate(results):
+                if not isinstance(result, BookieError):
+                    found += 1
+                    size += len(result)
+                elif result.code is BookieCode.ENOENTRY and self._states.get(wanted[at][0]) is None:
+                    results[at] = BookieError(BookieCode.ENOLEDGER, f"ledger {wanted[at][0]}")
+        finally:
+            self.counters.read_ended(started, len(wanted), found, size)
         return results
 
     async def read_entry(self, ledger_id: int, entry_id: int) -> bytes:
@@ -312,7 +331,12 @@ class Bookie:
 
     async def read_run(self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int) -> list[bytes]:
         """Consecutive entries; at least one. `BookieError` ENOLEDGER, ENOENTRY, EIO."""
-        entries = await self._storage.read_run(ledger_id, first_entry_id, max(1, count_max), size_bytes_max)
+        entries: list[bytes] = []
+        started = self.counters.read_started(1)
+        try:
+            entries = await self._storage.read_run(ledger_id, first_entry_id, max(1, count_max), size_bytes_max)
+        finally:
+            self.counters.read_ended(started, 1, len(entries), sum(map(len, entries)))
         if not entries:
             self._existing(ledger_id)
             raise BookieError(BookieCode.ENOENTRY, f"{ledger_id}:{first_entry_id}")

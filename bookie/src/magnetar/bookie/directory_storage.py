@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
@@ -16,9 +16,11 @@ from typing import Final, TypeAlias, TypeVar
 from magnetar.bookie.entry_log import EntryLogs
 from magnetar.bookie.entry_log_format import EntryDamaged
 from magnetar.bookie.index_api import LedgerIndex
+from magnetar.bookie.read_ahead import ReadAheadCache
 from magnetar.bookie.settings import StorageSettings
 from magnetar.bookie.write_cache import WriteCache, WriteCacheHalf
 from magnetar.core.disk import Disk
+from magnetar.core.limits import MIB
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 
 log = logging.getLogger(__name__)
@@ -29,7 +31,17 @@ READ_COUNT_MAX: Final = 1_000
 APPEND_ENTRIES_MAX: Final = 256
 """Entries written to the log at once; bounds how long the checkpoint thread holds the interpreter lock."""
 
+APPEND_BYTES_MAX: Final = 4 * MIB
+"""Written to the log at once, but for the last entry; a log exceeds its size by no more."""
+
 ReadResult: TypeAlias = bytes | BookieError
+
+_Missing: TypeAlias = tuple[int, int, int, int, int]
+"""Place in the results, ledger id, entry id, the greatest cached entry id if the last one is wanted, and how many bytes
+to read."""
+
+_Run: TypeAlias = tuple[int, int, dict[int, bytes]]
+"""Ledger id, entry id, and the entries that stood behind it."""
 
 State: TypeAlias = tuple[int, bytes]
 """A ledger's id and its encoded state."""
@@ -50,7 +62,11 @@ class DirectoryStorage:
         self.index = index
         self.disk = disk
         self.logs = EntryLogs(disk, directory, settings.entry_log_bytes_max)
-        self.cache = WriteCache(settings.write_cache_bytes_max // directories_count)
+        self.cache = WriteCache(settings.write_cache_share_bytes(directories_count))
+        self.read_ahead = ReadAheadCache(
+            settings.read_ahead_bytes_max // directories_count, settings.read_ahead_batch_bytes
+        )
+        self._read_ahead_entries_max = settings.read_ahead_batch_entries
         readers = -(-settings.read_threads // directories_count)
         self.read_threads = ThreadPoolExecutor(readers, thread_name_prefix="bookie-read")
         self._flush_thread = ThreadPoolExecutor(1, thread_name_prefix="bookie-flush")
@@ -68,19 +84,31 @@ class DirectoryStorage:
 
         Errors are ENOENTRY and EIO; whether the ledger exists at all is the caller's to say."""
         results: list[ReadResult | None] = []
-        missing: list[tuple[int, int, int, int]] = []
+        missing: list[_Missing] = []
         for ledger_id, entry_id in wanted:
-            last_cached = self.cache.last_entry_id(ledger_id) if entry_id < 0 else -1
-            entry = self.cache.get(ledger_id, entry_id if entry_id >= 0 else last_cached)
-            # The last entry may stand in the index although the cache has some: a recovery writes older ones again.
-            if entry is None or entry_id < 0:
-                missing.append((len(results), ledger_id, entry_id, last_cached))
+            if entry_id >= 0:
+                entry = self.cached_entry(ledger_id, entry_id)
+                if entry is None:
+                    read_bytes = self.read_ahead.plan(ledger_id, entry_id)
+                    missing.append((len(results), ledger_id, entry_id, -1, read_bytes))
+            else:
+                # The last entry may stand in the index although the cache has some: a recovery writes older ones again.
+                last_cached = self.cache.last_entry_id(ledger_id)
+                entry = self.cache.get(ledger_id, last_cached)
+                missing.append((len(results), ledger_id, entry_id, last_cached, 0))
             results.append(entry)
         if missing:
             loop = asyncio.get_running_loop()
-            for slot, result in await loop.run_in_executor(self.read_threads, self._read_missing, missing):
+            found, runs = await loop.run_in_executor(self.read_threads, self._read_missing, missing)
+            for slot, result in found:
                 results[slot] = result
+            for run in runs:
+                self.read_ahead.put(*run)
         return [result for result in results if result is not None]
+
+    def cached_entry(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """An entry that is in memory."""
+        return self.cache.get(ledger_id, entry_id) or self.read_ahead.get(ledger_id, entry_id)
 
     async def read_run(self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int) -> list[bytes]:
         """Consecutive entries from the first one, to the first missing one or the bounds. At least one entry if the
@@ -143,8 +171,7 @@ class DirectoryStorage:
                 ledger = half.ledgers[ledger_id]
                 entry_ids = sorted(ledger)
                 locations: list[int] = []
-                for at in range(0, len(entry_ids), APPEND_ENTRIES_MAX):
-                    entries = [ledger[entry_id] for entry_id in entry_ids[at : at + APPEND_ENTRIES_MAX]]
+                for entries in _portions([ledger[entry_id] for entry_id in entry_ids]):
                     locations += writer.append(ledger_id, entries)
                 placed.append((ledger_id, entry_ids, locations))
                 self.logs.reader.learn_digest(ledger_id, ledger[entry_ids[-1]])
@@ -172,57 +199,108 @@ class DirectoryStorage:
                 return
             entries.append(entry)
 
-    def _read_missing(self, missing: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, ReadResult]]:
-        # In a read thread. Slots whose cached entry is the right one already are left out.
+    def _read_missing(self, missing: Sequence[_Missing]) -> tuple[list[tuple[int, ReadResult]], list[_Run]]:
+        # Slots whose cached entry is the right one already are left out.
         results: list[tuple[int, ReadResult]] = []
-        for slot, ledger_id, entry_id, last_cached in missing:
+        runs: list[_Run] = []
+        fresh: dict[tuple[int, int], bytes] = {}
+        for slot, ledger_id, entry_id, last_cached, read_bytes in missing:
+            entry = fresh.get((ledger_id, entry_id))
+            if entry is not None:
+                results.append((slot, entry))
+                continue
             try:
                 if entry_id < 0:
                     entry_id = self.index.last_entry_id(ledger_id)
                     if last_cached >= 0 and last_cached >= entry_id:
                         continue
-                location = self.index.location(ledger_id, entry_id) if entry_id >= 0 else None
-            except OSError as error:
-                results.append((slot, _unreadable(error, 0, ledger_id, entry_id)))
+                found = self._read_from_log(ledger_id, entry_id, read_bytes) if entry_id >= 0 else None
+            except (EntryDamaged, OSError) as error:
+                results.append((slot, _unreadable(error, ledger_id, entry_id)))
                 continue
-            if location is None:
+            if found is None:
                 results.append((slot, BookieError(BookieCode.ENOENTRY, f"{ledger_id}:{entry_id}")))
-            else:
-                results.append((slot, self._read_at(location, ledger_id, entry_id)))
-        return results
+                continue
+            entry, behind = found
+            results.append((slot, entry))
+            if behind:
+                runs.append((ledger_id, entry_id, behind))
+                fresh.update(((ledger_id, next_id), next_entry) for next_id, next_entry in behind.items())
+        return results, runs
 
-    def _read_at(self, location: int, ledger_id: int, entry_id: int) -> ReadResult:
+    def _read_from_log(self, ledger_id: int, entry_id: int, read_bytes: int) -> tuple[bytes, dict[int, bytes]] | None:
+        """The entry and what follows it; None when the index does not know it. `EntryDamaged`, OSError."""
+        location = self.index.location(ledger_id, entry_id)
+        if location is None:
+            return None
         try:
-            return self.logs.reader.read(location, ledger_id, entry_id)
+            return self._read_place(location, ledger_id, entry_id, read_bytes)
         except (EntryDamaged, OSError) as error:
-            return _unreadable(error, location, ledger_id, entry_id)
+            # A compaction may have moved the entry and deleted the log since the index was asked.
+            moved = self.index.location(ledger_id, entry_id)
+            if moved is None:
+                return None
+            if moved == location:
+                where = f"{location >> 32:x}.log at {location & 0xFFFF_FFFF}"
+                raise EntryDamaged(f"{where}: {error}") from error
+            return self._read_place(moved, ledger_id, entry_id, read_bytes)
+
+    def _read_place(
+        self, location: int, ledger_id: int, entry_id: int, read_bytes: int
+    ) -> tuple[bytes, dict[int, bytes]]:
+        reader = self.logs.reader
+        if not read_bytes:
+            return reader.read(location, ledger_id, entry_id), {}
+        return reader.read_ahead(location, ledger_id, entry_id, read_bytes, self._read_ahead_entries_max)
 
     def _read_disk_run(self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int) -> list[bytes]:
-        # In a read thread.
         entries: list[bytes] = []
         size = 0
         try:
             locations = self.index.locations(ledger_id, first_entry_id, count_max)
         except OSError as error:
-            raise _unreadable(error, 0, ledger_id, first_entry_id) from None
+            raise _unreadable(error, ledger_id, first_entry_id) from None
         while len(entries) < len(locations):
             at = len(entries)
-            try:
-                run = self.logs.reader.read_run(ledger_id, first_entry_id + at, locations[at:])
-            except (EntryDamaged, OSError) as error:
-                unreadable = _unreadable(error, locations[at], ledger_id, first_entry_id + at)
+            run = self._read_part(ledger_id, first_entry_id + at, locations[at:])
+            if isinstance(run, BookieError):
                 if not entries:
-                    raise unreadable from None
+                    raise run
                 return entries
             for entry in run:
                 size += len(entry)
                 if entries and size > size_bytes_max:
                     return entries
                 entries.append(entry)
+            if not run:
+                return entries
         return entries
 
+    def _read_part(self, ledger_id: int, entry_id: int, locations: Sequence[int]) -> list[bytes] | BookieError:
+        """Entries that stand in a row; none when the first is no longer there."""
+        try:
+            return self.logs.reader.read_run(ledger_id, entry_id, locations)
+        except (EntryDamaged, OSError):
+            # As in `_read_from_log`; the first alone shows what became of it.
+            try:
+                found = self._read_from_log(ledger_id, entry_id, 0)
+            except (EntryDamaged, OSError) as error:
+                return _unreadable(error, ledger_id, entry_id)
+            return [found[0]] if found is not None else []
 
-def _unreadable(error: Exception, location: int, ledger_id: int, entry_id: int) -> BookieError:
-    where = f"{location >> 32:x}.log at {location & 0xFFFF_FFFF}"
-    log.error("entry %d:%d cannot be read from %s: %s", ledger_id, entry_id, where, error)
-    return BookieError(BookieCode.EIO, f"{ledger_id}:{entry_id} in {where}")
+
+def _portions(entries: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    begin = 0
+    while begin < len(entries):
+        end = begin
+        size = 0
+        while end < len(entries) and end - begin < APPEND_ENTRIES_MAX and size < APPEND_BYTES_MAX:
+            size += len(entries[end])
+            end += 1
+        yield entries[begin:end]
+        begin = end
+
+
+def _unreadable(error: Exception, ledger_id: int, entry_id: int) -> BookieError:
+    log.error("entry %d:%d cannot be read: %s", ledger_id, entry_id, error)
+    return BookieError(BookieCode.EIO, f"{ledger_id}:{entry_id}: {error}")

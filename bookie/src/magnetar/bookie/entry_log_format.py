@@ -31,6 +31,7 @@ _SIZE: Final = struct.Struct(">I")
 _MAP_HEAD: Final = struct.Struct(">IqqI")
 _MAP_PAIR: Final = struct.Struct(">qq")
 _IDS: Final = struct.Struct(">qq")
+_SIZE_AND_IDS: Final = struct.Struct(">Iqq")
 _CRC32C: Final = struct.Struct(">I")
 _CRC32: Final = struct.Struct(">q")
 
@@ -134,6 +135,18 @@ def cut_entry(data: bytes, at: int, ledger_id: int, entry_id: int) -> tuple[byte
     if not ENTRY_HEADER_BYTES <= size <= BOOKKEEPER_FRAME_BYTES_MAX or found != (ledger_id, entry_id):
         raise EntryDamaged(f"found {size} bytes of entry {found[0]}:{found[1]}")
     return data[at + SIZE_BYTES : at + SIZE_BYTES + size], size
+
+
+def next_entry(data: bytes, at: int, ledger_id: int) -> tuple[int, bytes] | None:
+    """(entry id, entry) from bytes whose `at` may be an entry's size word; None when no whole entry of the ledger
+    stands there."""
+    if len(data) - at < SIZE_BYTES + ENTRY_HEADER_BYTES:
+        return None
+    size, found_ledger_id, entry_id = _SIZE_AND_IDS.unpack_from(data, at)
+    begin = at + SIZE_BYTES
+    if found_ledger_id != ledger_id or not ENTRY_HEADER_BYTES <= size <= len(data) - begin:
+        return None
+    return entry_id, data[begin : begin + size]
 
 
 def digest_kind(entry: bytes) -> int:

@@ -62,6 +62,35 @@ class EntryLogReader:
         self._check(entry, size, ledger_id)
         return entry
 
+    def read_ahead(
+        self, location: int, ledger_id: int, entry_id: int, read_bytes: int, count_max: int
+    ) -> tuple[bytes, dict[int, bytes]]:
+        """One entry, as `read`, and those of the same ledger that stand behind it within `read_bytes`, by their ids,
+        ascending; at most `count_max` of them."""
+        log_id, position = location >> 32, location & 0xFFFF_FFFF
+        with self._opened(log_id) as file:
+            data = file.pread(read_bytes, position - SIZE_BYTES)
+            entry, size = entry_log_format.cut_entry(data, 0, ledger_id, entry_id)
+            if len(entry) < size:
+                entry = file.pread(size, position)
+        self._check(entry, size, ledger_id)
+        behind: dict[int, bytes] = {}
+        at = SIZE_BYTES + size
+        last_id = entry_id
+        while len(behind) < count_max:
+            found = entry_log_format.next_entry(data, at, ledger_id)
+            if found is None or found[0] <= last_id:
+                break
+            last_id, next_entry = found
+            try:
+                self._check(next_entry, len(next_entry), ledger_id)
+            except EntryDamaged:
+                # Whoever asks for it will know.
+                break
+            behind[last_id] = next_entry
+            at += SIZE_BYTES + len(next_entry)
+        return entry, behind
+
     def read_run(self, ledger_id: int, first_entry_id: int, locations: Sequence[int]) -> list[bytes]:
         """Consecutive entries, fewest disk reads; stops early at about `RUN_BYTES_MAX`, after at least one entry.
 

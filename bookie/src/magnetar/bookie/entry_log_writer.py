@@ -45,8 +45,10 @@ class EntryLogWriter:
         """All that was ever appended."""
 
     def append(self, ledger_id: int, entries: Sequence[bytes]) -> list[int]:
-        """Write entries of one ledger in a row; their locations. Durable after `sync`. OSError."""
-        if self._file is None or self._position >= self._size_bytes_max:
+        """Write entries of one ledger in a row, in one log; their locations. Durable after `sync`. OSError.
+
+        A new log is begun when these would make the current one larger than it should be."""
+        if self._file is None or self._full(entries):
             self._roll()
         begin = self._position
         parts, starts = entry_log_format.encode_entries(entries, begin)
@@ -92,6 +94,12 @@ class EntryLogWriter:
         self._file.pwritev([entry_log_format.encode_header(map_offset, count)], 0)
         self._file.sync()
         self._let_go()
+
+    def _full(self, entries: Sequence[bytes]) -> bool:
+        if self._position <= entry_log_format.HEADER_BYTES:
+            return False
+        size = sum(map(len, entries)) + entry_log_format.SIZE_BYTES * len(entries)
+        return self._position + size > self._size_bytes_max
 
     def _let_go(self) -> None:
         if self._file is not None:

@@ -12,6 +12,9 @@ from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX, GIB, MIB
 ENTRY_LOG_BYTES_HARD_MAX: Final = 2**31 - 1
 """An entry's place in its log is a signed 32-bit number."""
 
+WRITE_CACHE_BYTES_MIN: Final = 2 * BOOKKEEPER_FRAME_BYTES_MAX
+"""Each half must hold the largest entry."""
+
 
 def _require(condition: bool, name: str, value: object) -> None:
     if not condition:
@@ -51,19 +54,26 @@ class StorageSettings:
     """Write cache, entry logs, index, checkpoints."""
 
     write_cache_bytes_max: int = 64 * MIB
-    """dbStorage_writeCacheMaxSizeMb: both halves together."""
+    """dbStorage_writeCacheMaxSizeMb: both halves of all ledger directories together; a directory gets at least
+    `WRITE_CACHE_BYTES_MIN`."""
     block_cache_bytes: int = 8 * MIB
     """dbStorage_rocksDB_blockCacheSize: shared by both index databases."""
     flush_interval_seconds: float = 60.0
     """flushInterval: how much journal there is to replay after a crash, at most."""
     entry_log_bytes_max: int = 1 * GIB
     """logSizeLimit."""
+    read_ahead_bytes_max: int = 32 * MIB
+    """dbStorage_readAheadCacheMaxSizeMb: entries read ahead for readers that catch up; 0 switches it off."""
+    read_ahead_batch_entries: int = 1_000
+    """dbStorage_readAheadCacheBatchSize: how many at once, at most."""
+    read_ahead_batch_bytes: int = 512 * 1024
+    """dbStorage_readAheadCacheBatchBytesSize: how much at once, at most; -1: half the cache."""
     read_threads: int = 2
     """numReadWorkerThreads: for reads that the write cache cannot answer."""
 
     def __post_init__(self) -> None:
         _require(
-            self.write_cache_bytes_max >= 2 * BOOKKEEPER_FRAME_BYTES_MAX,
+            self.write_cache_bytes_max >= WRITE_CACHE_BYTES_MIN,
             "dbStorage_writeCacheMaxSizeMb",
             self.write_cache_bytes_max,
         )
@@ -73,7 +83,17 @@ class StorageSettings:
             "logSizeLimit",
             self.entry_log_bytes_max,
         )
+        _require(self.read_ahead_bytes_max >= 0, "dbStorage_readAheadCacheMaxSizeMb", self.read_ahead_bytes_max)
+        _require(
+            1 <= self.read_ahead_batch_entries <= 100_000,
+            "dbStorage_readAheadCacheBatchSize",
+            self.read_ahead_batch_entries,
+        )
         _require(1 <= self.read_threads <= 64, "numReadWorkerThreads", self.read_threads)
+
+    def write_cache_share_bytes(self, directories_count: int) -> int:
+        """What one of so many ledger directories gets of the write cache."""
+        return max(WRITE_CACHE_BYTES_MIN, self.write_cache_bytes_max // directories_count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,18 +157,15 @@ class BookieSettings:
             _require(bool(directories) or name == "indexDirectories", name, directories)
         if self.index_directories and len(self.index_directories) != len(self.ledger_directories):
             raise SettingError("indexDirectories must name as many directories as ledgerDirectories, or none")
-        share = self.storage.write_cache_bytes_max // len(self.ledger_directories)
-        if share < 2 * BOOKKEEPER_FRAME_BYTES_MAX:
-            raise SettingError(
-                f"dbStorage_writeCacheMaxSizeMb is too small: {len(self.ledger_directories)} ledger directories share "
-                f"it, and each needs {2 * BOOKKEEPER_FRAME_BYTES_MAX} bytes"
-            )
 
 
 UPSTREAM_NAMES: Final[dict[str, str]] = {
     "advertisedAddress": "advertised_host",
     "bookieId": "bookie_id",
     "bookiePort": "port",
+    "dbStorage_readAheadCacheBatchBytesSize": "storage.read_ahead_batch_bytes",
+    "dbStorage_readAheadCacheBatchSize": "storage.read_ahead_batch_entries",
+    "dbStorage_readAheadCacheMaxSizeMb": "storage.read_ahead_bytes_max",
     "dbStorage_rocksDB_blockCacheSize": "storage.block_cache_bytes",
     "dbStorage_writeCacheMaxSizeMb": "storage.write_cache_bytes_max",
     "diskCheckInterval": "disk.check_interval_seconds",
@@ -170,7 +187,9 @@ UPSTREAM_NAMES: Final[dict[str, str]] = {
 }
 """BookKeeper's name of each setting that has one; the unit in ours is told by the name's end."""
 
-STANDALONE_STORAGE: Final = StorageSettings(write_cache_bytes_max=32 * MIB, block_cache_bytes=4 * MIB)
+STANDALONE_STORAGE: Final = StorageSettings(
+    write_cache_bytes_max=32 * MIB, block_cache_bytes=4 * MIB, read_ahead_bytes_max=8 * MIB
+)
 STANDALONE_JOURNAL: Final = JournalSettings(size_bytes_max=512 * MIB, backups_max=0)
 
 

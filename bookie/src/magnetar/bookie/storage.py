@@ -40,6 +40,10 @@ class LedgerStorage:
         """Whether any entry is not yet in an entry log."""
         return any(cache.flushing is not None or cache.active.ledgers for cache in self.caches)
 
+    def cached_entry(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """An entry that is in memory."""
+        return self.of(ledger_id).cached_entry(ledger_id, entry_id)
+
     async def read_many(self, wanted: Sequence[tuple[int, int]]) -> list[ReadResult]:
         """See `DirectoryStorage.read_many`; ledgers of different directories are read at the same time."""
         count = len(self.directories)
@@ -84,7 +88,9 @@ class LedgerStorage:
     def forget_ledgers(self, ledger_ids: Collection[int]) -> None:
         """The ledgers were deleted: keep nothing of them in memory."""
         for ledger_id in ledger_ids:
-            self.of(ledger_id).cache.forget(ledger_id)
+            directory = self.of(ledger_id)
+            directory.cache.forget(ledger_id)
+            directory.read_ahead.forget(ledger_id)
 
     def close(self) -> None:
         """Close files and threads; what is only in the write caches stays in the journal."""
