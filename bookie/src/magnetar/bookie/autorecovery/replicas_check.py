@@ -1,7 +1,8 @@
 """Counts entries that fewer bookies hold than should, from the bookies' own lists of entries.
 
 Nothing is marked: a worker judges a fragment by its first and last entry and would find nothing to do. The counts and
-the log tell people (BookKeeper: replication/AuditorReplicasCheckTask).
+the log tell people (BookKeeper: replication/AuditorReplicasCheckTask). Apache's bookies with DbLedgerStorage, Pulsar's
+default, leave the question unanswered; whoever does is not asked again in the same run.
 """
 
 from __future__ import annotations
@@ -47,10 +48,12 @@ class ReplicasCheck:
         """Ledgers with an entry that fewer than Qa bookies hold, but some."""
         self.below_write_quorum = 0
         """Ledgers with an entry that fewer than Qw bookies hold, but at least Qa."""
+        self._silent: set[str] = set()
 
     async def run(self) -> None:
         """Check all. Raises `Unavailable`."""
         self.without_replica = self.below_ack_quorum = self.below_write_quorum = 0
+        self._silent.clear()
         await self._parts.check_enabled()
         await for_each(self._parts.client.metadata.ledger_ids(), self._check, LEDGERS_IN_FLIGHT_MAX)
         await self._parts.check_enabled()
@@ -82,11 +85,15 @@ class ReplicasCheck:
 
     async def _held(self, bookie_id: str, ledger_id: int) -> AbstractSet[int] | None:
         """The entries that the bookie has; None if it does not tell."""
+        if bookie_id in self._silent:
+            return None
         try:
             return frozenset(decode_availability(await self._lists.list_entries(bookie_id, ledger_id)))
         except BookieError as error:
             if error.code in (BookieCode.ENOLEDGER, BookieCode.ENOENTRY):
                 return frozenset()
+            if error.code is BookieCode.UNREACHABLE:
+                self._silent.add(bookie_id)
             log.warning("the entries of ledger %d on %s are not known: %s", ledger_id, bookie_id, error)
         except (ValueError, PeerError) as error:
             log.warning("%s told the entries of ledger %d in an unknown form: %s", bookie_id, ledger_id, error)

@@ -12,6 +12,11 @@ from magnetar.core.errors import SettingError
 YEAR_SECONDS: Final = 366 * 86_400.0
 
 
+def _require(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise SettingError(f"{name} is out of bounds: {value}; {low} to {high} are accepted")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditorSettings:
     """The auditor's part; it matters on the bookie that is elected. An interval of 0 switches a check off."""
@@ -87,8 +92,3 @@ PULSAR_DEFAULTS: Final[dict[str, str]] = {
     "rereplicationEntryBatchSize": "100",
 }
 """What Pulsar's `bookkeeper.conf` says; the rest is left to BookKeeper's defaults."""
-
-
-def _require(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise SettingError(f"{name} is out of bounds: {value}; {low} to {high} are accepted")
