@@ -63,19 +63,21 @@ class FragmentChecker:
         digests are not checked."""
         indexes = range(len(segment.bookies))
         verdicts = await asyncio.gather(
-            *(self._check_place(ledger_id, segment, index, codec, lost, percentage) for index in indexes)
+            *(self.check_place(ledger_id, segment, index, codec, lost=lost, percentage=percentage) for index in indexes)
         )
         return dict(zip(indexes, verdicts, strict=True))
 
-    async def _check_place(
+    async def check_place(
         self,
         ledger_id: int,
         segment: Segment,
         index: int,
         codec: EntryCodec | None,
-        lost: Collection[str],
-        percentage: int,
+        *,
+        lost: Collection[str] = (),
+        percentage: int = 0,
     ) -> Verdict:
+        """As `check`, of one place."""
         bookie_id = segment.bookies[index]
         if bookie_id in lost:
             return Verdict.LOST

@@ -96,10 +96,16 @@ class ReplicationResult:
     ledger_id: int
     deleted: bool = False
     """There is no such ledger (any more); nothing is left to do then."""
-    fragments_moved: int = 0
+    moves: list[tuple[int, str]] = field(default_factory=list)
+    """(first entry of the segment, bookie) of every place that was filled."""
     entries_copied: int = 0
     bytes_copied: int = 0
     problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def fragments_moved(self) -> int:
+        """Places that were filled."""
+        return len(self.moves)
 
     @property
     def complete(self) -> bool:
@@ -193,6 +199,18 @@ class LedgerReplicator:
             ]
             results += zip(some, await asyncio.gather(*checks), strict=True)
         return results
+
+    async def check_bookie(
+        self, ledger_id: int, metadata: LedgerMetadata, first_entry_id: int, bookie_id: str
+    ) -> Verdict:
+        """What a bookie has of the segment that begins at an entry; PRESENT when it has no place there."""
+        codec = self.codec(ledger_id, metadata) if metadata.digest_type is not None else None
+        for segment in segments_of(metadata):
+            if segment.first_entry_id == first_entry_id and segment.closed and bookie_id in segment.bookies:
+                index = segment.bookies.index(bookie_id)
+                lost = self.lost(metadata, ())
+                return await self._checker.check_place(ledger_id, segment, index, codec, lost=lost)
+        return Verdict.PRESENT
 
     def codec(self, ledger_id: int, metadata: LedgerMetadata) -> EntryCodec:
         """Digest and password of a ledger: the metadata's; of metadata that has none, the settings'."""
@@ -399,7 +417,7 @@ class _Job:
                 problem = Problem(ProblemKind.UNREADABLE, str(error))
                 break
             if await self._replicator.record(self.result.ledger_id, move):
-                self.result.fragments_moved += len(move.replacements)
+                self.result.moves += [(first, bookie) for bookie in move.replacements.values()]
                 self._refilled.update(
                     (first, bookie) for index, bookie in move.replacements.items() if segment.bookies[index] == bookie
                 )

@@ -188,7 +188,7 @@ class ReplicationWorker:
         """Whether the worker may go on with another ledger at once. When the lock is kept, it is deferred."""
         ledger_id = task.ledger_id
         failures = self._failures.get(ledger_id, 0)
-        result = await _unless_lost(
+        result = await unless_lost(
             lock,
             self._replicator.replicate(
                 ledger_id, on_progress=self._copied, replace_silent=failures >= SILENT_FAILURES_MAX
@@ -254,13 +254,13 @@ class ReplicationWorker:
     async def _close_later(self, ledger_id: int, lock: ReplicationLock) -> None:
         """Give the writer time to replace its lost bookie, then close the ledger; the next attempt copies the rest."""
         try:
-            await _unless_lost(lock, asyncio.sleep(self._settings.open_ledger_grace_seconds, result=True))
+            await unless_lost(lock, asyncio.sleep(self._settings.open_ledger_grace_seconds, result=True))
             if lock.lost or not await self._underreplicated.enabled():
                 return
-            await _unless_lost(lock, self._close(ledger_id))
+            await unless_lost(lock, self._close(ledger_id))
         except MagnetarError as error:
             log.warning("ledger %d could not be closed for its replication: %s", ledger_id, error)
-            await _unless_lost(lock, asyncio.sleep(self._settings.failure_backoff_seconds, result=True))
+            await unless_lost(lock, asyncio.sleep(self._settings.failure_backoff_seconds, result=True))
         finally:
             await lock.release()
 
@@ -295,7 +295,7 @@ class _Held:
 
 async def _release_later(lock: ReplicationLock, seconds: float) -> None:
     try:
-        await _unless_lost(lock, asyncio.sleep(seconds, result=True))
+        await unless_lost(lock, asyncio.sleep(seconds, result=True))
     finally:
         await lock.release()
 
@@ -306,7 +306,7 @@ def _summary(result: ReplicationResult) -> str:
     return f"{result.fragments_moved} fragments moved, {result.entries_copied} entries, {result.bytes_copied} bytes"
 
 
-async def _unless_lost(lock: ReplicationLock, work: Coroutine[Any, Any, T]) -> T | None:
+async def unless_lost(lock: ReplicationLock, work: Coroutine[Any, Any, T]) -> T | None:
     """What the work returns, or None when the lock was lost before it ended; it is cancelled then."""
     task = asyncio.ensure_future(work)
     lost = asyncio.ensure_future(lock.wait_until_lost())

@@ -1,0 +1,390 @@
+"""The drain of one bookie: read-only → its replicas moved → verified → its cookie removed → done.
+
+The steps are not a script that could be cut off: every round looks at what is and does what is missing, so that
+whoever holds the drain's lock can go on after a kill at any point. What must hold for the cookie to go is found anew
+in one round: the bookie has not taken writes for a while, and after that no ledger's metadata names it.
+
+A ledger that a client creates just then, from an old list of bookies, may still name the bookie. It refuses that
+ledger's entries, so none was ever confirmed by it: its writer replaces it, or the auditor finds it lost.
+
+(BookKeeper has no drain of a live bookie; `bookkeeper shell decommissionbookie` demands that it is down.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from magnetar.bookie.autorecovery.fragments import names
+from magnetar.bookie.autorecovery.replicator import LedgerReplicator
+from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
+from magnetar.bookie.cookie import COOKIES_PATH
+from magnetar.bookie.drain.moves import LedgerMover
+from magnetar.bookie.drain.scan import all_metadata
+from magnetar.bookie.drain.state import (
+    Capacity,
+    Intention,
+    Phase,
+    decode_intention,
+    encode_intention,
+    intention_path,
+    lock_path,
+)
+from magnetar.bookie.operations import DrainState, DrainStep, OperationRefused
+from magnetar.core.clock import Clock, SystemClock
+from magnetar.core.errors import PeerError
+from magnetar.ledger.bookie_connection import BookieConnections
+from magnetar.ledger.client import BookKeeperClient
+from magnetar.ledger.ledger_paths import AVAILABLE_PATH
+from magnetar.metadata.coordination import LockState, LockTaken, ResourceLock
+from magnetar.metadata.store import (
+    MUST_NOT_EXIST,
+    Change,
+    MetadataStore,
+    NodeNotFound,
+    Notification,
+    VersionConflict,
+)
+
+log: Final = logging.getLogger(__name__)
+
+THE_BOOKIE: Final = -1
+"""In the place of a ledger: the bookie itself holds the drain up."""
+
+BLOCKERS_NAMED_MAX: Final = 100
+"""Ledgers that the progress names; the count of those left tells how many there are."""
+
+_SYSTEM_CLOCK: Final = SystemClock()
+
+
+class BookieSwitch(Protocol):
+    """The bookie of this process."""
+
+    def set_draining(self, draining: bool) -> None:
+        """Turn read-only because of a drain, or take that reason back. It registers accordingly, soon."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class DrainParts:
+    """What drains work with; the replicator's settings bound them."""
+
+    store: MetadataStore
+    client: BookKeeperClient
+    connections: BookieConnections
+    underreplicated: UnderreplicatedLedgers
+    """The one of the store's session, such as `AutoRecoveryDaemon.underreplicated`."""
+    replicator: LedgerReplicator
+    holder: str
+    """Names this process in the drain's lock; no other process's name, nor that of an earlier run."""
+    clock: Clock = _SYSTEM_CLOCK
+    settle_seconds: float = 5.0
+    """How long the bookie must be known as read-only before the last look at the ledgers: longer than clients take to
+    hear of it."""
+    retry_seconds: float = 5.0
+    """Between attempts on what holds the drain up; doubled while nothing moves, up to ten times this."""
+
+
+class Drain:
+    """One bookie's way out. `start` it once in its life, then `run` it until it is done, here or anywhere."""
+
+    def __init__(self, parts: DrainParts, bookie_id: str, own: BookieSwitch | None = None) -> None:
+        """`own`: the switch of the bookie if it runs in this process; None for any other one."""
+        self._parts = parts
+        self._store = parts.store
+        self._bookie_id = bookie_id
+        self._own = own
+        self._mover = self._new_mover()
+        self._step = DrainStep.NONE
+        self._total = 0
+        self._left = 0
+        self._bookie_problem: str | None = None
+        self._last_pause_seconds = parts.retry_seconds
+        self._refuses_since: float | None = None
+        self._known: tuple[bytes, int] | None = None
+        self._news = asyncio.Event()
+
+    async def start(self, *, remove_cookie: bool = True) -> None:
+        """Write the intention down, unless it is there already. From then on the bookie is to leave.
+
+        Raises `OperationRefused` when it takes writes and is not ours, or when the others could not take its place;
+        `Unavailable`."""
+        intention = await self._intention()
+        cookie = await self._store.get(self._cookie_path)
+        if intention is not None and (intention.phase is not Phase.DONE or cookie is None):
+            return
+        if self._own is None and await self._takes_writes():
+            raise OperationRefused(f"bookie {self._bookie_id} runs and takes writes: stop it, or have it drain itself")
+        capacity = Capacity(self._bookie_id, self._parts.connections.writable_bookies())
+        async for _, metadata in all_metadata(self._parts.client.metadata):
+            if not isinstance(metadata, PeerError):
+                capacity.add(metadata)
+        if capacity.refusal is not None:
+            raise OperationRefused(capacity.refusal)
+        intention = Intention(
+            bookie_id=self._bookie_id,
+            phase=Phase.DRAINING,
+            started_ms=self._parts.clock.now_ms(),
+            remove_cookie=remove_cookie,
+            cookie_created_ms=None if cookie is None else cookie.stat.created_ms,
+        )
+        path = intention_path(self._bookie_id)
+        try:
+            await self._store.put(path, encode_intention(intention), self._known[1] if self._known else MUST_NOT_EXIST)
+        except VersionConflict:
+            log.info("another has begun to drain bookie %s just now", self._bookie_id)
+
+    async def wanted(self) -> bool:
+        """Whether the bookie is to leave, and has not left yet."""
+        intention = await self._intention()
+        return intention is not None and intention.phase is not Phase.DONE
+
+    async def cancel(self) -> None:
+        """The bookie stays after all. What was moved stays moved. No error if it is not drained.
+
+        Raises `OperationRefused` once its cookie is being removed; `Unavailable`."""
+        intention = await self._intention()
+        while intention is not None:
+            if intention.phase is not Phase.DRAINING:
+                raise OperationRefused(
+                    f"no ledger names bookie {self._bookie_id} any more and its cookie is removed: too late to cancel"
+                )
+            assert self._known is not None
+            try:
+                await self._store.delete(intention_path(self._bookie_id), self._known[1])
+            except (VersionConflict, NodeNotFound):
+                intention = await self._intention()
+                continue
+            break
+        self._switch(draining=False)
+
+    def forget(self) -> None:
+        """Show nothing of a drain that was cancelled."""
+        self._mover = self._new_mover()
+        self._step = DrainStep.NONE
+        self._total = self._left = 0
+        self._bookie_problem = self._refuses_since = None
+
+    async def run(self) -> DrainState:
+        """Drain until nothing is left to do: DONE, or NONE when somebody has cancelled it.
+
+        Raises `OperationRefused` when another process drains the bookie; `Unavailable` when the metadata store fails.
+        It may be cancelled at any time and run again, here or elsewhere."""
+        lock = ResourceLock(
+            self._store, lock_path(self._bookie_id), self._parts.holder.encode(), lambda _: self._news.set()
+        )
+        try:
+            await lock.acquire()
+        except LockTaken as error:
+            raise OperationRefused(f"bookie {self._bookie_id} is drained by another process: {error}") from None
+        stop_watching = self._store.watch(self._take_notification)
+        try:
+            while not await self._round_under(lock):
+                if lock.state is LockState.LOST:
+                    raise OperationRefused(f"another process has taken over the drain of bookie {self._bookie_id}")
+        finally:
+            stop_watching()
+            await lock.release()
+        return self.progress()
+
+    def progress(self) -> DrainState:
+        """As it is."""
+        blockers = sorted(self._mover.blockers.items())[:BLOCKERS_NAMED_MAX]
+        if self._bookie_problem is not None:
+            blockers.insert(0, (THE_BOOKIE, self._bookie_problem))
+        return DrainState(
+            bookie_id=self._bookie_id,
+            step=self._step,
+            ledgers_total=self._total,
+            ledgers_left=self._left,
+            bytes_copied=self._mover.meter.total_bytes,
+            bytes_per_second=self._mover.meter.bytes_per_second(),
+            blockers=tuple(blockers),
+        )
+
+    async def _round_under(self, lock: ResourceLock) -> bool:
+        """Work until it is done (True), or until the lock or the intention is not what it was."""
+        self._news.clear()
+        work = asyncio.ensure_future(self._work())
+        try:
+            while not work.done():
+                news = asyncio.ensure_future(self._news.wait())
+                await asyncio.wait([work, news], return_when=asyncio.FIRST_COMPLETED)
+                news.cancel()
+                self._news.clear()
+                if lock.state is LockState.LOST:
+                    return False
+                if lock.state is not LockState.HELD or (not work.done() and await self._has_changed()):
+                    break
+            else:
+                return work.result()
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+        while lock.state is LockState.IN_DOUBT:
+            await self._news.wait()
+            self._news.clear()
+        return False
+
+    async def _work(self) -> bool:
+        """Rounds until there is nothing left to do."""
+        while True:
+            intention = await self._intention()
+            if intention is None:
+                self._step = DrainStep.NONE
+                self._switch(draining=False)
+                return True
+            if intention.phase is Phase.DONE:
+                self._step = DrainStep.DONE
+                return True
+            if intention.phase is Phase.REMOVING and not await self._store.exists(self._cookie_path):
+                # All was verified before it went.
+                await self._write(intention, Phase.DONE)
+                continue
+            self._switch(draining=True)
+            if await self._takes_writes():
+                self._step = DrainStep.READ_ONLY
+                self._refuses_since = None
+                if self._own is None:
+                    self._bookie_problem = "it runs and takes writes: stop it, or have it drain itself"
+                await asyncio.sleep(min(self._parts.retry_seconds, 0.2))
+                continue
+            self._bookie_problem = None
+            await self._leave(intention)
+
+    async def _leave(self, intention: Intention) -> None:
+        """One look at all ledgers, and what follows from it. The bookie refuses writes."""
+        now = self._parts.clock.monotonic_seconds()
+        if self._refuses_since is None:
+            self._refuses_since = now
+        unsettled_seconds = self._refuses_since + self._parts.settle_seconds - now
+        naming = await self._ledgers_naming_it()
+        if naming:
+            self._step = DrainStep.REPLICATE
+            await self._replicate(naming)
+            return
+        self._step = DrainStep.VERIFY
+        if unsettled_seconds > 0:
+            await asyncio.sleep(unsettled_seconds)
+            return
+        problems = await self._mover.verify()
+        if problems:
+            self._mover.blockers.update(problems)
+            await asyncio.sleep(self._parts.retry_seconds)
+            return
+        self._mover.blockers.clear()
+        # What was seen holds only if the bookie has refused writes all the while.
+        if self._has_refused_since(now) and not await self._takes_writes():
+            await self._remove_cookie(intention)
+
+    async def _ledgers_naming_it(self) -> list[int]:
+        naming: list[int] = []
+        unreadable: dict[int, str] = {}
+        async for ledger_id, metadata in all_metadata(self._parts.client.metadata):
+            if isinstance(metadata, PeerError):
+                unreadable[ledger_id] = f"nobody can tell whether it names the bookie: {metadata}"
+                naming.append(ledger_id)
+            elif names(metadata, (self._bookie_id,)):
+                naming.append(ledger_id)
+        left = set(naming)
+        for ledger_id in [ledger_id for ledger_id in self._mover.blockers if ledger_id not in left]:
+            del self._mover.blockers[ledger_id]
+        self._mover.blockers.update(unreadable)
+        self._total += max(0, len(naming) - self._left)
+        self._left = len(naming)
+        return naming
+
+    async def _replicate(self, naming: list[int]) -> None:
+        """Try these ledgers; a pause follows when some are left, longer when none has moved."""
+        await self._mover.move(naming, self._count_down)
+        if self._left:
+            pause_seconds = self._parts.retry_seconds
+            if self._left == len(naming):
+                pause_seconds = min(2 * self._last_pause_seconds, 10 * pause_seconds)
+            self._last_pause_seconds = pause_seconds
+            await asyncio.sleep(pause_seconds)
+
+    def _count_down(self) -> None:
+        self._left -= 1
+
+    async def _remove_cookie(self, intention: Intention) -> None:
+        self._step = DrainStep.REMOVE_COOKIE
+        if not intention.remove_cookie:
+            await self._write(intention, Phase.DONE)
+            return
+        cookie = await self._store.get(self._cookie_path)
+        if cookie is not None and cookie.stat.created_ms != intention.cookie_created_ms:
+            self._bookie_problem = "its cookie was made after the drain began: it has been set up anew"
+            await asyncio.sleep(self._parts.retry_seconds)
+            return
+        if intention.phase is not Phase.REMOVING and not await self._write(intention, Phase.REMOVING):
+            return
+        if cookie is not None:
+            try:
+                await self._store.delete(self._cookie_path, cookie.stat.version)
+            except (VersionConflict, NodeNotFound) as error:
+                log.info("the cookie of bookie %s is looked at again: %s", self._bookie_id, error)
+                return
+            log.warning("bookie %s has left the cluster: its cookie is removed", self._bookie_id)
+
+    async def _write(self, intention: Intention, phase: Phase) -> bool:
+        """Take the intention further; False when somebody has changed it, which the next round sees to."""
+        finished_ms = self._parts.clock.now_ms() if phase is Phase.DONE else None
+        value = encode_intention(dataclasses.replace(intention, phase=phase, finished_ms=finished_ms))
+        assert self._known is not None
+        version = self._known[1]
+        # Known before it is written, or the news of it would look like somebody else's.
+        self._known = value, version + 1
+        try:
+            await self._store.put(intention_path(self._bookie_id), value, version)
+        except VersionConflict:
+            return False
+        return True
+
+    async def _intention(self) -> Intention | None:
+        node = await self._store.get(intention_path(self._bookie_id))
+        if node is None:
+            self._known = None
+            return None
+        self._known = node.value, node.stat.version
+        return decode_intention(node.value)
+
+    async def _has_changed(self) -> bool:
+        known = self._known
+        node = await self._store.get(intention_path(self._bookie_id))
+        if node is None or known is None:
+            return (node is None) != (known is None)
+        return (node.value, node.stat.version) != known
+
+    async def _takes_writes(self) -> bool:
+        return await self._store.exists(self._writable_path)
+
+    def _has_refused_since(self, moment_seconds: float) -> bool:
+        return self._refuses_since is not None and self._refuses_since <= moment_seconds
+
+    def _switch(self, *, draining: bool) -> None:
+        if self._own is not None:
+            self._own.set_draining(draining)
+
+    def _take_notification(self, notification: Notification) -> None:
+        if notification.path == intention_path(self._bookie_id):
+            self._news.set()
+        elif notification.path == self._writable_path and notification.change is Change.CREATED:
+            self._refuses_since = None
+
+    def _new_mover(self) -> LedgerMover:
+        parts = self._parts
+        return LedgerMover(
+            self._bookie_id, parts.client, parts.connections, parts.underreplicated, parts.replicator, parts.clock
+        )
+
+    @property
+    def _writable_path(self) -> str:
+        return f"{AVAILABLE_PATH}/{self._bookie_id}"
+
+    @property
+    def _cookie_path(self) -> str:
+        return f"{COOKIES_PATH}/{self._bookie_id}"

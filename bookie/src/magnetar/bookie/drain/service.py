@@ -1,0 +1,71 @@
+"""The drain of the bookie that runs in this process: asked for by its operator, gone on with after each start."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from magnetar.bookie.drain.drain import BookieSwitch, Drain, DrainParts
+from magnetar.bookie.operations import DrainState, OperationRefused
+from magnetar.core.errors import Unavailable
+
+log: Final = logging.getLogger(__name__)
+
+
+class DrainService:
+    """The `DrainOperations` of one bookie."""
+
+    def __init__(self, parts: DrainParts, bookie_id: str, switch: BookieSwitch) -> None:
+        self._drain = Drain(parts, bookie_id, switch)
+        self._switch = switch
+        self._retry_seconds = parts.retry_seconds
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Go on with a drain that an earlier run has begun. The switch is set before this returns: call it before the
+        bookie registers. Raises `Unavailable`."""
+        if await self._drain.wanted():
+            self._switch.set_draining(True)
+            self._begin()
+
+    async def start_drain(self) -> DrainState:
+        """See `DrainOperations`."""
+        await self._drain.start()
+        self._begin()
+        return self._drain.progress()
+
+    def drain(self) -> DrainState:
+        """See `DrainOperations`."""
+        return self._drain.progress()
+
+    async def cancel_drain(self) -> DrainState:
+        """See `DrainOperations`."""
+        await self._drain.cancel()
+        await self.close()
+        # A round that was cut off may have set it again.
+        self._switch.set_draining(False)
+        self._drain.forget()
+        return self._drain.progress()
+
+    async def close(self) -> None:
+        """Stop working on it; the intention stays. Closing twice is no error."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _begin(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="drain")
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._drain.run()
+            except (OperationRefused, Unavailable) as error:
+                # Another process may have the lock until its session ends; the store comes back.
+                log.warning("the drain goes on later: %s", error)
+                await asyncio.sleep(self._retry_seconds)
+            else:
+                return

@@ -1,0 +1,125 @@
+"""What a drain keeps in the metadata store, and when it must not begin. Pure.
+
+Only the intention is kept: that a bookie is to leave. Where the drain stands follows from what is: whether the bookie
+takes writes, which ledgers name it, whether its cookie is there.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from magnetar.core.errors import PeerError
+from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
+
+DRAINS_PATH: Final = "/magnetar/drain"
+DRAIN_LOCKS_PATH: Final = "/magnetar/drain-lock"
+
+
+def intention_path(bookie_id: str) -> str:
+    """The node of a bookie's drain. It stays when the drain is done, to be read by whoever asks later."""
+    return f"{DRAINS_PATH}/{bookie_id}"
+
+
+def lock_path(bookie_id: str) -> str:
+    """The ephemeral node of whoever drains a bookie now."""
+    return f"{DRAIN_LOCKS_PATH}/{bookie_id}"
+
+
+class Phase(enum.Enum):
+    """How far the intention goes."""
+
+    DRAINING = "DRAINING"
+    """It may be cancelled."""
+    REMOVING = "REMOVING"
+    """No ledger names the bookie; its cookie is being removed: no way back."""
+    DONE = "DONE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intention:
+    """A bookie is to leave."""
+
+    bookie_id: str
+    phase: Phase
+    started_ms: int
+    remove_cookie: bool = True
+    """False: only its ledgers are moved; it may come back empty."""
+    cookie_created_ms: int | None = None
+    """When the cookie was made that is to be removed; None if there was none. A later one is another bookie's."""
+    finished_ms: int | None = None
+
+
+class _Stored(msgspec.Struct, rename="camel", omit_defaults=True):
+    bookie_id: str
+    phase: str
+    started_ms: int
+    remove_cookie: bool = True
+    cookie_created_ms: int | None = None
+    finished_ms: int | None = None
+
+
+def encode_intention(intention: Intention) -> bytes:
+    """JSON."""
+    return msgspec.json.encode(
+        _Stored(
+            bookie_id=intention.bookie_id,
+            phase=intention.phase.value,
+            started_ms=intention.started_ms,
+            remove_cookie=intention.remove_cookie,
+            cookie_created_ms=intention.cookie_created_ms,
+            finished_ms=intention.finished_ms,
+        )
+    )
+
+
+def decode_intention(value: bytes) -> Intention:
+    """The node's value. Raises `PeerError`."""
+    try:
+        stored = msgspec.json.decode(value, type=_Stored)
+        phase = Phase(stored.phase)
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError) as error:
+        raise PeerError(f"the intention to drain a bookie cannot be read: {error}") from None
+    return Intention(
+        bookie_id=stored.bookie_id,
+        phase=phase,
+        started_ms=stored.started_ms,
+        remove_cookie=stored.remove_cookie,
+        cookie_created_ms=stored.cookie_created_ms,
+        finished_ms=stored.finished_ms,
+    )
+
+
+class Capacity:
+    """Whether the other bookies can take the places of the one that is to leave; is shown all ledgers' metadata."""
+
+    def __init__(self, bookie_id: str, writable: Collection[str]) -> None:
+        self._bookie_id = bookie_id
+        self._writable = frozenset(writable) - {bookie_id}
+        self._ledgers = 0
+        self._stuck = 0
+        self._ensemble_size_max = 0
+
+    def add(self, metadata: LedgerMetadata) -> None:
+        """A ledger, whether or not it names the bookie."""
+        ensembles = [bookies for _, bookies in metadata.ensembles if self._bookie_id in bookies]
+        if not ensembles:
+            return
+        self._ledgers += 1
+        if any(self._writable.issubset(bookies) for bookies in ensembles):
+            self._stuck += 1
+            self._ensemble_size_max = max(self._ensemble_size_max, *map(len, ensembles))
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the bookie must not leave now; None if it may."""
+        if self._stuck == 0:
+            return None
+        return (
+            f"{self._stuck} of the {self._ledgers} ledgers on bookie {self._bookie_id} have ensembles of up to "
+            f"{self._ensemble_size_max} bookies, and without it only {len(self._writable)} bookies take writes: "
+            "nobody could take its place; add bookies first"
+        )
