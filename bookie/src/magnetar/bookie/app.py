@@ -12,6 +12,7 @@ from magnetar.bookie import cookie, disk_watch
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.bookie_status import StatusKeeper, read_status
 from magnetar.bookie.checkpoint import Checkpointer
+from magnetar.bookie.counters import BookieCounters
 from magnetar.bookie.directories import BookieDirectories, open_directories
 from magnetar.bookie.disk_watch import WriteMode
 from magnetar.bookie.index import open_rocksdb_index
@@ -231,7 +232,8 @@ async def _open_engine(
         bookie.resume()
 
     checkpointer = Checkpointer(storage, states, directories, settings.journal.backups_max, checkpoint_done)
-    bookie = Bookie(storage, states, checkpointer)
+    counters = checkpointer.counters = BookieCounters(clock, len(directories.journals))
+    bookie = Bookie(storage, states, checkpointer, counters)
     replay = Replay(directories, storage, states, checkpointer)
     try:
         await replay.run(synced=settings.journal.sync_data)
@@ -240,6 +242,8 @@ async def _open_engine(
         checkpointer.close()
         storage.close()
         raise
+    for journal, counted in zip(journals.all, counters.journals, strict=True):
+        journal.count(counted, clock)
     journals.start(bookie.resume, mode.write_failed)
     bookie.start(journals.all)
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
+from magnetar.bookie.counters import BookieCounters
 from magnetar.bookie.directories import BookieDirectories, Marks
 from magnetar.bookie.ledger_state import LedgerStates
 from magnetar.bookie.storage import LedgerStorage
@@ -51,6 +52,8 @@ class Checkpointer:
         self._stopping = False
         self._failures_in_a_row = 0
         self.completed = 0
+        self.counters: BookieCounters | None = None
+        """Set: where checkpoints are counted."""
 
     def request(self) -> None:
         """Have a checkpoint made soon."""
@@ -90,7 +93,8 @@ class Checkpointer:
             if taken is None:
                 taken = self._failed_marks = marks()
             try:
-                await self.flush(taken)
+                flush = self.flush(taken)
+                await (flush if self.counters is None else self._counted(flush, self.counters))
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._thread, self._trim, taken)
             except OSError as failure:
@@ -118,6 +122,11 @@ class Checkpointer:
             self._states.flushed(stored=stored)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._thread, self._directories.write_last_marks, marks)
+
+    async def _counted(self, flush: Coroutine[Any, Any, None], counters: BookieCounters) -> None:
+        halves = [cache.flushing or cache.active for cache in self._storage.caches]
+        counters.flush_bytes.record(sum(half.size_bytes for half in halves))
+        await counters.timed(counters.flush, flush)
 
     def close(self) -> None:
         """Stop the thread; a checkpoint under way is finished."""

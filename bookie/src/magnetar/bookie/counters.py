@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Awaitable, Sequence
+from typing import Final, TypeVar
 
 from magnetar.core.clock import Clock
+from magnetar.ledger.bookie_connection import AddCallback
 
 BUCKETS_PER_DECADE: Final = 8
 _FIRST_EXPONENT: Final = -5
@@ -22,8 +23,7 @@ BUCKET_BOUNDS_SECONDS: Final[tuple[float, ...]] = tuple(
 )
 """Upper ends of the buckets, 10 µs to 100 s; a last bucket takes what is longer."""
 
-AddCallback: TypeAlias = Callable[[int, int, Sequence[int]], None]
-"""As `magnetar.ledger.bookie_connection.AddCallback`."""
+Result = TypeVar("Result")
 
 
 class Histogram:
@@ -83,7 +83,7 @@ class JournalCounters:
 
     def __init__(self) -> None:
         self.add = Outcomes()
-        """From the hand-over to durable; counted by record, timed by append."""
+        """From the hand-over to durable; a group counts with its oldest record's time for all of them."""
         self.sync = Outcomes()
         """One durable write; exact."""
         self.group_bytes = Histogram(unit=1e6)
@@ -92,9 +92,13 @@ class JournalCounters:
         """Records of a group; exact."""
         self.written_bytes = 0
 
-    def group_written(self, seconds: float, records: int, size_bytes: int, *, success: bool) -> None:
-        """One group has been written, or could not be."""
-        self.sync.record(seconds, 1, success=success)
+    def group_written(
+        self, sync_seconds: float, add_seconds: float, records: int, size_bytes: int, *, success: bool
+    ) -> None:
+        """One group has been written, or could not be: how long that took, and how long it is since the hand-over of
+        its oldest record."""
+        self.sync.record(sync_seconds, 1, success=success)
+        self.add.record(add_seconds, records, success=success)
         if success:
             self.group_bytes.record(size_bytes)
             self.group_records.record(records)
@@ -127,13 +131,6 @@ class BookieCounters:
         """Of those, the ones that wait because the disk is behind."""
         self.adds_rejected = 0
         self.reads_in_progress = 0
-        self.reads_rejected = 0
-        self.write_cache_hits = 0
-        self.write_cache_misses = 0
-        self.read_cache_hits = 0
-        self.read_cache_misses = 0
-        self.readahead_entries = Histogram(unit=1e3)
-        self.readahead_bytes = Histogram(unit=1e6)
         self.journals = [JournalCounters() for _ in range(journals)]
 
     def timed_add(self, done: AddCallback, entries: int, size_bytes: int, *, recovery: bool) -> AddCallback:
@@ -141,13 +138,25 @@ class BookieCounters:
         self.adds_in_progress += entries
         return _TimedAdd(self, done, self.clock.monotonic_seconds(), size_bytes, recovery)
 
+    async def timed(self, outcomes: Outcomes, work: Awaitable[Result]) -> Result:
+        """Wait for one piece of work and record how it went."""
+        started = self.clock.monotonic_seconds()
+        success = False
+        try:
+            result = await work
+            success = True
+        finally:
+            outcomes.record(self.clock.monotonic_seconds() - started, 1, success=success)
+        return result
+
     def read_started(self, entries: int) -> float:
         """A batch of reads begins; the result belongs to `read_ended`."""
         self.reads_in_progress += entries
         return self.clock.monotonic_seconds()
 
     def read_ended(self, started: float, entries: int, found: int, size_bytes: int) -> None:
-        """Of this many entries so many were found, with so many bytes together."""
+        """Of this many entries so many were found, with so many bytes together; more than that many when the reader
+        took what there was."""
         self.reads_in_progress -= entries
         seconds = self.clock.monotonic_seconds() - started
         if found:

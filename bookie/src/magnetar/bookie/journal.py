@@ -25,8 +25,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from magnetar.bookie import journal_format
+from magnetar.bookie.counters import JournalCounters
 from magnetar.bookie.journal_worker import JournalWorker
 from magnetar.bookie.settings import JournalSettings
+from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.disk import Disk, DiskFile
 from magnetar.core.errors import Misuse
 from magnetar.wire.bookkeeper.codes import BookieCode
@@ -41,7 +43,8 @@ Context: TypeAlias = tuple[Callable[[int, int, Sequence[int]], None], int, Seque
 
 Done: TypeAlias = Callable[[int, Context], None]
 
-_Item: TypeAlias = tuple[list[bytes], int, Done, Context]
+_Item: TypeAlias = tuple[list[bytes], int, Done, Context, float]
+"""Records, their bytes, whom to tell, and when they came."""
 
 
 class JournalFile:
@@ -101,6 +104,9 @@ class Journal:
         self._next_file_id = first_file_id + 1
         self._queue_bytes_max = settings.queue_bytes_max
         self._closed = False
+        self._clock: Clock = SystemClock()
+        self.counters = JournalCounters()
+        self.queued_records = 0
         self.queued_bytes = 0
         self.groups = 0
         self.written_bytes = 0
@@ -114,6 +120,11 @@ class Journal:
         self._on_failure = on_failure
         self._worker.start(self.run_group)
 
+    def count(self, counters: JournalCounters, clock: Clock) -> None:
+        """Count here from now on; before `start`."""
+        self.counters = counters
+        self._clock = clock
+
     @property
     def full(self) -> bool:
         """Whether the caller should hold adds back until the next `on_progress`."""
@@ -126,7 +137,8 @@ class Journal:
         if self._closed:
             raise Misuse("the journal is closed")
         self.queued_bytes += size_bytes
-        self._items.put((records, size_bytes, done, context))
+        self.queued_records += len(records)
+        self._items.put((records, size_bytes, done, context, self._clock.monotonic_seconds()))
         self._worker.wake()
 
     async def close(self) -> None:
@@ -174,6 +186,7 @@ class Journal:
 
     def _write_group(self, group: list[_Item], size: int) -> None:
         error: OSError | None = None
+        started = self._clock.monotonic_seconds()
         try:
             self._writable_file().write_group([item[0] for item in group])
         except OSError as failure:
@@ -181,8 +194,9 @@ class Journal:
             self._give_up_file()
         if self._file is not None:
             self.mark = (self._file.file_id, self._file.position)
+        seconds = self._clock.monotonic_seconds() - started
         try:
-            self._loop.call_soon_threadsafe(self._complete, group, size, error)
+            self._loop.call_soon_threadsafe(self._complete, group, size, error, seconds)
         except RuntimeError:
             # The loop is gone (a process that ends without close): nobody is left to be told.
             log.warning("journal group of %d appends finished after the event loop's end", len(group))
@@ -206,8 +220,12 @@ class Journal:
             self._file.close()
             self._file = None
 
-    def _complete(self, group: list[_Item], size: int, error: OSError | None) -> None:
+    def _complete(self, group: list[_Item], size: int, error: OSError | None, seconds: float) -> None:
         self.queued_bytes -= size
+        records = sum([len(item[0]) for item in group])
+        self.queued_records -= records
+        waited = self._clock.monotonic_seconds() - group[0][4]
+        self.counters.group_written(seconds, waited, records, size, success=error is None)
         code = int(BookieCode.EOK)
         if error is None:
             self.groups += 1
@@ -216,7 +234,7 @@ class Journal:
             code = int(BookieCode.EIO)
             log.error("journal write of %d bytes failed, %d appends refused: %s", size, len(group), error)
             self._on_failure(error)
-        for _, _, done, context in group:
+        for _, _, done, context, _ in group:
             done(code, context)
         self._on_progress()
 

@@ -121,8 +121,12 @@ class StorageMeasures:
     """May be RocksDB's estimate."""
     write_cache_bytes: int = 0
     write_cache_entries: int = 0
+    write_cache_hits: int = 0
+    write_cache_misses: int = 0
     read_cache_bytes: int = 0
     read_cache_entries: int = 0
+    read_cache_hits: int = 0
+    read_cache_misses: int = 0
     entry_logs: int = 0
     entry_log_bytes: int = 0
     collected_ledgers: int = 0

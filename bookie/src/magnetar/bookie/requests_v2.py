@@ -42,9 +42,13 @@ async def answer_v2(bookie: Bookie, requests: Sequence[V2Request]) -> list[bytes
     return replies
 
 
+async def _fence(bookie: Bookie, ledger_id: int, master_key: bytes) -> None:
+    await bookie.counters.timed(bookie.counters.fence, bookie.fence(ledger_id, master_key))
+
+
 async def _fencing_read(bookie: Bookie, request: v2.Read) -> bytes:
     try:
-        await bookie.fence(request.ledger_id, request.master_key)
+        await _fence(bookie, request.ledger_id, request.master_key)
         entry = await bookie.read_entry(request.ledger_id, request.entry_id)
     except BookieError as error:
         return v2.encode_read_response(error.code, request.ledger_id, request.entry_id)
@@ -60,7 +64,7 @@ async def _batch_read(bookie: Bookie, request: v2.BatchRead) -> bytes:
     count_max = request.count_max if request.count_max > 0 else 1_000
     try:
         if request.flags & v2.FLAG_FENCE:
-            await bookie.fence(request.ledger_id, request.master_key)
+            await _fence(bookie, request.ledger_id, request.master_key)
         entries = await bookie.read_run(request.ledger_id, request.first_entry_id, count_max, size_bytes_max)
     except BookieError as error:
         return v2.encode_batch_read_response(error.code, *ids, [])

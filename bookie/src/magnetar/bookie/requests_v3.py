@@ -83,24 +83,28 @@ class V3Answerer:
 
     async def _try_answer(self, request: v3.Request, ledger_id: int) -> v3.Response:
         response = reply(request, BookieCode.EOK, ledger_id)
+        counters = self._bookie.counters
         match request.body:
             case v3.ReadRequest() as read:
                 if read.piggyback:
                     # Piggyback is for long polls, which come with the LAC that the client has.
                     raise BookieError(BookieCode.EBADREQ, "piggyback without previousLAC")
-                await self._bookie.fence(ledger_id, read.master_key)
+                await counters.timed(counters.fence, self._bookie.fence(ledger_id, read.master_key))
                 return await self._read_reply(request, read, await self._bookie.read_entry(ledger_id, read.entry_id))
             case v3.WriteLacRequest() as lac:
                 if len(lac.packet) < EXPLICIT_LAC_BYTES:
                     raise BookieError(BookieCode.EBADREQ, "an explicit LAC that is cut short")
-                await self._bookie.write_lac(ledger_id, lac.master_key, lac.last_add_confirmed, lac.packet)
+                written = self._bookie.write_lac(ledger_id, lac.master_key, lac.last_add_confirmed, lac.packet)
+                await counters.timed(counters.write_lac, written)
             case v3.ReadLacRequest():
-                response.lac_packet, response.body = await self._bookie.read_lac(ledger_id)
+                found = await counters.timed(counters.read_lac, self._bookie.read_lac(ledger_id))
+                response.lac_packet, response.body = found
             case v3.ForceLedgerRequest():
                 # Every add is acknowledged only once it is on the disk, deferred or not: nothing is left to force.
                 pass
             case v3.ListEntriesRequest():
-                response.body = encode_availability(await self._bookie.entry_ids(ledger_id))
+                entry_ids = await counters.timed(counters.list_entries, self._bookie.entry_ids(ledger_id))
+                response.body = encode_availability(entry_ids)
             case v3.GetBookieInfoRequest() as wanted:
                 self._fill_disk_info(response, wanted.requested)
             case v3.AuthRequest():

@@ -109,7 +109,7 @@ def _add_requests(families: Families, counters: BookieCounters) -> None:
     families.gauge(server + "ADD_ENTRY_BLOCKED", counters.adds_held, "Entries that wait because the disk is behind.")
     families.gauge(server + "READ_ENTRY_BLOCKED", 0, "Always 0: reads wait in their connection's queue.")
     families.counter(server + "ADD_ENTRY_REJECTED", counters.adds_rejected, "Entries refused because too many wait.")
-    families.counter(server + "READ_ENTRY_REJECTED", counters.reads_rejected, "Always 0: see READ_ENTRY_BLOCKED.")
+    families.counter(server + "READ_ENTRY_REJECTED", 0, "Always 0: see READ_ENTRY_BLOCKED.")
     families.summary("bookie_BOOKIE_ADD_ENTRY", counters.add, "Adds, in ms; timed by batch.")
     families.summary("bookie_BOOKIE_RECOVERY_ADD_ENTRY", counters.recovery_add, "Adds of recoveries, in ms.")
     families.summary("bookie_BOOKIE_READ_ENTRY", counters.read, "Reads, in ms; timed by batch.")
@@ -140,22 +140,20 @@ def _add_caches(families: Families, operations: BookieOperations) -> None:
             ("read_cache_count", storage.read_cache_entries, "Entries read ahead."),
         ):
             families.gauge(f"bookie_{name}", value, text, labels)
-    # The caches' hits and the checkpoints are counted over all directories; the labels are the first one's.
+        for name, hits in (
+            ("write_cache_hits", storage.write_cache_hits),
+            ("write_cache_misses", storage.write_cache_misses),
+            ("read_cache_hits", storage.read_cache_hits),
+            ("read_cache_misses", storage.read_cache_misses),
+        ):
+            families.counter(f"bookie_{name}", hits, "Entries that a cache had, or had not.", labels)
+    # Checkpoints are of all directories together; the labels are the first one's.
     labels = _labels(storages[0]) if storages else {}
     families.gauge(
         "bookie_write_cache_max_size", operations.totals().write_cache_bytes_max, "Bytes that the write cache may have."
     )
-    for name, hits in (
-        ("write_cache_hits", counters.write_cache_hits),
-        ("write_cache_misses", counters.write_cache_misses),
-        ("read_cache_hits", counters.read_cache_hits),
-        ("read_cache_misses", counters.read_cache_misses),
-    ):
-        families.counter(f"bookie_{name}", hits, "Entries that a cache had, or had not.", labels)
     families.summary("bookie_flush", counters.flush, "Checkpoints, in ms.", labels=labels)
     families.sizes("bookie_flush_size", counters.flush_bytes, "Bytes of a checkpoint.", labels=labels)
-    families.sizes("bookie_readahead_batch_count", counters.readahead_entries, "Entries read ahead.", labels=labels)
-    families.sizes("bookie_readahead_batch_size", counters.readahead_bytes, "Bytes read ahead.", labels=labels)
 
 
 def _add_journals(families: Families, operations: BookieOperations) -> None:
