@@ -15,6 +15,9 @@ _COMMANDS = "magnetar.standalone.commands"
 class _Commands(LazyGroup):
     deferred: ClassVar = {
         "bookie": Deferred(f"{_COMMANDS}.bookie", "Run a bookie, look into its files, look after ledgers."),
+        "autorecovery": Deferred(
+            f"{_COMMANDS}.autorecovery", "Give lost replicas back: run it, look at it, switch it."
+        ),
         "broker": Deferred(f"{_COMMANDS}.broker", "Run a broker."),
         "init-metadata": Deferred(f"{_COMMANDS}.init_metadata", "Prepare a metadata store for a new cluster."),
     }

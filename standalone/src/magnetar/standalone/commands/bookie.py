@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import typer
-from magnetar.standalone.commands import bookie_offline, bookie_run
+from magnetar.standalone.commands import (
+    autorecovery,
+    bookie_checks,
+    bookie_cluster,
+    bookie_ledgers,
+    bookie_offline,
+    bookie_run,
+)
 
 application = typer.Typer(
     name="bookie",
@@ -20,15 +27,45 @@ def _group() -> None:
 
 
 FILES = "A bookie's files"
+LEDGERS = "Ledgers"
+BOOKIES = "Bookies"
 
 application.command("run")(bookie_run.run)
-for name, command in (
-    ("read-journal", bookie_offline.read_journal),
-    ("read-entry-log", bookie_offline.read_entry_log),
-    ("read-index", bookie_offline.read_index),
-    ("list-entries", bookie_offline.list_entries),
-    ("list-files", bookie_offline.list_files),
-    ("disk-usage", bookie_offline.disk_usage),
-    ("last-mark", bookie_offline.last_mark),
+for panel, commands in (
+    (
+        BOOKIES,
+        (
+            ("list-bookies", bookie_cluster.list_bookies),
+            ("sanity-test", bookie_checks.sanity_test),
+            ("simple-test", bookie_checks.simple_test),
+            ("instance-id", bookie_cluster.instance_id),
+        ),
+    ),
+    (
+        LEDGERS,
+        (
+            ("list-ledgers", bookie_ledgers.list_ledgers),
+            ("ledger-metadata", bookie_ledgers.ledger_metadata),
+            ("read-ledger", bookie_ledgers.read_ledger),
+            ("delete-ledger", bookie_ledgers.delete_ledger),
+            ("list-under-replicated", autorecovery.list_under_replicated),
+        ),
+    ),
+    (
+        FILES,
+        (
+            ("read-journal", bookie_offline.read_journal),
+            ("read-entry-log", bookie_offline.read_entry_log),
+            ("read-index", bookie_offline.read_index),
+            ("list-entries", bookie_offline.list_entries),
+            ("list-files", bookie_offline.list_files),
+            ("disk-usage", bookie_offline.disk_usage),
+            ("last-mark", bookie_offline.last_mark),
+        ),
+    ),
 ):
-    application.command(name, rich_help_panel=FILES)(command)
+    for name, command in commands:
+        application.command(name, rich_help_panel=panel)(command)
+application.add_typer(bookie_cluster.cookie, rich_help_panel=BOOKIES)
+# Where people look who know BookKeeper's shell; the same as `magnetar autorecovery`.
+application.add_typer(autorecovery.application, rich_help_panel=LEDGERS)

@@ -11,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from magnetar.core.settings_file import GivenSettings
+    from magnetar.standalone.bookie_process import MetadataSettings
     from magnetar.standalone.tools.bookie_files import BookieFolders
 
 
@@ -44,6 +45,18 @@ MetadataStoreOption = Annotated[
         "-m",
         metavar="URL",
         help="zk:host:2181,host:2181/chroot, or zk+hierarchical://host:2181;host:2181/ledgers.",
+        rich_help_panel="Settings",
+    ),
+]
+
+ClusterStoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metadata-store",
+        "-m",
+        metavar="URL",
+        envvar="MAGNETAR_METADATA_STORE",
+        help="The cluster: zk:host:2181,host:2181/chroot, or zk+hierarchical://host:2181;host:2181/ledgers.",
         rich_help_panel="Settings",
     ),
 ]
@@ -85,6 +98,16 @@ def settings_given(**options: tuple[str, object]) -> dict[str, tuple[str, str]]:
         text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
         found[name] = (text, option)
     return found
+
+
+def cluster_metadata(conf: Path | None, metadata_store: str | None) -> MetadataSettings:
+    """Where the cluster's metadata is, by option or settings file. `SettingError`."""
+    from magnetar.standalone.bookie_process import bookkeeper_metadata
+
+    given = bookie_given(conf)
+    if metadata_store is not None:
+        given.add("metadataServiceUri", metadata_store, "--metadata-store")
+    return bookkeeper_metadata(given)
 
 
 def bookie_given(

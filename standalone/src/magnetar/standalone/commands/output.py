@@ -31,19 +31,52 @@ class Column(NamedTuple):
     """For numbers."""
 
 
-def show_rows(rows: Iterable[Any], columns: Sequence[Column], *, as_json: bool, none: str = "") -> int:
-    """Print dataclass objects: as a JSON array, as a table on a terminal, else as columns divided by tabs.
+class RowPrinter:
+    """Prints dataclass objects as they come: as a JSON array, as a table on a terminal (which waits for all of them),
+    else as columns divided by tabs. A context manager; what is open is closed at its end."""
 
-    Rows are printed as they come but for the table. Returns how many; `none` is said when there are none."""
-    if as_json:
-        return _show_json(rows)
-    if sys.stdout.isatty():
-        count = _show_table(rows, columns)
-    else:
-        count = _show_columns(rows, columns)
-    if not count and none:
+    def __init__(self, columns: Sequence[Column], *, as_json: bool, plain: bool = False) -> None:
+        """With `plain` there are no columns: the caller prints, unless it is JSON."""
+        self.count = 0
+        self._columns = columns
+        self._as_json = as_json
+        self._plain = plain
+        self._rows: list[Any] | None = [] if sys.stdout.isatty() and not as_json and not plain else None
+
+    def __enter__(self) -> RowPrinter:
+        """Begin."""
+        if self._as_json:
+            typer.echo("[", nl=False)
+        elif self._rows is None and not self._plain:
+            typer.echo("\t".join(column.title for column in self._columns))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End. After an error an array stays open: nobody shall take it for whole."""
+        if self._as_json and kind is None:
+            typer.echo("\n]" if self.count else "]")
+        elif self._rows:
+            _show_table(self._rows, self._columns)
+
+    def add(self, row: Any) -> None:
+        """One more."""
+        if self._as_json:
+            typer.echo(("," if self.count else "") + "\n  " + to_json(row), nl=False)
+        elif self._rows is not None:
+            self._rows.append(row)
+        elif not self._plain:
+            typer.echo("\t".join(_cell(column, row) for column in self._columns))
+        self.count += 1
+
+
+def show_rows(rows: Iterable[Any], columns: Sequence[Column], *, as_json: bool, none: str = "") -> int:
+    """Print all rows as `RowPrinter` does; returns how many. `none` is said when there are none."""
+    with RowPrinter(columns, as_json=as_json) as printer:
+        for row in rows:
+            printer.add(row)
+    if not printer.count and none:
         note(none)
-    return count
+    return printer.count
 
 
 def show_object(value: Any, *, as_json: bool, labels: Sequence[Column] = ()) -> None:
@@ -65,7 +98,7 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
-        return value.name
+        return value.value if isinstance(value, str) else value.name
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, dict):
@@ -75,26 +108,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _show_json(rows: Iterable[Any]) -> int:
-    count = 0
-    typer.echo("[", nl=False)
-    for row in rows:
-        typer.echo(("," if count else "") + "\n  " + to_json(row), nl=False)
-        count += 1
-    typer.echo("\n]" if count else "]")
-    return count
-
-
-def _show_columns(rows: Iterable[Any], columns: Sequence[Column]) -> int:
-    typer.echo("\t".join(column.title for column in columns))
-    count = 0
-    for row in rows:
-        typer.echo("\t".join(_cell(column, row) for column in columns))
-        count += 1
-    return count
-
-
-def _show_table(rows: Iterable[Any], columns: Sequence[Column]) -> int:
+def _show_table(rows: Iterable[Any], columns: Sequence[Column]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -105,9 +119,7 @@ def _show_table(rows: Iterable[Any], columns: Sequence[Column]) -> int:
         table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(column, row)) for column in columns))
-    if table.row_count:
-        Console().print(table)
-    return table.row_count
+    Console().print(table)
 
 
 def _cell(column: Column, row: Any) -> str:

@@ -1,0 +1,101 @@
+"""AutoRecovery as the metadata store shows it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from magnetar.bookie.autorecovery.election import ElectionKind, current_auditor
+from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
+from magnetar.metadata.store import MetadataStore
+from magnetar.wire.bookkeeper.under_replication import CheckKind
+
+TOOL_NAME = "magnetar-command-line"
+"""The name under which a tool would take locks; it takes none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auditor:
+    """Who looks after the cluster's ledgers."""
+
+    election: str
+    """votes: BookKeeper's own; leader: that of Pulsar's metadata-store driver."""
+    bookie_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryStatus:
+    """Of the whole cluster."""
+
+    enabled: bool
+    auditors: tuple[Auditor, ...]
+    """None, one, or one of each election where bookies of both kinds run."""
+    ledgers_left: int
+    """Marked as under-replicated."""
+    lost_bookie_recovery_delay_seconds: int | None
+    """None: nobody has set it."""
+    last_ledgers_check_ms: int | None
+    last_placement_check_ms: int | None
+    last_replicas_check_ms: int | None
+
+
+async def auditors(store: MetadataStore) -> tuple[Auditor, ...]:
+    """The elected ones."""
+    found = [(kind, await current_auditor(store, kind)) for kind in (ElectionKind.VOTES, ElectionKind.LEADER)]
+    return tuple(Auditor(election=kind.value, bookie_id=bookie_id) for kind, bookie_id in found if bookie_id)
+
+
+async def status(store: MetadataStore) -> RecoveryStatus:
+    """Everything at once; walks the marks to count them."""
+    marks = UnderreplicatedLedgers(store, TOOL_NAME)
+    try:
+        return RecoveryStatus(
+            enabled=await marks.enabled(),
+            auditors=await auditors(store),
+            ledgers_left=await marks.count(),
+            lost_bookie_recovery_delay_seconds=await marks.lost_bookie_recovery_delay_seconds(),
+            last_ledgers_check_ms=await marks.last_check(CheckKind.ALL_LEDGERS),
+            last_placement_check_ms=await marks.last_check(CheckKind.PLACEMENT),
+            last_replicas_check_ms=await marks.last_check(CheckKind.REPLICAS),
+        )
+    finally:
+        await marks.close()
+
+
+async def switch(store: MetadataStore, *, enabled: bool) -> bool:
+    """Switch it for the whole cluster; False when it was so already."""
+    marks = UnderreplicatedLedgers(store, TOOL_NAME)
+    try:
+        return await (marks.enable() if enabled else marks.disable())
+    finally:
+        await marks.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkedLedger:
+    """A ledger that waits for its replicas."""
+
+    ledger_id: int
+    missing_replicas: tuple[str, ...]
+    marked_ms: int | None
+    worker: str
+    """Who repairs it now; empty when nobody does."""
+
+
+async def marked_ledgers(
+    store: MetadataStore, *, missing: str | None = None, not_missing: str | None = None
+) -> AsyncIterator[MarkedLedger]:
+    """All marked ledgers; those that lack a bookie, or do not lack another one, when one is given."""
+    marks = UnderreplicatedLedgers(store, TOOL_NAME)
+    try:
+        async for mark in marks.all():
+            if (missing and missing not in mark.missing_replicas) or not_missing in mark.missing_replicas:
+                continue
+            yield MarkedLedger(
+                ledger_id=mark.ledger_id,
+                missing_replicas=tuple(mark.missing_replicas),
+                marked_ms=mark.created_ms,
+                worker=await marks.lock_holder(mark.ledger_id) or "",
+            )
+    finally:
+        await marks.close()
