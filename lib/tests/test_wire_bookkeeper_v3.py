@@ -139,3 +139,21 @@ def test_a_changed_byte_raises_peer_error_only(index: int, at: int, value: int) 
             decode(bytes(damaged))
         except PeerError:
             continue
+
+
+def test_answers_to_many_adds_are_those_to_each() -> None:
+    added = [(2**64 - 1, 0), (7, 1), (0, 2**40)]
+    expected = b"".join(
+        v3.encode_response(
+            v3.Response(
+                operation=v3.Operation.ADD_ENTRY,
+                transaction_id=transaction_id,
+                code=BookieCode.EFENCED,
+                ledger_id=5,
+                entry_id=entry_id,
+            )
+        )
+        for transaction_id, entry_id in added
+    )
+    assert v3.encode_add_responses(BookieCode.EFENCED, 5, added) == expected
+    assert v3.encode_add_responses(BookieCode.EOK, 5, []) == b""

@@ -151,7 +151,8 @@ class BookieSession:
                 body = request.body
                 assert isinstance(body, v3.AddRequest)
                 if add_problem(body):
-                    self._reply_add_v3(BookieCode.EBADREQ, ledger_id, body.entry_id, request.transaction_id)
+                    refused = [(request.transaction_id, body.entry_id)]
+                    self._connection.write(v3.encode_add_responses(BookieCode.EBADREQ, ledger_id, refused))
                     continue
                 transactions.setdefault(body.entry_id, []).append(request.transaction_id)
                 entries.append(body.entry)
@@ -166,19 +167,9 @@ class BookieSession:
         self, size: int, code: int, ledger_id: int, entry_ids: Sequence[int], transactions: dict[int, list[int]]
     ) -> None:
         """A group of adds is answered."""
-        for entry_id in entry_ids:
-            self._reply_add_v3(BookieCode(code), ledger_id, entry_id, transactions[entry_id].pop(0))
+        added = [(transactions[entry_id].pop(0), entry_id) for entry_id in entry_ids]
+        self._connection.write(v3.encode_add_responses(BookieCode(code), ledger_id, added))
         self._adds_ended(size)
-
-    def _reply_add_v3(self, code: BookieCode, ledger_id: int, entry_id: int, transaction_id: int) -> None:
-        response = v3.Response(
-            operation=v3.Operation.ADD_ENTRY,
-            transaction_id=transaction_id,
-            code=code,
-            ledger_id=ledger_id,
-            entry_id=entry_id,
-        )
-        self._connection.write(v3.encode_response(response))
 
     # Both.
 

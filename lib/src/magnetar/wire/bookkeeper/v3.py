@@ -1,12 +1,13 @@
 """BookKeeper's protocol version 3: one protobuf message per frame, matched by transaction id.
 
 Both sides. Encoders give whole frames (length included); decoders take one frame's body. Brokers use version 2, so
-nothing here is on the hot path.
+only the answers to adds are made for many at once.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias, cast
 
@@ -318,6 +319,22 @@ def encode_response(response: Response) -> bytes:
         case _:
             _fill_rare_response(message, response, status)
     return frame(message.SerializeToString())
+
+
+def encode_add_responses(code: BookieCode, ledger_id: int, added: Sequence[tuple[int, int]]) -> bytes:
+    """The frames of the answers to adds of one ledger: (transaction id, entry id) of each."""
+    status = cast("pb.StatusCode", V3_STATUS[code])
+    message = pb.Response()
+    header = message.header
+    header.version = pb.VERSION_THREE
+    header.operation = pb.ADD_ENTRY
+    message.status = status
+    add = message.addResponse
+    add.status, add.ledgerId = status, ledger_id
+    frames: list[bytes] = []
+    for header.txnId, add.entryId in added:
+        frames.append(frame(message.SerializeToString()))
+    return b"".join(frames)
 
 
 def _fill_rare_response(message: pb.Response, response: Response, status: pb.StatusCode) -> None:
