@@ -84,7 +84,7 @@ def test_families_have_bookkeepers_types_and_labels(operations: FakeOperations) 
         recorded[name] = (kind, set(labels.split(",")) - THREAD_LABELS - {""})
     ours = families(BookieMetrics(operations).render())
     shared = [name for name in ours if name in recorded and name not in OURS_IS_A_GAUGE]
-    assert len(shared) >= 85
+    assert len(shared) >= 83
     assert {name: ours[name] for name in shared} == {name: recorded[name] for name in shared}
     unknown = {name for name in ours if name.startswith(("bookie_", "bookkeeper_", "replication_"))} - set(recorded)
     assert unknown == {"bookie_ledger_dir__data_ledgers_usage"}

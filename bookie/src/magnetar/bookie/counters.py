@@ -120,9 +120,9 @@ class BookieCounters:
         self.read_lac = Outcomes()
         self.write_lac = Outcomes()
         self.list_entries = Outcomes()
-        self.add_bytes = Outcomes(unit=1e6)
-        """Mean size of the entries of a batch."""
-        self.read_bytes = Outcomes(unit=1e6)
+        self.added_bytes = 0
+        """Of all adds that were answered well."""
+        self.read_bytes = 0
         self.flush = Outcomes()
         """Checkpoints."""
         self.flush_bytes = Histogram(unit=1e6)
@@ -161,7 +161,7 @@ class BookieCounters:
         seconds = self.clock.monotonic_seconds() - started
         if found:
             self.read.record(seconds, found, success=True)
-            self.read_bytes.record(size_bytes / found, found, success=True)
+            self.read_bytes += size_bytes
         if found < entries:
             self.read.record(seconds, entries - found, success=False)
 
@@ -187,8 +187,8 @@ class _TimedAdd:
         seconds = counters.clock.monotonic_seconds() - self._started
         success = code == 0
         (counters.recovery_add if self._recovery else counters.add).record(seconds, count, success=success)
-        if success and count:
-            counters.add_bytes.record(self._size_bytes / count, count, success=True)
+        if success:
+            counters.added_bytes += self._size_bytes
         self._done(code, ledger_id, entry_ids)
 
 

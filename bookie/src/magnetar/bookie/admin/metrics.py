@@ -113,13 +113,11 @@ def _add_requests(families: Families, counters: BookieCounters) -> None:
     families.summary("bookie_BOOKIE_ADD_ENTRY", counters.add, "Adds, in ms; timed by batch.")
     families.summary("bookie_BOOKIE_RECOVERY_ADD_ENTRY", counters.recovery_add, "Adds of recoveries, in ms.")
     families.summary("bookie_BOOKIE_READ_ENTRY", counters.read, "Reads, in ms; timed by batch.")
-    families.summary("bookie_BOOKIE_ADD_ENTRY_BYTES", counters.add_bytes, "Sizes of added entries; by batch.", scale=1)
-    families.summary("bookie_BOOKIE_READ_ENTRY_BYTES", counters.read_bytes, "Sizes of read entries; by batch.", scale=1)
     families.summary(
         "bookie_BOOKIE_GET_LIST_OF_ENTRIES_OF_LEDGER", counters.list_entries, "Lists of a ledger's entries, in ms."
     )
-    families.counter("bookie_WRITE_BYTES", int(counters.add_bytes.success.total), "Bytes of added entries; exact.")
-    families.counter("bookie_READ_BYTES", int(counters.read_bytes.success.total), "Bytes of read entries; exact.")
+    families.counter("bookie_WRITE_BYTES", counters.added_bytes, "Bytes of added entries; exact.")
+    families.counter("bookie_READ_BYTES", counters.read_bytes, "Bytes of read entries; exact.")
 
 
 def _labels(storage: StorageMeasures) -> dict[str, str]:
