@@ -224,7 +224,6 @@ class GarbageCollector:
         asked = request is not None and bool(request.major if major else request.minor)
         self._compaction = report.compaction = kind
         if major:
-            # A disk may read again what it could not; the next collection looks.
             self._logs.forgive()
         try:
             await self._logs.compact(

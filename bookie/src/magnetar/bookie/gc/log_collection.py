@@ -46,6 +46,7 @@ class LogCollection:
         self.not_compactable: set[int] = set()
         """Logs whose compaction met damage; tried again by the next major one."""
         self.compact_ratio = 0.0
+        self._look_again = False
 
     @property
     def full_bytes(self) -> int:
@@ -68,8 +69,10 @@ class LogCollection:
     async def update(self, closed: Collection[int], alive: array[int], report: CollectionReport) -> None:
         """Learn what stands in logs that were closed since, drop the ledgers that are not `alive` (ascending), and
         delete the logs that have nothing left."""
-        for log_id in [usage.log_id for usage in self.usages if usage.log_id not in closed]:
-            self.usages.remove(log_id)
+        again, self._look_again = self._look_again, False
+        for known in list(self.usages):
+            if known.log_id not in closed or (again and known.damage):
+                self.usages.remove(known.log_id)
         gone = await step(self._storage, partial(_any_gone, self._known_alive, alive))
         self._known_alive = alive
         for log_id in sorted(closed):
@@ -110,10 +113,10 @@ class LogCollection:
         self.compact_ratio = report.logs_compacted / count if count else 0.0
 
     def forgive(self) -> None:
-        """Look once more at logs that were found damaged: a disk may read again what it could not."""
+        """Try logs once more that were found damaged: a disk may read again what it could not, and ledgers that
+        stood behind the damage may be gone."""
         self.not_compactable.clear()
-        for log_id in [usage.log_id for usage in self.usages if usage.damage]:
-            self.usages.remove(log_id)
+        self._look_again = True
 
     async def _learn(self, log_id: int) -> None:
         if await step(self._storage, partial(self.usages.read_map, log_id)):

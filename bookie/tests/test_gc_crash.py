@@ -1,0 +1,375 @@
+"""Collections that are cut off by a crash, or by one failing operation, at every operation on the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from magnetar.bookie.directory_storage import DirectoryStorage
+from magnetar.bookie.entry_log import EntryLogs
+from magnetar.bookie.gc.collector import GarbageCollector
+from magnetar.bookie.gc.compaction import finish_compactions
+from magnetar.bookie.gc.settings import GarbageCollectionSettings
+from magnetar.bookie.settings import StorageSettings
+from magnetar.bookie.testing import INDEX_FILE, DiskIndex
+from magnetar.core.clock import SystemClock
+from magnetar.core.disk import DiskFile
+from magnetar.wire.bookkeeper.codes import BookieError
+from magnetar.wire.bookkeeper.entry import EntryCodec
+
+DIRECTORY = Path("/ledgers")
+LOG_BYTES = 3_000
+SETTINGS = GarbageCollectionSettings(entries_per_second=10**9, free_bytes_min=0)
+
+
+class Failed(OSError):
+    """The disk does no more."""
+
+
+class Inode:
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = bytearray(data)
+        self.durable = bytes(data)
+
+
+class FailingDisk:
+    """Files in memory that know what a crash would leave. Fails at the `fail_at`-th change, and from then on unless
+    `once`."""
+
+    def __init__(self) -> None:
+        self.names: dict[Path, Inode] = {}
+        self.durable_names: dict[Path, Inode] = {}
+        self.changes = 0
+        self.fail_at = 1 << 60
+        self.once = False
+
+    def change(self) -> None:
+        """Before everything that changes the disk."""
+        self.changes += 1
+        if self.changes == self.fail_at or (self.changes > self.fail_at and not self.once):
+            raise Failed(errno.EIO, "the disk failed")
+
+    def copy(self) -> FailingDisk:
+        """The same files on another disk, all durable."""
+        other = FailingDisk()
+        inodes = {id(inode): Inode(bytes(inode.data)) for inode in self.names.values()}
+        other.names = {path: inodes[id(inode)] for path, inode in self.names.items()}
+        other.durable_names = dict(other.names)
+        return other
+
+    def crash(self, *, keep_names: bool, keep_data: bool) -> FailingDisk:
+        """What a restart finds: only what was made durable, or more than that."""
+        other = FailingDisk()
+        inodes: dict[int, Inode] = {}
+        for path, inode in (self.names if keep_names else self.durable_names).items():
+            data = bytes(inode.data) if keep_data else inode.durable
+            other.names[path] = inodes.setdefault(id(inode), Inode(data))
+        other.durable_names = dict(other.names)
+        return other
+
+    def create(self, path: Path) -> DiskFile:
+        self.change()
+        if path in self.names:
+            raise FileExistsError(path)
+        self.names[path] = Inode()
+        return FailingFile(self, self.names[path])
+
+    def open(self, path: Path, *, writable: bool = False) -> DiskFile:
+        if path not in self.names:
+            raise FileNotFoundError(path)
+        return FailingFile(self, self.names[path])
+
+    def list_names(self, directory: Path) -> list[str]:
+        return [path.name for path in self.names if path.parent == directory]
+
+    def read_whole(self, path: Path) -> bytes | None:
+        return bytes(self.names[path].data) if path in self.names else None
+
+    def replace_whole(self, path: Path, content: bytes) -> None:
+        self.change()
+        self.names[path] = self.durable_names[path] = Inode(content)
+
+    def delete(self, path: Path) -> None:
+        self.change()
+        self.names.pop(path, None)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.change()
+        self.names[target] = self.names.pop(source)
+
+    def link(self, path: Path, another: Path) -> None:
+        self.change()
+        self.names.setdefault(another, self.names[path])
+
+    def make_directory(self, path: Path) -> None:
+        raise AssertionError(path)
+
+    def sync_directory(self, directory: Path) -> None:
+        self.change()
+        self.durable_names = dict(self.names)
+
+    def usage_bytes(self, directory: Path) -> tuple[int, int]:
+        return 1 << 40, 1 << 40
+
+
+class FailingFile:
+    def __init__(self, disk: FailingDisk, inode: Inode) -> None:
+        self.disk = disk
+        self.inode = inode
+
+    def pread(self, size_bytes: int, position: int) -> bytes:
+        return bytes(self.inode.data[position : position + size_bytes])
+
+    def pwritev(self, parts: Sequence[bytes], position: int, *, durable: bool = False) -> int:
+        content = b"".join(parts)
+        try:
+            self.disk.change()
+        except Failed:
+            self._put(content[: len(content) // 2], position)  # Torn.
+            raise
+        self._put(content, position)
+        if durable:
+            self.inode.durable = bytes(self.inode.data)
+        return len(content)
+
+    def _put(self, content: bytes, position: int) -> None:
+        data = self.inode.data
+        if len(data) < position:
+            data.extend(bytes(position - len(data)))
+        data[position : position + len(content)] = content
+
+    def allocate(self, position: int, size_bytes: int) -> None:
+        raise AssertionError(position)
+
+    def sync(self) -> None:
+        self.disk.change()
+        self.inode.durable = bytes(self.inode.data)
+
+    def truncate(self, size_bytes: int) -> None:
+        self.disk.change()
+        del self.inode.data[size_bytes:]
+
+    def size_bytes(self) -> int:
+        return len(self.inode.data)
+
+    def close(self) -> None:
+        pass
+
+
+class FakeLiveLedgers:
+    """The metadata store."""
+
+    def __init__(self, *ledger_ids: int) -> None:
+        self.ids = set(ledger_ids)
+
+    async def catch_up(self) -> None:
+        """Nothing lags."""
+
+    async def ledger_ids(self) -> AsyncIterator[int]:
+        for ledger_id in sorted(self.ids):
+            yield ledger_id
+
+    async def exists(self, ledger_id: int) -> bool:
+        return ledger_id in self.ids
+
+    async def belongs_to(self, ledger_id: int, bookie_id: str) -> bool | None:
+        return True
+
+
+def entry(ledger_id: int, entry_id: int) -> bytes:
+    payload = b"%d:%d " % (ledger_id, entry_id) * 20
+    return EntryCodec(ledger_id, "CRC32C").encode_many(entry_id, entry_id - 1, 0, [payload])[0]
+
+
+def open_storage(disk: FailingDisk) -> DirectoryStorage:
+    """As a start does it."""
+    index = DiskIndex(disk, DIRECTORY)
+    finish_compactions(disk, DIRECTORY, index)
+    storage = DirectoryStorage(DIRECTORY, index, disk, StorageSettings())
+    storage.logs = EntryLogs(disk, DIRECTORY, LOG_BYTES)
+    return storage
+
+
+async def add(storage: DirectoryStorage, *entries: tuple[int, int]) -> None:
+    for ledger_id, entry_id in entries:
+        data = entry(ledger_id, entry_id)
+        storage.cache.active.add(ledger_id, [entry_id], [data], len(data))
+    await storage.flush([(ledger_id, b"state") for ledger_id in {ledger_id for ledger_id, _ in entries}])
+
+
+def collector(storage: DirectoryStorage, live: FakeLiveLedgers) -> GarbageCollector:
+    return GarbageCollector(storage, live, SETTINGS, SystemClock(), lambda ledger_ids: None)
+
+
+LIVE = (2, 4, 9)
+WANTED = [(2, entry_id) for entry_id in range(12)] + [(4, 0), (4, 1), (9, 0), (9, 1), (9, 2)]
+
+
+@pytest.fixture(scope="module")
+def filled() -> FailingDisk:
+    """Some logs with little left, some with nothing, one that a crash left without its map."""
+
+    async def fill() -> FailingDisk:
+        disk = FailingDisk()
+        disk.names[DIRECTORY / "x"] = Inode()
+        storage = open_storage(disk)
+        for turn in range(6):
+            dead = [(ledger_id, turn * 2 + i) for ledger_id in (1, 3, 5, 6) for i in range(2)]
+            await add(storage, *dead, (2, turn * 2), (2, turn * 2 + 1))
+        await add(storage, *[(7, entry_id) for entry_id in range(30)], (4, 0), (4, 1))
+        await add(storage, (9, 0), (9, 1), (9, 2))
+        await add(storage, (9, 1))  # Once more, as a recovery would.
+        storage.close()
+        return disk
+
+    return asyncio.run(fill())
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+
+async def check(storage: DirectoryStorage) -> None:
+    """Every wanted entry can be read."""
+    found = await storage.read_many(WANTED)
+    assert not [result for result in found if isinstance(result, BookieError)]
+    assert found == [entry(*ids) for ids in WANTED]
+
+
+async def check_clean(storage: DirectoryStorage, disk: FailingDisk) -> None:
+    """One more collection leaves what is wanted, and little else."""
+    report = await collector(storage, FakeLiveLedgers(*LIVE)).collect(force_major=True)
+    assert report.problems == []
+    await check(storage)
+    names = set(disk.list_names(DIRECTORY)) - {"x", "lastId", INDEX_FILE}
+    assert not [name for name in names if not name.endswith(".log")]
+    places = storage.index.locations_of(WANTED)
+    logs = {f"{place >> 32:x}.log" for place in places if place is not None}
+    assert names == logs
+    assert storage.index.stored_ledger_ids(0, 100) == list(LIVE)
+    assert sum(len(disk.names[DIRECTORY / name].data) for name in names) < 4 * 1024 + 2 * len(WANTED) * 200
+
+
+async def collect_until_failure(disk: FailingDisk, fail_at: int, *, once: bool = False) -> tuple[int, list[str]]:
+    """Open, collect; the disk fails at that change. How many changes there were, and the problems."""
+    storage = open_storage(disk)
+    before = disk.changes
+    disk.fail_at = before + fail_at
+    disk.once = once
+    report = await collector(storage, FakeLiveLedgers(*LIVE)).collect(force_major=True)
+    changes = disk.changes - before
+    if once:
+        await check(storage)
+        disk.fail_at = 1 << 60
+        await check_clean(storage, disk)
+    disk.fail_at = 0 if not once else 1 << 60
+    storage.close()
+    return changes, report.problems
+
+
+async def test_what_a_collection_leaves(filled: FailingDisk) -> None:
+    disk = filled.copy()
+    logs = [name for name in disk.list_names(DIRECTORY) if name.endswith(".log")]
+    storage = open_storage(disk)
+    await check(storage)
+    report = await collector(storage, FakeLiveLedgers(*LIVE)).collect(force_major=True)
+    assert (report.problems, report.ledgers_deleted) == ([], 5)
+    assert report.logs_deleted >= 1
+    assert report.logs_compacted >= 3
+    assert len(logs) > len([name for name in disk.list_names(DIRECTORY) if name.endswith(".log")])
+    await check(storage)
+    await check_clean(storage, disk)
+    storage.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep_names", [True, False])
+@pytest.mark.parametrize("keep_data", [True, False])
+async def test_a_crash_at_every_change(filled: FailingDisk, keep_names: bool, keep_data: bool) -> None:
+    changes, problems = await collect_until_failure(filled.copy(), 1 << 40)
+    assert problems == []
+    for fail_at in range(1, changes + 1):
+        disk = filled.copy()
+        await collect_until_failure(disk, fail_at)
+        after = disk.crash(keep_names=keep_names, keep_data=keep_data)
+        storage = open_storage(after)
+        await check(storage)
+        await check_clean(storage, after)
+        storage.close()
+
+
+@pytest.mark.slow
+async def test_a_crash_while_a_restart_finishes(filled: FailingDisk) -> None:
+    changes, _ = await collect_until_failure(filled.copy(), 1 << 40)
+    tried = 0
+    for fail_at in range(1, changes + 1, 3):
+        disk = filled.copy()
+        await collect_until_failure(disk, fail_at)
+        left = disk.crash(keep_names=False, keep_data=False)
+        if not any(name.endswith(".compacted") for name in left.list_names(DIRECTORY)):
+            continue
+        for second in range(1, 100):
+            again = left.copy()
+            index = DiskIndex(again, DIRECTORY)
+            again.fail_at = again.changes + second
+            try:
+                finish_compactions(again, DIRECTORY, index)
+            except Failed:
+                tried += 1
+            else:
+                break
+            after = again.crash(keep_names=False, keep_data=False)
+            storage = open_storage(after)
+            await check(storage)
+            await check_clean(storage, after)
+            storage.close()
+    assert tried > 5
+
+
+@pytest.mark.slow
+async def test_one_failing_change_is_survived(filled: FailingDisk) -> None:
+    changes, _ = await collect_until_failure(filled.copy(), 1 << 40)
+    for fail_at in range(1, changes + 1):
+        _, problems = await collect_until_failure(filled.copy(), fail_at, once=True)
+        assert problems or fail_at > 1
+
+
+async def test_a_full_disk_still_gives_logs_back(filled: FailingDisk) -> None:
+    """Nothing can be written, not even that ledgers are gone; logs without a live ledger go all the same."""
+
+    class FullDisk(FailingDisk):
+        full = False
+
+        def usage_bytes(self, directory: Path) -> tuple[int, int]:
+            return (1 << 40, 0) if self.full else (1 << 40, 1 << 40)
+
+    disk = FullDisk()
+    disk.names = filled.copy().names
+    storage = open_storage(disk)
+
+    def no_room(ledger_ids: Sequence[int]) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    delete, storage.index.delete_ledgers = storage.index.delete_ledgers, no_room  # type: ignore[method-assign]
+    disk.full = True
+    before = len(disk.list_names(DIRECTORY))
+    settings = replace(SETTINGS, free_bytes_min=1)
+    full_collector = GarbageCollector(storage, FakeLiveLedgers(*LIVE), settings, SystemClock(), lambda ids: None)
+    report = await full_collector.collect(forced=True)
+    assert report.logs_deleted >= 1
+    assert (report.compaction, report.ledgers_deleted) == (None, 0)
+    assert len(disk.list_names(DIRECTORY)) == before - report.logs_deleted
+    report = await full_collector.collect(force_major=True)
+    assert report.logs_compacted == 0
+    assert any("would be copied" in problem for problem in report.problems)
+    storage.index.delete_ledgers = delete  # type: ignore[method-assign]
+    disk.full = False
+    await check(storage)
+    await check_clean(storage, disk)
+    storage.close()
