@@ -6,11 +6,30 @@ import asyncio
 import logging
 from typing import Final
 
+from magnetar.bookie.disk_watch import WriteMode
 from magnetar.bookie.drain.drain import BookieSwitch, Drain, DrainParts
 from magnetar.bookie.operations import DrainState, OperationRefused
 from magnetar.core.errors import Unavailable
 
 log: Final = logging.getLogger(__name__)
+
+
+REASON_DRAIN: Final = "it is being drained"
+
+
+class ModeSwitch:
+    """The `BookieSwitch` of a running bookie. The reason is not stored with the bookie: the intention tells after a
+    restart, and a drain that was cancelled meanwhile leaves nothing behind."""
+
+    def __init__(self, mode: WriteMode) -> None:
+        self._mode = mode
+
+    def set_draining(self, draining: bool) -> None:
+        """See `BookieSwitch`."""
+        if draining:
+            self._mode.add_reason(REASON_DRAIN)
+        else:
+            self._mode.remove_reason(REASON_DRAIN)
 
 
 class DrainService:
@@ -23,8 +42,8 @@ class DrainService:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Go on with a drain that an earlier run has begun. The switch is set before this returns: call it before the
-        bookie registers. Raises `Unavailable`."""
+        """Go on with a drain that an earlier run has begun. The switch is set before this returns. Raises
+        `Unavailable`."""
         if await self._drain.wanted():
             self._switch.set_draining(True)
             self._begin()
