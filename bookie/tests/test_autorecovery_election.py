@@ -156,6 +156,18 @@ async def test_a_withdrawn_vote_is_cast_again(stores: list[MetadataStore]) -> No
     await candidate.election.close()
 
 
+async def test_of_two_own_votes_one_is_withdrawn(stores: list[MetadataStore]) -> None:
+    """The store may carry out a request and yet report that it failed."""
+    for _ in range(2):
+        await stores[0].put(paths.VOTE_PREFIX, b'bookieId: "a:1"\n', ephemeral=True, sequential=True)
+    candidate = Candidate(ElectionKind.VOTES, stores[0], "a:1")
+    await candidate.election.start()
+    assert candidate.leading
+    assert await stores[1].children(paths.VOTES) == ["V_0000000000"]
+    await candidate.election.close()
+    assert await stores[1].children(paths.VOTES) == []
+
+
 async def test_an_election_without_candidates(stores: list[MetadataStore]) -> None:
     for kind in ElectionKind:
         assert await current_auditor(stores[0], kind) is None

@@ -310,6 +310,21 @@ async def test_locks_are_lost_with_the_session() -> None:
     await store.close()
 
 
+async def test_a_lost_connection_alone_costs_no_lock() -> None:
+    store = MemoryMetadataStore()
+    ours = UnderreplicatedLedgers(store, "a:1")
+    lock = await ours.lock(1)
+    assert lock is not None
+    store.disconnect()
+    await asyncio.sleep(0)
+    store.reconnect()
+    await asyncio.sleep(0)
+    assert not lock.lost
+    await ours.close()
+    assert await store.children(paths.LOCKS) == []
+    await store.close()
+
+
 async def test_a_lock_that_could_not_be_released_is_released_later() -> None:
     store = MemoryMetadataStore()
     other = store.another_session()
