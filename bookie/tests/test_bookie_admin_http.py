@@ -37,7 +37,7 @@ def operations() -> FakeOperations:
 
 @pytest.fixture
 async def server(operations: FakeOperations) -> AsyncIterator[AdminServer]:
-    server = AdminServer(operations)
+    server = AdminServer(operations.all())
     await server.start("127.0.0.1", 0)
     yield server
     await server.close()
@@ -106,7 +106,7 @@ def as_json(text: str) -> Any:
 @pytest.mark.slow
 async def test_every_route_answers_as_bookkeeper_did() -> None:
     fake = recorded_cluster()
-    server = AdminServer(fake)
+    server = AdminServer(fake.all())
     await server.start("127.0.0.1", 0)
     differences: list[str] = []
     for method, path, body, status, text in json.loads(RECORDED.read_text()):

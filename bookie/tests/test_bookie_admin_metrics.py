@@ -82,7 +82,7 @@ def test_families_have_bookkeepers_types_and_labels(operations: FakeOperations) 
     for line in RECORDED.read_text().splitlines():
         name, kind, labels = line.split(" ")
         recorded[name] = (kind, set(labels.split(",")) - THREAD_LABELS - {""})
-    ours = families(BookieMetrics(operations).render())
+    ours = families(BookieMetrics(operations.all()).render())
     shared = [name for name in ours if name in recorded and name not in OURS_IS_A_GAUGE]
     assert len(shared) >= 83
     assert {name: ours[name] for name in shared} == {name: recorded[name] for name in shared}
@@ -91,8 +91,8 @@ def test_families_have_bookkeepers_types_and_labels(operations: FakeOperations) 
 
 
 def test_every_metric_of_the_dashboards_is_there(operations: FakeOperations) -> None:
-    text = BookieMetrics(operations).render()
-    alone = "".join(f"{family.name}\n" for family in BookieCollector(operations, recovery_prefix="").collect())
+    text = BookieMetrics(operations.all()).render()
+    alone = "".join(f"{family.name}\n" for family in BookieCollector(operations.all(), recovery_prefix="").collect())
     served = {*families(text), *alone.split()}
     for line in DASHBOARD.read_text().splitlines():
         if line not in REMOVED_UPSTREAM:
@@ -106,7 +106,7 @@ def test_values(operations: FakeOperations) -> None:
     clock.seconds = 0.010
     done(0, 1, (1, 2, 3, 4))
     operations.counters.journals[0].group_written(0.002, 0.003, 4, 4096, success=True)
-    found = samples(BookieMetrics(operations).render())
+    found = samples(BookieMetrics(operations.all()).render())
     assert [sample.value for sample in found["bookie_WRITE_BYTES"]] == [4096]
     assert [sample.value for sample in found["bookie_SERVER_STATUS"]] == [1]
     assert [sample.value for sample in found["bookie_ledger_dir__data_ledgers_usage"]] == [75]
@@ -126,7 +126,7 @@ def test_values(operations: FakeOperations) -> None:
 def test_quantiles_forget_after_two_windows(operations: FakeOperations) -> None:
     clock = operations.counters.clock
     assert isinstance(clock, HandClock)
-    metrics = BookieMetrics(operations)
+    metrics = BookieMetrics(operations.all())
 
     def median_and_count() -> tuple[float, float]:
         found = samples(metrics.render())
@@ -148,7 +148,7 @@ def test_quantiles_forget_after_two_windows(operations: FakeOperations) -> None:
 
 def test_read_only_and_no_recovery(operations: FakeOperations) -> None:
     operations.recovery_counters = None
-    found = samples(BookieMetrics(operations).render())
+    found = samples(BookieMetrics(operations.all()).render())
     assert not [name for name in found if "replication" in name]
     assert "process_cpu_seconds_total" in found
 

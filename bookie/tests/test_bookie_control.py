@@ -37,7 +37,7 @@ def operations() -> FakeOperations:
 @asynccontextmanager
 async def serving(operations: FakeOperations, settings: ControlSettings | None = None) -> AsyncIterator[ControlServer]:
     server = ControlServer(settings or ControlSettings(host=HOST, stop_grace_seconds=0.5))
-    await serve_bookie(server, operations)
+    await serve_bookie(server, operations.all())
     try:
         yield server
     finally:
@@ -281,10 +281,10 @@ async def test_a_client_without_the_wanted_certificate_is_not_served(
 async def test_what_cannot_be_served_is_said(operations: FakeOperations, tmp_path: Path, server: ControlServer) -> None:
     taken = ControlServer(ControlSettings(host=HOST, port=server.port))
     with pytest.raises(OSError, match="cannot be had"):
-        await serve_bookie(taken, operations)
+        await serve_bookie(taken, operations.all())
     missing = ServerTls(certificate_file=tmp_path / "none", key_file=tmp_path / "none")
     with pytest.raises(SettingError, match="cannot be read"):
-        await serve_bookie(ControlServer(ControlSettings(host=HOST, tls=missing)), operations)
+        await serve_bookie(ControlServer(ControlSettings(host=HOST, tls=missing)), operations.all())
     with pytest.raises(SettingError, match="ASCII"):
         ControlSettings(token="é")
 

@@ -1,8 +1,8 @@
 """What a running bookie lets others ask and do: the one door of its HTTP API, its gRPC service and its metrics.
 
-`BookieOperations` is put together from small protocols, so that each may be implemented by the part of the bookie that
-knows; `app` wires them. Everything is plain values: no aiohttp, no gRPC, no protobuf. Methods without `async` read
-what is in memory and never wait.
+`BookieOperations` holds one object for each of the small protocols below, so that each may be implemented by the part
+of the bookie that knows; `app` wires them. Everything is plain values: no aiohttp, no gRPC, no protobuf. Methods
+without `async` read what is in memory and never wait.
 
 Errors of all methods: `OperationRefused` when the bookie's state does not allow it (the text says what to do),
 `LedgerNotFound`, `Unavailable` (metadata store, other bookies), OSError (this bookie's disks).
@@ -427,14 +427,14 @@ class MeasureOperations(Protocol):
         ...
 
 
-class BookieOperations(
-    StateOperations,
-    StorageOperations,
-    CollectionOperations,
-    ClusterOperations,
-    RecoveryOperations,
-    DrainOperations,
-    MeasureOperations,
-    Protocol,
-):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookieOperations:
     """All of it."""
+
+    bookie: StateOperations
+    storage: StorageOperations
+    collection: CollectionOperations
+    cluster: ClusterOperations
+    recovery: RecoveryOperations
+    drains: DrainOperations
+    measures: MeasureOperations

@@ -49,10 +49,12 @@ async def heartbeat(call: Call) -> web.StreamResponse:
 async def server_config(call: Call) -> web.StreamResponse:
     """GET the settings; PUT an object of settings to change."""
     if call.method == "GET":
-        return json_answer(dict(call.operations.settings()))
+        return json_answer(dict(call.operations.bookie.settings()))
     if call.method != "PUT" or call.body is None:
         refuse(NOT_FOUND, "Request body not found. should contains k-v pairs")
-    call.operations.change_settings({name: json_text.as_setting(value) for name, value in call.body_object().items()})
+    call.operations.bookie.change_settings(
+        {name: json_text.as_setting(value) for name, value in call.body_object().items()}
+    )
     return text_answer("Success set server config.")
 
 

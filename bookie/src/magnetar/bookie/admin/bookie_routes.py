@@ -37,18 +37,21 @@ FILE_KINDS: Final = (("index", "index files"), ("journal", "journal files"), ("e
 async def list_bookies(call: Call) -> web.StreamResponse:
     """GET the writable bookies, with `type=ro` the read-only ones; `print_hostnames=true` adds where they serve."""
     call.only("GET", ONLY_GET)
-    writable, read_only = await call.operations.bookie_ids()
+    writable, read_only = await call.operations.cluster.bookie_ids()
     with_hosts = call.parameters.get("print_hostnames") == "true"
     chosen = read_only if call.parameters.get("type") == "ro" else writable
     return json_answer(
-        {bookie_id: await call.operations.bookie_host(bookie_id) if with_hosts else None for bookie_id in chosen}
+        {
+            bookie_id: await call.operations.cluster.bookie_host(bookie_id) if with_hosts else None
+            for bookie_id in chosen
+        }
     )
 
 
 async def list_bookie_info(call: Call) -> web.StreamResponse:
     """GET free and total space of every bookie that answers."""
     call.only("GET", ONLY_GET)
-    spaces = await call.operations.bookie_spaces()
+    spaces = await call.operations.cluster.bookie_spaces()
     if not spaces:
         refuse(NOT_FOUND, "Not found any Bookie info.")
     answer = {space.bookie_id: f": {_space(space.free_bytes, space.total_bytes)}," for space in spaces}
@@ -60,7 +63,7 @@ async def list_bookie_info(call: Call) -> web.StreamResponse:
 async def last_log_mark(call: Call) -> web.StreamResponse:
     """GET up to where each journal is in the entry logs."""
     call.only("GET", ONLY_GET)
-    marks = call.operations.last_marks()
+    marks = call.operations.storage.last_marks()
     return json_answer(
         {f"LastLogMark: Journal Id - {mark.file_id}({mark.file_id:x}.txn)": f"Pos - {mark.offset}" for mark in marks}
     )
@@ -69,7 +72,7 @@ async def last_log_mark(call: Call) -> web.StreamResponse:
 async def list_disk_file(call: Call) -> web.StreamResponse:
     """GET the names of journal, entry log and index files; `file_type` chooses one kind."""
     call.only("GET", ONLY_GET)
-    files = await call.operations.disk_files()
+    files = await call.operations.storage.disk_files()
     names = {"index": files.index, "journal": files.journal, "entrylog": files.entry_logs}
     kind = call.parameters.get("file_type")
     return json_answer(
@@ -85,7 +88,7 @@ async def expand_storage(call: Call) -> web.StreamResponse:
     """PUT: take new, empty ledger directories into the cookie."""
     call.only("PUT", ONLY_PUT)
     try:
-        await call.operations.expand_storage()
+        await call.operations.storage.expand_storage()
     except MagnetarError as problem:
         # BookKeeper's text, and what is wrong: it has to be put right by hand.
         refuse(INTERNAL_ERROR, f"Exception while updating cookie for storage expansion: {problem}")
@@ -95,7 +98,7 @@ async def expand_storage(call: Call) -> web.StreamResponse:
 async def state(call: Call) -> web.StreamResponse:
     """GET whether this bookie runs and takes writes."""
     call.only("GET", "Only support GET method to retrieve bookie state.")
-    now = call.operations.state()
+    now = call.operations.bookie.state()
     return json_answer(
         {
             "running": now.running,
@@ -110,14 +113,14 @@ async def read_only(call: Call) -> web.StreamResponse:
     """GET or PUT `{"readOnly": true}`."""
     if call.method == "PUT":
         wanted = _wanted_read_only(call)
-        now = call.operations.state()
+        now = call.operations.bookie.state()
         if now.read_only and not wanted and now.read_only_forced:
             refuse(BAD_REQUEST, "Bookie is in forceReadOnly mode, cannot transit to writable mode")
         if now.read_only != wanted:
-            await call.operations.set_read_only(read_only=wanted)
+            await call.operations.bookie.set_read_only(read_only=wanted)
     elif call.method != "GET":
         refuse(NOT_FOUND, "Unsupported method. Should be GET or PUT method")
-    return json_answer({"readOnly": call.operations.state().read_only})
+    return json_answer({"readOnly": call.operations.bookie.state().read_only})
 
 
 def _wanted_read_only(call: Call) -> bool:
@@ -141,7 +144,7 @@ class SanityTest:
     async def __call__(self, call: Call) -> web.StreamResponse:
         """`{"passed": …, "readOnly": …}`; readOnly only tells that the settings force it, and no test was made."""
         call.only("GET", "Only support GET method to retrieve bookie sanity state.")
-        if call.operations.state().read_only_forced:
+        if call.operations.bookie.state().read_only_forced:
             return json_answer({"passed": False, "readOnly": True})
         try:
             async with asyncio.timeout(SANITY_WAIT_SECONDS):
@@ -149,7 +152,7 @@ class SanityTest:
         except TimeoutError:
             refuse(INTERNAL_ERROR, "Timing out due to max number of sanity request are running concurrently")
         try:
-            passed = await call.operations.sanity_test()
+            passed = await call.operations.bookie.sanity_test()
         finally:
             self._lock.release()
         return json_answer({"passed": passed, "readOnly": False})
@@ -158,7 +161,7 @@ class SanityTest:
 async def is_ready(call: Call) -> web.StreamResponse:
     """GET: 200 once this bookie has started, 503 before and while it stops."""
     call.only("GET", "Only support GET method check if bookie is ready.")
-    now = call.operations.state()
+    now = call.operations.bookie.state()
     if now.running and not now.shutting_down:
         return text_answer("OK", OK)
     return text_answer("Bookie is not fully started yet", UNAVAILABLE)
@@ -167,7 +170,7 @@ async def is_ready(call: Call) -> web.StreamResponse:
 async def info(call: Call) -> web.StreamResponse:
     """GET free and total space of this bookie's ledger directories."""
     call.only("GET", "Only GET is supported.")
-    usages = ledger_file_systems(call.operations.directories())
+    usages = ledger_file_systems(call.operations.storage.directories())
     return json_answer(
         {
             "freeSpace": sum(usage.free_bytes for usage in usages),
@@ -180,11 +183,11 @@ async def cluster_info(call: Call) -> web.StreamResponse:
     """GET the cluster's bookies by state, its auditor, and whether ledgers wait for replicas."""
     call.only("GET", "Only GET is supported.")
     operations = call.operations
-    writable, unwritable = await operations.bookie_ids()
-    everyone = await operations.all_bookie_ids()
-    auditor = await operations.auditor_bookie_id()
+    writable, unwritable = await operations.cluster.bookie_ids()
+    everyone = await operations.cluster.all_bookie_ids()
+    auditor = await operations.recovery.auditor_bookie_id()
     underreplicated = False
-    async for _ in operations.underreplicated_ledgers():
+    async for _ in operations.recovery.underreplicated_ledgers():
         underreplicated = True
         break
     return json_answer(
@@ -192,7 +195,7 @@ async def cluster_info(call: Call) -> web.StreamResponse:
             "auditorElected": bool(auditor),
             "auditorId": auditor,
             "clusterUnderReplicated": underreplicated,
-            "ledgerReplicationEnabled": await operations.auto_recovery_enabled(),
+            "ledgerReplicationEnabled": await operations.recovery.auto_recovery_enabled(),
             "totalBookiesCount": len(everyone),
             "writableBookiesCount": len(writable),
             "readonlyBookiesCount": len(unwritable),

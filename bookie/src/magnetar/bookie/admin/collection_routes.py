@@ -26,19 +26,21 @@ async def collect(call: Call) -> web.StreamResponse:
     """PUT, with or without `{"forceMajor": true, "forceMinor": false}`: collect garbage now. GET whether that runs."""
     operations = call.operations
     if call.method == "GET":
-        forced = any(collection.force_compacting for collection in operations.collections())
+        forced = any(collection.force_compacting for collection in operations.collection.collections())
         return json_answer({"is_in_force_gc": _word(forced)})
     if call.method != "PUT":
         refuse(METHOD_NOT_ALLOWED, "Not allowed method. Should be PUT to trigger GC, Or GET to get Force GC state.")
     if call.body is None or not call.body.strip():
-        operations.trigger_collection()
+        operations.collection.trigger_collection()
     else:
         try:
             body = json_text.read_object(call.body)
         except json_text.BadJson as problem:
             refuse(BAD_REQUEST, f"Failed to handle the request, exception: {problem}")
-        operations.trigger_collection(force_major=_forced(body, "forceMajor"), force_minor=_forced(body, "forceMinor"))
-    return json_answer(f"Triggered GC on BookieServer: {operations.bookie_id}")
+        operations.collection.trigger_collection(
+            force_major=_forced(body, "forceMajor"), force_minor=_forced(body, "forceMinor")
+        )
+    return json_answer(f"Triggered GC on BookieServer: {operations.bookie.bookie_id}")
 
 
 def _forced(body: dict[str, object], name: str) -> bool | None:
@@ -69,7 +71,7 @@ async def details(call: Call) -> web.StreamResponse:
                 "minorCompactionCounter": collection.minor_compactions,
                 "entryLocationCompactionCounter": collection.location_compactions,
             }
-            for collection in call.operations.collections()
+            for collection in call.operations.collection.collections()
         ]
     )
 
@@ -77,7 +79,7 @@ async def details(call: Call) -> web.StreamResponse:
 async def suspend_compaction(call: Call) -> web.StreamResponse:
     """PUT `{"suspendMajor": true, "suspendMinor": true}`; GET what is suspended."""
     if call.method == "GET":
-        collections = call.operations.collections()
+        collections = call.operations.collection.collections()
         return json_answer(
             {
                 "isMinorGcSuspended": _word(any(collection.minor_suspended for collection in collections)),
@@ -88,7 +90,7 @@ async def suspend_compaction(call: Call) -> web.StreamResponse:
         "PUT", "Not found method. Should be PUT to suspend major or minor compaction, Or GET to get compaction state."
     )
     major, minor = _kinds(call, "suspendMajor", "suspendMinor")
-    call.operations.suspend_compaction(major=major, minor=minor)
+    call.operations.collection.suspend_compaction(major=major, minor=minor)
     return json_answer(_told("Suspend", call.operations, major=major, minor=minor))
 
 
@@ -98,7 +100,7 @@ async def resume_compaction(call: Call) -> web.StreamResponse:
         "PUT", "Not found method. Should be PUT to resume major or minor compaction, Or GET to get compaction state."
     )
     major, minor = _kinds(call, "resumeMajor", "resumeMinor")
-    call.operations.resume_compaction(major=major, minor=minor)
+    call.operations.collection.resume_compaction(major=major, minor=minor)
     return json_answer(_told("Resume", call.operations, major=major, minor=minor))
 
 
@@ -116,7 +118,7 @@ def _kinds(call: Call, major_name: str, minor_name: str) -> tuple[bool, bool]:
 
 
 def _told(verb: str, operations: BookieOperations, *, major: bool, minor: bool) -> str:
-    server = f"Bookie Server listening on {operations.address} with id {operations.bookie_id}"
+    server = f"Bookie Server listening on {operations.bookie.address} with id {operations.bookie.bookie_id}"
     text = f"{verb} majorGC on BookieServer: {server}" if major else ""
     return f"{text}, {verb} minorGC on BookieServer: {server}" if minor else text
 
@@ -124,7 +126,7 @@ def _told(verb: str, operations: BookieOperations, *, major: bool, minor: bool) 
 async def compact_locations(call: Call) -> web.StreamResponse:
     """PUT `{"entryLocationRocksDBCompact": true, "entryLocations": "path,path"}`; GET which ones are compacted now."""
     operations = call.operations
-    known = operations.location_databases()
+    known = operations.storage.location_databases()
     if call.method == "GET":
         return json_answer(known)
     if call.method != "PUT":
@@ -145,8 +147,8 @@ async def compact_locations(call: Call) -> web.StreamResponse:
     if not wanted:
         return text_answer(NO_COMPACTION)
     if not paths.strip():
-        await operations.compact_locations(list(known))
-        return json_answer(f"Triggered entry Location RocksDB compact on bookie:{operations.bookie_id}")
+        await operations.storage.compact_locations(list(known))
+        return json_answer(f"Triggered entry Location RocksDB compact on bookie:{operations.bookie.bookie_id}")
     chosen = sorted(set(paths.strip().split(",")))
     if not set(chosen) <= set(known):
         text = (
@@ -154,8 +156,8 @@ async def compact_locations(call: Call) -> web.StreamResponse:
             f"Bookie entry location RocksDB path: [{', '.join(known)}]."
         )
         refuse(BAD_REQUEST, json_text.write(text))
-    await operations.compact_locations(chosen)
-    return json_answer(f"Triggered entry Location RocksDB: {paths} compact on bookie:{operations.bookie_id}.")
+    await operations.storage.compact_locations(chosen)
+    return json_answer(f"Triggered entry Location RocksDB: {paths} compact on bookie:{operations.bookie.bookie_id}.")
 
 
 def _word(value: bool) -> str:

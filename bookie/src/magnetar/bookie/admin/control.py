@@ -63,24 +63,24 @@ class BookieControlService(BookieServicer):
     async def SetReadOnly(self, request: messages.SetReadOnlyRequest, context: object) -> messages.StorageState:
         """Switch read-only mode."""
         del context
-        now = self._operations.state()
+        now = self._operations.bookie.state()
         if now.read_only_forced and not request.read_only:
             raise ControlRefused(
                 Reason.FAILED_PRECONDITION,
                 "the settings force read-only mode: take forceReadOnlyBookie out of them and restart the bookie",
             )
-        await self._operations.set_read_only(read_only=request.read_only)
+        await self._operations.bookie.set_read_only(read_only=request.read_only)
         return storage_state(self._operations)
 
     async def StartDrain(self, request: messages.StartDrainRequest, context: object) -> messages.Drain:
         """Begin the drain, or go on with it."""
         del request, context
-        return drain(await self._operations.start_drain())
+        return drain(await self._operations.drains.start_drain())
 
     async def GetDrain(self, request: messages.GetDrainRequest, context: object) -> messages.Drain:
         """How far it is."""
         del request, context
-        return drain(self._operations.drain())
+        return drain(self._operations.drains.drain())
 
     async def WatchDrain(self, request: messages.WatchDrainRequest, context: object) -> AsyncIterator[messages.Drain]:
         """The state now and after each change, until the drain is done or none runs."""
@@ -88,7 +88,7 @@ class BookieControlService(BookieServicer):
         interval_seconds = _interval_seconds(request.interval_ms, DRAIN_INTERVAL_MS)
         told: DrainState | None = None
         while True:
-            state = self._operations.drain()
+            state = self._operations.drains.drain()
             if state != told:
                 yield drain(state)
                 told = state
@@ -99,14 +99,14 @@ class BookieControlService(BookieServicer):
     async def CancelDrain(self, request: messages.CancelDrainRequest, context: object) -> messages.Drain:
         """Stop the drain."""
         del request, context
-        return drain(await self._operations.cancel_drain())
+        return drain(await self._operations.drains.cancel_drain())
 
     async def TriggerGarbageCollection(
         self, request: messages.TriggerGarbageCollectionRequest, context: object
     ) -> messages.TriggerGarbageCollectionResponse:
         """Begin a collection."""
         del context
-        self._operations.trigger_collection(
+        self._operations.collection.trigger_collection(
             force_major=request.force_major if request.HasField("force_major") else None,
             force_minor=request.force_minor if request.HasField("force_minor") else None,
         )
@@ -126,7 +126,7 @@ class BookieControlService(BookieServicer):
         left = request.count_max or None
         while left is None or left > 0:
             wanted = page_size if left is None else min(page_size, left)
-            page = [ledger async for ledger in self._operations.stored_ledgers(after, wanted)]
+            page = [ledger async for ledger in self._operations.storage.stored_ledgers(after, wanted)]
             if page:
                 yield messages.ListLedgersResponse(ledgers=[stored_ledger(ledger) for ledger in page])
                 after = page[-1].ledger_id
@@ -138,7 +138,7 @@ class BookieControlService(BookieServicer):
     async def GetAutoRecovery(self, request: messages.GetAutoRecoveryRequest, context: object) -> messages.AutoRecovery:
         """What AutoRecovery does."""
         del request, context
-        return auto_recovery(await self._operations.auto_recovery())
+        return auto_recovery(await self._operations.recovery.auto_recovery())
 
     async def WatchAutoRecovery(
         self, request: messages.WatchAutoRecoveryRequest, context: object
@@ -147,7 +147,7 @@ class BookieControlService(BookieServicer):
         del context
         interval_seconds = _interval_seconds(request.interval_ms, RECOVERY_INTERVAL_MS)
         while True:
-            yield auto_recovery(await self._operations.auto_recovery())
+            yield auto_recovery(await self._operations.recovery.auto_recovery())
             await self._pause(interval_seconds)
 
     async def EnableAutoRecovery(
@@ -155,16 +155,16 @@ class BookieControlService(BookieServicer):
     ) -> messages.AutoRecovery:
         """Switch it on for the whole cluster."""
         del request, context
-        await self._operations.enable_auto_recovery(enabled=True)
-        return auto_recovery(await self._operations.auto_recovery())
+        await self._operations.recovery.enable_auto_recovery(enabled=True)
+        return auto_recovery(await self._operations.recovery.auto_recovery())
 
     async def DisableAutoRecovery(
         self, request: messages.DisableAutoRecoveryRequest, context: object
     ) -> messages.AutoRecovery:
         """Switch it off for the whole cluster."""
         del request, context
-        await self._operations.enable_auto_recovery(enabled=False)
-        return auto_recovery(await self._operations.auto_recovery())
+        await self._operations.recovery.enable_auto_recovery(enabled=False)
+        return auto_recovery(await self._operations.recovery.auto_recovery())
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -186,9 +186,9 @@ def _interval_seconds(asked_ms: int, bounds: tuple[int, int]) -> float:
 
 def storage_state(operations: BookieOperations) -> messages.StorageState:
     """All that is known of the bookie's storage without waiting."""
-    state, totals = operations.state(), operations.totals()
+    state, totals = operations.bookie.state(), operations.storage.totals()
     return messages.StorageState(
-        bookie_id=operations.bookie_id,
+        bookie_id=operations.bookie.bookie_id,
         running=state.running,
         shutting_down=state.shutting_down,
         read_only=state.read_only,
@@ -202,11 +202,11 @@ def storage_state(operations: BookieOperations) -> messages.StorageState:
         write_cache_bytes_max=totals.write_cache_bytes_max,
         journal_queue_bytes=totals.journal_queue_bytes,
         entry_log_bytes=totals.entry_log_bytes,
-        directories=[directory(usage) for usage in operations.directories()],
+        directories=[directory(usage) for usage in operations.storage.directories()],
         journal_marks=[
-            messages.JournalMark(file_id=mark.file_id, offset=mark.offset) for mark in operations.last_marks()
+            messages.JournalMark(file_id=mark.file_id, offset=mark.offset) for mark in operations.storage.last_marks()
         ],
-        collections=[collection(state) for state in operations.collections()],
+        collections=[collection(state) for state in operations.collection.collections()],
     )
 
 

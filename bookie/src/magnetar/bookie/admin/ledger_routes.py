@@ -36,7 +36,7 @@ async def delete_ledger(call: Call) -> web.StreamResponse:
     if ledger_id < 0:
         raise Failed(f"ledger {ledger_id} cannot exist")
     try:
-        await call.operations.delete_ledger(ledger_id)
+        await call.operations.cluster.delete_ledger(ledger_id)
     except LedgerNotFound:
         # BookKeeper's client answers the same: somebody else may have been faster.
         return json_answer(f"Deleted ledger: {ledger_id}")
@@ -56,20 +56,20 @@ async def _ledger_fields(
     call: Call, page: int, *, with_metadata: bool, decoded: bool
 ) -> AsyncIterator[tuple[str, object]]:
     if not with_metadata:
-        async for ledger_id in call.operations.ledger_ids():
+        async for ledger_id in call.operations.cluster.ledger_ids():
             yield str(ledger_id), None
         return
     # Places count from 1 and pages begin at multiples of 100, so that the first page has 99: BookKeeper's do.
     first, last = (page - 1) * LEDGERS_PER_PAGE, page * LEDGERS_PER_PAGE - 1
     place = 0
-    async for ledger_id in call.operations.ledger_ids():
+    async for ledger_id in call.operations.cluster.ledger_ids():
         place += 1
         if page > 0 and place > last:
             return
         if page > 0 and place < first:
             continue
         try:
-            metadata = await call.operations.ledger_metadata(ledger_id)
+            metadata = await call.operations.cluster.ledger_metadata(ledger_id)
         except LedgerNotFound:
             continue  # Deleted while we were listing.
         if decoded:
@@ -85,7 +85,7 @@ async def ledger_metadata(call: Call) -> web.StreamResponse:
     ledger_id = call.whole_number("ledger_id")
     if ledger_id < 0:
         raise Failed(f"ledger {ledger_id} cannot exist")
-    metadata = await call.operations.ledger_metadata(ledger_id)
+    metadata = await call.operations.cluster.ledger_metadata(ledger_id)
     return json_answer({str(ledger_id): metadata_fields(ledger_id, metadata)})
 
 
@@ -116,7 +116,7 @@ async def _entry_fields(
 ) -> AsyncIterator[tuple[str, object]]:
     if page > 0:
         yield "Entries for page: ", str(page)
-    async for entry_id, payload in call.operations.read_entries(ledger_id, *wanted):
+    async for entry_id, payload in call.operations.cluster.read_entries(ledger_id, *wanted):
         yield str(entry_id), payload.decode("ascii", "replace")
 
 

@@ -44,14 +44,14 @@ class BookieCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """All families."""
         operations = self._operations
-        self._windows.begin(operations.counters.clock.monotonic_seconds())
+        self._windows.begin(operations.measures.counters.clock.monotonic_seconds())
         families = Families(self._windows)
         _add_state(families, operations)
-        _add_requests(families, operations.counters)
+        _add_requests(families, operations.measures.counters)
         _add_caches(families, operations)
         _add_journals(families, operations)
         _add_collections(families, operations)
-        recovery = operations.recovery_counters
+        recovery = operations.measures.recovery_counters
         if recovery is not None:
             add_recovery(families, recovery, self._recovery_prefix)
         return families.all()
@@ -73,10 +73,10 @@ class BookieMetrics:
 
 
 def _add_state(families: Families, operations: BookieOperations) -> None:
-    state = operations.state()
+    state = operations.bookie.state()
     writable = 1 if state.running and not state.read_only else 0
     families.gauge("bookie_SERVER_STATUS", writable, "1 while the bookie takes writes, 0 while it is read-only.")
-    usages = [usage for usage in operations.directories() if usage.kind == "ledgers"]
+    usages = [usage for usage in operations.storage.directories() if usage.kind == "ledgers"]
     families.gauge("bookie_ledger_num_dirs", len(usages), "Ledger directories.")
     families.gauge(
         "bookie_ledger_writable_dirs", sum(usage.writable for usage in usages), "Ledger directories that are not full."
@@ -84,7 +84,7 @@ def _add_state(families: Families, operations: BookieOperations) -> None:
     for usage in usages:
         name = f"bookie_ledger_dir_{word_of(_parent(usage))}_usage"
         families.gauge(name, round(100 * usage.used_share, 5), "Used part of the directory's file system in percent.")
-    families.gauge("bookie_JOURNAL_DIRS", len(operations.counters.journals), "Journals.")
+    families.gauge("bookie_JOURNAL_DIRS", len(operations.measures.counters.journals), "Journals.")
 
 
 def _parent(usage: DirectoryUsage) -> str:
@@ -125,8 +125,8 @@ def _labels(storage: StorageMeasures) -> dict[str, str]:
 
 
 def _add_caches(families: Families, operations: BookieOperations) -> None:
-    counters = operations.counters
-    storages = operations.storage_measures()
+    counters = operations.measures.counters
+    storages = operations.measures.storage_measures()
     for storage in storages:
         labels = _labels(storage)
         for name, value, text in (
@@ -148,15 +148,17 @@ def _add_caches(families: Families, operations: BookieOperations) -> None:
     # Checkpoints are of all directories together; the labels are the first one's.
     labels = _labels(storages[0]) if storages else {}
     families.gauge(
-        "bookie_write_cache_max_size", operations.totals().write_cache_bytes_max, "Bytes that the write cache may have."
+        "bookie_write_cache_max_size",
+        operations.storage.totals().write_cache_bytes_max,
+        "Bytes that the write cache may have.",
     )
     families.summary("bookie_flush", counters.flush, "Checkpoints, in ms.", labels=labels)
     families.sizes("bookie_flush_size", counters.flush_bytes, "Bytes of a checkpoint.", labels=labels)
 
 
 def _add_journals(families: Families, operations: BookieOperations) -> None:
-    measures = operations.journal_measures()
-    for index, (journal, measure) in enumerate(zip(operations.counters.journals, measures, strict=True)):
+    measures = operations.measures.journal_measures()
+    for index, (journal, measure) in enumerate(zip(operations.measures.counters.journals, measures, strict=True)):
         labels = {"journalIndex": str(index)}
         families.summary(JOURNAL + "ADD_ENTRY", journal.add, "From hand-over to durable, in ms.", labels=labels)
         families.summary(JOURNAL + "SYNC", journal.sync, "Durable writes of a group, in ms; exact.", labels=labels)
@@ -175,8 +177,8 @@ def _add_journals(families: Families, operations: BookieOperations) -> None:
 
 
 def _add_collections(families: Families, operations: BookieOperations) -> None:
-    compactions = {collection.directory: collection for collection in operations.collections()}
-    for storage in operations.storage_measures():
+    compactions = {collection.directory: collection for collection in operations.collection.collections()}
+    for storage in operations.measures.storage_measures():
         labels = _labels(storage)
         done = compactions.get(storage.ledger_directory)
         for name, value, text in (

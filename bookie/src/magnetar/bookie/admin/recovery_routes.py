@@ -31,10 +31,10 @@ async def status(call: Call) -> web.StreamResponse:
         enabled = call.parameters.get("enabled")
         if enabled is None:
             refuse(BAD_REQUEST, f"Param 'enabled' not found in {_java_map(call.parameters)}")
-        await call.operations.enable_auto_recovery(enabled=json_text.is_true(enabled))
+        await call.operations.recovery.enable_auto_recovery(enabled=json_text.is_true(enabled))
     elif call.method != "GET":
         refuse(NOT_FOUND, "Not found method. Should be GET or PUT method")
-    return json_answer({"enabled": await call.operations.auto_recovery_enabled()})
+    return json_answer({"enabled": await call.operations.recovery.auto_recovery_enabled()})
 
 
 async def recover_bookie(call: Call) -> web.StreamResponse:
@@ -52,7 +52,7 @@ async def recover_bookie(call: Call) -> web.StreamResponse:
     bookie_id = str(bookies[0])
     if not _is_bookie_id(bookie_id):
         raise Failed(f"{bookie_id!r} is no bookie id")
-    call.operations.recover_bookie(bookie_id, delete_cookie=delete_cookie)
+    call.operations.recovery.recover_bookie(bookie_id, delete_cookie=delete_cookie)
     return text_answer("Success send recovery request command.")
 
 
@@ -72,7 +72,7 @@ async def list_underreplicated(call: Call) -> web.StreamResponse:
     excluding = call.parameters.get("excludingmissingreplica", "").strip()
     found: dict[int, list[str]] = {}
     try:
-        async for ledger in call.operations.underreplicated_ledgers():
+        async for ledger in call.operations.recovery.underreplicated_ledgers():
             missing = ledger.missing_replicas
             if (not including or including in missing) and (not excluding or excluding not in missing):
                 found[ledger.ledger_id] = list(missing)
@@ -87,7 +87,7 @@ async def who_is_auditor(call: Call) -> web.StreamResponse:
     """GET the bookie whose process holds the auditor's lock."""
     call.only("GET", ONLY_GET)
     try:
-        auditor = await call.operations.auditor_bookie_id()
+        auditor = await call.operations.recovery.auditor_bookie_id()
     except MagnetarError as problem:
         refuse(NOT_FOUND, f"Exception when get.{problem}")
     if not auditor:
@@ -99,7 +99,7 @@ async def trigger_audit(call: Call) -> web.StreamResponse:
     """PUT: have the auditor look for lost bookies now."""
     call.only("PUT", ONLY_PUT)
     try:
-        await call.operations.trigger_audit()
+        await call.operations.recovery.trigger_audit()
     except MagnetarError as problem:
         refuse(NOT_FOUND, f"Exception when do operation.{problem}")
     return text_answer("Success trigger audit.")
@@ -116,11 +116,11 @@ async def lost_bookie_recovery_delay(call: Call) -> web.StreamResponse:
         seconds = body["delay_seconds"]
         if not isinstance(seconds, int) or isinstance(seconds, bool):
             raise Failed(f"delay_seconds {seconds!r} is not a whole number")
-        await call.operations.set_lost_bookie_recovery_delay_seconds(seconds)
+        await call.operations.recovery.set_lost_bookie_recovery_delay_seconds(seconds)
         return text_answer(f"Success set lostBookieRecoveryDelay to {seconds}")
     call.only("GET", ONLY_PUT)
     try:
-        delay = await call.operations.lost_bookie_recovery_delay_seconds()
+        delay = await call.operations.recovery.lost_bookie_recovery_delay_seconds()
     except MagnetarError as problem:
         refuse(NOT_FOUND, f"Exception when get lostBookieRecoveryDelay.{problem}")
     if delay is None:
@@ -140,7 +140,7 @@ async def decommission(call: Call) -> web.StreamResponse:
     if not isinstance(bookie_id, str) or not _is_bookie_id(bookie_id):
         refuse(NOT_FOUND, f"Exception when send decommission command.BookieId {bookie_id} is not valid")
     try:
-        call.operations.decommission_bookie(bookie_id)
+        call.operations.recovery.decommission_bookie(bookie_id)
     except MagnetarError as problem:
         refuse(NOT_FOUND, f"Exception when send decommission command.{problem}")
     return text_answer(f"Success send decommission Bookie command {bookie_id}")

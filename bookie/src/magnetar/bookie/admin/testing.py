@@ -68,6 +68,18 @@ class FakeOperations:
         self.counters = BookieCounters(clock or SystemClock())
         self.recovery_counters: RecoveryCounters | None = RecoveryCounters()
 
+    def all(self) -> BookieOperations:
+        """What acts on a bookie takes this."""
+        return BookieOperations(
+            bookie=self,
+            storage=self,
+            collection=self,
+            cluster=self,
+            recovery=self,
+            drains=self,
+            measures=self,
+        )
+
     # The bookie.
 
     def state(self) -> BookieState:
@@ -254,8 +266,3 @@ class FakeOperations:
     def _fail(self) -> None:
         if self.failure is not None:
             raise self.failure
-
-
-def _is_complete(fake: FakeOperations) -> BookieOperations:
-    # Only for the type checker: the fake has all that the protocol asks for.
-    return fake
