@@ -175,6 +175,21 @@ async def test_version_3_long_poll(start: StartBookie) -> None:
         assert (await reader.ask(wrong, v3.Operation.READ_ENTRY)).code is BookieCode.EBADREQ
 
 
+async def test_version_3_long_poll_waits_for_what_the_client_lacks(start: StartBookie) -> None:
+    running = await start(serve_tcp=True)
+    async with connect(running) as writer, connect(running) as reader:
+        await writer.add_v3(0, ENTRIES[0])
+        poll = v3.ReadRequest(ledger_id=1, entry_id=-1, piggyback=True, previous_lac=1, timeout_ms=10_000)
+        waiting = asyncio.ensure_future(reader.ask(poll, v3.Operation.READ_ENTRY))
+        await asyncio.sleep(0.02)
+        for entry_id in (1, 2, 3):
+            assert not waiting.done()
+            await writer.add_v3(entry_id, CODEC.encode_many(entry_id, entry_id - 1, 5, [b"next"])[0])
+            await asyncio.sleep(0.02)
+        told = await waiting
+        assert (told.code, told.last_add_confirmed, told.entry_id) == (BookieCode.EOK, 2, 2)
+
+
 async def test_a_connection_may_begin_in_version_3_and_go_on_in_version_2(start: StartBookie) -> None:
     running = await start(serve_tcp=True)
     async with connect(running) as client:

@@ -194,9 +194,12 @@ class LongPolls:
         if timeout_seconds == 0 or connection.closed or len(self._tasks) > LONG_POLLS_MAX:
             return known
         grown: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        previous = read.previous_lac if read.previous_lac is not None else known
 
         def told(last_add_confirmed: int) -> None:
-            if not grown.done():
+            # Grown, but not beyond what the client has: that is no news yet.
+            wait_on = last_add_confirmed <= previous and self._bookie.wait_for_lac(read.ledger_id, told)
+            if not wait_on and not grown.done():
                 grown.set_result(last_add_confirmed)
 
         if not self._bookie.wait_for_lac(read.ledger_id, told):
