@@ -112,7 +112,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], port: int, http_url: str,
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise NotReady(f"pid {process.pid} ended with {process.returncode} while starting")
-        if accepts(port) and _answers(http_url):
+        if accepts(port) and answers(http_url):
             return
         time.sleep(0.05)
     raise NotReady(f"port {port} and {http_url} not ready in {timeout_s:.0f} s")
@@ -127,7 +127,8 @@ def accepts(port: int) -> bool:
         return False
 
 
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
+    """Whether the URL answers 200."""
     try:
         with urllib.request.urlopen(url, timeout=2) as response:
             ready: bool = response.status == 200

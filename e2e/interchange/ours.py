@@ -1,0 +1,38 @@
+"""Our parts as a user runs them: the `magnetar` program with Apache's settings files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from e2e.interchange.parts import BookiePart, BrokerPart, Part
+
+PROGRAM = str(Path(sys.executable).parent / "magnetar")
+
+
+class OurBookie(BookiePart):
+    """`magnetar bookie run`."""
+
+    def command(self) -> list[str]:
+        return [PROGRAM, "bookie", "run", "--conf", str(self.configuration)]
+
+
+class OurBroker(BrokerPart):
+    """`magnetar broker run`."""
+
+    def command(self) -> list[str]:
+        return [PROGRAM, "broker", "run", "--conf", str(self.configuration)]
+
+
+class OurAutoRecovery(Part):
+    """`magnetar autorecovery run`."""
+
+    def __init__(self, folder: Path, configuration: Path) -> None:
+        super().__init__(folder)
+        self._configuration = configuration
+
+    def command(self) -> list[str]:
+        return [PROGRAM, "autorecovery", "run", "--conf", str(self._configuration)]
+
+    def ready(self) -> bool:
+        return bool(self.log_text())
