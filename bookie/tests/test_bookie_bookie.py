@@ -9,11 +9,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
+from magnetar.bookie import journal_files, journal_format
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.disk_watch import REASON_DISK_FULL, disk_full
 from magnetar.bookie.local import LocalBookies
 from magnetar.bookie.settings import BookieSettings, DiskSettings, JournalSettings, StorageSettings
+from magnetar.core.disk import SystemDisk
 from magnetar.core.limits import MIB
 from magnetar.ledger.bookie_connection import ADD_FLAG_HIGH_PRIORITY, ADD_FLAG_RECOVERY, READ_FLAG_FENCE
 from magnetar.metadata.memory import MemoryMetadataStore
@@ -117,6 +119,22 @@ async def test_the_last_add_confirmed_comes_with_entries_and_explicitly(start: S
     again = (await start()).bookie
     assert await again.read_lac(1) == (packet, make(1, 5, 1, lac=3)[0])
     assert await again.last_add_confirmed(1) == 5
+
+
+async def test_version_5_of_the_journal_has_no_explicit_lac(start: StartBookie, settings: BookieSettings) -> None:
+    running = await start(journal=dataclasses.replace(settings.journal, format_version=5))
+    packet = EntryCodec(1, "CRC32C").encode_explicit_lac(5)
+    await running.bookie.write_lac(1, KEY, 5, packet)
+    await running.bookie.write_lac(1, KEY, 4, EntryCodec(1, "CRC32C").encode_explicit_lac(4))
+    await add(running.bookie, 1, 0, make(1, 0, 1))
+    current = settings.journal_directories[0] / "current"
+    (file,) = current.glob("*.txn")
+    assert file.read_bytes()[:8] == b"BKLG\0\0\0\5"
+    groups = journal_files.replay(SystemDisk(), current, (0, 0), synced=True)
+    kinds = [journal_format.record_ids(record)[1] for records in groups for record in records]
+    assert kinds == [journal_format.MASTER_KEY_RECORD, 0]
+    await running.close()
+    assert await (await start()).bookie.read_lac(1) == (packet, make(1, 0, 1)[0])
 
 
 async def test_read_only_refuses_all_but_recoveries(start: StartBookie, store: MemoryMetadataStore) -> None:

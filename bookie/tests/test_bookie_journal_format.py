@@ -19,7 +19,7 @@ records_lists = st.lists(
 
 def write(groups: list[list[list[bytes]]], alignment: int = 512) -> tuple[bytes, list[int]]:
     """A file of these groups, and where each ends."""
-    data = journal_format.encode_header()
+    data = journal_format.encode_header(6)
     ends = []
     for group in groups:
         body, padding = journal_format.encode_group(group, len(data), alignment)

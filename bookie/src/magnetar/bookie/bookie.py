@@ -226,20 +226,23 @@ class Bookie:
         state.fence_durable = True
 
     async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, packet: bytes) -> None:
-        """Store an explicit LAC, durably. `BookieError`."""
+        """Store an explicit LAC, durably if the journal's format has it. `BookieError`."""
         state = self._states.get_or_create(ledger_id)
         if state.master_key and state.master_key != master_key:
             raise BookieError(BookieCode.EUA, f"wrong master key for ledger {ledger_id}")
-        records = [journal_format.encode_explicit_lac_record(ledger_id, packet)]
+        records: list[bytes] = []
         if not state.key_logged:
             self._claim(state, master_key)
-            records.insert(0, journal_format.encode_master_key_record(ledger_id, master_key))
+            records.append(journal_format.encode_master_key_record(ledger_id, master_key))
+        if self._journals[ledger_id % self._journals_count].takes_explicit_lac:
+            records.append(journal_format.encode_explicit_lac_record(ledger_id, packet))
         if not state.explicit_lac or lac >= _explicit_lac(state.explicit_lac):
             state.explicit_lac = packet
             self._states.touch(state)
         if lac > state.last_add_confirmed:
             self._advance_lac(state, lac)
-        await self._log(state, records, f"the LAC of ledger {ledger_id} could not be stored")
+        if records:
+            await self._log(state, records, f"the LAC of ledger {ledger_id} could not be stored")
 
     async def read_lac(self, ledger_id: int) -> tuple[bytes, bytes]:
         """(explicit LAC packet or empty, last entry or empty). `BookieError` ENOLEDGER when there is no such ledger."""

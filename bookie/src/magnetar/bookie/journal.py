@@ -59,7 +59,8 @@ class JournalFile:
         self._allocated = 0
         self._file: DiskFile = disk.create(directory / journal_format.file_name(file_id))
         try:
-            self._write([journal_format.encode_header()], journal_format.HEADER_BYTES)
+            header = journal_format.encode_header(settings.format_version)
+            self._write([header], journal_format.HEADER_BYTES)
             # Also without sync of the data: a start refuses when the file that lastMark names is not there.
             disk.sync_directory(directory)
         except OSError:
@@ -104,6 +105,8 @@ class Journal:
         self._next_file_id = first_file_id + 1
         self._queue_bytes_max = settings.queue_bytes_max
         self._closed = False
+        self.takes_explicit_lac = settings.format_version >= journal_format.EXPLICIT_LAC_VERSION
+        """Whether its format has a record for it."""
         self._clock: Clock = SystemClock()
         self.counters = JournalCounters()
         self.queued_records = 0

@@ -30,7 +30,8 @@ FENCE_RECORD: Final = -0x2000
 FORCE_LEDGER_RECORD: Final = -0x4000
 EXPLICIT_LAC_RECORD: Final = -0x8000
 
-VERSION_TO_WRITE: Final = 6
+EXPLICIT_LAC_VERSION: Final = 6
+"""The first version that has records for explicit LACs."""
 VERSIONS_READ: Final = (4, 5, 6)
 HEADER_BYTES: Final = 512
 SHORT_HEADER_BYTES: Final = 8
@@ -91,7 +92,7 @@ def file_id_of(name: str) -> int | None:
         return None
 
 
-def encode_header(version: int = VERSION_TO_WRITE) -> bytes:
+def encode_header(version: int) -> bytes:
     """The first 512 bytes of a file with group marks."""
     assert version >= 5
     return (_HEADER.pack(_MAGIC, version) + GROUP_MARK).ljust(HEADER_BYTES, b"\0")

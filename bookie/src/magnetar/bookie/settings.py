@@ -36,6 +36,9 @@ class JournalSettings:
     alignment_bytes: int = 4096
     """journalAlignmentSize: every group ends at a multiple. 4096 as in Pulsar's configuration: a page that is
     durable is never written again."""
+    format_version: int = 6
+    """journalFormatVersionToWrite: 6, or 5 as in Pulsar's configuration. Version 5 has no record for an explicit LAC
+    (BookKeeper refuses a file of version 5 that has one): such a LAC then is durable with the next checkpoint."""
     queue_bytes_max: int = 32 * MIB
     """Bytes that wait for the journal thread; beyond, adds are held back."""
     group_bytes_max: int = 4 * MIB
@@ -45,6 +48,7 @@ class JournalSettings:
         _require(self.size_bytes_max >= self.preallocate_bytes, "journalMaxSizeMB", self.size_bytes_max)
         _require(0 <= self.backups_max <= 10_000, "journalMaxBackups", self.backups_max)
         _require(self.alignment_bytes in (512, 1024, 2048, 4096), "journalAlignmentSize", self.alignment_bytes)
+        _require(self.format_version in (5, 6), "journalFormatVersionToWrite", self.format_version)
         _require(self.preallocate_bytes >= MIB, "journalPreAllocSizeMB", self.preallocate_bytes)
         _require(self.queue_bytes_max >= BOOKKEEPER_FRAME_BYTES_MAX, "journalQueueSize", self.queue_bytes_max)
 
@@ -176,6 +180,7 @@ UPSTREAM_NAMES: Final[dict[str, str]] = {
     "flushInterval": "storage.flush_interval_seconds",
     "journalAlignmentSize": "journal.alignment_bytes",
     "journalDirectories": "journal_directories",
+    "journalFormatVersionToWrite": "journal.format_version",
     "journalMaxBackups": "journal.backups_max",
     "journalMaxSizeMB": "journal.size_bytes_max",
     "journalPreAllocSizeMB": "journal.preallocate_bytes",
