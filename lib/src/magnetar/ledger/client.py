@@ -104,8 +104,13 @@ class BookKeeperClient:
             return OpenLedgerReader(ledger_id, metadata, entries, metadata.last_entry_id, metadata.length_bytes)
         query = LastConfirmedQuery(metadata, codec, self._parts)
         await query.run(fence=False)
-        if query.round.answers == 0:
-            raise LedgerUnavailable(f"no bookie of ledger {ledger_id} says how far it goes")
+        if not query.round.covered:
+            # As BookKeeper's client: fewer may not have heard of what is confirmed, and this reader would go back
+            # behind what it was told before.
+            raise LedgerUnavailable(
+                f"only {query.round.answers} of the last bookies of ledger {ledger_id} say how far it goes; "
+                "the others may know of more"
+            )
         return OpenLedgerReader(ledger_id, metadata, entries, query.last_add_confirmed, query.round.length_bytes)
 
     async def delete(self, ledger_id: int) -> None:
