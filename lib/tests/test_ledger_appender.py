@@ -72,6 +72,13 @@ def test_the_ack_quorum_decides() -> None:
     assert appender.last_add_confirmed == 1
 
 
+def test_an_entry_that_is_answered_twice_stands_for_no_other() -> None:
+    appender = Appender(1, 1, 1)
+    sent(appender, 3)
+    assert appender.acknowledged(0, [0, 0, 2])
+    assert appender.last_add_confirmed == 0
+
+
 def test_striped_entries_go_to_their_write_sets() -> None:
     appender = Appender(3, 2, 2)
     assert sent(appender, 4) == {0: [0, 2, 3], 1: [0, 1, 3], 2: [1, 2]}

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 import pytest
 from magnetar.core.errors import Misuse
+from magnetar.ledger import append_pipeline
 from magnetar.ledger.api import (
     EntryNotFound,
     LedgerClosed,
@@ -337,6 +338,18 @@ async def test_looking_sees_only_up_to_the_lac(client: BookKeeperClient, other: 
     await listener.until_confirmed(6)
 
 
+async def test_looking_without_enough_answers_is_refused(
+    client: BookKeeperClient, other: BookKeeperClient, bookies: MemoryBookies
+) -> None:
+    """The simulator's seed 55: one bookie without the newest entries answered, and a reader went back behind a LAC
+    that it had been told before."""
+    writer = await written(client, WHOLE, 3)
+    for bookie_id in writer.metadata.ensembles[0][1][:2]:
+        bookies.bookies[bookie_id].stop()
+    with pytest.raises(LedgerUnavailable, match="only 1 of the last bookies"):
+        await other.open(writer.ledger_id, recover=False)
+
+
 async def test_recovery_writes_back_what_only_one_bookie_has(
     client: BookKeeperClient, other: BookKeeperClient, bookies: MemoryBookies
 ) -> None:
@@ -455,7 +468,7 @@ async def test_a_recovery_that_races_the_writer_never_loses_a_confirmed_entry(
 
 async def test_another_key_is_refused(client: BookKeeperClient, bookies: MemoryBookies) -> None:
     listener = RecordingListener()
-    writer = await client.create(WHOLE, listener)
+    writer = await client.create(LedgerOptions(ensemble_size=2, write_quorum=2, ack_quorum=2), listener)
     for bookie in bookies.bookies.values():
         bookie.refusal = BookieCode.EUA
     writer.append([b"x"])
@@ -513,6 +526,51 @@ async def test_a_store_that_fails_fails_the_ensemble_change_and_the_close(bookie
     await writer.close()
     metadata, _ = await client.metadata.read(writer.ledger_id)
     assert (metadata.last_entry_id, metadata.length_bytes) == (1, len(b"".join(payloads(0, 2))))
+    await client.close()
+    await store.close()
+
+
+class CountingStore(MemoryMetadataStore):
+    """Counts writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = 0
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = None,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> Stat:
+        """Counted."""
+        self.writes += 1
+        return await super().put(path, value, expected_version, ephemeral=ephemeral, sequential=sequential)
+
+
+async def test_a_writer_whom_no_bookie_takes_pauses_and_gives_up(
+    bookies: MemoryBookies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulator's seed 58: bookies that answer UNREACHABLE at once had a recovery change its ensemble for ever, as
+    fast as it could."""
+    monkeypatch.setattr(append_pipeline, "CHANGE_PAUSE_SECONDS_MIN", 0.001)
+    monkeypatch.setattr(append_pipeline, "CHANGE_PAUSE_SECONDS_MAX", 0.002)
+    store = CountingStore()
+    client = make_client(store, bookies)
+    listener = RecordingListener()
+    writer = await client.create(LedgerOptions(ensemble_size=2, write_quorum=2, ack_quorum=2), listener)
+    for bookie in bookies.bookies.values():
+        bookie.refusal = BookieCode.EIO
+    begin, before = asyncio.get_running_loop().time(), store.writes
+    writer.append(payloads(0, 1))
+    error = await listener.until_failed()
+    assert isinstance(error, LedgerUnavailable)
+    assert store.writes - before <= append_pipeline.CHANGES_IN_A_ROW_MAX
+    pauses = append_pipeline.CHANGES_IN_A_ROW_MAX - append_pipeline.CHANGES_AT_ONCE_MAX
+    assert asyncio.get_running_loop().time() - begin >= 0.001 * pauses
     await client.close()
     await store.close()
 

@@ -22,6 +22,15 @@ _EOK: Final = int(BookieCode.EOK)
 TICKS_PER_TIMEOUT: Final = 4
 """How often within the add timeout the oldest entry's age is looked at."""
 
+CHANGES_AT_ONCE_MAX: Final = 5
+"""Ensemble changes in a row, with nothing confirmed in between, that are made without a pause: several bookies may die
+at the same moment."""
+CHANGES_IN_A_ROW_MAX: Final = 30
+"""After so many the ledger fails. A bookie that cannot be reached answers at once, so without this bound and the pauses
+a writer whom the network has cut off would change its ensemble as fast as it can, for ever. It takes some 20 s."""
+CHANGE_PAUSE_SECONDS_MIN: Final = 0.05
+CHANGE_PAUSE_SECONDS_MAX: Final = 1.0
+
 
 class PipelineOwner(Protocol):
     """Who appends through the pipeline. The pipeline never calls it from inside `push`."""
@@ -113,6 +122,7 @@ class AppendPipeline:
     __slots__ = (
         "_appender",
         "_change_task",
+        "_changes_in_a_row",
         "_connections",
         "_context",
         "_loop",
@@ -145,6 +155,7 @@ class AppendPipeline:
         self._silent_since_seconds: float = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._change_task: asyncio.Task[None] | None = None
+        self._changes_in_a_row: int = 0
         self._settled: bool = True
         self._settled_waiters: list[asyncio.Future[None]] | None = None
 
@@ -233,6 +244,7 @@ class AppendPipeline:
 
     def _confirmed(self) -> None:
         confirmed = self._appender.last_add_confirmed
+        self._changes_in_a_row = 0
         pending = self._pending
         while pending and pending[0].last_entry_id <= confirmed:
             self.pending_bytes -= pending.popleft().size_bytes
@@ -266,6 +278,7 @@ class AppendPipeline:
         appender = self._appender
         try:
             while appender.state is CHANGING:
+                await self._pause_between_changes()
                 failed = sorted(appender.failed_bookies)
                 lost.update(self._places[index].bookie_id for index in failed)
                 changed = await self._owner.change_ensemble(
@@ -274,6 +287,16 @@ class AppendPipeline:
                 self._install(changed, failed)
         except MagnetarError as error:
             self.fail(error)
+
+    async def _pause_between_changes(self) -> None:
+        self._changes_in_a_row += 1
+        pauses = self._changes_in_a_row - CHANGES_AT_ONCE_MAX
+        if self._changes_in_a_row > CHANGES_IN_A_ROW_MAX:
+            raise unavailable(
+                f"the last {CHANGES_IN_A_ROW_MAX} ensembles of ledger {self._context.ledger_id} took no entry"
+            )
+        if pauses > 0:
+            await asyncio.sleep(min(CHANGE_PAUSE_SECONDS_MAX, CHANGE_PAUSE_SECONDS_MIN * 2.0 ** (pauses - 1)))
 
     def _install(self, changed: Sequence[str], indexes: Sequence[int]) -> None:
         if self._appender.state is FAILED:

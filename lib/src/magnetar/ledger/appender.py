@@ -109,7 +109,8 @@ class Appender:
         ahead = self._ahead[index]
         low = min(entry_ids)
         high = max(entry_ids)
-        if low == reached + 1 and high - low + 1 == len(entry_ids) and high <= self.last_add_pushed:
+        # Distinct ones: an id that comes twice must not stand for one that did not come.
+        if low == reached + 1 and high - low + 1 == len(set(entry_ids)) and high <= self.last_add_pushed:
             reached = high
         else:
             if ahead is None:
