@@ -194,8 +194,10 @@ class SwitchOver:
 
     def finish(self) -> None:
         """Every place was moved: delete the old log. OSError, `EntryDamaged`."""
-        if not self._scan.whole or not self._scan.ledgers_map_offset:
-            raise EntryDamaged(f"{self._marker} is not complete")
+        # Only what was finished has a ledgers map, and all entries stand in front of it.
+        self._scan.read_map()
+        if self._scan.position < self._scan.ledgers_map_offset:
+            raise EntryDamaged(f"{self._marker} ends at {self._scan.position}, before its ledgers map")
         self._scan.close()
         self._index.sync()
         self._disk.delete(self._directory / entry_log_format.file_name(self._old_log_id))
