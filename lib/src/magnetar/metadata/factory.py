@@ -10,11 +10,13 @@ from magnetar.metadata.store import MetadataStore
 ACCEPTED_URLS: Final = "memory:, rocksdb:///absolute/directory, rocksdb:relative/directory, zk:h1:2181,h2:2181/chroot"
 
 
-async def open_store(url: str, *, session_timeout_ms: int | None = None) -> MetadataStore:
+async def open_store(
+    url: str, *, session_timeout_ms: int | None = None, operation_timeout_ms: int | None = None
+) -> MetadataStore:
     """Open the store that a URL names. `SettingError` if it names none, `StoreUnavailable` if it cannot be opened.
 
-    The timeout is that of a ZooKeeper session; None is Pulsar's default. Each call for `memory:` is a tree of its own.
-    Backends are imported here, as each costs start-up time."""
+    The timeouts are those of ZooKeeper sessions and of waiting for a connection to one; None is Pulsar's default. Each
+    call for `memory:` is a tree of its own. Backends are imported here, as each costs start-up time."""
     scheme, colon, rest = url.partition(":")
     if scheme == "memory" and colon and not rest:
         from magnetar.metadata.memory import MemoryMetadataStore
@@ -25,9 +27,13 @@ async def open_store(url: str, *, session_timeout_ms: int | None = None) -> Meta
 
         return RocksdbMetadataStore(_directory(url, rest))
     if scheme == "zk" and rest:
-        from magnetar.metadata.zookeeper import SESSION_TIMEOUT_MS, ZookeeperMetadataStore
+        from magnetar.metadata.zookeeper import OPERATION_TIMEOUT_MS, SESSION_TIMEOUT_MS, ZookeeperMetadataStore
 
-        return await ZookeeperMetadataStore.open(rest, session_timeout_ms=session_timeout_ms or SESSION_TIMEOUT_MS)
+        return await ZookeeperMetadataStore.open(
+            rest,
+            session_timeout_ms=session_timeout_ms or SESSION_TIMEOUT_MS,
+            operation_timeout_ms=operation_timeout_ms or OPERATION_TIMEOUT_MS,
+        )
     raise SettingError(f"metadata URL {url!r} is not one of {ACCEPTED_URLS}")
 
 

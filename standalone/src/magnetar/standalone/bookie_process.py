@@ -33,9 +33,11 @@ class MetadataSettings:
     url: str
     session_timeout_ms: int = SESSION_TIMEOUT_MS
 
-    async def open(self) -> MetadataStore:
-        """The store. `SettingError`, `StoreUnavailable`."""
-        return await open_store(self.url, session_timeout_ms=self.session_timeout_ms)
+    async def open(self, *, operation_timeout_ms: int | None = None) -> MetadataStore:
+        """The store. `SettingError`, `StoreUnavailable` if it does not answer in time (None: Pulsar's default)."""
+        return await open_store(
+            self.url, session_timeout_ms=self.session_timeout_ms, operation_timeout_ms=operation_timeout_ms
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from magnetar.standalone.tools.autorecovery import Auditor, MarkedLedger, RecoveryStatus
 
 application = typer.Typer(
+    add_completion=False,
     name="autorecovery",
     help="Give lost replicas back: run AutoRecovery, look at it, switch it.",
     no_args_is_help=True,

@@ -7,12 +7,15 @@ from magnetar.standalone.commands import (
     autorecovery,
     bookie_checks,
     bookie_cluster,
+    bookie_control,
     bookie_ledgers,
     bookie_offline,
+    bookie_recovery,
     bookie_run,
 )
 
 application = typer.Typer(
+    add_completion=False,
     name="bookie",
     help="Run a bookie, look into its files, and look after a cluster's ledgers.",
     no_args_is_help=True,
@@ -28,6 +31,7 @@ def _group() -> None:
 
 FILES = "A bookie's files"
 LEDGERS = "Ledgers"
+RUNNING = "A running bookie"
 BOOKIES = "Bookies"
 
 application.command("run")(bookie_run.run)
@@ -38,7 +42,18 @@ for panel, commands in (
             ("list-bookies", bookie_cluster.list_bookies),
             ("sanity-test", bookie_checks.sanity_test),
             ("simple-test", bookie_checks.simple_test),
+            ("recover", bookie_recovery.recover),
+            ("decommission", bookie_recovery.decommission),
             ("instance-id", bookie_cluster.instance_id),
+        ),
+    ),
+    (
+        RUNNING,
+        (
+            ("state", bookie_control.state),
+            ("read-only", bookie_control.read_only),
+            ("drain", bookie_control.drain),
+            ("trigger-gc", bookie_control.trigger_gc),
         ),
     ),
     (

@@ -70,6 +70,7 @@ def _share(free: int | None, total: int | None) -> str:
 
 
 cookie = typer.Typer(
+    add_completion=False,
     name="cookie",
     help="Look at, restore or remove bookies' cookies: the proof that id, directories and cluster belong together.",
     no_args_is_help=True,

@@ -17,6 +17,7 @@ from magnetar.standalone.commands.options import (
 )
 
 application = typer.Typer(
+    add_completion=False,
     name="broker",
     help="Run a broker.",
     no_args_is_help=True,

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-application = typer.Typer(rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]})
+application = typer.Typer(
+    add_completion=False, rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]}
+)
 
 
 def init_metadata(

@@ -12,20 +12,25 @@ from typing import TypeVar
 
 import typer
 import uvloop
+from magnetar.bookie.operations import OperationRefused
+from magnetar.control.errors import ControlRefused, ControlUnavailable
 from magnetar.core.errors import MagnetarError, SettingError, Unavailable
-from magnetar.ledger.api import LedgerNotFound
+from magnetar.ledger.api import EntryNotFound, LedgerNotFound, LedgerUnauthorized
 from magnetar.metadata.store import StoreUnavailable
 from magnetar.standalone.console import show_error
 from magnetar.standalone.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from magnetar.standalone.service import explain_os_error
+from magnetar.standalone.tools.errors import CookieConflict
 
 T = TypeVar("T")
 
 
-def complete(work: Coroutine[None, None, T], *, log_level: str = "error") -> T:
+def complete(work: Coroutine[None, None, T]) -> T:
     """What the work returns. An expected error is printed, with what to do, and ends the command."""
     logging.basicConfig(
-        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s %(message)s"
+        level=os.environ.get("MAGNETAR_LOG", "critical").upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)-7s %(name)s %(message)s",
     )
     with guarded():
         return uvloop.run(work)
@@ -57,6 +62,14 @@ def explain(error: MagnetarError | OSError) -> tuple[str, str]:
         return f"The metadata store does not answer: {error}", "Check --metadata-store, and that the servers run."
     if isinstance(error, LedgerNotFound):
         return str(error), "`magnetar bookie list-ledgers` names those that are there."
+    if isinstance(error, EntryNotFound):
+        return str(error), "Give a smaller --to; --force-recovery finds the true end of a ledger that nobody writes."
+    if isinstance(error, LedgerUnauthorized):
+        return str(error), "Give the ledger's --password."
+    if isinstance(error, OperationRefused | ControlRefused | CookieConflict):
+        return str(error), "Nothing was changed."
+    if isinstance(error, ControlUnavailable):
+        return str(error), "Check the address: it is the bookie's control port, not the one of its clients."
     if isinstance(error, Unavailable):
         return f"{type(error).__name__}: {error}", "`magnetar bookie list-bookies` shows which bookies are up."
-    return f"{type(error).__name__}: {error}", "Nothing was changed by this step."
+    return f"{type(error).__name__}: {error}", "Run again with MAGNETAR_LOG=debug for more."

@@ -7,10 +7,10 @@ import enum
 from dataclasses import dataclass
 
 from magnetar.bookie.cookie import COOKIES_PATH, decode_cookie
-from magnetar.core.errors import MagnetarError
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_NAME, READ_ONLY_PATH
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConflict
 from magnetar.standalone.tools.cluster import Cluster
+from magnetar.standalone.tools.errors import CookieConflict
 from magnetar.wire.bookkeeper.codes import BookieError
 
 
@@ -64,10 +64,6 @@ async def _row(cluster: Cluster, bookie_id: str, mode: BookieMode, *, ask: bool)
         total_bytes=total,
         free_bytes=free,
     )
-
-
-class CookieConflict(MagnetarError):
-    """The cookie cannot be changed like this."""
 
 
 def cookie_path(bookie_id: str) -> str:

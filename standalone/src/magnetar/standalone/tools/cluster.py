@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Final
 
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.client import BookKeeperClient
@@ -16,8 +17,8 @@ from magnetar.ledger.v3_query import V3Queries
 from magnetar.metadata.store import MetadataStore
 from magnetar.standalone.bookie_process import MetadataSettings
 
-ANSWER_SECONDS_MAX = 10.0
-"""A person waits: a bookie that is silent for this long counts as unreachable."""
+ANSWER_SECONDS_MAX: Final = 10.0
+"""A person waits: a store or a bookie that is silent for this long counts as unreachable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Cluster:
 @contextlib.asynccontextmanager
 async def open_store_of(metadata: MetadataSettings) -> AsyncIterator[MetadataStore]:
     """The metadata store, closed afterwards. `SettingError`, `StoreUnavailable`."""
-    store = await metadata.open()
+    store = await metadata.open(operation_timeout_ms=int(ANSWER_SECONDS_MAX * 1000))
     try:
         yield store
     finally:

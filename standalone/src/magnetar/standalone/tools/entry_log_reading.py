@@ -13,7 +13,8 @@ from typing import Final
 from magnetar.bookie import entry_log_format
 from magnetar.bookie.entry_log_format import DIGEST_UNKNOWN, HEADER_BYTES, MAP_ENTRY_ID, MAP_LEDGER_ID, SIZE_BYTES
 from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX
-from magnetar.standalone.tools.journal_reading import DIGESTS, UnreadableFile
+from magnetar.standalone.tools.errors import UnreadableFile
+from magnetar.standalone.tools.journal_reading import DIGESTS
 from magnetar.wire.bookkeeper.entry import HEADER_BYTES as ENTRY_HEADER_BYTES
 
 SEARCHED_LEDGERS_MAX: Final = 1_000

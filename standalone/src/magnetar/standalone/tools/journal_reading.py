@@ -10,7 +10,7 @@ from typing import Final
 from magnetar.bookie import entry_log_format, journal_format
 from magnetar.bookie.journal_format import Ending, JournalScan
 from magnetar.core.disk import SystemDisk
-from magnetar.core.errors import MagnetarError
+from magnetar.standalone.tools.errors import UnreadableFile
 
 ENTRY: Final = "entry"
 KINDS: Final = {
@@ -26,10 +26,6 @@ DIGESTS: Final = {
     entry_log_format.DIGEST_UNKNOWN: "",
 }
 """Empty: another digest, none, or a damaged entry; only who knows the ledger's password can tell."""
-
-
-class UnreadableFile(MagnetarError):
-    """The file is not of the kind that was expected."""
 
 
 @dataclass(frozen=True, slots=True)

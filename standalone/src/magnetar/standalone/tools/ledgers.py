@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -10,10 +11,11 @@ from typing import Final
 from magnetar.core.errors import PeerError
 from magnetar.ledger.api import EntryNotFound, EntryUnreadable, LedgerNotFound, LedgerUnavailable
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
+from magnetar.ledger.striping import keeps
 from magnetar.standalone.tools.cluster import Cluster
 from magnetar.wire.bookkeeper.codes import BookieError
 from magnetar.wire.bookkeeper.entry import EntryCodec
-from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 
 LEDGERS_AT_ONCE: Final = 64
 """Metadata reads outstanding: enough to hide the way to the store."""
@@ -147,15 +149,27 @@ async def read_ledger(
 async def read_from_bookie(
     cluster: Cluster, ledger_id: int, wanted: EntryRange, bookie_id: str, *, password: bytes
 ) -> AsyncIterator[ReadEntry]:
-    """The entries as one bookie has them, digests checked. Without a last entry: up to the metadata's last one, or, of
-    an open ledger, to the first one that the bookie does not have."""
+    """The entries that one bookie is to have, as it has them, digests checked. Without a last entry: up to the
+    metadata's last one, or, of an open ledger, to the first one that is missing. `LedgerNotFound`."""
     metadata, _ = await cluster.ledgers.read(ledger_id)
     codec = EntryCodec(ledger_id, metadata.digest_type or "CRC32", password)
     connection = cluster.connections.connection(bookie_id)
-    last = metadata.last_entry_id if wanted.last_entry_id is None and metadata.last_entry_id >= 0 else None
-    last = wanted.last_entry_id if wanted.last_entry_id is not None else last
-    at = wanted.first_entry_id
-    while last is None or at <= last:
+    last = wanted.last_entry_id
+    if last is None and metadata.state is LedgerState.CLOSED:
+        last = metadata.last_entry_id
+    if not any(bookie_id in bookies for _, bookies in metadata.ensembles):
+        raise EntryNotFound(f"ledger {ledger_id} does not name bookie {bookie_id}")
+    for at in itertools.count(wanted.first_entry_id):
+        if last is not None and at > last:
+            return
+        ensemble = metadata.ensemble_of(at)
+        kept = bookie_id in ensemble and keeps(
+            ensemble.index(bookie_id), at, metadata.ensemble_size, metadata.write_quorum
+        )
+        if not kept:
+            if last is None and bookie_id not in metadata.ensembles[-1][1] and at >= metadata.ensembles[-1][0]:
+                return
+            continue
         try:
             payload = codec.decode(await connection.read_entry(ledger_id, at), at)
         except (BookieError, PeerError) as error:
@@ -164,4 +178,3 @@ async def read_from_bookie(
             yield ReadEntry(entry_id=at, payload=b"", bookie_id=bookie_id, problem=str(error))
         else:
             yield ReadEntry(entry_id=at, payload=payload, bookie_id=bookie_id)
-        at += 1

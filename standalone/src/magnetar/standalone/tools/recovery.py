@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
 from magnetar.bookie.autorecovery.replicator import LedgerReplicator, ReplicationResult
+from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
+from magnetar.bookie.drain.drain import Drain, DrainParts
+from magnetar.bookie.operations import DrainState
 from magnetar.core.clock import SystemClock
-from magnetar.core.errors import MagnetarError
 from magnetar.standalone.tools.cluster import Cluster
 from magnetar.standalone.tools.ledgers import list_ledgers
 
 LEDGERS_AT_ONCE: Final = 4
 """Ledgers that are copied at a time."""
-
-
-class BookieIsUp(MagnetarError):
-    """What is to be done needs the bookie to be stopped."""
+LOOK_SECONDS: Final = 0.2
+"""Between two looks at how far a decommission is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,3 +98,40 @@ async def _recover_ledger(
     if not wish.skip_open_ledgers:
         await replicator.close_open_ledger(ledger_id, avoid=wish.bookie_ids)
     return await replicator.replicate(ledger_id, avoid=wish.bookie_ids, on_progress=copied)
+
+
+@contextlib.asynccontextmanager
+async def open_drain(cluster: Cluster, bookie_id: str, bytes_per_second: int = 0) -> AsyncIterator[Drain]:
+    """The drain of a bookie that is stopped, whoever has begun it."""
+    clock = SystemClock()
+    holder = f"{socket.gethostname()}:{os.getpid()}-{time.time_ns()}"
+    underreplicated = UnderreplicatedLedgers(cluster.store, holder, clock)
+    settings = ReplicationSettings(bytes_per_second=bytes_per_second)
+    parts = DrainParts(
+        store=cluster.store,
+        client=cluster.client,
+        connections=cluster.connections,
+        underreplicated=underreplicated,
+        replicator=LedgerReplicator(cluster.client, cluster.connections, clock, settings=settings),
+        holder=holder,
+        clock=clock,
+    )
+    try:
+        yield Drain(parts, bookie_id)
+    finally:
+        await underreplicated.close()
+
+
+async def decommission(drain: Drain, on_progress: Callable[[DrainState], None], seconds_max: float) -> DrainState:
+    """Run a drain that was started, to its end or for so long (0: as long as it takes). When time is up it can be
+    gone on with later. `OperationRefused`, `Unavailable`."""
+    running = asyncio.get_running_loop().create_task(drain.run(), name="decommission")
+    deadline = time.monotonic() + seconds_max if seconds_max else float("inf")
+    try:
+        while not running.done() and time.monotonic() < deadline:
+            await asyncio.wait((running,), timeout=LOOK_SECONDS)
+            on_progress(drain.progress())
+        return await running if running.done() else drain.progress()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

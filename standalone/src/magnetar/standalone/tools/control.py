@@ -1,0 +1,79 @@
+"""What a running bookie's control port says, as our own types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from magnetar.bookie.operations import DrainState, DrainStep
+from magnetar.control.generated.bookie_pb2 import Drain, StorageState
+from magnetar.control.generated.bookie_pb2 import DrainStep as DrainStepMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningDirectory:
+    """One directory of a running bookie."""
+
+    directory: str
+    kind: str
+    total_bytes: int
+    free_bytes: int
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningState:
+    """What a running bookie holds, and whether it takes writes."""
+
+    bookie_id: str
+    running: bool
+    shutting_down: bool
+    read_only: bool
+    read_only_reasons: tuple[str, ...]
+    ledgers: int
+    entries: int
+    write_cache_bytes: int
+    write_cache_bytes_max: int
+    journal_queue_bytes: int
+    entry_log_bytes: int
+    directories: tuple[RunningDirectory, ...]
+
+
+def running_state(message: StorageState) -> RunningState:
+    """The answer of GetStorageState."""
+    return RunningState(
+        bookie_id=message.bookie_id,
+        running=message.running,
+        shutting_down=message.shutting_down,
+        read_only=message.read_only,
+        read_only_reasons=tuple(message.read_only_reasons),
+        ledgers=message.ledgers,
+        entries=message.entries,
+        write_cache_bytes=message.write_cache_bytes,
+        write_cache_bytes_max=message.write_cache_bytes_max,
+        journal_queue_bytes=message.journal_queue_bytes,
+        entry_log_bytes=message.entry_log_bytes,
+        directories=tuple(
+            RunningDirectory(
+                directory=directory.directory,
+                kind=directory.kind,
+                total_bytes=directory.total_bytes,
+                free_bytes=directory.free_bytes,
+                writable=directory.writable,
+            )
+            for directory in message.directories
+        ),
+    )
+
+
+def drain_state(message: Drain) -> DrainState:
+    """The answer of every call about a drain."""
+    step = DrainStepMessage.Name(message.step).removeprefix("DRAIN_STEP_")
+    return DrainState(
+        bookie_id=message.bookie_id,
+        step=DrainStep.__members__.get(step, DrainStep.NONE),
+        ledgers_total=message.ledgers_total,
+        ledgers_left=message.ledgers_left,
+        bytes_copied=message.bytes_copied,
+        bytes_per_second=message.bytes_per_second,
+        blockers=tuple((blocker.ledger_id, blocker.reason) for blocker in message.blockers),
+    )
