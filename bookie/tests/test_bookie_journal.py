@@ -32,7 +32,7 @@ class Harness:
         self.failures: list[OSError] = []
         self.progress = asyncio.Event()
         self.journal = Journal(directory, first_file_id, settings, DISK, ThreadJournalWorker())
-        self.journal.start(self.progress.set, self.failures.append)
+        self.journal.start(lambda _waited: self.progress.set(), self.failures.append)
 
     def append(self, number: int, *records: bytes) -> None:
         context: Context = (lambda _code, _ledger_id, _entry_ids: None, number, ())

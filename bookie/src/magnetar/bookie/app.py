@@ -244,7 +244,7 @@ async def _open_engine(
         raise
     for journal, counted in zip(journals.all, counters.journals, strict=True):
         journal.count(counted, clock)
-    journals.start(bookie.resume, mode.write_failed)
+    journals.start(bookie.group_written, mode.write_failed)
     bookie.start(journals.all)
 
     def mode_changed(read_only: bool) -> None:

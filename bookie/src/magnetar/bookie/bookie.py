@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from magnetar.bookie import journal_format
 from magnetar.bookie.checkpoint import Checkpointer
-from magnetar.bookie.counters import BookieCounters
+from magnetar.bookie.counters import BookieCounters, TimedAdd
 from magnetar.bookie.directory_storage import ReadResult
 from magnetar.bookie.journal import Context, Journal
 from magnetar.bookie.ledger_state import LedgerState, LedgerStates
@@ -72,11 +72,16 @@ class Bookie:
         """In read-only mode: whether there is room for high priority adds (recoveries)."""
         self.added_entries = 0
         self.added_bytes = 0
+        # What `counters` is told of once per journal group.
+        self._entries_in_progress = 0
+        self._entries_answered = 0
+        self._entries_failed = 0
+        self._bytes_taken = 0
         self.counters = counters if counters is not None else BookieCounters(SystemClock())
 
     def start(self, journals: Sequence[Journal]) -> None:
         """Take adds from here on; a ledger goes to one of the journals by its id. Their progress must be reported to
-        `resume`."""
+        `group_written`."""
         assert not self._journals
         self._journals = list(journals)
         self._journals_count = len(self._journals)
@@ -105,10 +110,12 @@ class Bookie:
         `done(code, ledger_id, entry_ids)` is called once for all of them, never from inside this call: EOK when they
         are on the disk."""
         size = sum(map(len, entries))
-        done = self.counters.timed_add(done, len(entry_ids), size, recovery=bool(flags & ADD_FLAG_RECOVERY))
+        hold = bool(self._held) or self._full(ledger_id)
+        if hold or flags & ADD_FLAG_RECOVERY:
+            done = self.counters.timed_add(done, len(entry_ids), size, recovery=bool(flags & ADD_FLAG_RECOVERY))
         if self._stopped:
-            self._loop.call_soon(done, int(BookieCode.EREADONLY), ledger_id, entry_ids)
-        elif self._held or self._full(ledger_id):
+            self._refuse(done, int(BookieCode.EREADONLY), ledger_id, entry_ids)
+        elif hold:
             self._hold((ledger_id, master_key, entry_ids, entries, flags, done, size))
         else:
             self._add(ledger_id, master_key, entry_ids, entries, flags, done, size)
@@ -127,7 +134,7 @@ class Bookie:
         if self.read_only or state.fenced or state.master_key != master_key or not state.key_logged:
             code = self._check_add(state, master_key, flags)
             if code:
-                self._loop.call_soon(done, code, ledger_id, entry_ids)
+                self._refuse(done, code, ledger_id, entry_ids)
                 return
         records = list(entries)
         last_add_confirmed: int = _LAC.unpack_from(records[-1], _LAC_AT)[0]
@@ -137,7 +144,12 @@ class Bookie:
             self._claim(state, master_key)
             records.insert(0, journal_format.encode_master_key_record(ledger_id, master_key))
         journal = self._journals[ledger_id % self._journals_count]
-        journal.append(records, size, self._journaled, (done, ledger_id, entry_ids))
+        if isinstance(done, TimedAdd):
+            journal.append(records, size, self._journaled_timed, (done, ledger_id, entry_ids))
+        else:
+            journal.append(records, size, self._journaled, (done, ledger_id, entry_ids))
+            self._entries_in_progress += len(entry_ids)
+            self._bytes_taken += size
         self.added_entries += len(entry_ids)
         self.added_bytes += size
         if cache.half_full:
@@ -160,9 +172,31 @@ class Bookie:
             state.master_key = master_key
         self._states.touch(state)
 
+    def _refuse(self, done: AddCallback, code: int, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        self._loop.call_soon(done, code, ledger_id, entry_ids)
+        if not isinstance(done, TimedAdd):
+            self.counters.add.record(0.0, len(entry_ids), success=False)
+
     def _journaled(self, code: int, context: Context) -> None:
         done, ledger_id, entry_ids = context
+        if code == _EOK:
+            self._entries_answered += len(entry_ids)
+        else:
+            self._entries_failed += len(entry_ids)
         done(code, ledger_id, entry_ids)
+
+    def _journaled_timed(self, code: int, context: Context) -> None:
+        done, ledger_id, entry_ids = context
+        done(code, ledger_id, entry_ids)
+
+    def group_written(self, waited_seconds: float) -> None:
+        """A journal has told of a whole group, whose oldest append came that long ago."""
+        counters = self.counters
+        counters.adds_in_progress += self._entries_in_progress
+        answered, failed = self._entries_answered, self._entries_failed
+        counters.adds_answered(waited_seconds, answered, failed, self._bytes_taken)
+        self._entries_in_progress = self._entries_answered = self._entries_failed = self._bytes_taken = 0
+        self.resume()
 
     # Back-pressure.
 

@@ -111,7 +111,7 @@ class BookieCounters:
     def __init__(self, clock: Clock, journals: int = 1) -> None:
         self.clock = clock
         self.add = Outcomes()
-        """From the arrival of a batch of adds to its answer."""
+        """From the arrival of adds to their answer; a journal group's adds count with its oldest one's time."""
         self.recovery_add = Outcomes()
         """The same, for adds of recoveries and replication."""
         self.read = Outcomes()
@@ -136,7 +136,16 @@ class BookieCounters:
     def timed_add(self, done: AddCallback, entries: int, size_bytes: int, *, recovery: bool) -> AddCallback:
         """A callback in the place of `done` that records how the batch went, then calls `done`."""
         self.adds_in_progress += entries
-        return _TimedAdd(self, done, self.clock.monotonic_seconds(), size_bytes, recovery)
+        return TimedAdd(self, done, self.clock.monotonic_seconds(), size_bytes, recovery)
+
+    def adds_answered(self, seconds: float, answered: int, failed: int, size_bytes: int) -> None:
+        """So many entries whose add was in progress were answered well, and so many not, after this time."""
+        self.adds_in_progress -= answered + failed
+        self.added_bytes += size_bytes
+        if answered:
+            self.add.record(seconds, answered, success=True)
+        if failed:
+            self.add.record(seconds, failed, success=False)
 
     async def timed(self, outcomes: Outcomes, work: Awaitable[Result]) -> Result:
         """Wait for one piece of work and record how it went."""
@@ -166,8 +175,9 @@ class BookieCounters:
             self.read.record(seconds, entries - found, success=False)
 
 
-class _TimedAdd:
-    """Told when a batch of adds is answered."""
+class TimedAdd:
+    """Told when a batch of adds is answered. For batches that are out of the ordinary: the others are recorded by
+    journal group, with `adds_answered`."""
 
     __slots__ = ("_counters", "_done", "_recovery", "_size_bytes", "_started")
 

@@ -97,7 +97,7 @@ class Journal:
         self._settings = settings
         self._disk = disk
         self._worker = worker
-        self._on_progress: Callable[[], None] = _nothing
+        self._on_progress: Callable[[float], None] = _nothing
         self._on_failure: Callable[[OSError], None] = _nobody
         self._loop = asyncio.get_running_loop()
         self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
@@ -116,9 +116,9 @@ class Journal:
         self.mark: Mark = (first_file_id, self._file.position)
         """Behind the last durable group. One tuple, so that both threads see a pair that belongs together."""
 
-    def start(self, on_progress: Callable[[], None], on_failure: Callable[[OSError], None]) -> None:
-        """Begin to write. `on_progress` is called after every group, `on_failure` before it after a group that could
-        not be written; both on the loop."""
+    def start(self, on_progress: Callable[[float], None], on_failure: Callable[[OSError], None]) -> None:
+        """Begin to write. `on_progress` is called after every group, with the seconds since its oldest append;
+        `on_failure` before it after a group that could not be written; both on the loop."""
         self._on_progress = on_progress
         self._on_failure = on_failure
         self._worker.start(self.run_group)
@@ -239,11 +239,12 @@ class Journal:
             self._on_failure(error)
         for _, _, done, context, _ in group:
             done(code, context)
-        self._on_progress()
+        self._on_progress(waited)
 
 
-def _nothing() -> None:
+def _nothing(waited_seconds: float) -> None:
     """Until `start` says who is to be told."""
+    del waited_seconds
 
 
 def _nobody(error: OSError) -> None:

@@ -17,7 +17,7 @@ class Journals:
     def __init__(self, journals: Sequence[Journal]) -> None:
         self.all = list(journals)
 
-    def start(self, on_progress: Callable[[], None], on_failure: Callable[[OSError], None]) -> None:
+    def start(self, on_progress: Callable[[float], None], on_failure: Callable[[OSError], None]) -> None:
         """Begin to write; see `Journal.start`."""
         for journal in self.all:
             journal.start(on_progress, on_failure)
