@@ -6,12 +6,16 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from magnetar.bookie.autorecovery.entry_copy import rebuilt
+from magnetar.bookie.autorecovery.replication_result import ProblemKind, Scope
 from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
-from magnetar.bookie.autorecovery.replicator import ProblemKind, Scope
+from magnetar.bookie.autorecovery.replicator import LedgerReplicator
 from magnetar.bookie.autorecovery.testing import MemoryCluster
 from magnetar.core.errors import SettingError
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.bookie_connection import ADD_FLAG_RECOVERY
+from magnetar.ledger.client import BookKeeperClient
+from magnetar.ledger.placement import Adherence
+from magnetar.ledger.places import BookiePlaces
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.entry import EntryCodec, header
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
@@ -417,3 +421,43 @@ async def test_a_copy_within_a_rate_takes_its_time(cluster: MemoryCluster) -> No
 async def test_bounds_of_settings() -> None:
     with pytest.raises(SettingError, match="rereplicationEntryBatchSize"):
         ReplicationSettings(entry_batch_size=0)
+
+
+async def test_a_ledger_is_spread_anew_when_that_is_asked_for() -> None:
+    places = BookiePlaces(
+        {"default": {f"bookie-{number}:3181": "/rack-a" if number < 4 else "/rack-b" for number in range(6)}}
+    )
+    cluster = MemoryCluster(4)
+    ledger_id = await cluster.closed_ledger(WHOLE, payloads(10))
+    cluster.bookies.add_bookie()
+    cluster.bookies.add_bookie()
+    client = BookKeeperClient(cluster.store, cluster.bookies, rng=cluster.rng, places=lambda: places)
+    replicator = LedgerReplicator(client, cluster.bookies, rng=cluster.rng)
+    before = await cluster.metadata(ledger_id)
+    assert (await replicator.replicate(ledger_id)).moves == []
+    result = await replicator.replicate(ledger_id, scope=Scope.PLACEMENT)
+    assert (result.complete, len(result.moves), result.misplaced_moved) == (True, 1, True)
+    after = await cluster.metadata(ledger_id)
+    assert len(set(before.ensembles[0][1]) - set(after.ensembles[0][1])) == 1
+    assert client.chooser.adheres(after.ensembles[0][1], 3) is Adherence.STRICT
+    assert await cluster.lacking(ledger_id) == []
+    # Where no other bookies help, the ledger is as good as it gets.
+    cluster.bookies.bookies["bookie-4:3181"].writable = cluster.bookies.bookies["bookie-5:3181"].writable = False
+    other = await cluster.closed_ledger(WHOLE, payloads(10))
+    result = await replicator.replicate(other, scope=Scope.PLACEMENT)
+    assert (result.complete, result.moves) == (True, [])
+    await client.close()
+    await cluster.close()
+
+
+async def test_what_is_copied_is_counted(cluster: MemoryCluster) -> None:
+    ledger_id = await cluster.closed_ledger(WHOLE, payloads(30))
+    stop(cluster, await cluster.metadata(ledger_id), 0, 1)
+    replicator = cluster.replicator(SMALL)
+    result = await replicator.replicate(ledger_id)
+    counters = replicator.counters
+    assert (counters.entries_read, counters.entries_written) == (30, 60)
+    assert counters.bytes_written.total == result.bytes_copied
+    assert counters.bytes_read.total * 2 == result.bytes_copied
+    assert counters.read_latency.success.count == 30
+    assert counters.write_latency.success.count == 60

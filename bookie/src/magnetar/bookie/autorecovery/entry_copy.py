@@ -14,6 +14,8 @@ from magnetar.bookie.autorecovery.entry_source import EntrySource
 from magnetar.bookie.autorecovery.fragments import Move
 from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
 from magnetar.bookie.autorecovery.throttle import Throttle
+from magnetar.bookie.counters import RecoveryCounters
+from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.bookie_connection import ADD_FLAG_HIGH_PRIORITY, ADD_FLAG_RECOVERY, BookieConnections
 from magnetar.wire.bookkeeper.codes import BookieCode, known_code
@@ -38,8 +40,12 @@ class TargetFailed(MagnetarError):
 class Outstanding:
     """What was sent and not confirmed."""
 
-    def __init__(self, on_progress: OnProgress, patience_seconds: float) -> None:
+    def __init__(
+        self, on_progress: OnProgress, patience_seconds: float, counters: RecoveryCounters, clock: Clock
+    ) -> None:
         self.size_bytes = 0
+        self._counters = counters
+        self._clock = clock
         self._on_progress = on_progress
         self._patience_seconds = patience_seconds
         self._failure: TargetFailed | None = None
@@ -48,6 +54,7 @@ class Outstanding:
 
     def sent(self, batch: Batch) -> None:
         """A batch is on its way."""
+        batch.sent_seconds = self._clock.monotonic_seconds()
         self._sent[batch] = None
         self.size_bytes += batch.size_bytes
 
@@ -55,6 +62,8 @@ class Outstanding:
         """A bookie's answer about so many entries of a batch."""
         if batch not in self._sent:
             return
+        seconds = self._clock.monotonic_seconds() - batch.sent_seconds
+        self._counters.write_latency.record(seconds, count, success=code == _EOK)
         if code != _EOK:
             self._failure = self._failure or TargetFailed(batch.bookie_id, known_code(code))
             self._news.set()
@@ -63,6 +72,8 @@ class Outstanding:
         if batch.unanswered == 0:
             del self._sent[batch]
             self.size_bytes -= batch.size_bytes
+            self._counters.entries_written += batch.count
+            self._counters.bytes_written.record(batch.size_bytes)
             self._on_progress(batch.count, batch.size_bytes)
             self._news.set()
 
@@ -87,7 +98,7 @@ class Outstanding:
 class Batch:
     """Entries that one bookie was sent together; hears its answers."""
 
-    __slots__ = ("_outstanding", "bookie_id", "count", "size_bytes", "unanswered")
+    __slots__ = ("_outstanding", "bookie_id", "count", "sent_seconds", "size_bytes", "unanswered")
 
     def __init__(self, outstanding: Outstanding, bookie_id: str, count: int, size_bytes: int) -> None:
         self._outstanding = outstanding
@@ -95,6 +106,7 @@ class Batch:
         self.count = count
         self.size_bytes = size_bytes
         self.unanswered = count
+        self.sent_seconds = 0.0
 
     def __call__(self, code: int, ledger_id: int, entry_ids: Sequence[int]) -> None:
         self._outstanding.answered(self, code, len(entry_ids))
@@ -125,10 +137,19 @@ def rebuilt(codec: EntryCodec, last_add_confirmed: int, entries: Sequence[tuple[
 class EntryCopier:
     """Copies moves, all of them within one rate."""
 
-    def __init__(self, connections: BookieConnections, throttle: Throttle, settings: ReplicationSettings) -> None:
+    def __init__(
+        self,
+        connections: BookieConnections,
+        throttle: Throttle,
+        settings: ReplicationSettings,
+        counters: RecoveryCounters,
+        clock: Clock,
+    ) -> None:
         self._connections = connections
         self._throttle = throttle
         self._settings = settings
+        self._counters = counters
+        self._clock = clock
 
     async def copy(
         self, move: Move, source: EntrySource, codec: EntryCodec, last_add_confirmed: int, on_progress: OnProgress
@@ -136,18 +157,26 @@ class EntryCopier:
         """Every entry of the move is on the disks of its targets when this returns.
 
         Raises `EntriesUnreadable`, `TargetFailed`; what was copied until then does no harm and may be copied again."""
-        outstanding = Outstanding(on_progress, self._settings.add_timeout_seconds)
+        outstanding = Outstanding(on_progress, self._settings.add_timeout_seconds, self._counters, self._clock)
         try:
             for entry_ids in move.entry_ids(self._settings.entry_batch_size):
                 waiting = deque(entry_ids)
                 while waiting:
+                    started = self._clock.monotonic_seconds()
                     entries = await source.read(list(waiting))
+                    self._count_read(started, entries)
                     for _ in entries:
                         waiting.popleft()
                     await self._send(move, entries, codec, last_add_confirmed, outstanding)
             await outstanding.wait_until_below(0)
         finally:
             outstanding.forget()
+
+    def _count_read(self, started: float, entries: Sequence[tuple[int, bytes]]) -> None:
+        counters = self._counters
+        counters.entries_read += len(entries)
+        counters.bytes_read.record(sum(len(entry) for _, entry in entries))
+        counters.read_latency.record(self._clock.monotonic_seconds() - started, len(entries), success=True)
 
     async def _send(
         self,

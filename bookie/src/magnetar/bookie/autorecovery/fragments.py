@@ -30,11 +30,13 @@ class Verdict(enum.Enum):
     """The bookie answers, and lacks an entry."""
     DAMAGED = enum.auto()
     """The bookie answers, and an entry is not what was written."""
+    MISPLACED = enum.auto()
+    """All is there, but the placement policy wants it elsewhere."""
     SILENT = enum.auto()
     """The bookie is registered and gives no answer that counts: perhaps busy, perhaps on its way down."""
 
 
-BAD: Final = (Verdict.LOST, Verdict.MISSING, Verdict.DAMAGED)
+BAD: Final = (Verdict.LOST, Verdict.MISSING, Verdict.DAMAGED, Verdict.MISPLACED)
 """Verdicts that call for another replica."""
 
 
@@ -144,7 +146,11 @@ def bad_fragments(segment: Segment, verdicts: Mapping[int, Verdict]) -> BadFragm
     return BadFragments(segment, bad) if bad else None
 
 
-_TRUST: Final = {Verdict.PRESENT: 0, Verdict.SILENT: 2, Verdict.MISSING: 2, Verdict.DAMAGED: 2, Verdict.LOST: 2}
+INCOMPLETE: Final = (Verdict.MISSING, Verdict.DAMAGED)
+"""Verdicts about bookies that live and could be given the entries again."""
+
+_TRUST: Final = {Verdict.PRESENT: 0, Verdict.MISPLACED: 0}
+_NO_TRUST: Final = 2
 
 
 def source_order(
@@ -169,7 +175,7 @@ def source_order(
         elif bookie in spared:
             trust = 1
         else:
-            trust = _TRUST[verdicts.get(index, Verdict.PRESENT)]
+            trust = _TRUST.get(verdicts.get(index, Verdict.PRESENT), _NO_TRUST)
         return trust, (index - turn) % size
 
     return sorted(range(size), key=rank)

@@ -8,11 +8,9 @@ garbage collection of the new bookies leaves the copies alone until they are nam
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.bookie.autorecovery.entry_copy import EntryCopier, OnProgress, TargetFailed
@@ -30,8 +28,12 @@ from magnetar.bookie.autorecovery.fragments import (
     source_order,
     with_move,
 )
+from magnetar.bookie.autorecovery.replication_result import Problem, ProblemKind, Scope
+from magnetar.bookie.autorecovery.replication_result import ReplicationResult as ReplicationResult
 from magnetar.bookie.autorecovery.replication_settings import DEFAULT_REPLICATION_SETTINGS, ReplicationSettings
+from magnetar.bookie.autorecovery.target_choice import TargetChoice
 from magnetar.bookie.autorecovery.throttle import Throttle
+from magnetar.bookie.counters import RecoveryCounters
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.ledger.api import LedgerNotFound, NotEnoughBookies
 from magnetar.ledger.bookie_connection import BookieConnections
@@ -57,71 +59,6 @@ SEGMENTS_CHECKED_AT_A_TIME: Final = 16
 _SYSTEM_CLOCK: Final = SystemClock()
 
 
-class Scope(enum.Enum):
-    """What a replication cares about."""
-
-    WHOLE = enum.auto()
-    """Every fragment: of lost and avoided bookies, and those whose entries do not read."""
-    AVOIDED = enum.auto()
-    """The fragments of avoided bookies only, and nothing is checked."""
-
-
-class ProblemKind(enum.Enum):
-    """Why a segment is not whole yet."""
-
-    NOT_ENOUGH_BOOKIES = enum.auto()
-    UNREADABLE = enum.auto()
-    """Entries that no bookie gives undamaged: it may take an operator to bring a bookie back."""
-    TARGET_FAILED = enum.auto()
-    SILENT = enum.auto()
-    """A registered bookie does not answer; it is replaced when that lasts (`replace_silent`)."""
-    CHANGED = enum.auto()
-    """The metadata kept changing."""
-    OPEN = enum.auto()
-    """The open segment has a lost bookie; its writer may replace it, or the ledger must be closed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something that keeps a ledger from being whole."""
-
-    kind: ProblemKind
-    text: str
-
-
-@dataclass(slots=True, kw_only=True)
-class ReplicationResult:
-    """What became of one ledger."""
-
-    ledger_id: int
-    deleted: bool = False
-    """There is no such ledger (any more); nothing is left to do then."""
-    moves: list[tuple[int, str]] = field(default_factory=list)
-    """(first entry of the segment, bookie) of every place that was filled."""
-    entries_copied: int = 0
-    bytes_copied: int = 0
-    problems: list[Problem] = field(default_factory=list)
-
-    @property
-    def fragments_moved(self) -> int:
-        """Places that were filled."""
-        return len(self.moves)
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing is left to do."""
-        return not self.problems
-
-    def has(self, kind: ProblemKind) -> bool:
-        """Whether a problem of this kind is left."""
-        return any(problem.kind is kind for problem in self.problems)
-
-    @property
-    def reason(self) -> str:
-        """The problems in words."""
-        return "; ".join(problem.text for problem in self.problems)
-
-
 class LedgerReplicator:
     """Replicates ledgers, several at once if need be; the rate and the reads of checks are bounded together."""
 
@@ -132,13 +69,16 @@ class LedgerReplicator:
         clock: Clock = _SYSTEM_CLOCK,
         rng: random.Random | None = None,
         settings: ReplicationSettings = DEFAULT_REPLICATION_SETTINGS,
+        counters: RecoveryCounters | None = None,
     ) -> None:
         """`connections` are those that the client uses."""
         self.settings = settings
+        self.counters = counters or RecoveryCounters()
         self.throttle = Throttle(clock, settings.bytes_per_second)
+        self.targets = TargetChoice(client.chooser, connections)
         self._client = client
         self._connections = connections
-        self._copier = EntryCopier(connections, self.throttle, settings)
+        self._copier = EntryCopier(connections, self.throttle, settings, self.counters, clock)
         self._checker = FragmentChecker(connections, rng or random.SystemRandom(), settings.check_reads_in_flight_max)
 
     async def replicate(
@@ -217,39 +157,6 @@ class LedgerReplicator:
         if metadata.digest_type is None:
             return EntryCodec(ledger_id, self.settings.recovery_digest_type, self.settings.recovery_password)
         return EntryCodec(ledger_id, metadata.digest_type, metadata.password)
-
-    def choose(self, metadata: LedgerMetadata, bad: BadFragments, excluded: Collection[str]) -> Move:
-        """Bookies for the bad places, as many as there are; at least one. Raises `NotEnoughBookies`.
-
-        A bookie that lives and only lacks entries keeps its place when nobody else can take it."""
-        segment = bad.segment
-        try:
-            return self._choose_for(metadata, segment, list(bad.verdicts), excluded)
-        except NotEnoughBookies as error:
-            none_free = error
-        # Fewer bookies than places, or a rule that all of them together cannot keep: one more replica is better.
-        replacements: dict[int, str] = {}
-        for index in bad.verdicts:
-            try:
-                move = self._choose_for(metadata, segment, [index], {*excluded, *replacements.values()})
-            except NotEnoughBookies:
-                writable = self._connections.writable_bookies()
-                bookie = segment.bookies[index]
-                if bad.verdicts[index] is not Verdict.LOST and bookie in writable and bookie not in excluded:
-                    replacements[index] = bookie
-            else:
-                replacements.update(move.replacements)
-        if not replacements:
-            raise none_free
-        return Move(segment, replacements)
-
-    def _choose_for(
-        self, metadata: LedgerMetadata, segment: Segment, indexes: Sequence[int], excluded: Collection[str]
-    ) -> Move:
-        changed = self._client.chooser.replacement(
-            segment.bookies, indexes, excluded, metadata.write_quorum, metadata.custom_metadata
-        )
-        return Move(segment, {index: changed[index] for index in indexes})
 
     async def copy(
         self,
@@ -379,6 +286,9 @@ class _Job:
                 elif verdict is Verdict.SILENT:
                     bookie = segment.bookies[index]
                     silent[bookie] = Problem(ProblemKind.SILENT, f"{bookie} is registered but does not answer")
+            if self._scope is Scope.PLACEMENT and all(verdict is Verdict.PRESENT for verdict in verdicts.values()):
+                misplaced = self._replicator.targets.misplaced(metadata, segment, {*lost, *self._unusable})
+                verdicts.update(dict.fromkeys(misplaced, Verdict.MISPLACED))
             found = bad_fragments(segment, verdicts)
             if found is not None:
                 bad.append((found, verdicts))
@@ -401,7 +311,7 @@ class _Job:
             # A bookie that was filled up and is bad still has a worse problem than lacking entries.
             refilled = [bookie for bookie in segment.bookies if (first, bookie) in self._refilled]
             try:
-                move = self._replicator.choose(metadata, bad, {*lost, *avoid, *self._unusable, *refilled})
+                move = self._replicator.targets.choose(metadata, bad, {*lost, *avoid, *self._unusable, *refilled})
                 await self._replicator.copy(self.result.ledger_id, metadata, move, order, self._progress)
             except NotEnoughBookies as error:
                 problem = Problem(ProblemKind.NOT_ENOUGH_BOOKIES, f"not enough bookies: {error}")
@@ -415,8 +325,10 @@ class _Job:
                 # Entries vanish with their ledger: that is no loss.
                 await self._replicator.read_metadata(self.result.ledger_id)
                 problem = Problem(ProblemKind.UNREADABLE, str(error))
+                self._replicator.counters.entries_unreadable += len(error.entry_ids)
                 break
             if await self._replicator.record(self.result.ledger_id, move):
+                self.result.misplaced_moved |= Verdict.MISPLACED in bad.verdicts.values()
                 self.result.moves += [(first, bookie) for bookie in move.replacements.values()]
                 self._refilled.update(
                     (first, bookie) for index, bookie in move.replacements.items() if segment.bookies[index] == bookie

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from magnetar.bookie.autorecovery.replication_lock import ReplicationLock
+from magnetar.bookie.autorecovery.replication_result import ProblemKind, ReplicationResult, Scope
 from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
-from magnetar.bookie.autorecovery.replicator import LedgerReplicator, ProblemKind, ReplicationResult
+from magnetar.bookie.autorecovery.replicator import LedgerReplicator
 from magnetar.bookie.autorecovery.throttle import RateMeter
 from magnetar.bookie.autorecovery.underreplication import (
     ChangeSignal,
@@ -187,16 +188,19 @@ class ReplicationWorker:
     async def _replicate(self, task: UnderreplicatedLedger, lock: ReplicationLock) -> bool:
         """Whether the worker may go on with another ledger at once. When the lock is kept, it is deferred."""
         ledger_id = task.ledger_id
-        failures = self._failures.get(ledger_id, 0)
-        result = await unless_lost(
-            lock,
-            self._replicator.replicate(
-                ledger_id, on_progress=self._copied, replace_silent=failures >= SILENT_FAILURES_MAX
-            ),
+        started = self._clock.monotonic_seconds()
+        replication = self._replicator.replicate(
+            ledger_id,
+            on_progress=self._copied,
+            # A mark that names no bookie asks for another placement.
+            scope=Scope.WHOLE if task.missing_replicas else Scope.PLACEMENT,
+            replace_silent=self._failures.get(ledger_id, 0) >= SILENT_FAILURES_MAX,
         )
+        result = await unless_lost(lock, replication)
         if result is None:
             log.warning("ledger %d is left to others: its lock was lost", ledger_id)
             return True
+        self._count(result, started)
         if result.complete:
             self._failures.pop(ledger_id, None)
             self._ledgers_done += 1
@@ -215,6 +219,13 @@ class ReplicationWorker:
         else:
             self._defer_failed(ledger_id, lock)
         return False
+
+    def _count(self, result: ReplicationResult, started_seconds: float) -> None:
+        counters = self._replicator.counters
+        counters.replication.record(self._clock.monotonic_seconds() - started_seconds, 1, success=result.complete)
+        counters.ledgers_replicated += bool(result.moves)
+        counters.ledgers_misplaced_replicated += result.misplaced_moved
+        counters.ledgers_deferred += not result.complete
 
     def _copied(self, entries: int, size_bytes: int) -> None:
         self._entries_copied += entries

@@ -11,7 +11,8 @@ from typing import Final
 from magnetar.bookie.autorecovery.fragments import Verdict
 from magnetar.bookie.autorecovery.parallel import for_each
 from magnetar.bookie.autorecovery.replication_lock import ReplicationLock
-from magnetar.bookie.autorecovery.replicator import LedgerReplicator, ProblemKind, ReplicationResult, Scope
+from magnetar.bookie.autorecovery.replication_result import ProblemKind, ReplicationResult, Scope
+from magnetar.bookie.autorecovery.replicator import LedgerReplicator
 from magnetar.bookie.autorecovery.throttle import RateMeter
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.autorecovery.worker import unless_lost
