@@ -231,7 +231,7 @@ async def test_a_checkpoint_that_fails_is_repeated(start: StartBookie, settings:
     running = await start()
     stored = make(1, 0, 5)
     await add(running.bookie, 1, 0, stored)
-    checkpointer, journals = running._engine.checkpointer, running._engine.journals
+    checkpointer, journals = running.parts.checkpointer, running.parts.journals
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))
     try:

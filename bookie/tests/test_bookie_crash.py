@@ -129,7 +129,7 @@ async def test_every_cut_of_the_last_journal_file_starts(tmp_path: Path) -> None
     (file_id,) = journal_files.list_files(SystemDisk(), current)
     name = f"{file_id:x}.txn"
     content = (current / name).read_bytes()
-    end = running._engine.journals.marks()[0][1]
+    end = running.parts.journals.marks()[0][1]
     await running.close()
     await store.close()
     for number, cut in enumerate(range(0, end, 9_001)):

@@ -115,7 +115,7 @@ async def write(running: RunningBookie, told: Told, rounds: int) -> None:
             bookie.add_entries(ledger_id, CODECS[ledger_id].master_key, entry_ids, entries, 0, done)
             waiting.append(future)
         if number % 2:
-            running._engine.checkpointer.request()
+            running.parts.checkpointer.request()
         if number == 3:
             await bookie.fence(5, CODECS[5].master_key)
             told.fenced.add(5)
@@ -199,7 +199,7 @@ async def full_disk(host: Host) -> None:
 
     async def work(running: RunningBookie) -> None:
         await write(running, told, 4)
-        running._engine.checkpointer.request()
+        running.parts.checkpointer.request()
         await asyncio.sleep(1)
         running.mode.check()
         assert not running.bookie.read_only
@@ -209,8 +209,8 @@ async def full_disk(host: Host) -> None:
         code = await one_add(running, 1, told)
         assert code == BookieCode.EREADONLY
         # The reserve: what is cached can be written, marks and index deletes too.
-        assert await running._engine.checkpointer.checkpoint(running._engine.journals.marks)
-        for directory in running._engine.storage.directories:
+        assert await running.parts.checkpointer.checkpoint(running.parts.journals.marks)
+        for directory in running.parts.storage.directories:
             directory.index.delete_ledgers([999])
         platter.capacity_bytes = 1 << 40
         running.mode.check()

@@ -155,6 +155,15 @@ async def test_version_3_the_rest(start: StartBookie) -> None:
         assert (await client.ask(piggyback, v3.Operation.READ_ENTRY)).code is BookieCode.EBADREQ
 
 
+async def test_tls_is_not_offered_and_the_connection_goes_on(start: StartBookie) -> None:
+    running = await start(serve_tcp=True)
+    async with connect(running) as client:
+        response = await client.ask(v3.StartTlsRequest(), v3.Operation.START_TLS)
+        assert response.code is BookieCode.EBADREQ
+        client.writer.write(add_frame(ENTRIES[0]))
+        assert await client.frame() == struct.pack(">Iiqq", 2 << 24 | 1 << 16, 0, 1, 0)
+
+
 async def test_version_3_long_poll(start: StartBookie) -> None:
     running = await start(serve_tcp=True)
     async with connect(running) as writer, connect(running) as reader:

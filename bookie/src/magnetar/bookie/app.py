@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -53,12 +53,12 @@ SYSTEM: Final = BookieEnvironment(
 class RunningBookie:
     """A bookie that serves. Made by `start_bookie`."""
 
-    def __init__(self, bookie_id: str, bookie: Bookie, mode: WriteMode, engine: _Engine) -> None:
+    def __init__(self, bookie_id: str, bookie: Bookie, mode: WriteMode, parts: BookieParts) -> None:
         self.bookie_id = bookie_id
         self.bookie = bookie
         self.mode = mode
         self.server: BookieServer | None = None
-        self._engine = engine
+        self.parts = parts
         self._registration: Registration | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._checkpoints: asyncio.Task[None] | None = None
@@ -71,7 +71,7 @@ class RunningBookie:
 
     async def keep_status(self, clock: Clock) -> None:
         """Be read-only if somebody has asked for it before the restart, and store changes from here on. OSError."""
-        directories = self._engine.directories
+        directories = self.parts.directories
         loop = asyncio.get_running_loop()
         status = await loop.run_in_executor(None, read_status, directories.disk, directories.ledgers)
         if status is not None and status.read_only and status.manual:
@@ -106,7 +106,7 @@ class RunningBookie:
             # Both protocols' codecs, 20 ms of start-up that a bookie inside a standalone cluster does not need.
             from magnetar.bookie.server import BookieServer
 
-            self.server = BookieServer(self.bookie, self._engine.directories.usage, clock)
+            self.server = BookieServer(self.bookie, self.parts.directories.usage, clock)
             await self.server.start(settings.listen_host, settings.port)
         info = encode_service_info(settings.advertised_host, self.port or settings.port)
         registration = self._registration = Registration(store, self.bookie_id, info)
@@ -114,7 +114,7 @@ class RunningBookie:
         self.mode.watch(lambda read_only: registration.set_read_only(read_only=read_only))
         interval = settings.storage.flush_interval_seconds
         loop = asyncio.get_running_loop()
-        checkpoints = self._engine.checkpointer.run(self._engine.journals.marks, interval)
+        checkpoints = self.parts.checkpointer.run(self.parts.journals.marks, interval)
         self._checkpoints = loop.create_task(checkpoints, name="bookie-checkpoint")
         self._tasks = [
             loop.create_task(registration.run(), name="bookie-registration"),
@@ -132,7 +132,7 @@ class RunningBookie:
             task.cancel()
         checkpoints, self._checkpoints = self._checkpoints, None
         if checkpoints is not None:
-            self._engine.checkpointer.stop()
+            self.parts.checkpointer.stop()
             tasks.append(checkpoints)
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._registration is not None:
@@ -141,7 +141,7 @@ class RunningBookie:
         if self.server is not None:
             await self.server.close()
             self.server = None
-        await self._engine.close()
+        await self.parts.close()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -149,13 +149,14 @@ class RunningBookie:
             self.mode.add_reason(f"{task.get_name()} has died")
 
 
-class _Engine:
-    """What stands behind a `Bookie`: journals, storage, checkpoints."""
+class BookieParts:
+    """What stands behind a `Bookie`, for those who collect garbage, measure or operate it."""
 
     def __init__(
         self,
         directories: BookieDirectories,
         storage: LedgerStorage,
+        states: LedgerStates,
         checkpointer: Checkpointer,
         journals: Journals,
         bookie: Bookie,
@@ -163,11 +164,19 @@ class _Engine:
         self.bookie = bookie
         self.directories = directories
         self.storage = storage
+        self.states = states
         self.checkpointer = checkpointer
         self.journals = journals
         self._closed = False
 
+    def forget_ledgers(self, ledger_ids: Collection[int]) -> None:
+        """The ledgers were deleted from the indexes: keep nothing of them in memory. On the event loop."""
+        for ledger_id in ledger_ids:
+            self.states.forget(ledger_id)
+        self.storage.forget_ledgers(ledger_ids)
+
     async def close(self) -> None:
+        """Finish what was taken, write a checkpoint, close all files. Closing twice is no error."""
         if self._closed:
             return
         self._closed = True
@@ -192,8 +201,8 @@ async def start_bookie(
     directories = open_directories(settings, environment.disk)
     await cookie.check_cookies(store, settings, directories, bookie_id)
     mode = WriteMode(settings.disk, directories.spaces, _pending_bytes(settings))
-    bookie, engine = await _open_engine(settings, directories, mode, clock, environment)
-    running = RunningBookie(bookie_id, bookie, mode, engine)
+    parts = await _open_parts(settings, directories, mode, clock, environment)
+    running = RunningBookie(bookie_id, parts.bookie, mode, parts)
     try:
         if settings.read_only:
             mode.add_reason(disk_watch.REASON_SETTING)
@@ -213,13 +222,13 @@ def _pending_bytes(settings: BookieSettings) -> int:
     return share + settings.journal.preallocate_bytes
 
 
-async def _open_engine(
+async def _open_parts(
     settings: BookieSettings,
     directories: BookieDirectories,
     mode: WriteMode,
     clock: Clock,
     environment: BookieEnvironment,
-) -> tuple[Bookie, _Engine]:
+) -> BookieParts:
     storage = open_storage(directories, settings.storage, environment.open_index)
     states = LedgerStates(storage.load_state)
 
@@ -254,4 +263,4 @@ async def _open_engine(
     mode.watch(mode_changed)
     if replay.entries or replay.meta_records:
         await checkpointer.checkpoint(journals.marks)
-    return bookie, _Engine(directories, storage, checkpointer, journals, bookie)
+    return BookieParts(directories, storage, states, checkpointer, journals, bookie)
