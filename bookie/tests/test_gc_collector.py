@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -432,7 +431,7 @@ async def test_a_compaction_leaves_what_was_written_or_deleted_meanwhile(directo
     await directory.add(*entries(1, 3), *entries(2, 3), *entries(3, 3))
     storage = directory.storage
     await storage.run_in_background(storage.logs.writer.close)
-    ids = array("q", [2, 3])
+    ids = frozenset([2, 3])
     copy = LogCopy(storage.disk, directory.path, directory.index, 0, ids, storage.logs.allocate_log_id())
     while copy.step():
         pass

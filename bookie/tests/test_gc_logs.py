@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from pathlib import Path
 
 import pytest
@@ -146,12 +145,12 @@ def test_usage_comes_from_the_map_or_from_the_log(tmp_path: Path) -> None:
     usages.keep(reading.usage())
     reading.close()
     for log_id in (0, 1):
-        usage = usages.evaluate(log_id, array("q", [1, 2, 3]))
+        usage = usages.evaluate(log_id, frozenset([1, 2, 3]))
         assert (usage.total_bytes, usage.remaining_bytes, usage.share()) == (560, 560, 1.0)
-        usage = usages.evaluate(log_id, array("q", [2, 3]))
+        usage = usages.evaluate(log_id, frozenset([2, 3]))
         assert (usage.remaining_bytes, usage.share(), usage.share(1_400)) == (140, 0.25, 0.1)
         assert not usage.empty
-        assert usages.evaluate(log_id, array("q", [3])).empty
+        assert usages.evaluate(log_id, frozenset([3])).empty
     assert usages.buckets() == (2, *[0] * 9)
 
 
@@ -160,23 +159,23 @@ def test_a_map_of_many_ledgers(tmp_path: Path) -> None:
     write_log(tmp_path, 0, batches)
     usages = EntryLogUsages(DISK, tmp_path, 1_000_000)
     assert usages.read_map(0)
-    assert usages.evaluate(0, array("q", range(5_000))).remaining_bytes == 5_000 * 40
+    assert usages.evaluate(0, frozenset(range(5_000))).remaining_bytes == 5_000 * 40
 
 
 def test_memory_is_bounded(tmp_path: Path) -> None:
     for log_id in range(4):
         write_log(tmp_path, log_id, [(ledger_id, entries(ledger_id, log_id, 1)) for ledger_id in range(10)])
     usages = EntryLogUsages(DISK, tmp_path, 20)
-    everything = array("q", range(10))
+    everything = frozenset(range(10))
     for log_id in range(4):
         usages.read_map(log_id)
         usages.evaluate(log_id, everything)
     assert sum(len(usage.ledger_ids or ()) for usage in usages) == 20
     assert [usage.remaining_bytes for usage in usages] == [1_400] * 4
     for log_id in range(4):
-        usages.evaluate(log_id, array("q", [3]))
+        usages.evaluate(log_id, frozenset([3]))
     assert [usage.remaining_bytes for usage in usages] == [140] * 4
-    kept = usages.evaluate(3, array("q", [3]), keep=True)
+    kept = usages.evaluate(3, frozenset([3]), keep=True)
     assert list(kept.ledger_ids or ()) == [3]
 
 

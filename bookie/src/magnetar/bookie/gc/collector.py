@@ -195,7 +195,7 @@ class GarbageCollector:
         local = await self._ledgers.local_ledgers()
         alive = await self._collect_ledgers(local, report)
         self._local_count = len(alive)
-        await self._logs.update(closed, alive, report)
+        await self._logs.update(closed, await step(self._storage, partial(frozenset[int], alive)), report)
         kind = self._compactions.choose(self._clock.monotonic_seconds(), request, await self._disk_level())
         if kind is not None:
             await self._compact(kind, request, left_out, report)

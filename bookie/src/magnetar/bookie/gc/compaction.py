@@ -20,9 +20,7 @@ from __future__ import annotations
 
 import logging
 import re
-from array import array
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -60,15 +58,21 @@ class LogCopy:
     """Steps 1 and 2: the wanted entries of a log, in a complete and durable copy."""
 
     def __init__(
-        self, disk: Disk, directory: Path, index: LedgerIndex, old_log_id: int, ledger_ids: array[int], new_log_id: int
+        self,
+        disk: Disk,
+        directory: Path,
+        index: LedgerIndex,
+        old_log_id: int,
+        ledger_ids: Iterable[int],
+        new_log_id: int,
     ) -> None:
-        """`ledger_ids`: the log's ledgers that exist, ascending. OSError."""
+        """`ledger_ids`: the log's ledgers that exist. OSError."""
         self._disk = disk
         self._directory = directory
         self._index = index
         self._old_log_id = old_log_id
         self._new_log_id = new_log_id
-        self._ledger_ids = ledger_ids
+        self._ledger_ids = frozenset(ledger_ids)
         self._digest_kinds: dict[int, int] = {}
         self._scanned_bytes: dict[int, int] = {}
         self._scan = LogScan(disk, directory / entry_log_format.file_name(old_log_id))
@@ -109,13 +113,12 @@ class LogCopy:
             log.warning("an unfinished compaction stays until the next one: %s", error)
 
     def _wanted(self, records: Sequence[Record]) -> list[Record]:
-        alive, count, sizes = self._ledger_ids, len(self._ledger_ids), self._scanned_bytes
+        alive, sizes = self._ledger_ids, self._scanned_bytes
         some: list[Record] = []
         for record in records:
             ledger_id = record[0]
             sizes[ledger_id] = sizes.get(ledger_id, 0) + len(record[3]) + SIZE_BYTES
-            at = bisect_left(alive, ledger_id)
-            if at < count and alive[at] == ledger_id:
+            if ledger_id in alive:
                 some.append(record)
         base = self._old_log_id << 32
         locations = self._index.locations_of([(record[0], record[1]) for record in some])

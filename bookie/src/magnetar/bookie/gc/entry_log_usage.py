@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from array import array
-from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -36,7 +35,7 @@ class LogUsage:
         self.remaining_bytes = 0
         """Of those whose ledgers exist."""
         self.ledger_ids: array[int] | None = None
-        """The ledgers that remain, ascending; None when they are to be read again."""
+        """The ledgers that remain; None when they are to be read again."""
         self.sizes_bytes: array[int] = array("q")
         """Bytes of each of them."""
         self.scanned = False
@@ -55,27 +54,23 @@ class LogUsage:
 
     def set_ledgers(self, sizes_bytes: dict[int, int]) -> None:
         """All ledgers of the log, as written."""
-        pairs = sorted(sizes_bytes.items())
-        self.ledger_ids = array("q", [ledger_id for ledger_id, _ in pairs])
-        self.sizes_bytes = array("q", [size for _, size in pairs])
+        self.ledger_ids = array("q", sizes_bytes)
+        self.sizes_bytes = array("q", sizes_bytes.values())
         self.total_bytes = self.remaining_bytes = sum(self.sizes_bytes)
 
-    def drop_dead(self, alive: array[int]) -> None:
-        """Keep the ledgers that are among `alive` (ascending) only."""
+    def drop_dead(self, alive: frozenset[int]) -> None:
+        """Keep the ledgers that are among `alive` only."""
         assert self.ledger_ids is not None
-        kept_ids: list[int] = []
-        kept_sizes: list[int] = []
-        count = len(alive)
-        at = 0
-        for ledger_id, size in zip(self.ledger_ids, self.sizes_bytes, strict=True):
-            at = bisect_left(alive, ledger_id, at)
-            if at < count and alive[at] == ledger_id:
-                kept_ids.append(ledger_id)
-                kept_sizes.append(size)
-        self.remaining_bytes = sum(kept_sizes)
-        if len(kept_ids) < len(self.ledger_ids):
-            self.ledger_ids = array("q", kept_ids)
-            self.sizes_bytes = array("q", kept_sizes)
+        if alive.issuperset(self.ledger_ids):
+            return
+        kept = {
+            ledger_id: size
+            for ledger_id, size in zip(self.ledger_ids, self.sizes_bytes, strict=True)
+            if ledger_id in alive
+        }
+        self.ledger_ids = array("q", kept)
+        self.sizes_bytes = array("q", kept.values())
+        self.remaining_bytes = sum(self.sizes_bytes)
 
 
 class EntryLogUsages:
@@ -127,7 +122,7 @@ class EntryLogUsages:
         if usage.ledger_ids is not None:
             self._ledgers += len(usage.ledger_ids)
 
-    def evaluate(self, log_id: int, alive: array[int], *, keep: bool = False) -> LogUsage:
+    def evaluate(self, log_id: int, alive: frozenset[int], *, keep: bool = False) -> LogUsage:
         """What remains of a known log, given the ledgers that exist; with `keep` they are in memory on return,
         whatever the bound. OSError, `EntryDamaged`."""
         if self._usages[log_id].ledger_ids is None and not self.read_map(log_id):

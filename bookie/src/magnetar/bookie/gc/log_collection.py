@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
@@ -41,7 +40,7 @@ class LogCollection:
         self._clock = clock
         self._counters = counters
         self._throttle = Throttle(settings)
-        self._known_alive = array("q")
+        self._alive: frozenset[int] = frozenset()
         self.usages = EntryLogUsages(storage.disk, storage.directory, settings.ledgers_in_memory_max)
         self.not_compactable: set[int] = set()
         """Logs whose compaction met damage; tried again by the next major one."""
@@ -66,15 +65,15 @@ class LogCollection:
                 self._problem(report, f"the compaction of {logs[1]:x}.log into {logs[0]:x}.log is not finished", error)
         return pending
 
-    async def update(self, closed: Collection[int], alive: array[int], report: CollectionReport) -> None:
-        """Learn what stands in logs that were closed since, drop the ledgers that are not `alive` (ascending), and
+    async def update(self, closed: Collection[int], alive: frozenset[int], report: CollectionReport) -> None:
+        """Learn what stands in logs that were closed since, drop the ledgers that are not `alive`, and
         delete the logs that have nothing left."""
         again, self._look_again = self._look_again, False
         for known in list(self.usages):
             if known.log_id not in closed or (again and known.damage):
                 self.usages.remove(known.log_id)
-        gone = await step(self._storage, partial(_any_gone, self._known_alive, alive))
-        self._known_alive = alive
+        gone = not await step(self._storage, partial(alive.issuperset, self._alive))
+        self._alive = alive
         for log_id in sorted(closed):
             try:
                 new = log_id not in self.usages
@@ -194,7 +193,7 @@ class LogCollection:
     async def _compact(self, log_id: int, report: CollectionReport) -> int:
         """Bytes that were copied. OSError, `EntryDamaged`: then the old log stays, whole or beside its copy."""
         storage = self._storage
-        usage = await step(storage, partial(self.usages.evaluate, log_id, self._known_alive, keep=True))
+        usage = await step(storage, partial(self.usages.evaluate, log_id, self._alive, keep=True))
         assert usage.ledger_ids is not None
         new_log_id = await step(storage, storage.logs.allocate_log_id)
         log.info("compacting entry log %x, %.0f %% of it live, into %x", log_id, 100 * usage.share(), new_log_id)
@@ -246,7 +245,3 @@ class LogCollection:
     def _problem(self, report: CollectionReport, what: str, error: Exception) -> None:
         log.error("%s: %s: %s", self._storage.directory, what, error)
         report.problems.append(f"{what}: {error}")
-
-
-def _any_gone(before: Sequence[int], now: Sequence[int]) -> bool:
-    return not set(before).issubset(now)
