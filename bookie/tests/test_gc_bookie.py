@@ -33,11 +33,24 @@ def settings(tmp_path: Path, settings: BookieSettings) -> BookieSettings:
 
 def collectors(running: RunningBookie, store: MemoryMetadataStore) -> list[GarbageCollector]:
     live = StoredLiveLedgers(store, running.bookie_id)
-    forget = running.parts.forget_ledgers
+    parts = running.parts
     return [
-        GarbageCollector(storage, live, SETTINGS, SystemClock(), forget)
-        for storage in running.parts.storage.directories
+        GarbageCollector(storage, live, SETTINGS, SystemClock(), parts.forget_ledgers)
+        for storage in parts.storage.directories
     ]
+
+
+def sizes_bytes(running: RunningBookie) -> list[int]:
+    """What the entry logs of each directory take."""
+    directories = [storage.directory for storage in running.parts.storage.directories]
+    return [sum(path.stat().st_size for path in directory.glob("*.log")) for directory in directories]
+
+
+async def check_gone(running: RunningBookie, *ledger_ids: int) -> None:
+    for ledger_id in ledger_ids:
+        with pytest.raises(BookieError) as gone:
+            await running.bookie.read_entry(ledger_id, 0)
+        assert gone.value.code is BookieCode.ENOLEDGER
 
 
 async def add(running: RunningBookie, ledger_id: int, first: int, count: int) -> list[bytes]:
