@@ -66,6 +66,9 @@ class DirectoryStorage:
         self.read_ahead = ReadAheadCache(
             settings.read_ahead_bytes_max // directories_count, settings.read_ahead_batch_bytes
         )
+        self.write_cache_hits = 0
+        """Entries that readers found in the write cache; those that they did not are looked for once each."""
+        self.write_cache_misses = 0
         self._read_ahead_entries_max = settings.read_ahead_batch_entries
         readers = -(-settings.read_threads // directories_count)
         self.read_threads = ThreadPoolExecutor(readers, thread_name_prefix="bookie-read")
@@ -85,6 +88,7 @@ class DirectoryStorage:
         Errors are ENOENTRY and EIO; whether the ledger exists at all is the caller's to say."""
         results: list[ReadResult | None] = []
         missing: list[_Missing] = []
+        read_ahead_hits = self.read_ahead.hits
         for ledger_id, entry_id in wanted:
             if entry_id >= 0:
                 entry = self.cached_entry(ledger_id, entry_id)
@@ -97,6 +101,8 @@ class DirectoryStorage:
                 entry = self.cache.get(ledger_id, last_cached)
                 missing.append((len(results), ledger_id, entry_id, last_cached, 0))
             results.append(entry)
+        self.write_cache_misses += len(missing)
+        self.write_cache_hits += len(wanted) - len(missing) - (self.read_ahead.hits - read_ahead_hits)
         if missing:
             loop = asyncio.get_running_loop()
             found, runs = await loop.run_in_executor(self.read_threads, self._read_missing, missing)
@@ -116,7 +122,9 @@ class DirectoryStorage:
         count_max = min(count_max, READ_COUNT_MAX)
         entries: list[bytes] = []
         self._extend_from_cache(entries, ledger_id, first_entry_id, count_max, size_bytes_max)
+        self.write_cache_hits += len(entries)
         if not entries:
+            self.write_cache_misses += 1
             loop = asyncio.get_running_loop()
             entries = await loop.run_in_executor(
                 self.read_threads, self._read_disk_run, ledger_id, first_entry_id, count_max, size_bytes_max

@@ -10,33 +10,21 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from rocksdict import (
-    BlockBasedOptions,
-    Cache,
-    DBCompressionType,
-    Options,
-    Rdict,
-    RdictIter,
-    WriteBatch,
-    WriteOptions,
-)
+from magnetar.bookie.index_database import Database, IndexFailed
+from magnetar.bookie.index_database import telling as _telling
+from rocksdict import Cache, RdictIter, WriteBatch, WriteOptions
 
 LEDGERS_DIRECTORY: Final = "ledgers"
 LOCATIONS_DIRECTORY: Final = "locations"
-WRITE_BUFFER_BYTES: Final = 4 * 1024 * 1024
-"""Per database; the write cache in front of it does the batching."""
-OPEN_FILES_MAX: Final = 128
-"""Per database; enough for some hundred million entries at RocksDB's file sizes."""
-TABLE_FORMAT_VERSION: Final = 5
-"""Readable by RocksDB 6.6 and later, BookKeeper 4.17's among them."""
 PUTS_PER_TURN: Final = 256
 """Puts between two short sleeps in `put_locations`."""
 TURN_SECONDS: Final = 50e-6
 """Sleeping gives the interpreter lock away; without, the event loop would wait up to 5 ms for it, again and again."""
+
+ESTIMATE: Final = "rocksdb.estimate-num-keys"
 
 RawKey: TypeAlias = str | int | float | bytes | bool
 """What the binding's type stubs call a key; in raw mode it is bytes."""
@@ -51,18 +39,6 @@ _NO_LEDGER: Final = 1 << 63
 """Greater than every ledger id."""
 
 
-class IndexFailed(OSError):
-    """RocksDB could not read or write; its own words follow. (Its Python binding has no error class of its own.)"""
-
-
-@contextmanager
-def _telling() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise IndexFailed(f"index: {error}") from error
-
-
 class Index:
     """Both databases. Any thread; RocksDB does the locking. Methods raise `IndexFailed`, an OSError."""
 
@@ -70,10 +46,10 @@ class Index:
         """Opens or makes the databases below `directory`."""
         cache = Cache(block_cache_bytes)
         with _telling():
-            self._ledgers = Rdict(str(directory / LEDGERS_DIRECTORY), _options(cache))
+            self._ledgers = Database(directory / LEDGERS_DIRECTORY, cache)
         try:
             with _telling():
-                self._locations = Rdict(str(directory / LOCATIONS_DIRECTORY), _options(cache))
+                self._locations = Database(directory / LOCATIONS_DIRECTORY, cache)
         except IndexFailed:
             self._ledgers.close()
             raise
@@ -260,6 +236,12 @@ class Index:
                 self._locations.write(places, self._synced)
             self._ledgers.write(states, self._synced)
 
+    def estimated_counts(self) -> tuple[int, int]:
+        """(ledgers, entries) as RocksDB estimates them: entries that were deleted count until they are compacted."""
+        with _telling():
+            ledgers, entries = (store.property_int_value(ESTIMATE) for store in (self._ledgers, self._locations))
+        return ledgers or 0, entries or 0
+
     def compact_locations(self) -> None:
         """See `LedgerIndex.compact_locations`. RocksDB does it in place, file by file."""
         with _telling():
@@ -286,23 +268,3 @@ def _ledger_at(iterator: RdictIter) -> int:
     ledger_id: int = _KEY.unpack(iterator.key()[:8])[0]
     # BookKeeper keeps flags of its own under a negative id, behind all ledgers.
     return ledger_id if ledger_id >= 0 else _NO_LEDGER
-
-
-def _options(cache: Cache) -> Options:
-    table = BlockBasedOptions()
-    table.set_block_cache(cache)
-    table.set_cache_index_and_filter_blocks(True)
-    table.set_bloom_filter(10, False)
-    table.set_format_version(TABLE_FORMAT_VERSION)
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_block_based_table_factory(table)
-    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
-    options.set_max_write_buffer_number(2)
-    options.set_max_open_files(OPEN_FILES_MAX)
-    options.set_max_background_jobs(2)
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_keep_log_file_num(2)
-    options.set_max_total_wal_size(4 * WRITE_BUFFER_BYTES)
-    options.set_stats_dump_period_sec(0)
-    return options

@@ -79,6 +79,10 @@ class LedgerIndex(Protocol):
         still has those that are not wholly gone."""
         ...
 
+    def estimated_counts(self) -> tuple[int, int]:
+        """(ledgers, entries), near enough for metrics; in memory, so that anybody may ask at any time."""
+        ...
+
     def compact_locations(self) -> None:
         """Give back the space of deleted places now; takes as long as it takes."""
         ...

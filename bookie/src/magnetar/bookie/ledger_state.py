@@ -85,6 +85,10 @@ class LedgerStates:
             return None
         return self._keep(decode_state(ledger_id, value))
 
+    def known(self, ledger_id: int) -> LedgerState | None:
+        """The state if it is in memory; the index is not asked."""
+        return self._states.get(ledger_id)
+
     def get_or_create(self, ledger_id: int) -> LedgerState:
         """The state of a ledger; a new one is not dirty until something is put into it."""
         state = self._states.get(ledger_id)

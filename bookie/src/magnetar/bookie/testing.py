@@ -134,6 +134,10 @@ class DiskIndex:
             self._write([_STATE.pack(_DELETE, ledger_id) for ledger_id in ledger_ids])
             self._file.sync()
 
+    def estimated_counts(self) -> tuple[int, int]:
+        """See `LedgerIndex.estimated_counts`."""
+        return len(self._ledgers), sum(map(len, self._places.values()))
+
     def compact_locations(self) -> None:
         """See `LedgerIndex.compact_locations`; there is nothing to give back."""
 

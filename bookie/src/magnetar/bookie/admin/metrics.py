@@ -2,8 +2,8 @@
 
 Everything is read when scraped; nothing is kept for it elsewhere than in `magnetar.bookie.counters`, which says what is
 exact. Where BookKeeper has labels for its threads, ours have none: there are no such threads, and dashboards sum over
-them. `bookkeeper_server_ADD_ENTRY` and `…_ADD_ENTRY_REQUEST` (and those of reads) show the same measurement, from the
-batch's arrival to its answer; BookKeeper's own leave the second one at 0 for version 2 of the protocol.
+them. `bookkeeper_server_ADD_ENTRY` and `…_ADD_ENTRY_REQUEST` (and those of reads) show the same measurement, from
+arrival to answer; BookKeeper's own leave the second one at 0 for version 2 of the protocol.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _parent(usage: DirectoryUsage) -> str:
 def _add_requests(families: Families, counters: BookieCounters) -> None:
     server = "bookkeeper_server_"
     for name in ("ADD_ENTRY", "ADD_ENTRY_REQUEST"):
-        families.summary(server + name, counters.add, "Adds, from arrival to answer, in ms; timed by batch.")
+        families.summary(server + name, counters.add, "Adds, from arrival to answer, in ms; timed by journal group.")
     for name in ("READ_ENTRY", "READ_ENTRY_REQUEST"):
         families.summary(server + name, counters.read, "Reads, from arrival to answer, in ms; timed by batch.")
     for name, outcomes in (
@@ -110,7 +110,7 @@ def _add_requests(families: Families, counters: BookieCounters) -> None:
     families.gauge(server + "READ_ENTRY_BLOCKED", 0, "Always 0: reads wait in their connection's queue.")
     families.counter(server + "ADD_ENTRY_REJECTED", counters.adds_rejected, "Entries refused because too many wait.")
     families.counter(server + "READ_ENTRY_REJECTED", 0, "Always 0: see READ_ENTRY_BLOCKED.")
-    families.summary("bookie_BOOKIE_ADD_ENTRY", counters.add, "Adds, in ms; timed by batch.")
+    families.summary("bookie_BOOKIE_ADD_ENTRY", counters.add, "Adds, in ms; timed by journal group.")
     families.summary("bookie_BOOKIE_RECOVERY_ADD_ENTRY", counters.recovery_add, "Adds of recoveries, in ms.")
     families.summary("bookie_BOOKIE_READ_ENTRY", counters.read, "Reads, in ms; timed by batch.")
     families.summary(

@@ -1,0 +1,1 @@
+"""The operations of `magnetar.bookie.operations`, done by a running bookie's parts."""

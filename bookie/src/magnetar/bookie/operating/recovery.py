@@ -1,0 +1,130 @@
+"""AutoRecovery and bookies that leave, as a bookie's process tells and steers them: `RecoveryOperations`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Final
+
+from magnetar.bookie.autorecovery.daemon import AutoRecoveryDaemon
+from magnetar.bookie.autorecovery.election import ElectionKind, current_auditor
+from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
+from magnetar.bookie.drain.drain import Drain, DrainParts
+from magnetar.bookie.operations import AutoRecoveryState, DrainStep, OperationRefused, UnderreplicatedEntry
+from magnetar.core.errors import MagnetarError
+from magnetar.metadata.store import MetadataStore
+
+log = logging.getLogger(__name__)
+
+DEPARTURES_MAX: Final = 8
+"""Bookies that are taken out of the cluster from here at the same time; each walks all ledgers' metadata."""
+
+
+class RecoveryAdmin:
+    """A `RecoveryOperations`; owns the recoveries that it was asked to begin, nothing else."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        underreplicated: UnderreplicatedLedgers,
+        kind: ElectionKind,
+        *,
+        daemon: AutoRecoveryDaemon | None = None,
+        departures: DrainParts | None = None,
+    ) -> None:
+        """`daemon` if AutoRecovery runs in this process. Without `departures` no bookie can be recovered from here."""
+        self._store = store
+        self._underreplicated = underreplicated
+        self._kind = kind
+        self._daemon = daemon
+        self._departures = departures
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+
+    async def close(self) -> None:
+        """Stop the recoveries that were begun here; what they were to do is written down, and may be asked again."""
+        tasks = list(self._leaving.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def auto_recovery(self) -> AutoRecoveryState:
+        """See `RecoveryOperations`."""
+        if self._daemon is None:
+            return AutoRecoveryState(
+                enabled=await self.auto_recovery_enabled(),
+                auditor_bookie_id=await self.auditor_bookie_id(),
+                ledgers_left=await self._underreplicated.count(),
+            )
+        progress = await self._daemon.refresh()
+        return AutoRecoveryState(
+            enabled=progress.enabled,
+            auditor_bookie_id=progress.auditor_bookie_id or "",
+            ledgers_left=progress.ledgers_left,
+            running_here=progress.running,
+            is_auditor=progress.is_auditor,
+            ledgers_done=progress.ledgers_done,
+            entries_copied=progress.entries_copied,
+            bytes_copied=progress.bytes_copied,
+            bytes_per_second=progress.bytes_per_second,
+            current_ledger_ids=progress.current,
+        )
+
+    async def auto_recovery_enabled(self) -> bool:
+        """See `RecoveryOperations`."""
+        return await self._underreplicated.enabled()
+
+    async def auditor_bookie_id(self) -> str:
+        """See `RecoveryOperations`."""
+        return await current_auditor(self._store, self._kind) or ""
+
+    async def enable_auto_recovery(self, *, enabled: bool) -> None:
+        """See `RecoveryOperations`."""
+        await (self._underreplicated.enable() if enabled else self._underreplicated.disable())
+
+    async def underreplicated_ledgers(self) -> AsyncIterator[UnderreplicatedEntry]:
+        """See `RecoveryOperations`."""
+        async for ledger in self._underreplicated.all():
+            yield UnderreplicatedEntry(ledger_id=ledger.ledger_id, missing_replicas=ledger.missing_replicas)
+
+    async def trigger_audit(self) -> None:
+        """See `RecoveryOperations`."""
+        await (self._underreplicated.request_audit() if self._daemon is None else self._daemon.trigger_audit())
+
+    async def lost_bookie_recovery_delay_seconds(self) -> int | None:
+        """See `RecoveryOperations`."""
+        return await self._underreplicated.lost_bookie_recovery_delay_seconds()
+
+    async def set_lost_bookie_recovery_delay_seconds(self, seconds: int) -> None:
+        """See `RecoveryOperations`."""
+        await self._underreplicated.set_lost_bookie_recovery_delay_seconds(seconds)
+
+    def recover_bookie(self, bookie_id: str, *, delete_cookie: bool) -> None:
+        """See `RecoveryOperations`."""
+        self._begin(bookie_id, remove_cookie=delete_cookie)
+
+    def decommission_bookie(self, bookie_id: str) -> None:
+        """See `RecoveryOperations`."""
+        self._begin(bookie_id, remove_cookie=True)
+
+    def _begin(self, bookie_id: str, *, remove_cookie: bool) -> None:
+        if self._departures is None:
+            raise OperationRefused(f"this process cannot recover bookies: run `magnetar bookie recover {bookie_id}`")
+        if bookie_id in self._leaving:
+            raise OperationRefused(f"bookie {bookie_id} is being recovered by this process already")
+        if len(self._leaving) >= DEPARTURES_MAX:
+            raise OperationRefused(f"{DEPARTURES_MAX} bookies are recovered by this process already: wait for one")
+        work = self._leave(self._departures, bookie_id, remove_cookie=remove_cookie)
+        self._leaving[bookie_id] = asyncio.get_running_loop().create_task(work, name=f"recovery of {bookie_id}")
+
+    async def _leave(self, parts: DrainParts, bookie_id: str, *, remove_cookie: bool) -> None:
+        try:
+            drain = Drain(parts, bookie_id)
+            log.info("the recovery of bookie %s begins", bookie_id)
+            await drain.start(remove_cookie=remove_cookie)
+            state = await drain.run()
+            log.info("bookie %s is %s", bookie_id, "recovered" if state.step is DrainStep.DONE else "to stay after all")
+        except (MagnetarError, OSError) as error:
+            log.error("bookie %s could not be recovered: %s", bookie_id, error)  # noqa: TRY400  (no stack needed)
+        finally:
+            del self._leaving[bookie_id]
