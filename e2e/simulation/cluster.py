@@ -1,0 +1,234 @@
+"""Real bookies and real ledger clients on simulated hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from magnetar.bookie.app import BookieEnvironment, RunningBookie, start_bookie
+from magnetar.bookie.cookie import INSTANCE_ID_PATH
+from magnetar.bookie.settings import BookieSettings, DiskSettings, JournalSettings, StorageSettings
+from magnetar.bookie.testing import DiskIndexes, ExecutorJournalWorker
+from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.core.limits import KIB, MIB
+from magnetar.ledger.client import BookKeeperClient
+from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.ledger.tcp_bookie import TcpBookieSettings
+from magnetar.ledger.tcp_connections import TcpBookieConnections
+from magnetar.metadata.tree import NO_OWNER
+from magnetar.sim.disk import Platter
+from magnetar.sim.loop import SimulatedLoop
+from magnetar.sim.network import Network
+from magnetar.sim.node import Node, SimulatedClock
+from magnetar.sim.process import current_process
+
+from e2e.simulation.metadata import MetadataService, SimulatedMetadata, watch_sessions
+from e2e.simulation.parameters import Parameters
+
+BOOKIE_PORT: Final = 3181
+RESTART_PAUSE_SECONDS: Final = 0.3
+"""After a bookie that could not start, as a supervisor waits."""
+PATIENCE_SECONDS: Final = 60.0
+"""How long, when nothing is wrong any more, something may take that must happen."""
+
+CLIENT_SETTINGS: Final = LedgerClientSettings(
+    add_timeout_seconds=1.0, quarantine_seconds=1.0, speculative_read_seconds=0.2
+)
+CONNECTION_SETTINGS: Final = TcpBookieSettings(
+    connect_timeout_seconds=0.5,
+    add_timeout_seconds=1.0,
+    read_timeout_seconds=1.0,
+    backoff_seconds_min=0.02,
+    backoff_seconds_max=0.3,
+)
+
+
+class World:
+    """Loop, network, metadata service, and the seed's chance for each part of them."""
+
+    def __init__(self, loop: SimulatedLoop, parameters: Parameters) -> None:
+        self.loop = loop
+        self.parameters = parameters
+        self.network = Network(loop, self.chance("network"))
+        loop.wires = self.network
+        self.clock = SimulatedClock(loop, 0)
+        self.service = MetadataService(self.clock, self.chance("metadata"), self.network)
+        # Made beforehand: bookies would take a random one.
+        self.service.apply(
+            self.service.rules.put(INSTANCE_ID_PATH, b"simulated", None, NO_OWNER, ephemeral=False, sequential=False)
+        )
+        self.expiry = loop.create_task(watch_sessions(self.service))
+
+    def chance(self, part: str) -> random.Random:
+        """Chance for one part, so that what one draws does not shift what others get."""
+        return random.Random(f"{self.parameters.seed} {part}")
+
+    def node(self, name: str) -> Node:
+        """A new host."""
+        chance = self.chance(f"host {name}")
+        skew_ms = chance.choice((0, 0, chance.randint(-100_000, 100_000)))
+        platter = Platter(name, self.chance(f"disk {name}"), self.loop.trace)
+        return Node(name, self.loop, self.network, platter, skew_ms)
+
+
+def bookie_settings(name: str, parameters: Parameters) -> BookieSettings:
+    root = Path("/", name)
+    count = parameters.directories
+    return BookieSettings(
+        journal_directories=tuple(root / f"journal{number}" for number in range(count)),
+        ledger_directories=tuple(root / f"ledgers{number}" for number in range(count)),
+        advertised_host=name,
+        bookie_id=f"{name}:{BOOKIE_PORT}",
+        port=BOOKIE_PORT,
+        journal=JournalSettings(size_bytes_max=MIB, preallocate_bytes=MIB, backups_max=parameters.seed % 2),
+        storage=StorageSettings(
+            write_cache_bytes_max=24 * MIB,
+            flush_interval_seconds=parameters.flush_interval_seconds,
+            entry_log_bytes_max=MIB,
+        ),
+        disk=DiskSettings(check_interval_seconds=0.5, free_bytes_min=64 * KIB),
+    )
+
+
+class SimulatedBookie:
+    """One bookie's host, and the bookie that runs there."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.node = world.node(name)
+        self.bookie_id = f"{name}:{BOOKIE_PORT}"
+        self.running: RunningBookie | None = None
+        self.lost = False
+        """For good: it must not come back."""
+        self.damaged = False
+        """Bits of what it had stored were flipped."""
+        self.refusals: list[str] = []
+        """Why it did not start, each time."""
+        self._world = world
+        self._settings = bookie_settings(name, world.parameters)
+
+    def start(self) -> None:
+        """Start it unless it runs; it is tried again until it does."""
+        if self.node.running or self.lost:
+            return
+        self.node.start()
+        self.running = None
+        self.node.run(self._run())
+
+    async def _run(self) -> None:
+        node, world = self.node, self._world
+        process = node.process
+        assert process is not None
+        disk = node.disk()
+        environment = BookieEnvironment(
+            disk=disk,
+            open_index=DiskIndexes(disk).open,
+            new_journal_worker=ExecutorJournalWorker,
+        )
+        store = SimulatedMetadata(world.service, node.name, lambda: process.alive)
+        try:
+            self.running = await start_bookie(self._settings, store, node.clock, environment)
+        except (MagnetarError, OSError) as error:
+            self.refusals.append(f"{type(error).__name__}: {error}")
+            world.loop.trace.note(node.name, f"does not start: {type(error).__name__}")
+            world.loop.trace.remark(node.name, str(error))
+            # In the name of the scenario, for this process ends here.
+            world.loop.call_later(RESTART_PAUSE_SECONDS, self.start, context=world.service.context.copy())
+            node.kill()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.running = None
+        self.node.kill()
+
+    def lose_power(self) -> None:
+        """The host goes off."""
+        self.running = None
+        self.node.lose_power()
+
+
+@dataclass(slots=True)
+class Client:
+    """What one client process has."""
+
+    name: str
+    client: BookKeeperClient
+    connections: TcpBookieConnections
+    chance: random.Random
+
+
+class ClientHost:
+    """A host on which a client program runs."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.node = world.node(name)
+        self.done = asyncio.Event()
+        self._world = world
+
+    def start(self, program: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
+        """Run a program; `done` is set when it has ended, by itself or by being killed."""
+        self.node.start()
+        self.node.run(self._run(program))
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.node.kill()
+        self.done.set()
+
+    async def _run(self, program: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
+        world, node = self._world, self.node
+        process = current_process()
+        assert process is not None
+        store = SimulatedMetadata(world.service, node.name, lambda: process.alive)
+        connections = TcpBookieConnections(store, node.clock, CONNECTION_SETTINGS)
+        while True:
+            try:
+                await connections.start()
+                break
+            except Unavailable:
+                await asyncio.sleep(0.2)
+        chance = world.chance(f"client {node.name}")
+        client = BookKeeperClient(store, connections, node.clock, chance, CLIENT_SETTINGS, connections.places)
+        try:
+            await program(Client(node.name, client, connections, chance))
+        finally:
+            self.done.set()
+
+
+class Cluster:
+    """All of it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.bookies = [SimulatedBookie(world, f"bookie{number}") for number in range(world.parameters.bookies)]
+        self.clients: list[ClientHost] = []
+
+    async def start(self) -> None:
+        """Start the bookies and wait until all are registered."""
+        for bookie in self.bookies:
+            bookie.start()
+        await self.until_all_run()
+
+    async def until_all_run(self) -> None:
+        """Wait until every bookie that is not lost serves and is registered. TimeoutError."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not all(bookie.lost or self._registered(bookie) for bookie in self.bookies):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+    def _registered(self, bookie: SimulatedBookie) -> bool:
+        path = f"/ledgers/available/{bookie.bookie_id}"
+        record = self.world.service.table.load(path)
+        return bookie.running is not None and record is not None
+
+    def client(self, name: str) -> ClientHost:
+        """A new client host."""
+        host = ClientHost(self.world, name)
+        self.clients.append(host)
+        return host
+
+    def hosts(self) -> list[str]:
+        """The names of all hosts but the metadata service's."""
+        return [bookie.node.name for bookie in self.bookies] + [client.node.name for client in self.clients]

@@ -1,0 +1,82 @@
+"""What a seed decides: the cluster's size, the ledgers' shape, the load, and which faults are possible at all."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from e2e.simulation.fault_kinds import AT_TAKEOVER, FAULT_KINDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """One run."""
+
+    seed: int
+    bookies: int
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    digest_type: str
+    writers: int
+    entries: int
+    """Of one writer, over all its ledgers."""
+    batch_entries_max: int
+    payload_bytes_max: int
+    pause_seconds: float
+    """Mean of a writer's pauses."""
+    idle_share: float
+    """Pauses that take `idle_seconds` instead, in which a writer has nothing under way."""
+    idle_seconds: float
+    readers: int
+    recoverers: int
+    active_seconds: float
+    """How long faults are possible."""
+    flush_interval_seconds: float
+    directories: int
+    """Journal and ledger directories of each bookie."""
+    fault_kinds: tuple[str, ...]
+    faults: int
+    losses_max: int
+    """Bookies that may be lost for good, or damaged: fewer than the ack quorum, or the promise does not hold."""
+
+
+def draw_parameters(seed: int) -> Parameters:
+    """The same parameters for the same seed, everywhere."""
+    rng = random.Random(f"{seed} parameters")
+    write_quorum = rng.choice((1, 2, 2, 3, 3, 3))
+    ack_quorum = rng.randint(1, write_quorum)
+    if rng.random() < 0.5:
+        ack_quorum = max(ack_quorum, write_quorum // 2 + 1)
+    ensemble_size = min(5, write_quorum + rng.choice((0, 0, 1, 2)))
+    bookies = min(6, max(3, ensemble_size) + rng.choice((0, 1, 1, 2)))
+    # Swarm testing: a run with every fault at once explores less than many runs with some.
+    kinds = rng.sample(FAULT_KINDS, rng.randint(0, 6))
+    takeovers = rng.random() < 0.4
+    if takeovers:
+        kinds += rng.sample(AT_TAKEOVER, rng.randint(1, 2))
+    active_seconds = rng.uniform(2.0, 10.0)
+    writers = rng.choice((1, 1, 2))
+    return Parameters(
+        seed=seed,
+        bookies=bookies,
+        ensemble_size=ensemble_size,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+        digest_type=rng.choice(("CRC32C", "CRC32C", "CRC32", "HMAC", "DUMMY")),
+        writers=writers,
+        entries=rng.randint(30, 300) // writers,
+        batch_entries_max=rng.choice((1, 4, 16)),
+        payload_bytes_max=rng.choice((10, 100, 1_000, 1_000, 20_000)),
+        pause_seconds=active_seconds / rng.randint(20, 120),
+        idle_share=0.5 if takeovers else rng.choice((0.0, 0.05, 0.3)),
+        idle_seconds=rng.uniform(0.3, 2.0),
+        readers=rng.choice((0, 1, 1, 2)),
+        recoverers=2 if takeovers else rng.choice((0, 1, 2)),
+        active_seconds=active_seconds,
+        flush_interval_seconds=rng.choice((0.05, 0.3, 1.0, 30.0)),
+        directories=rng.choice((1, 1, 1, 2)),
+        fault_kinds=tuple(kinds),
+        faults=rng.randint(1, 16) if kinds else 0,
+        losses_max=ack_quorum - 1,
+    )
