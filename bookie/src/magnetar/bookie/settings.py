@@ -178,6 +178,7 @@ UPSTREAM_NAMES: Final[dict[str, str]] = {
     "diskUsageWarnThreshold": "disk.usage_warn_threshold",
     "indexDirectories": "index_directories",
     "flushInterval": "storage.flush_interval_seconds",
+    "forceReadOnlyBookie": "read_only",
     "journalAlignmentSize": "journal.alignment_bytes",
     "journalDirectories": "journal_directories",
     "journalFormatVersionToWrite": "journal.format_version",
