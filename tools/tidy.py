@@ -66,7 +66,7 @@ class Module:
     @property
     def is_generated(self) -> bool:
         """Whether a tool wrote it."""
-        return self.path.stem.endswith("_pb2")
+        return self.path.stem.endswith(("_pb2", "_pb2_grpc"))
 
     @property
     def name(self) -> str:

@@ -227,6 +227,18 @@ async def test_collections_are_asked_for_as_wanted(server: AdminServer, operatio
     assert operations.collected == [(None, None), (None, None), (True, None), (None, False)]
 
 
+async def test_metrics_alone(operations: FakeOperations) -> None:
+    server = AdminServer(operations.all(), metrics_only=True)
+    await server.start("127.0.0.1", 0)
+    status, text = await ask(server, "GET", "/metrics")
+    assert status == 200
+    assert "bookie_SERVER_STATUS 1\n" in text
+    assert (await ask(server, "POST", "/metrics"))[0] == 403
+    assert (await ask(server, "PUT", "/api/v1/bookie/state/readonly", '{"readOnly": true}'))[0] == 404
+    await server.close()
+    await server.close()
+
+
 def test_nothing_heavy_is_loaded_before_it_is_started() -> None:
     code = (
         "import sys, magnetar.bookie.app, magnetar.bookie.operations, magnetar.bookie.counters\n"

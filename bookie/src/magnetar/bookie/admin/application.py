@@ -68,18 +68,21 @@ def metrics_handler(render: Callable[[], str]) -> Handler:
     return metrics
 
 
-def make_application(operations: BookieOperations, render_metrics: Callable[[], str]) -> web.Application:
-    """Everything that answers."""
+def make_application(
+    operations: BookieOperations, render_metrics: Callable[[], str], *, metrics_only: bool = False
+) -> web.Application:
+    """Everything that answers, or `/metrics` alone."""
     application = web.Application(middlewares=[_answer_unrouted], client_max_size=BODY_BYTES_MAX)
-    routes: list[tuple[str, Handler]] = [
-        ("/heartbeat", heartbeat),
-        ("/api/v1/config/server_config", server_config),
-        ("/metrics", metrics_handler(render_metrics)),
-        *ledger_routes.ROUTES,
-        *bookie_routes.routes(),
-        *collection_routes.ROUTES,
-        *recovery_routes.ROUTES,
-    ]
+    routes: list[tuple[str, Handler]] = [("/metrics", metrics_handler(render_metrics))]
+    if not metrics_only:
+        routes += [
+            ("/heartbeat", heartbeat),
+            ("/api/v1/config/server_config", server_config),
+            *ledger_routes.ROUTES,
+            *bookie_routes.routes(),
+            *collection_routes.ROUTES,
+            *recovery_routes.ROUTES,
+        ]
     for path, handler in routes:
         answer = _answering(handler, operations)
         for method in METHODS:

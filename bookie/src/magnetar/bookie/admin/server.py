@@ -19,11 +19,17 @@ SHUTDOWN_SECONDS: Final = 2.0
 
 
 class AdminServer:
-    """Serves BookKeeper's HTTP routes and `/metrics` of one bookie."""
+    """Serves BookKeeper's HTTP routes and `/metrics` of one bookie, or `/metrics` alone.
 
-    def __init__(self, operations: BookieOperations, *, tls: ssl.SSLContext | None = None) -> None:
+    BookKeeper's settings: with `httpServerEnabled` all of it at `httpServerPort`; without, `/metrics` alone at
+    `prometheusStatsHttpPort`, unless `prometheusStatsHttpEnable` is false."""
+
+    def __init__(
+        self, operations: BookieOperations, *, tls: ssl.SSLContext | None = None, metrics_only: bool = False
+    ) -> None:
         self._operations = operations
         self._tls = tls
+        self._metrics_only = metrics_only
         self._runner: web.AppRunner | None = None
         self.port = 0
         """Known after `start`."""
@@ -38,7 +44,8 @@ class AdminServer:
         from magnetar.bookie.admin.application import make_application
         from magnetar.bookie.admin.metrics import BookieMetrics
 
-        application = make_application(self._operations, BookieMetrics(self._operations).render)
+        render = BookieMetrics(self._operations).render
+        application = make_application(self._operations, render, metrics_only=self._metrics_only)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
         await runner.setup()
         try:
