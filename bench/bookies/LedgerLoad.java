@@ -1,3 +1,4 @@
+import java.io.PrintStream;
 import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -26,6 +27,7 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
 public final class LedgerLoad {
   private static final byte[] PASSWORD = new byte[0];
   private static final int READ_BATCH = 500;
+  private static final PrintStream OUT = System.out;
 
   private final Map<String, String> options = new HashMap<>();
   private final AtomicBoolean measuring = new AtomicBoolean();
@@ -43,6 +45,7 @@ public final class LedgerLoad {
   }
 
   public static void main(String[] arguments) throws Exception {
+    System.setOut(System.err); // What the client logs must not stand between the lines that are read.
     new LedgerLoad(arguments).run();
     System.exit(0); // The client's own threads would keep the process for another while.
   }
@@ -95,7 +98,7 @@ public final class LedgerLoad {
     if (number("close", 1) == 1) {
       ledger.close();
     }
-    System.out.printf("{\"ledger\": %d, \"failed\": %d}%n", ledger.getId(), failed.get());
+    OUT.printf("{\"ledger\": %d, \"failed\": %d}%n", ledger.getId(), failed.get());
   }
 
   private void addOne(LedgerHandle ledger, byte[] payload, Semaphore room, long due) throws Exception {
@@ -203,7 +206,7 @@ public final class LedgerLoad {
   /** (seconds, client's CPU seconds) of the window. */
   private double[] measure() throws Exception {
     Thread.sleep(number("warmup_ms", 5000));
-    System.out.println("window start");
+    OUT.println("window start");
     double cpu = cpuSeconds();
     long begin = System.nanoTime();
     measuring.set(true);
@@ -211,13 +214,13 @@ public final class LedgerLoad {
     measuring.set(false);
     double seconds = (System.nanoTime() - begin) / 1e9;
     cpu = cpuSeconds() - cpu;
-    System.out.println("window end");
+    OUT.println("window end");
     stopped.set(true);
     return new double[] {seconds, cpu};
   }
 
   private void report(double[] window) {
-    System.out.printf(
+    OUT.printf(
         "{\"seconds\": %.3f, \"added\": %d, \"read\": %d, \"failed\": %d, \"p50_ms\": %.3f, \"p99_ms\": %.3f, "
             + "\"max_ms\": %.3f, \"client_cpu_s\": %.2f}%n",
         window[0], added.get(), read.get(), failed.get(), latencies.at(0.5), latencies.at(0.99), latencies.at(1.0),
