@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,13 @@ class MovedIndex(DiskIndex):
     """Answers once more with the place that an entry had before it was moved."""
 
     stale: int | None = None
+    full = False
+
+    def put_locations(self, ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int]) -> None:
+        """Fails while the disk is full."""
+        if self.full:
+            raise OSError("no space left")
+        super().put_locations(ledger_id, entry_ids, locations)
 
     def location(self, ledger_id: int, entry_id: int) -> int | None:
         """The old place first."""
@@ -167,6 +175,25 @@ async def test_deleted_ledgers_leave_memory(tmp_path: Path, index: MovedIndex) -
     storage.read_ahead.forget(3)
     assert [storage.cached_entry(3, entry_id) for entry_id in (20, 50)] == [None, None]
     assert storage.cache.active.size_bytes == 0
+    storage.close()
+
+
+async def test_a_half_is_written_to_the_log_once_however_often_the_index_fails(
+    tmp_path: Path, index: MovedIndex
+) -> None:
+    storage = DirectoryStorage(tmp_path, index, DISK, StorageSettings())
+    index.full = True
+    for _ in range(3):
+        with pytest.raises(OSError, match="space"):
+            await store(storage, 3, encode(3, 10))
+        storage.cache.active.ledgers.clear()
+    assert (tmp_path / "0.log").stat().st_size < 2 * 10_360
+    assert storage.logs.closed_logs() == []
+    index.full = False
+    await storage.flush([])
+    assert await storage.read_run(3, 0, 10, MIB) == encode(3, 10)
+    await store(storage, 4, encode(4, 10))
+    assert await storage.read_run(4, 0, 10, MIB) == encode(4, 10)
     storage.close()
 
 

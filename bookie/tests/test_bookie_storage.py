@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import struct
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from magnetar.bookie.availability import decode_availability, encode_availabilit
 from magnetar.bookie.directory_storage import DirectoryStorage
 from magnetar.bookie.entry_log import EntryLogs, list_logs
 from magnetar.bookie.entry_log_format import EntryDamaged
-from magnetar.bookie.index import Index
+from magnetar.bookie.index import Index, IndexFailed
 from magnetar.bookie.settings import StorageSettings
 from magnetar.bookie.write_cache import WriteCache
 from magnetar.core.disk import SystemDisk
@@ -191,3 +192,29 @@ def test_availability_packs_stripes() -> None:
     packed = encode_availability([entry_id for entry_id in range(3000) if entry_id % 3 != 2])
     assert len(packed) == 64 + 24
     assert struct.unpack_from(">qqII", packed, 64) == (0, 2997, 2, 3)
+
+
+def test_the_index_outlives_a_write_that_failed(tmp_path: Path) -> None:
+    index = Index(tmp_path, MIB)
+    index.put_locations(1, range(100), range(100))
+    index.put_ledgers([(1, b"state")])
+    index.sync()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16 * 1024, hard))
+    try:
+        with pytest.raises(IndexFailed):
+            index.put_locations(2, range(5000), range(5000))
+        with pytest.raises(IndexFailed):
+            index.put_ledgers([(ledger_id, bytes(100)) for ledger_id in range(2, 1000)])
+        assert index.location(1, 5) == 5
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    index.put_locations(2, range(5000), range(5000))
+    index.sync()
+    index.put_ledgers([(2, b"another")])
+    assert [index.location(1, 99), index.location(2, 4999)] == [99, 4999]
+    assert list(index.ledger_ids()) == [1, 2]
+    index.close()
+    again = Index(tmp_path, MIB)
+    assert [again.last_entry_id(1), again.last_entry_id(2), again.ledger(2)] == [99, 4999, b"another"]
+    again.close()

@@ -43,6 +43,9 @@ to read."""
 _Run: TypeAlias = tuple[int, int, dict[int, bytes]]
 """Ledger id, entry id, and the entries that stood behind it."""
 
+_Placed: TypeAlias = tuple[int, list[int], list[int]]
+"""Ledger id, entry ids, and where they are."""
+
 State: TypeAlias = tuple[int, bytes]
 """A ledger's id and its encoded state."""
 
@@ -72,6 +75,7 @@ class DirectoryStorage:
         self._read_ahead_entries_max = settings.read_ahead_batch_entries
         readers = -(-settings.read_threads // directories_count)
         self.read_threads = ThreadPoolExecutor(readers, thread_name_prefix="bookie-read")
+        self._placed: list[_Placed] = []
         self._flush_thread = ThreadPoolExecutor(1, thread_name_prefix="bookie-flush")
         self._background_thread = ThreadPoolExecutor(1, thread_name_prefix="bookie-background")
 
@@ -172,7 +176,18 @@ class DirectoryStorage:
         self.index.put_ledgers(states)
 
     def _write_half(self, half: WriteCacheHalf) -> None:
-        placed: list[tuple[int, list[int], list[int]]] = []
+        # A half whose places could not be stored is not written to the logs once more: on a full disk every attempt
+        # would cost as much again.
+        placed = self._placed or self._write_entries(half)
+        self._placed = placed
+        for ledger_id, entry_ids, locations in placed:
+            self.index.put_locations(ledger_id, entry_ids, locations)
+        self.index.sync()
+        self._placed = []
+        self.logs.indexed()
+
+    def _write_entries(self, half: WriteCacheHalf) -> list[_Placed]:
+        placed: list[_Placed] = []
         writer = self.logs.writer
         try:
             for ledger_id in sorted(half.ledgers):
@@ -187,10 +202,7 @@ class DirectoryStorage:
         except OSError:
             self.logs.abandon()
             raise
-        for ledger_id, entry_ids, locations in placed:
-            self.index.put_locations(ledger_id, entry_ids, locations)
-        self.index.sync()
-        self.logs.indexed()
+        return placed
 
     # In a read thread.
 

@@ -1,0 +1,151 @@
+"""One RocksDB database that outlives a full disk.
+
+Once a write to its log has failed, RocksDB refuses every later one of the same opening. So it is opened again before
+the next write, when there is room. What was written before the failure is in its log and comes back with that.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, RdictIter, WriteBatch, WriteOptions
+
+log = logging.getLogger(__name__)
+
+WRITE_BUFFER_BYTES: Final = 4 * 1024 * 1024
+"""Per database; the write cache in front of it does the batching."""
+OPEN_FILES_MAX: Final = 128
+"""Per database; enough for some hundred million entries at RocksDB's file sizes."""
+TABLE_FORMAT_VERSION: Final = 5
+"""Readable by RocksDB 6.6 and later, BookKeeper 4.17's among them."""
+REOPEN_FREE_BYTES_MIN: Final = 2 * WRITE_BUFFER_BYTES
+"""Opening writes what the log holds into a table: on a disk that is still full it would fail and leave nothing to read
+from."""
+
+_Result = TypeVar("_Result")
+
+
+class IndexFailed(OSError):
+    """RocksDB could not read or write; its own words follow. (Its Python binding has no error class of its own.)"""
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """Raises what goes wrong inside as `IndexFailed`."""
+    try:
+        yield
+    except IndexFailed:
+        raise
+    except Exception as error:
+        raise IndexFailed(f"index: {error}") from error
+
+
+class Database:
+    """The methods of `Rdict` that the index uses. Any thread."""
+
+    def __init__(self, path: Path, cache: Cache) -> None:
+        """Opens or makes it. Another process that holds it is an error."""
+        self._path = path
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._failed = False
+        self._rdict = self._open()
+
+    def write(self, batch: WriteBatch, options: WriteOptions | None = None) -> None:
+        """All of the batch or nothing of it; durable with options that say so."""
+        with self._writing() as rdict:
+            if options is None:
+                rdict.write(batch)
+            else:
+                rdict.write(batch, options)
+
+    def flush_wal(self, sync: bool) -> None:
+        """Make what was written durable."""
+        with self._writing() as rdict:
+            rdict.flush_wal(sync)
+
+    def get(self, key: Any) -> Any:
+        """A key's value, or a list of keys' values; None where there is none."""
+        return self._read(lambda rdict: rdict.get(key))
+
+    def keys(self) -> Iterator[Any]:
+        """All keys, ascending."""
+        return iter(self._read(lambda rdict: rdict.keys()))
+
+    def iter(self) -> RdictIter:
+        """A cursor."""
+        return self._read(lambda rdict: rdict.iter())
+
+    def property_int_value(self, name: str) -> int | None:
+        """What RocksDB tells about itself."""
+        return self._read(lambda rdict: rdict.property_int_value(name))
+
+    def compact_range(self, begin: Any, end: Any) -> None:
+        """See RocksDB's CompactRange."""
+        self._read(lambda rdict: rdict.compact_range(begin, end))
+
+    def close(self) -> None:
+        """Close it. What could not be written out is in its log, which the next opening reads."""
+        self._rdict.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Rdict]:
+        with self._lock:
+            if self._failed and shutil.disk_usage(self._path).free >= REOPEN_FREE_BYTES_MIN:
+                self._reopen()
+            try:
+                yield self._rdict
+            except BaseException:
+                self._failed = True
+                raise
+
+    def _reopen(self) -> None:
+        log.warning("the index in %s is opened again after a write that failed", self._path)
+        try:
+            self._rdict.close()
+        except Exception as error:  # noqa: BLE001  (the binding's errors have no class of their own)
+            # It still has the failure in its throat, or an earlier attempt has closed it; closed it is all the same.
+            log.info("the index in %s could not be closed well: %s", self._path, error)
+        self._rdict = self._open()
+        self._failed = False
+
+    def _read(self, read: Callable[[Rdict], _Result]) -> _Result:
+        rdict = self._rdict
+        try:
+            return read(rdict)
+        except Exception:
+            with self._lock:
+                # Opened again meanwhile?
+                if self._rdict is rdict:
+                    raise
+                rdict = self._rdict
+            return read(rdict)
+
+    def _open(self) -> Rdict:
+        return Rdict(str(self._path), _options(self._cache))
+
+
+def _options(cache: Cache) -> Options:
+    table = BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_bloom_filter(10, False)
+    table.set_format_version(TABLE_FORMAT_VERSION)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(table)
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(2)
+    options.set_max_open_files(OPEN_FILES_MAX)
+    options.set_max_background_jobs(2)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_keep_log_file_num(2)
+    options.set_max_total_wal_size(4 * WRITE_BUFFER_BYTES)
+    options.set_stats_dump_period_sec(0)
+    return options
