@@ -49,7 +49,7 @@ def list_bookies(
     columns = [
         Column("bookie", lambda row: row.bookie_id),
         Column("mode", lambda row: row.mode.value),
-        Column("address", lambda row: row.address),
+        Column("address", lambda row: "" if row.address == row.bookie_id else row.address),
         Column("rack", lambda row: row.rack),
     ]
     if usage:

@@ -213,6 +213,6 @@ def _progress_lines(title: str) -> Report:
         nonlocal last
         if time.monotonic() - last >= PROGRESS_LINE_SECONDS:
             last = time.monotonic()
-            typer.echo(f"{title}: {done} of {total or 'an unknown number'} {detail}".rstrip(), err=True)
+            typer.echo(f"{title}: {done}{f' of {total}' if total else ''} {detail}".rstrip(), err=True)
 
     return report

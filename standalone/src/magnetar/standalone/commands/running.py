@@ -19,6 +19,7 @@ from magnetar.ledger.api import EntryNotFound, LedgerNotFound, LedgerUnauthorize
 from magnetar.metadata.store import StoreUnavailable
 from magnetar.standalone.console import show_error
 from magnetar.standalone.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from magnetar.standalone.process import prepare
 from magnetar.standalone.service import explain_os_error
 from magnetar.standalone.tools.errors import CookieConflict
 
@@ -27,11 +28,12 @@ T = TypeVar("T")
 
 def complete(work: Coroutine[None, None, T]) -> T:
     """What the work returns. An expected error is printed, with what to do, and ends the command."""
-    logging.basicConfig(
-        level=os.environ.get("MAGNETAR_LOG", "critical").upper(),
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)-7s %(name)s %(message)s",
-    )
+    level = os.environ.get("MAGNETAR_LOG")
+    if level:
+        prepare(level)
+    elif not logging.getLogger().handlers:
+        # What goes wrong is told once, in words; what the parts below log about it would only hide that.
+        logging.getLogger().addHandler(logging.NullHandler())
     with guarded():
         return uvloop.run(work)
 

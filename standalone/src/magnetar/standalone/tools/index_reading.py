@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,8 @@ from magnetar.bookie.ledger_state import decode_state
 from rocksdict import AccessType, Options, Rdict
 
 _KEY: Final = struct.Struct(">q")
+_NOT_DATA: Final = ("LOG", "LOCK", "rocksdict-config")
+"""What RocksDB and its binding write for themselves."""
 _LOCATION: Final = struct.Struct(">Q")
 
 
@@ -44,17 +48,20 @@ class IndexedEntry:
 class IndexReading:
     """Both databases of one directory. A context manager. OSError when they cannot be read.
 
-    A running bookie does not mind; what it has not written to its index yet is not seen."""
+    A running bookie does not mind; what it has not written to its index yet is not seen. RocksDB writes a log, and its
+    binding a file of options, even where it only reads: they go to a temporary directory that links to the real one's
+    files, so that nothing of the bookie is touched."""
 
     def __init__(self, directory: Path) -> None:
         """`directory` is …/current."""
         self.directory = directory
-        self._ledgers = _open(directory / LEDGERS_DIRECTORY)
-        try:
-            self._locations = _open(directory / LOCATIONS_DIRECTORY)
-        except IndexFailed:
-            self._ledgers.close()
-            raise
+        with contextlib.ExitStack() as opened:
+            scratch = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="magnetar-index-")))
+            self._ledgers = _open(directory / LEDGERS_DIRECTORY, scratch)
+            opened.callback(self._ledgers.close)
+            self._locations = _open(directory / LOCATIONS_DIRECTORY, scratch)
+            opened.callback(self._locations.close)
+            self._opened = opened.pop_all()
 
     def __enter__(self) -> IndexReading:
         """Nothing more to do."""
@@ -62,8 +69,7 @@ class IndexReading:
 
     def __exit__(self, *_: object) -> None:
         """Let go of both."""
-        self._locations.close()
-        self._ledgers.close()
+        self._opened.close()
 
     def ledgers(self) -> Iterator[IndexedLedger]:
         """All ledgers, ascending."""
@@ -105,10 +111,15 @@ class IndexReading:
         )
 
 
-def _open(directory: Path) -> Rdict:
+def _open(directory: Path, scratch: Path) -> Rdict:
     if not directory.is_dir():
         raise IndexFailed(f"there is no index at {directory}")
+    linked = scratch / directory.name
+    linked.mkdir()
+    for path in directory.iterdir():
+        if not path.name.startswith(_NOT_DATA):
+            (linked / path.name).symlink_to(path.absolute())
     try:
-        return Rdict(str(directory), Options(raw_mode=True), access_type=AccessType.read_only())
+        return Rdict(str(linked), Options(raw_mode=True), access_type=AccessType.read_only())
     except Exception as error:
         raise IndexFailed(f"the index at {directory} cannot be read: {error}") from error
