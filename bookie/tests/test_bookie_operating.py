@@ -16,7 +16,10 @@ from magnetar.bookie.admin.server import AdminServer
 from magnetar.bookie.admin.testing import FakeOperations
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.autorecovery.election import ElectionKind
+from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
+from magnetar.bookie.autorecovery.replicator import LedgerReplicator
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
+from magnetar.bookie.drain.drain import DrainParts
 from magnetar.bookie.gc.collector import GarbageCollector
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.operating.cluster import ClusterClient
@@ -83,6 +86,9 @@ class Running:
     local: LocalOperations
     operations: BookieOperations
     client: BookKeeperClient
+    connections: TcpBookieConnections
+    underreplicated: UnderreplicatedLedgers
+    store: MemoryMetadataStore
 
     async def write(self, payloads: Sequence[bytes], *, close: bool = True) -> int:
         told = Confirmations()
@@ -137,7 +143,7 @@ async def running(
         cluster=ClusterClient(store, client, connections, V3Queries(connections.address)),
         recovery=recovery,
     )
-    yield Running(bookie, local, operations, client)
+    yield Running(bookie, local, operations, client, connections, underreplicated, store)
     await recovery.close()
     await underreplicated.close()
     await client.close()
@@ -240,3 +246,26 @@ async def test_recoveries_need_their_parts(running: Running) -> None:
         running.operations.recovery.decommission_bookie("b:1")
     with pytest.raises(OperationRefused, match="sanity-test"):
         await running.local.sanity_test()
+
+
+async def test_a_dead_bookie_is_decommissioned_in_the_background(running: Running) -> None:
+    clock, rng = SystemClock(), random.Random(2)
+    replicator = LedgerReplicator(running.client, running.connections, clock, rng, ReplicationSettings())
+    parts = DrainParts(
+        store=running.store,
+        client=running.client,
+        connections=running.connections,
+        underreplicated=running.underreplicated,
+        replicator=replicator,
+        holder="this test",
+        settle_seconds=0.0,
+    )
+    recovery = RecoveryAdmin(running.store, running.underreplicated, ElectionKind.VOTES, departures=parts)
+    await running.store.put("/ledgers/cookies/dead:3181", b"")
+    recovery.decommission_bookie("dead:3181")
+    with pytest.raises(OperationRefused, match="already"):
+        recovery.recover_bookie("dead:3181", delete_cookie=False)
+    async with asyncio.timeout(5):
+        while await running.store.exists("/ledgers/cookies/dead:3181"):
+            await asyncio.sleep(0.01)
+    await recovery.close()
