@@ -6,6 +6,7 @@ Ours and Apache's read the same files: Apache's shipped `bookkeeper.conf` and `b
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -99,6 +100,16 @@ class Part(ABC):
         """SIGKILL to it and to what it started."""
         if self._process is not None:
             processes.kill_tree(self._process)
+
+    def pause(self) -> None:
+        """SIGSTOP: it answers nothing and its connections stay open."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """SIGTERM, and wait until it has ended."""
