@@ -495,6 +495,15 @@ async def test_locations_are_compacted(directory: Directory) -> None:
     directory.clock.ahead_seconds += 2_001
     await collector.collect()
     assert collector.state().location_compactions == 1
+    task = asyncio.create_task(collector.compact_locations())
+    await asyncio.sleep(0)
+    assert collector.status().locations_compacting
+    await collector.compact_locations()
+    task.cancel()
+    await collector.close()
+    await asyncio.sleep(0)
+    assert not collector.status().locations_compacting
+    assert collector.state().location_compactions == 2
 
 
 def test_names_of_compactions() -> None:

@@ -64,7 +64,7 @@ class GarbageCollector:
         self._wanted = asyncio.Event()
         self._request: CollectionRequest | None = None
         self._compaction: Compaction | None = None
-        self._compacting_locations = False
+        self._location_work: asyncio.Future[None] | None = None
         self._local_count = 0
         self._last_ms = self._last_major_ms = self._last_minor_ms = self._last_location_ms = 0
         self._last_seconds = 0.0
@@ -120,16 +120,25 @@ class GarbageCollector:
     async def compact_locations(self) -> None:
         """Have RocksDB give back the space of deleted places; returns when it has. None is begun while one runs.
         OSError."""
-        if self._compacting_locations:
+        if self._location_work is not None:
             return
-        self._compacting_locations = True
-        try:
-            # Not in the background thread: it may take minutes, and a collection would have to wait.
-            await asyncio.get_running_loop().run_in_executor(None, self._storage.index.compact_locations)
-        finally:
-            self._compacting_locations = False
-        self.counters.location_compactions += 1
-        self._last_location_ms = self._clock.now_ms()
+        # Not in the background thread: it may take minutes, and a collection would have to wait.
+        work = asyncio.get_running_loop().run_in_executor(None, self._storage.index.compact_locations)
+        self._location_work = work
+        work.add_done_callback(self._locations_compacted)
+        await asyncio.shield(work)
+
+    def _locations_compacted(self, work: asyncio.Future[None]) -> None:
+        self._location_work = None
+        if not work.cancelled() and work.exception() is None:
+            self.counters.location_compactions += 1
+            self._last_location_ms = self._clock.now_ms()
+
+    async def close(self) -> None:
+        """After `run` was cancelled, before the storage is closed: wait for RocksDB, which cannot be closed while it
+        compacts."""
+        if self._location_work is not None:
+            await asyncio.wait([self._location_work])
 
     def status(self) -> CollectionStatus:
         """Everything, for metrics."""
@@ -139,7 +148,7 @@ class GarbageCollector:
             running=self._one_run.locked(),
             forced=self._request is not None,
             compaction=self._compaction,
-            locations_compacting=self._compacting_locations,
+            locations_compacting=self._location_work is not None,
             last_collection_ms=self._last_ms,
             last_collection_seconds=self._last_seconds,
             last_major_compaction_ms=self._last_major_ms,
