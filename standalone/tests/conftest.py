@@ -1,10 +1,12 @@
-"""A standalone cluster as its users start it: in a process of its own."""
+"""Our processes as their users start them: a standalone cluster, and a cluster of bookies and brokers."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from magnetar.metadata.testing import ZookeeperServer
 
 START_SECONDS_MAX = 20
 """Far above the truth, for machines that do a lot else."""
@@ -91,3 +94,83 @@ def start_standalone(tmp_path: Path) -> Iterator[StartStandalone]:
             return standalone
 
         yield start
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class ServiceProcess:
+    """`magnetar …` as a process; both outputs are in files."""
+
+    def __init__(self, folder: Path, arguments: tuple[object, ...], environment: dict[str, str]) -> None:
+        self._output = folder.with_suffix(".out")
+        self._errors = folder.with_suffix(".err")
+        command = [sys.executable, "-m", "magnetar.standalone", *map(str, arguments)]
+        with self._output.open("wb") as output, self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                command, stdout=output, stderr=errors, env={**os.environ, "NO_COLOR": "1", **environment}
+            )
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text()
+
+    def wait_until_ready(self) -> ServiceProcess:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while " ready: " not in self.output:
+            assert self.process.poll() is None, self.errors
+            assert time.monotonic() < deadline, self.errors
+            time.sleep(0.005)
+        return self
+
+    def wait(self) -> int:
+        """The exit code."""
+        return self.process.wait(STOP_SECONDS_MAX)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Tell it to stop; the exit code."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+StartService = Callable[..., ServiceProcess]
+
+
+@pytest.fixture
+def start_service(tmp_path: Path) -> Iterator[StartService]:
+    """`start_service(*arguments, environment=...)`: does not wait; all are gone after the test."""
+    with contextlib.ExitStack() as started:
+        count = 0
+
+        def start(*arguments: object, environment: dict[str, str] | None = None) -> ServiceProcess:
+            nonlocal count
+            count += 1
+            service = ServiceProcess(tmp_path / f"service-{count}", arguments, environment or {})
+            started.callback(service.kill)
+            return service
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperServer]:
+    with ZookeeperServer(tmp_path_factory.mktemp("zookeeper"), tick_ms=200) as server:
+        yield server
+
+
+@pytest.fixture
+def metadata_url(zookeeper_server: ZookeeperServer, tmp_path: Path) -> str:
+    """A part of a real ZooKeeper that only this test uses."""
+    return f"zk:{zookeeper_server.address}/{tmp_path.name}"

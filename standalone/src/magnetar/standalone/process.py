@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from typing import Final, Protocol, TypeVar
+from typing import Final, NoReturn, Protocol, TypeVar
+
+from magnetar.standalone.exit_codes import EXIT_STOPPED
 
 THREAD_SWITCH_SECONDS: Final = 0.0005
 """How long the event loop may keep the interpreter from the journal thread, which needs it for microseconds only.
@@ -17,6 +20,9 @@ The default of 5 ms would stand in every acknowledgement under load."""
 STOP_SECONDS_MAX: Final = 10.0
 """A clean stop takes milliseconds. A disk that hangs must not keep the process for ever: what is acknowledged is in
 the journal already."""
+
+GIVE_UP_SECONDS_MAX: Final = 2.0
+"""For a start that was given up to close what it has opened. A kill at that point would lose nothing either."""
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -64,9 +70,10 @@ async def serve_until_told(
     await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()
-        await asyncio.wait((starting,), timeout=STOP_SECONDS_MAX)
-        if starting.done() and not starting.cancelled():
-            await _close(starting.result())
+        await asyncio.wait((starting,), timeout=GIVE_UP_SECONDS_MAX)
+        if not starting.done() or starting.cancelled() or starting.exception() is not None:
+            _leave()
+        await _close(starting.result())
         return
     try:
         service = starting.result()
@@ -79,6 +86,14 @@ async def serve_until_told(
     gc.enable()
     await stop
     await _close(service)
+
+
+def _leave() -> NoReturn:
+    """End the process now. A thread of a start that was given up may wait for a server for long yet, and the end of
+    the event loop would wait for that thread; nothing was served, so nothing is lost."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(EXIT_STOPPED)
 
 
 async def _close(service: Closable) -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from magnetar.bookie.index import LEDGERS_DIRECTORY, LOCATIONS_DIRECTORY, IndexFailed
+from magnetar.bookie.index import LEDGERS_DIRECTORY, LOCATIONS_DIRECTORY
+from magnetar.bookie.index_database import IndexFailed
 from magnetar.bookie.ledger_state import decode_state
 from rocksdict import AccessType, Options, Rdict
 
