@@ -150,8 +150,16 @@ class DirectoryStorage:
         """Write the cache out, or once more what could not be written before, and store states. OSError.
 
         All durable on return, in the flush thread; entries that are added meanwhile wait for the next time."""
+        self.begin_flush()
+        await self.finish_flush(states)
+
+    def begin_flush(self) -> None:
+        """Settle what the next `finish_flush` writes: what was added up to now, or what could not be written before."""
         if self.cache.flushing is None and self.cache.active.ledgers:
             self.cache.swap()
+
+    async def finish_flush(self, states: Sequence[State]) -> None:
+        """Write what `begin_flush` has settled, and store states; see `flush`."""
         half = self.cache.flushing
         if half is None and not states:
             return

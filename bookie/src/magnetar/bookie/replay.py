@@ -11,6 +11,7 @@ from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.directories import BookieDirectories
 from magnetar.bookie.ledger_state import LedgerStates
 from magnetar.bookie.storage import LedgerStorage
+from magnetar.wire.bookkeeper.entry import HEADER_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -37,29 +38,50 @@ class Replay:
         marks = self._directories.read_last_marks()
         loop = asyncio.get_running_loop()
         disk = self._directories.disk
-        for directory, mark in zip(self._directories.journals, marks, strict=True):
-            groups = journal_files.replay(disk, directory, mark, synced=synced)
-            while await loop.run_in_executor(None, self._fill_caches, groups):
-                # The marks stay: what came before them is not replayed, everything behind them may be once more.
-                await self._checkpointer.flush(marks)
+        flush: asyncio.Task[None] | None = None
+        try:
+            for directory, mark in zip(self._directories.journals, marks, strict=True):
+                groups = journal_files.replay(disk, directory, mark, synced=synced)
+                while await loop.run_in_executor(None, self._fill_caches, groups):
+                    if flush is not None:
+                        await flush
+                    # One half is written while the other is filled; a turn of the loop lets the flush begin, which
+                    # settles what it writes. The marks stay: everything behind them may be replayed once more.
+                    flush = loop.create_task(self._checkpointer.flush(marks), name="bookie-replay-flush")
+                    await asyncio.sleep(0)
+        finally:
+            if flush is not None:
+                await flush
         if self.entries or self.meta_records:
             log.info("replayed %d entries and %d other records from the journal", self.entries, self.meta_records)
 
     def _fill_caches(self, groups: Iterator[list[bytes]]) -> bool:
         """Take groups until a cache should be written out (True) or there are no more (False)."""
         for records in groups:
+            # Writers hand over many entries of a ledger at a time, so runs of them are taken together.
+            run_ledger_id = -1
+            run_ids: list[int] = []
+            run: list[bytes] = []
             for record in records:
-                if journal_format.is_entry(record):
-                    ledger_id, entry_id = journal_format.record_ids(record)
-                    state = self._states.get_or_create(ledger_id)
-                    self._states.touch(state)
-                    self._storage.of(ledger_id).cache.active.add(ledger_id, (entry_id,), (record,), len(record))
-                    self.entries += 1
-                else:
+                ledger_id, entry_id = journal_format.record_ids(record)
+                if entry_id < 0 or len(record) < HEADER_BYTES:
                     self._apply_meta(record)
+                    continue
+                if ledger_id != run_ledger_id:
+                    self._add(run_ledger_id, run_ids, run)
+                    run_ledger_id, run_ids, run = ledger_id, [], []
+                run_ids.append(entry_id)
+                run.append(record)
+            self._add(run_ledger_id, run_ids, run)
             if self._storage.half_full:
                 return True
         return False
+
+    def _add(self, ledger_id: int, entry_ids: list[int], entries: list[bytes]) -> None:
+        if entries:
+            self._states.touch(self._states.get_or_create(ledger_id))
+            self._storage.of(ledger_id).cache.active.add(ledger_id, entry_ids, entries, sum(map(len, entries)))
+            self.entries += len(entries)
 
     def _apply_meta(self, record: bytes) -> None:
         ledger_id, kind = journal_format.record_ids(record)

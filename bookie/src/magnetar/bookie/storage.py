@@ -72,15 +72,17 @@ class LedgerStorage:
 
     async def flush(self, states: Sequence[State]) -> None:
         """Write every cache out and store the states, all directories at the same time. OSError, the first one; the
-        other directories are finished all the same."""
+        other directories are finished all the same. What is written is settled before this waits for anything."""
         count = len(self.directories)
+        for directory in self.directories:
+            directory.begin_flush()
         of: list[list[State]] = [[] for _ in self.directories]
         for state in states:
             of[state[0] % count].append(state)
         if count == 1:
-            await self.directories[0].flush(of[0])
+            await self.directories[0].finish_flush(of[0])
             return
-        flushes = [directory.flush(some) for directory, some in zip(self.directories, of, strict=True)]
+        flushes = [directory.finish_flush(some) for directory, some in zip(self.directories, of, strict=True)]
         for result in await asyncio.gather(*flushes, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
