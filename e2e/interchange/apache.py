@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from e2e.interchange.parts import BookiePart, BrokerPart, Part, jvm_environment
 from e2e.peers import distribution
 
 SHELL_SECONDS_MAX = 120.0
+COMMAND_LOGGER = " org.apache.bookkeeper.tools.cli.commands."
+LOG_HEAD = re.compile(r"\d{4}-\d\d-\d\dT")
 
 
 class ApacheBookie(BookiePart):
@@ -59,6 +62,14 @@ class ShellAnswer:
 
     def lines_with(self, text: str) -> list[str]:
         return [line for line in self.text.splitlines() if text in line]
+
+    def said(self) -> str:
+        """What the command itself printed: its log lines without their heads, and lines that are not log lines."""
+        return "\n".join(
+            line.partition(" - ")[2] if COMMAND_LOGGER in line else line
+            for line in self.text.splitlines()
+            if COMMAND_LOGGER in line or not LOG_HEAD.match(line)
+        )
 
 
 class Shell:
