@@ -5,11 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from magnetar.bookie.setting_names import ALIASES, UNITS, bookie_setting_names, known_names
-from magnetar.bookie.settings import UPSTREAM_NAMES, BookieSettings
+from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
+from magnetar.bookie.gc.settings import GarbageCollectionSettings
+from magnetar.bookie.setting_names import (
+    ALIASES,
+    UNITS,
+    autorecovery_names,
+    bookie_setting_names,
+    garbage_collection_names,
+    known_names,
+)
+from magnetar.bookie.settings import BookieSettings
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
-from magnetar.core.settings_file import GivenSettings, unit_factor
+from magnetar.core.settings_file import GivenSettings, SettingNames, unit_factor
 
 LISTED = Path(__file__).parents[1] / "src" / "magnetar" / "bookie" / "upstream_settings.txt"
 
@@ -25,20 +34,48 @@ def built(**values: str) -> BookieSettings:
     return given.build(settings(), bookie_setting_names())
 
 
+PARTS = [
+    (settings(), bookie_setting_names()),
+    (GarbageCollectionSettings(), garbage_collection_names()),
+    (AutoRecoverySettings(), autorecovery_names()),
+]
+
+
 def test_every_name_is_one_of_bookkeepers() -> None:
     listed = set(LISTED.read_text().split())
-    assert set(UPSTREAM_NAMES) <= listed
+    for _, names in PARTS:
+        assert set(names.fields) <= listed
     assert set(UNITS) <= listed
     assert set(ALIASES) <= listed
     assert {"zkServers", "metadataServiceUri", "bookieId", "dbStorage_readAheadCacheMaxSizeMb"} <= listed
 
 
-def test_every_name_has_a_field_and_a_unit() -> None:
-    for name, path in bookie_setting_names().fields.items():
-        value: object = settings()
+@pytest.mark.parametrize(("base", "names"), PARTS)
+def test_every_name_has_a_field_and_a_unit(base: object, names: SettingNames) -> None:
+    for name, path in names.fields.items():
+        value = base
         for part in path.split("."):
             value = getattr(value, part)
-        assert unit_factor(name, path, UNITS.get(name)) > 0
+        assert unit_factor(name, path, names.units.get(name)) > 0
+
+
+def test_the_parts_take_pulsars_own_file() -> None:
+    given = GivenSettings(known_names())
+    for name, value in (
+        ("compactionRateByEntries", "1000"),
+        ("gcWaitTime", "900000"),
+        ("majorCompactionInterval", "86400"),
+        ("openLedgerRereplicationGracePeriod", "30000"),
+        ("auditorPeriodicBookieCheckInterval", "86400"),
+        ("lostBookieRecoveryDelay", "0"),
+    ):
+        given.add(name, value, "here")
+    collection = given.build(GarbageCollectionSettings(), garbage_collection_names())
+    assert (collection.wait_seconds, collection.major_interval_seconds) == (900, 86_400)
+    recovery = given.build(AutoRecoverySettings(), autorecovery_names())
+    assert recovery.replication.open_ledger_grace_seconds == 30
+    assert recovery.auditor.bookie_check_interval_seconds == 86_400
+    assert given.without_effect() == []
 
 
 def test_units_become_ours() -> None:

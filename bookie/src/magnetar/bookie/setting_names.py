@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from magnetar.bookie.autorecovery import settings as autorecovery
+from magnetar.bookie.gc import settings as garbage_collection
 from magnetar.bookie.settings import UPSTREAM_NAMES
 from magnetar.core.settings_file import SettingNames, Unit
 
@@ -33,17 +36,33 @@ UNITS: Final = {
 }
 """Units that names do not tell (BookKeeper: conf/ServerConfiguration, conf/ClientConfiguration)."""
 
-ALIASES: Final = {"journalDirectory": "journalDirectories"}
+ALIASES: Final = {"compactionRate": "compactionRateByEntries", "journalDirectory": "journalDirectories"}
 """Other names that BookKeeper takes for the same; they count when the right-hand one is not set."""
 
 
 def bookie_setting_names() -> SettingNames:
     """BookKeeper's names of the fields of `BookieSettings`."""
-    aliases = {alias: UPSTREAM_NAMES[name] for alias, name in ALIASES.items()}
-    return SettingNames(fields={**aliases, **UPSTREAM_NAMES}, units=UNITS)
+    return _names(UPSTREAM_NAMES)
+
+
+def garbage_collection_names() -> SettingNames:
+    """BookKeeper's names of the fields of `GarbageCollectionSettings`."""
+    return _names(garbage_collection.UPSTREAM_NAMES)
+
+
+def autorecovery_names() -> SettingNames:
+    """BookKeeper's names of the fields of `AutoRecoverySettings`."""
+    return _names(autorecovery.UPSTREAM_NAMES)
 
 
 def known_names() -> frozenset[str]:
     """Every name that a `bookkeeper.conf` may hold (made by `tools/generate_setting_names.py`), and our own."""
     listed = Path(__file__).with_name("upstream_settings.txt").read_text(encoding="utf-8").split()
-    return frozenset(listed).union(bookie_setting_names().fields)
+    parts = (bookie_setting_names(), garbage_collection_names(), autorecovery_names())
+    return frozenset(listed).union(*(part.fields for part in parts))
+
+
+def _names(fields: Mapping[str, str]) -> SettingNames:
+    # Aliases first: what is built later from the same field wins.
+    aliases = {alias: fields[name] for alias, name in ALIASES.items() if name in fields}
+    return SettingNames(fields={**aliases, **fields}, units=UNITS)

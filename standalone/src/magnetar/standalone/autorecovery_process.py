@@ -7,14 +7,14 @@ import logging
 import os
 import signal
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from magnetar.bookie.autorecovery.app import RunningAutoRecovery, start_autorecovery
 from magnetar.bookie.autorecovery.election import election_of_uri
-from magnetar.bookie.autorecovery.settings import UPSTREAM_NAMES, AutoRecoverySettings
-from magnetar.bookie.setting_names import UNITS
+from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
+from magnetar.bookie.setting_names import autorecovery_names
 from magnetar.core.clock import SystemClock
-from magnetar.core.settings_file import GivenSettings, SettingNames
+from magnetar.core.settings_file import GivenSettings
 from magnetar.metadata.store import MetadataStore
 from magnetar.standalone.bookie_process import MetadataSettings, bookkeeper_metadata
 
@@ -29,11 +29,6 @@ class AutoRecoveryProcessSettings:
     recovery: AutoRecoverySettings
     name: str
     """What it signs its votes and locks with."""
-
-
-def autorecovery_names() -> SettingNames:
-    """BookKeeper's names of the fields of `AutoRecoverySettings`."""
-    return SettingNames(fields=UPSTREAM_NAMES, units=UNITS)
 
 
 def autorecovery_process_settings(given: GivenSettings) -> AutoRecoveryProcessSettings:

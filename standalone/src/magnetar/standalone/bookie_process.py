@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from magnetar.bookie.app import RunningBookie, start_bookie
-from magnetar.bookie.setting_names import bookie_setting_names
+from magnetar.bookie.autorecovery.election import election_of_uri
+from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
+from magnetar.bookie.gc.settings import GarbageCollectionSettings
+from magnetar.bookie.node import DEFAULT_CONTROL_PORT, HttpSettings, NodeSettings, RunningNode, start_node
+from magnetar.bookie.setting_names import (
+    bookie_setting_names,
+    collection_setting_names,
+    known_names,
+    recovery_setting_names,
+)
 from magnetar.bookie.settings import BookieSettings
+from magnetar.control.settings import ControlSettings, ServerTls
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
 from magnetar.core.settings_file import GivenSettings
@@ -22,6 +33,9 @@ DEFAULT_JOURNAL: Final = Path("data/bookkeeper/journal")
 DEFAULT_LEDGERS: Final = Path("data/bookkeeper/ledgers")
 """Where Pulsar's `bookkeeper.conf` puts them."""
 DEFAULT_ZOOKEEPER: Final = "localhost:2181"
+ANY_HOST: Final = "0.0.0.0"  # noqa: S104  (a server's default)
+SECRET: Final = re.compile(r"(?i)passw|token|secret|credential")
+"""Names of settings that nobody is told."""
 SESSION_TIMEOUT_MS: Final = 30_000
 """zkTimeout in Pulsar's `bookkeeper.conf`."""
 
@@ -45,7 +59,12 @@ class BookieProcessSettings:
     """What a bookie's process needs to know."""
 
     metadata: MetadataSettings
-    bookie: BookieSettings
+    node: NodeSettings
+
+    @property
+    def bookie(self) -> BookieSettings:
+        """Its storage."""
+        return self.node.bookie
 
 
 def bookkeeper_metadata(given: GivenSettings) -> MetadataSettings:
@@ -64,7 +83,62 @@ def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
         # BookKeeper's low water mark is the threshold unless it is set.
         given.add("diskUsageLwmThreshold", threshold, "diskUsageThreshold")
     bookie = given.build(default_bookie_settings(), bookie_setting_names())
-    return BookieProcessSettings(metadata=bookkeeper_metadata(given), bookie=_with_address(bookie, given))
+    node = NodeSettings(
+        bookie=_with_address(bookie, given),
+        collection=given.build(GarbageCollectionSettings(), collection_setting_names()),
+        recovery=recovery_settings(given),
+        recovery_enabled=given.flag("autoRecoveryDaemonEnabled", True),
+        http=_http(given),
+        control=_control(given),
+        shown=_shown(given),
+    )
+    return BookieProcessSettings(metadata=bookkeeper_metadata(given), node=node)
+
+
+def recovery_settings(given: GivenSettings) -> AutoRecoverySettings:
+    """AutoRecovery's, with the election that Apache's bookies hold with this metadataServiceUri. `SettingError`."""
+    recovery = given.build(AutoRecoverySettings(), recovery_setting_names())
+    election = election_of_uri(given.text("metadataServiceUri") or "")
+    return replace(recovery, auditor=replace(recovery.auditor, election=election))
+
+
+def _http(given: GivenSettings) -> HttpSettings | None:
+    """One port: the whole API where that is enabled, else metrics alone, else none."""
+    if given.flag("httpServerEnabled", False):
+        port = given.number("httpServerPort", 8080, 0, 65535)
+        return HttpSettings(host=given.text("httpServerHost") or ANY_HOST, port=port, metrics_only=False)
+    if not given.flag("prometheusStatsHttpEnable", True):
+        return None
+    port = given.number("prometheusStatsHttpPort", 8000, 0, 65535)
+    return HttpSettings(host=given.text("prometheusStatsHttpAddress") or ANY_HOST, port=port)
+
+
+def _control(given: GivenSettings) -> ControlSettings | None:
+    if not given.flag("controlEnabled", True):
+        return None
+    certificate, key = given.text("controlTlsCertificateFile"), given.text("controlTlsKeyFile")
+    authority = given.text("controlTlsClientAuthorityFile")
+    if bool(certificate) != bool(key):
+        raise SettingError("controlTlsCertificateFile and controlTlsKeyFile go together: set both or none")
+    tls = None
+    if certificate and key:
+        client_authority = Path(authority) if authority else None
+        tls = ServerTls(certificate_file=Path(certificate), key_file=Path(key), client_authority_file=client_authority)
+    return ControlSettings(
+        host=given.text("controlHost") or ANY_HOST,
+        port=given.number("controlPort", DEFAULT_CONTROL_PORT, 0, 65535),
+        tls=tls,
+        token=given.text("controlToken") or "",
+    )
+
+
+def _shown(given: GivenSettings) -> Mapping[str, str]:
+    """What was given, without what must not be told."""
+    return {
+        name: value
+        for name in sorted(known_names())
+        if (value := given.text_unused(name)) is not None and not SECRET.search(name)
+    }
 
 
 def default_bookie_settings() -> BookieSettings:
@@ -95,7 +169,7 @@ def _with_address(bookie: BookieSettings, given: GivenSettings) -> BookieSetting
 class BookieProcess:
     """A running bookie and the store that it stands on."""
 
-    def __init__(self, store: MetadataStore, running: RunningBookie) -> None:
+    def __init__(self, store: MetadataStore, running: RunningNode) -> None:
         self._store = store
         self.running = running
 
@@ -106,14 +180,16 @@ class BookieProcess:
 
     def describe(self) -> str:
         """Who and where it is."""
-        return f"{self.running.bookie_id} on port {self.running.port}"
+        bookie = self.running.bookie
+        control = f", control port {self.running.control.port}" if self.running.control is not None else ""
+        return f"{bookie.bookie_id} on port {bookie.port}{control}"
 
 
 async def start_bookie_process(settings: BookieProcessSettings) -> BookieProcess:
     """Start. What was opened is closed again on failure."""
     store = await settings.metadata.open()
     try:
-        return BookieProcess(store, await start_bookie(settings.bookie, store, SystemClock()))
+        return BookieProcess(store, await start_node(settings.node, store, SystemClock()))
     except BaseException:
         await asyncio.shield(store.close())
         raise

@@ -75,7 +75,7 @@ UPSTREAM_NAMES: Final[dict[str, str]] = {
     "lostBookieRecoveryDelay": "auditor.lost_bookie_recovery_delay_seconds",
     "openLedgerRereplicationGracePeriod": "replication.open_ledger_grace_seconds",
     "replicationRateByBytes": "replication.bytes_per_second",
-    "repairedPlacementPolicyNotAdheringBookieEnable": "auditor.repair_placement",
+    "repairedPlacementPolicyNotAdheringBookieEnabled": "auditor.repair_placement",
     "rereplicationEntryBatchSize": "replication.entry_batch_size",
     "rwRereplicateBackoffMs": "replication.failure_backoff_seconds",
     "underreplicatedLedgerRecoveryGracePeriod": "auditor.overdue_after_seconds",

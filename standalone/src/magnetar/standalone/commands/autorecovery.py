@@ -54,14 +54,13 @@ def run(
     from magnetar.bookie.setting_names import known_names
     from magnetar.standalone.autorecovery_process import (
         AutoRecoveryProcess,
-        autorecovery_names,
         autorecovery_process_settings,
         start_autorecovery_process,
     )
     from magnetar.standalone.service import Service, SettingSources, run_service
 
     sources = SettingSources(
-        known=known_names().union(autorecovery_names().fields),
+        known=known_names(),
         file=conf,
         environment=environment(),
         assignments=assignments or [],
