@@ -23,6 +23,7 @@ SESSION_MS = 4_000
 """How long a killed process stays registered."""
 
 CLUSTER = "interchange"
+NO_LEDGER = 2**62
 READY_PATH = "/admin/v2/clusters"
 LEAN_BROKER = {
     "loadBalancerEnabled": "false",
@@ -160,6 +161,8 @@ class BookiePart(Part):
             "diskUsageThreshold": "0.99",
             "journalSyncData": "true",
             "autoRecoveryDaemonEnabled": "false",
+            # Ours alone; Apache's bookies pass over names that they do not know.
+            "controlPort": str(processes.free_port()),
             "prometheusStatsHttpPort": str(processes.free_port()),
             "httpServerPort": str(processes.free_port()),
             **self.settings,
@@ -171,7 +174,15 @@ class BookiePart(Part):
         super().launch()
 
     def ready(self) -> bool:
-        return processes.accepts(self.port)
+        """Whether it answers a read: Apache's bookie resets connections that come before it has started."""
+        header = 2 << 24 | 2 << 16  # Version 2, READENTRY.
+        request = struct.pack(">IIqq", 20, header, NO_LEDGER, 0)
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(request)
+                return bool(connection.recv(64))
+        except OSError:
+            return False
 
 
 class BrokerPart(Part):

@@ -39,6 +39,28 @@ UNITS: Final = {
 ALIASES: Final = {"compactionRate": "compactionRateByEntries", "journalDirectory": "journalDirectories"}
 """Other names that BookKeeper takes for the same; they count when the right-hand one is not set."""
 
+NODE_NAMES: Final = (
+    "autoRecoveryDaemonEnabled",
+    "httpServerEnabled",
+    "httpServerHost",
+    "httpServerPort",
+    "prometheusStatsHttpAddress",
+    "prometheusStatsHttpEnable",
+    "prometheusStatsHttpPort",
+)
+"""BookKeeper's names of what stands beside the storage."""
+
+CONTROL_NAMES: Final = (
+    "controlEnabled",
+    "controlHost",
+    "controlPort",
+    "controlTlsCertificateFile",
+    "controlTlsClientAuthorityFile",
+    "controlTlsKeyFile",
+    "controlToken",
+)
+"""Our own: the gRPC control port, which BookKeeper's bookies do not have."""
+
 
 def bookie_setting_names() -> SettingNames:
     """BookKeeper's names of the fields of `BookieSettings`."""
@@ -59,7 +81,7 @@ def known_names() -> frozenset[str]:
     """Every name that a `bookkeeper.conf` may hold (made by `tools/generate_setting_names.py`), and our own."""
     listed = Path(__file__).with_name("upstream_settings.txt").read_text(encoding="utf-8").split()
     parts = (bookie_setting_names(), garbage_collection_names(), autorecovery_names())
-    return frozenset(listed).union(*(part.fields for part in parts))
+    return frozenset(listed).union(NODE_NAMES, CONTROL_NAMES, *(part.fields for part in parts))
 
 
 def _names(fields: Mapping[str, str]) -> SettingNames:

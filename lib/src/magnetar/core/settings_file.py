@@ -136,6 +136,11 @@ class GivenSettings:
                 return given.value
         return None
 
+    def text_unused(self, name: str) -> str | None:
+        """The value as it was given, if it was, without counting as used: for showing."""
+        given = self._given.get(name)
+        return given.value if given is not None and given.value else None
+
     def flag(self, name: str, default: bool) -> bool:
         """A value that is true or false. `SettingError`."""
         return cast(bool, self._read(name, lambda text: parse_value(text, bool), default))

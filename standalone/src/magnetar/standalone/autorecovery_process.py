@@ -10,13 +10,11 @@ import socket
 from dataclasses import dataclass
 
 from magnetar.bookie.autorecovery.app import RunningAutoRecovery, start_autorecovery
-from magnetar.bookie.autorecovery.election import election_of_uri
 from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
-from magnetar.bookie.setting_names import autorecovery_names
 from magnetar.core.clock import SystemClock
 from magnetar.core.settings_file import GivenSettings
 from magnetar.metadata.store import MetadataStore
-from magnetar.standalone.bookie_process import MetadataSettings, bookkeeper_metadata
+from magnetar.standalone.bookie_process import MetadataSettings, bookkeeper_metadata, recovery_settings
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +31,9 @@ class AutoRecoveryProcessSettings:
 
 def autorecovery_process_settings(given: GivenSettings) -> AutoRecoveryProcessSettings:
     """Everything from what was given. `SettingError`."""
-    recovery = given.build(AutoRecoverySettings(), autorecovery_names())
-    election = election_of_uri(given.text("metadataServiceUri") or "")
     return AutoRecoveryProcessSettings(
         metadata=bookkeeper_metadata(given),
-        recovery=replace(recovery, auditor=replace(recovery.auditor, election=election)),
+        recovery=recovery_settings(given),
         name=f"{socket.gethostname()}:autorecovery-{os.getpid()}",
     )
 

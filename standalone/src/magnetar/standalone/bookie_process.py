@@ -14,10 +14,10 @@ from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.node import DEFAULT_CONTROL_PORT, HttpSettings, NodeSettings, RunningNode, start_node
 from magnetar.bookie.setting_names import (
+    autorecovery_names,
     bookie_setting_names,
-    collection_setting_names,
+    garbage_collection_names,
     known_names,
-    recovery_setting_names,
 )
 from magnetar.bookie.settings import BookieSettings
 from magnetar.control.settings import ControlSettings, ServerTls
@@ -85,7 +85,7 @@ def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
     bookie = given.build(default_bookie_settings(), bookie_setting_names())
     node = NodeSettings(
         bookie=_with_address(bookie, given),
-        collection=given.build(GarbageCollectionSettings(), collection_setting_names()),
+        collection=given.build(GarbageCollectionSettings(), garbage_collection_names()),
         recovery=recovery_settings(given),
         recovery_enabled=given.flag("autoRecoveryDaemonEnabled", True),
         http=_http(given),
@@ -97,7 +97,7 @@ def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
 
 def recovery_settings(given: GivenSettings) -> AutoRecoverySettings:
     """AutoRecovery's, with the election that Apache's bookies hold with this metadataServiceUri. `SettingError`."""
-    recovery = given.build(AutoRecoverySettings(), recovery_setting_names())
+    recovery = given.build(AutoRecoverySettings(), autorecovery_names())
     election = election_of_uri(given.text("metadataServiceUri") or "")
     return replace(recovery, auditor=replace(recovery.auditor, election=election))
 

@@ -7,6 +7,8 @@ import logging
 from dataclasses import replace
 
 from magnetar.bookie.app import RunningBookie, start_bookie
+from magnetar.bookie.gc.collectors import Collectors
+from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.local import LocalBookies
 from magnetar.bookie.settings import BookieSettings, standalone_settings
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
@@ -23,15 +25,24 @@ logger = logging.getLogger(__name__)
 
 CLUSTER_NAME = "standalone"
 
+COLLECTION = GarbageCollectionSettings(wait_seconds=60.0, disk_almost_full_share=0.95, disk_full_share=0.98)
+"""A small store is looked through in milliseconds, so what was deleted need not stay for a quarter of an hour."""
+
 
 class RunningCluster:
     """A cluster that serves."""
 
     def __init__(
-        self, store: MetadataStore, bookie: RunningBookie, ledgers: BookKeeperClient, broker: RunningBroker
+        self,
+        store: MetadataStore,
+        bookie: RunningBookie,
+        collectors: Collectors,
+        ledgers: BookKeeperClient,
+        broker: RunningBroker,
     ) -> None:
         self._store = store
         self._bookie = bookie
+        self._collectors = collectors
         self._ledgers = ledgers
         self.broker = broker
 
@@ -49,6 +60,7 @@ class RunningCluster:
         """Stop from the top: what a part still has to write, the parts below it must take."""
         await self.broker.close()
         await self._ledgers.close()
+        await self._collectors.close()
         await self._bookie.close()
         await self._store.close()
 
@@ -57,12 +69,15 @@ async def start_cluster(settings: StandaloneSettings) -> RunningCluster:
     """Start everything. On failure what was started is closed again and the error is raised."""
     settings.data_directory.mkdir(parents=True, exist_ok=True)
     clock = SystemClock()
-    opened: list[MetadataStore | RunningBookie | BookKeeperClient] = []
+    opened: list[MetadataStore | RunningBookie | Collectors | BookKeeperClient] = []
     try:
         store = await open_store(settings.metadata_url)
         opened.append(store)
         bookie = await start_bookie(bookie_settings(settings), store, clock)
         opened.append(bookie)
+        collectors = Collectors(bookie, store, COLLECTION, clock)
+        collectors.start()
+        opened.append(collectors)
         ledgers = BookKeeperClient(store, LocalBookies({bookie.bookie_id: bookie.bookie}), clock)
         opened.append(ledgers)
         parts = BrokerParts(store, ledgers, clock, ManagedLedgerSettings())
@@ -75,7 +90,7 @@ async def start_cluster(settings: StandaloneSettings) -> RunningCluster:
         for part in reversed(opened):
             await asyncio.shield(part.close())
         raise
-    return RunningCluster(store, bookie, ledgers, broker)
+    return RunningCluster(store, bookie, collectors, ledgers, broker)
 
 
 async def initialize(store: MetadataStore, settings: BrokerSettings) -> None:

@@ -18,7 +18,7 @@ from magnetar.metadata.store import MetadataStore
 
 
 class RunningAutoRecovery:
-    """AutoRecovery with a client and connections of its own. Made by `start_autorecovery`."""
+    """AutoRecovery with a client and connections of its own. Made by `open_autorecovery`."""
 
     def __init__(self, daemon: AutoRecoveryDaemon, client: BookKeeperClient, connections: TcpBookieConnections) -> None:
         self.daemon = daemon
@@ -41,7 +41,7 @@ class RunningAutoRecovery:
         await self.connections.close()
 
 
-async def start_autorecovery(
+async def open_autorecovery(
     settings: AutoRecoverySettings,
     metadata_store: MetadataStore,
     clock: Clock,
@@ -52,7 +52,7 @@ async def start_autorecovery(
     paused: Callable[[], bool] = lambda: False,
     rng: random.Random | None = None,
 ) -> RunningAutoRecovery:
-    """Begin to audit, if elected, and to replicate. Raises `StoreUnavailable`.
+    """All of it, and nothing at work until `daemon.start`. Raises `StoreUnavailable`.
 
     `bookie_id` is what it signs votes and locks with: in a bookie that bookie's, which then must have no other
     AutoRecovery; in a process of its own any id that no other process uses. The client's settings carry the placement
@@ -81,5 +81,13 @@ async def start_autorecovery(
         await client.close()
         await connections.close()
         raise
-    daemon.start()
     return RunningAutoRecovery(daemon, client, connections)
+
+
+async def start_autorecovery(
+    settings: AutoRecoverySettings, metadata_store: MetadataStore, clock: Clock, *, bookie_id: str
+) -> RunningAutoRecovery:
+    """Begin to audit, if elected, and to replicate: a process of its own. As `open_autorecovery`."""
+    running = await open_autorecovery(settings, metadata_store, clock, bookie_id=bookie_id)
+    running.daemon.start()
+    return running
