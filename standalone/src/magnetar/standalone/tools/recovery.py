@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
-from magnetar.bookie.autorecovery.replicator import LedgerReplicator, ReplicationResult
+from magnetar.bookie.autorecovery.replicator import LedgerReplicator
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.drain.drain import Drain, DrainParts
 from magnetar.bookie.operations import DrainState
 from magnetar.core.clock import SystemClock
+from magnetar.ledger.api import LedgerUnavailable, NotEnoughBookies
 from magnetar.standalone.tools.cluster import Cluster
 from magnetar.standalone.tools.ledgers import list_ledgers
 
@@ -80,24 +81,33 @@ async def recover(
 
     async def work() -> None:
         for ledger_id in waiting:
-            result = await _recover_ledger(replicator, ledger_id, wish, copied)
-            if not result.complete:
-                totals.failed[ledger_id] = result.reason
+            reason = await _recover_ledger(replicator, ledger_id, wish, copied)
+            if reason:
+                totals.failed[ledger_id] = reason
             totals.ledgers_done += 1
             on_progress(totals)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(LEDGERS_AT_ONCE):
-            group.create_task(work())
+    workers = [asyncio.get_running_loop().create_task(work()) for _ in range(LEDGERS_AT_ONCE)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
     return totals
 
 
 async def _recover_ledger(
     replicator: LedgerReplicator, ledger_id: int, wish: RecoveryWish, copied: Callable[[int, int], None]
-) -> ReplicationResult:
+) -> str:
+    """Why the ledger is not whole; empty when it is."""
     if not wish.skip_open_ledgers:
-        await replicator.close_open_ledger(ledger_id, avoid=wish.bookie_ids)
-    return await replicator.replicate(ledger_id, avoid=wish.bookie_ids, on_progress=copied)
+        try:
+            await replicator.close_open_ledger(ledger_id, avoid=wish.bookie_ids)
+        except (LedgerUnavailable, NotEnoughBookies) as error:
+            return f"it is open and cannot be closed: {error}"
+    result = await replicator.replicate(ledger_id, avoid=wish.bookie_ids, on_progress=copied)
+    return result.reason
 
 
 @contextlib.asynccontextmanager
