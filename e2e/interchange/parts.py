@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -93,6 +95,10 @@ class Part(ABC):
         wait_for(lambda: not self.running or self.ready(), START_SECONDS_MAX, f"{self.folder.name} does not come up")
         assert self.running, f"{self.folder.name} ended while starting; the end of its log:\n{self.log_tail()}"
 
+    def wait_until_ended(self) -> None:
+        """By itself."""
+        wait_for(lambda: not self.running, START_SECONDS_MAX, f"{self.folder.name} does not end")
+
     def start(self) -> None:
         self.launch()
         self.wait_until_ready()
@@ -131,6 +137,8 @@ class BookiePart(Part):
         super().__init__(folder)
         self.port = processes.free_port()
         self.id = f"127.0.0.1:{self.port}"
+        self.control_address = f"127.0.0.1:{processes.free_port()}"
+        """Of ours; Apache's bookies have no such port."""
         self.configuration = folder.with_suffix(".conf")
         self.metadata_uri = metadata_uri
         self.settings = settings
@@ -162,7 +170,7 @@ class BookiePart(Part):
             "journalSyncData": "true",
             "autoRecoveryDaemonEnabled": "false",
             # Ours alone; Apache's bookies pass over names that they do not know.
-            "controlPort": str(processes.free_port()),
+            "controlPort": self.control_address.rpartition(":")[2],
             "prometheusStatsHttpPort": str(processes.free_port()),
             "httpServerPort": str(processes.free_port()),
             **self.settings,

@@ -1,0 +1,151 @@
+"""A bookie's directories change sides: what ours wrote, Apache's serves, and the other way round.
+
+Both run from the same settings file with the same id and directories, so the cookies match. What must survive: every
+entry, fences, master keys, explicit LACs, and ledgers that are still being written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import struct
+from dataclasses import dataclass, field
+
+import pytest
+
+from e2e.faults.support import wait_for
+from e2e.interchange.cluster import Cluster
+from e2e.interchange.ledger_driver import ClientError, Handle, LedgerClient
+from e2e.interchange.parts import BookiePart
+
+ENTRIES = 300
+SIZE = 1_000
+# Version 6 of the journal keeps explicit LACs; Pulsar's settings file has 5.
+SETTINGS = {"journalFormatVersionToWrite": "6", "fileInfoFormatVersionToWrite": "1"}
+ONE_BOOKIE = {"e": 1, "qw": 1, "qa": 1}
+SIDES = ["ours to Apache's", "Apache's to ours"]
+INPUT_OUTPUT_ERROR, UNAUTHORIZED, FENCED = 101, 102, 104
+
+
+@dataclass
+class Ledgers:
+    """One ledger of each kind that a bookie may hold."""
+
+    client: LedgerClient
+    closed: Handle = field(init=False)
+    written: Handle = field(init=False)
+    fenced: Handle = field(init=False)
+    fenced_and_unknown: Handle = field(init=False)
+    explicit: Handle = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.closed = self.client.create("closed", digest="MAC", password="secret", **ONE_BOOKIE)
+        self.closed.add(ENTRIES, size=SIZE)
+        self.closed.close()
+        self.written = self.client.create("written", password="secret", **ONE_BOOKIE)
+        self.fenced = self.client.create("fenced", **ONE_BOOKIE)
+        self.fenced_and_unknown = self.client.create("unknown", **ONE_BOOKIE)
+        self.explicit = self.client.create("explicit", **ONE_BOOKIE)
+
+    def write(self) -> None:
+        """More entries to those that are open."""
+        self.written.add(ENTRIES, size=SIZE)
+        self.explicit.add(10)
+
+    def fence(self) -> None:
+        """One ledger that the bookie holds, and one of which it never heard."""
+        self.fenced.add(ENTRIES, size=SIZE)
+        for handle in (self.fenced, self.fenced_and_unknown):
+            self.client.open(handle.ledger, handle.seed, recovery=True)
+
+    def assert_all_is_there(self, written: int) -> None:
+        """`written` is how often `write` was called."""
+        closed = self.client.open(self.closed.ledger, "closed", recovery=False, digest="MAC", password="secret")
+        assert closed.read(size=SIZE) == ENTRIES
+        assert self.written.read(size=SIZE) == written * ENTRIES
+        fenced = self.client.open(self.fenced.ledger, "fenced", recovery=False)
+        assert fenced.read(size=SIZE) == ENTRIES
+        assert self.explicit.read() == written * 10
+
+    def wait_for_explicit_lac(self, last: int) -> None:
+        """Also waits for a bookie that has just started: Apache's resets its first connections."""
+
+        def known() -> bool:
+            try:
+                following = self.client.open(self.explicit.ledger, "explicit", recovery=False)
+                return following.last_confirmed("explicit-lac") == last
+            except ClientError:
+                return False
+
+        wait_for(known, 20, f"the explicit LAC {last} is not there")
+
+
+@pytest.fixture
+def cluster_of_one(cluster: Cluster) -> tuple[Cluster, BookiePart, BookiePart]:
+    """Our bookie and Apache's, of which neither runs, with one id and one folder."""
+    cluster.initialize_pulsar()
+    ours, apaches = cluster.our_bookie("bookie", **SETTINGS), cluster.apache_bookie("bookie", **SETTINGS)
+    apaches.take_place_of(ours)
+    return cluster, ours, apaches
+
+
+def end(cluster: Cluster, bookie: BookiePart, how: str) -> None:
+    if how == "stopped":
+        bookie.stop()
+    else:
+        bookie.kill()
+    cluster.wait_for_bookies(set(), {bookie.id})
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+@pytest.mark.parametrize("side", SIDES)
+def test_the_other_sides_bookie_serves_the_directories(
+    cluster_of_one: tuple[Cluster, BookiePart, BookiePart], side: str, how: str
+) -> None:
+    """After a clean stop, and after kill -9 with a journal to replay behind entry logs of an earlier run; and back."""
+    cluster, first, second = cluster_of_one
+    if side == SIDES[1]:
+        first, second = second, first
+    cluster.start(first)
+    ledgers = Ledgers(cluster.client(v2=False, explicitLacMs=100))
+    ledgers.write()
+    end(cluster, first, "stopped")  # The first half of all is in entry logs now.
+    cluster.start(first)
+    ledgers.write()
+    ledgers.fence()
+    ledgers.wait_for_explicit_lac(19)
+    end(cluster, first, how)
+
+    cluster.start(second)
+    ledgers.wait_for_explicit_lac(19)
+    ledgers.assert_all_is_there(written=2)
+    assert_guarded(second, ledgers)
+    ledgers.write()
+    ledgers.wait_for_explicit_lac(29)
+    end(cluster, second, how)
+
+    cluster.start(first)
+    ledgers.wait_for_explicit_lac(29)
+    ledgers.assert_all_is_there(written=3)
+    assert_guarded(first, ledgers)
+
+
+def assert_guarded(bookie: BookiePart, ledgers: Ledgers) -> None:
+    """The bookie itself keeps to fences and master keys, whatever a client knows."""
+    # Apache's says EIO instead as long as it has not had the ledger in its hands since the start.
+    assert add_directly(bookie, ledgers.written, "guess") in (UNAUTHORIZED, INPUT_OUTPUT_ERROR)
+    for ledger in (ledgers.fenced, ledgers.fenced_and_unknown):
+        assert add_directly(bookie, ledger, "") == FENCED
+
+
+def add_directly(bookie: BookiePart, ledger: Handle, password: str) -> int:
+    """One add in version 2; the answer's code."""
+    entry = struct.pack(">qqqq", ledger.ledger, 1_000_000, -1, 1) + bytes(4) + b"x"
+    master_key = hashlib.sha1(b"ledger" + password.encode()).digest()
+    body = struct.pack(">I", 2 << 24 | 1 << 16) + master_key + entry
+    with socket.create_connection(("127.0.0.1", bookie.port), timeout=10) as connection:
+        connection.sendall(struct.pack(">I", len(body)) + body)
+        answer = connection.recv(64)
+    code: int = struct.unpack(">IIi", answer[:12])[2]
+    return code
