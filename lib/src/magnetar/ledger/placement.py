@@ -11,12 +11,12 @@ bookie/rackawareness/IsolatedBookieEnsemblePlacementPolicy).
 from __future__ import annotations
 
 import enum
+import json
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 from magnetar.core.errors import SettingError
 from magnetar.ledger.api import NotEnoughBookies
 from magnetar.ledger.places import UNKNOWN_RACK, BookiePlaces
@@ -36,6 +36,9 @@ class Adherence(enum.Enum):
     """Every entry's replicas are spread as wanted."""
     FAILED = enum.auto()
     """Some entry has its replicas in too few racks or regions."""
+
+
+_GROUP_PROPERTIES: Final = ("isolationBookieGroups", "secondaryIsolationBookieGroups")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,24 +70,16 @@ class PlacementSettings:
                 raise SettingError(f"{name} is out of bounds: {value}; 1 to 1000 are accepted")
 
 
-class _PolicyProperties(msgspec.Struct):
-    isolationBookieGroups: str = ""  # noqa: N815  (a JSON name)
-    secondaryIsolationBookieGroups: str = ""  # noqa: N815
-
-
-class _PolicyConfig(msgspec.Struct):
-    properties: _PolicyProperties = msgspec.field(default_factory=_PolicyProperties)
-
-
 def isolation_of(value: bytes | None, settings: PlacementSettings) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(first groups, secondary groups) of a ledger with this value under `POLICY_METADATA_KEY`; the settings' groups
     when it has none, or one that nobody can read (as Apache's clients do)."""
     if value is not None:
         try:
-            properties = msgspec.json.decode(value, type=_PolicyConfig).properties
-        except (msgspec.DecodeError, msgspec.ValidationError):
+            properties = json.loads(value).get("properties", {})
+            groups = [_names(properties.get(name, "")) for name in _GROUP_PROPERTIES]
+        except (ValueError, AttributeError, RecursionError):
             return settings.isolation_groups, settings.secondary_isolation_groups
-        return _names(properties.isolationBookieGroups), _names(properties.secondaryIsolationBookieGroups)
+        return groups[0], groups[1]
     return settings.isolation_groups, settings.secondary_isolation_groups
 
 
