@@ -43,8 +43,8 @@ Context: TypeAlias = tuple[Callable[[int, int, Sequence[int]], None], int, Seque
 
 Done: TypeAlias = Callable[[int, Context], None]
 
-_Item: TypeAlias = tuple[list[bytes], int, Done, Context, float]
-"""Records, their bytes, whom to tell, and when they came."""
+_Item: TypeAlias = tuple[list[bytes], int, Done, Context]
+"""Records, their bytes, and whom to tell."""
 
 
 class JournalFile:
@@ -97,6 +97,7 @@ class Journal:
         self._settings = settings
         self._disk = disk
         self._worker = worker
+        self._wakes = worker.needs_waking
         self._on_progress: Callable[[float], None] = _nothing
         self._on_failure: Callable[[OSError], None] = _nobody
         self._loop = asyncio.get_running_loop()
@@ -108,6 +109,8 @@ class Journal:
         self.takes_explicit_lac = settings.format_version >= journal_format.EXPLICIT_LAC_VERSION
         """Whether its format has a record for it."""
         self._clock: Clock = SystemClock()
+        self._oldest_seconds = 0.0
+        """No append that waits came before this."""
         self.counters = JournalCounters()
         self.queued_records = 0
         self.queued_bytes = 0
@@ -139,10 +142,13 @@ class Journal:
         Records of one call are never split over two groups. The list belongs to the journal from here on."""
         if self._closed:
             raise Misuse("the journal is closed")
+        if not self.queued_records:
+            self._oldest_seconds = self._clock.monotonic_seconds()
         self.queued_bytes += size_bytes
         self.queued_records += len(records)
-        self._items.put((records, size_bytes, done, context, self._clock.monotonic_seconds()))
-        self._worker.wake()
+        self._items.put((records, size_bytes, done, context))
+        if self._wakes:
+            self._worker.wake()
 
     async def close(self) -> None:
         """Write what was appended, then stop. Closing twice is no error."""
@@ -197,9 +203,9 @@ class Journal:
             self._give_up_file()
         if self._file is not None:
             self.mark = (self._file.file_id, self._file.position)
-        seconds = self._clock.monotonic_seconds() - started
+        ended = self._clock.monotonic_seconds()
         try:
-            self._loop.call_soon_threadsafe(self._complete, group, size, error, seconds)
+            self._loop.call_soon_threadsafe(self._complete, group, size, error, (started, ended))
         except RuntimeError:
             # The loop is gone (a process that ends without close): nobody is left to be told.
             log.warning("journal group of %d appends finished after the event loop's end", len(group))
@@ -223,12 +229,15 @@ class Journal:
             self._file.close()
             self._file = None
 
-    def _complete(self, group: list[_Item], size: int, error: OSError | None, seconds: float) -> None:
+    def _complete(self, group: list[_Item], size: int, error: OSError | None, times: tuple[float, float]) -> None:
         self.queued_bytes -= size
         records = sum([len(item[0]) for item in group])
         self.queued_records -= records
-        waited = self._clock.monotonic_seconds() - group[0][4]
-        self.counters.group_written(seconds, waited, records, size, success=error is None)
+        started, ended = times
+        waited = self._clock.monotonic_seconds() - self._oldest_seconds
+        # What waits now came after this group was taken.
+        self._oldest_seconds = started
+        self.counters.group_written(ended - started, waited, records, size, success=error is None)
         code = int(BookieCode.EOK)
         if error is None:
             self.groups += 1
@@ -237,7 +246,7 @@ class Journal:
             code = int(BookieCode.EIO)
             log.error("journal write of %d bytes failed, %d appends refused: %s", size, len(group), error)
             self._on_failure(error)
-        for _, _, done, context, _ in group:
+        for _, _, done, context in group:
             done(code, context)
         self._on_progress(waited)
 

@@ -14,15 +14,16 @@ JOIN_SECONDS: Final = 1.0
 class JournalWorker(Protocol):
     """Calls the journal's `run_group` again and again, one call at a time."""
 
+    needs_waking: bool
+    """Whether `wake` has to be called for every append; not so when a thread blocks inside `run_group`."""
+
     def start(self, run_group: Callable[[bool], bool]) -> None:
         """Begin. `run_group(True)` blocks until something was appended and writes one group; `run_group(False)` writes
         all that is there and never waits for more. They answer False once the journal is closed and all is written."""
         ...
 
     def wake(self) -> None:
-        """Something was appended, or the journal was closed: `run_group` has work. On the event loop, never waits.
-
-        Called once per append: a worker whose thread blocks inside `run_group` has nothing to do here."""
+        """Something was appended, or the journal was closed: `run_group` has work. On the event loop, never waits."""
         ...
 
     async def join(self) -> None:
@@ -34,6 +35,7 @@ class ThreadJournalWorker:
     """A thread that blocks inside `run_group`, so that an append wakes it in one step."""
 
     def __init__(self) -> None:
+        self.needs_waking = False
         self._thread: threading.Thread | None = None
 
     def start(self, run_group: Callable[[bool], bool]) -> None:

@@ -185,6 +185,7 @@ class ExecutorJournalWorker:
     own, so that a simulated loop decides when."""
 
     def __init__(self) -> None:
+        self.needs_waking = True
         self._run_group: Callable[[bool], bool] = lambda _wait: False
         self._running: asyncio.Future[bool] | None = None
         self._woken = False
