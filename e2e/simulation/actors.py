@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from typing import Final
 
 from magnetar.core.errors import MagnetarError, Unavailable
-from magnetar.ledger.api import EntryNotFound, LedgerClosed, LedgerFenced, LedgerOptions
+from magnetar.ledger.api import EntryNotFound, LedgerClosed, LedgerFenced, LedgerNotFound, LedgerOptions
 from magnetar.ledger.reader import OpenLedgerReader
+from magnetar.ledger.recovery_driver import codec_for
+from magnetar.ledger.striping import write_set
 from magnetar.ledger.writer import OpenLedgerWriter
+from magnetar.wire.bookkeeper.codes import BookieError
+from magnetar.wire.bookkeeper.entry import DigestMismatch
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerState
 
 from e2e.simulation.cluster import PATIENCE_SECONDS, Client
-from e2e.simulation.history import Appended, Confirmed, History, LedgerHistory, Opened, Read, Unreadable, WriterClosed
+from e2e.simulation.history import (
+    Appended,
+    Confirmed,
+    History,
+    LedgerHistory,
+    Opened,
+    Read,
+    Replicas,
+    Unreadable,
+    WriterClosed,
+)
 from e2e.simulation.parameters import Parameters
 
-RETRY_SECONDS = 0.2
+RETRY_SECONDS: Final = 0.2
+REPLICATION_SECONDS: Final = 120.0
+"""How long AutoRecovery may take when nothing is wrong any more."""
 
 
 def now() -> float:
@@ -59,7 +77,7 @@ class Writer:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             recorder.history = self._history.ledger(writer.ledger_id)
-            count = min(self._left, self._chance.randint(5, max(6, self._parameters.entries)))
+            count = min(self._left, self._chance.randint(5, self._parameters.ledger_entries_max))
             await self._fill(writer, recorder, recorder.history, count)
 
     def _options(self) -> LedgerOptions:
@@ -101,6 +119,10 @@ class Writer:
         metadata = writer.metadata
         if metadata.state is LedgerState.CLOSED:
             history.events.append(WriterClosed(metadata.last_entry_id, metadata.length_bytes, now()))
+            if self._chance.random() < self._parameters.deleted_share:
+                history.deleted = True
+                with contextlib.suppress(Unavailable):
+                    await self._client.client.delete(history.ledger_id)
 
     async def _pause(self) -> None:
         if self._chance.random() < self._parameters.idle_share:
@@ -141,7 +163,7 @@ def password_of(parameters: Parameters) -> bytes:
 
 def some_ledger(client: Client, history: History) -> LedgerHistory | None:
     """The newest one most of the time: older ones are at rest."""
-    ledgers = list(history.ledgers.values())
+    ledgers = [ledger for ledger in history.ledgers.values() if not ledger.deleted]
     if not ledgers:
         return None
     return ledgers[-1] if client.chance.random() < 0.6 else client.chance.choice(ledgers)
@@ -159,7 +181,7 @@ async def tail(client: Client, history: History, parameters: Parameters, until_s
             if reader.last_add_confirmed >= 0:
                 first = client.chance.randint(0, reader.last_add_confirmed)
                 await read_and_record(client, ledger, reader, first, reader.last_add_confirmed)
-        except (Unavailable, EntryNotFound):
+        except (Unavailable, EntryNotFound, LedgerNotFound):
             # Not now; or its metadata is older than a change of the ensemble. At the end everything must be there.
             continue
 
@@ -175,20 +197,23 @@ async def take_over(client: Client, history: History, parameters: Parameters, un
             history.watch_takeover("begins")
             try:
                 reader = await open_and_record(client, ledger, recover=True, password=password_of(parameters))
+            except LedgerNotFound:
+                break
             except Unavailable:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             history.watch_takeover("ended")
             try:
                 await read_and_record(client, ledger, reader, 0, reader.last_add_confirmed)
-            except Unavailable:
+            except (Unavailable, EntryNotFound):
+                # Not now, or it was deleted meanwhile. At the end everything must be there.
                 await asyncio.sleep(RETRY_SECONDS)
             break
 
 
 async def look_at_the_end(client: Client, history: History, parameters: Parameters, *, recover: bool) -> None:
     """Opens every ledger when nothing is wrong any more, and reads all of it."""
-    for ledger in history.ledgers.values():
+    for ledger in [ledger for ledger in history.ledgers.values() if not ledger.deleted]:
         deadline = now() + PATIENCE_SECONDS
         error: MagnetarError | None = None
         while now() < deadline:
@@ -211,10 +236,42 @@ async def _read_everything(client: Client, ledger: LedgerHistory, reader: OpenLe
         try:
             payloads = await reader.read(first, reader.last_add_confirmed)
         except MagnetarError as error:
-            if now() > deadline:
+            # That no bookie has it will not change; that one does not answer may.
+            if isinstance(error, EntryNotFound) or now() > deadline:
                 ledger.events.append(Unreadable(client.name, first, repr(error)))
                 return
             await asyncio.sleep(RETRY_SECONDS)
             continue
         ledger.events.append(Read(client.name, first, payloads, now()))
         first += len(payloads)
+
+
+async def count_replicas(client: Client, history: History) -> None:
+    """Waits until every entry is on a write quorum of bookies again, each of which gives it undamaged."""
+    deadline = now() + REPLICATION_SECONDS
+    for ledger in [ledger for ledger in history.ledgers.values() if not ledger.deleted]:
+        while True:
+            lacking = await _lacking_replicas(client, ledger)
+            if not lacking or now() > deadline:
+                break
+            await asyncio.sleep(1.0)
+        ledger.events += lacking[:5]
+
+
+async def _lacking_replicas(client: Client, ledger: LedgerHistory) -> list[Replicas]:
+    metadata, _ = await client.client.metadata.read(ledger.ledger_id)
+    codec = codec_for(ledger.ledger_id, metadata)
+    lacking: list[Replicas] = []
+    for entry_id in range(metadata.last_entry_id + 1):
+        ensemble = metadata.ensemble_of(entry_id)
+        holders = []
+        for index in write_set(entry_id, len(ensemble), metadata.write_quorum):
+            try:
+                entry = await client.connections.connection(ensemble[index]).read_entry(ledger.ledger_id, entry_id)
+                codec.decode(entry, entry_id)
+            except (BookieError, DigestMismatch):
+                continue
+            holders.append(ensemble[index])
+        if len(holders) < metadata.write_quorum:
+            lacking.append(Replicas(entry_id, metadata.write_quorum, holders))
+    return lacking

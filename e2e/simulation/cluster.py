@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from magnetar.bookie.app import BookieEnvironment, RunningBookie, start_bookie
+from magnetar.bookie.autorecovery.daemon import AutoRecoveryDied
 from magnetar.bookie.cookie import INSTANCE_ID_PATH
 from magnetar.bookie.settings import BookieSettings, DiskSettings, JournalSettings, StorageSettings
 from magnetar.bookie.testing import DiskIndexes, ExecutorJournalWorker
@@ -28,11 +29,12 @@ from magnetar.sim.process import current_process
 
 from e2e.simulation.metadata import MetadataService, SimulatedMetadata, watch_sessions
 from e2e.simulation.parameters import Parameters
+from e2e.simulation.upkeep import Upkeep
 
 BOOKIE_PORT: Final = 3181
-RESTART_PAUSE_SECONDS: Final = 0.3
+RESTART_PAUSE_SECONDS: Final = 0.5
 """After a bookie that could not start, as a supervisor waits."""
-PATIENCE_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 30.0
 """How long, when nothing is wrong any more, something may take that must happen."""
 
 CLIENT_SETTINGS: Final = LedgerClientSettings(
@@ -45,6 +47,10 @@ CONNECTION_SETTINGS: Final = TcpBookieSettings(
     backoff_seconds_min=0.02,
     backoff_seconds_max=0.3,
 )
+
+
+class BookieDown(Exception):
+    """A bookie does not start although nothing is wrong any more."""
 
 
 class World:
@@ -128,7 +134,7 @@ class SimulatedBookie:
             open_index=DiskIndexes(disk).open,
             new_journal_worker=ExecutorJournalWorker,
         )
-        store = SimulatedMetadata(world.service, node.name, lambda: process.alive)
+        store = SimulatedMetadata(world.service, node.name, lambda: process.alive and not process.paused)
         try:
             self.running = await start_bookie(self._settings, store, node.clock, environment)
         except (MagnetarError, OSError) as error:
@@ -138,6 +144,24 @@ class SimulatedBookie:
             # In the name of the scenario, for this process ends here.
             world.loop.call_later(RESTART_PAUSE_SECONDS, self.start, context=world.service.context.copy())
             node.kill()
+        else:
+            await self._look_after(self.running, store)
+
+    async def _look_after(self, running: RunningBookie, store: SimulatedMetadata) -> None:
+        parameters = self._world.parameters
+        chance = self._world.chance(f"upkeep {self.node.name} {self.node.starts}")
+        upkeep = Upkeep(running, store, self.node.clock, chance)
+        locks = None
+        if parameters.autorecovery:
+            daemon = await upkeep.recover(CLIENT_SETTINGS, CONNECTION_SETTINGS)
+            locks = daemon.underreplicated
+            daemon.died.add_done_callback(self._autorecovery_died)
+        if parameters.collection:
+            upkeep.collect(locks)
+
+    def _autorecovery_died(self, death: asyncio.Future[AutoRecoveryDied]) -> None:
+        if not death.cancelled():
+            self._world.loop.problems.append(f"AutoRecovery of {self.bookie_id}: {death.result()!r}")
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -182,7 +206,7 @@ class ClientHost:
         world, node = self._world, self.node
         process = current_process()
         assert process is not None
-        store = SimulatedMetadata(world.service, node.name, lambda: process.alive)
+        store = SimulatedMetadata(world.service, node.name, lambda: process.alive and not process.paused)
         connections = TcpBookieConnections(store, node.clock, CONNECTION_SETTINGS)
         while True:
             try:
@@ -213,10 +237,13 @@ class Cluster:
         await self.until_all_run()
 
     async def until_all_run(self) -> None:
-        """Wait until every bookie that is not lost serves and is registered. TimeoutError."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not all(bookie.lost or self._registered(bookie) for bookie in self.bookies):  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+        """Wait until every bookie that is not lost serves and is registered. `BookieDown`."""
+        deadline = self.world.loop.time() + PATIENCE_SECONDS
+        while missing := [bookie for bookie in self.bookies if not bookie.lost and not self._registered(bookie)]:
+            if self.world.loop.time() > deadline:
+                reason = missing[0].refusals[-1] if missing[0].refusals else "nobody knows why"
+                raise BookieDown(f"{missing[0].bookie_id} does not come back: {reason}")
+            await asyncio.sleep(0.1)
 
     def _registered(self, bookie: SimulatedBookie) -> bool:
         path = f"/ledgers/available/{bookie.bookie_id}"

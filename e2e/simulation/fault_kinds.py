@@ -16,6 +16,8 @@ FAULT_KINDS: Final = (
     "metadata_away",
     "one_way",
     "partition",
+    "pause_bookie",
+    "pause_client",
     "power_loss",
     "power_loss_in_operation",
     "power_loss_of_all",

@@ -13,6 +13,8 @@ from typing import Final
 
 from magnetar.bookie.testing import INDEX_FILE
 from magnetar.core.limits import KIB
+from magnetar.sim.node import Node
+from magnetar.sim.process import Process
 
 from e2e.simulation.cluster import Cluster, SimulatedBookie
 from e2e.simulation.fault_kinds import AT_TAKEOVER
@@ -29,6 +31,7 @@ class Faults:
         self._parameters = cluster.world.parameters
         self._chance = cluster.world.chance("faults")
         self._running = True
+        self._paused: list[Process] = []
         self._context = contextvars.copy_context()
         self._takeover_faults = [kind for kind in self._parameters.fault_kinds if kind in AT_TAKEOVER]
         if self._takeover_faults:
@@ -57,6 +60,9 @@ class Faults:
         world.loop.trace.note("fault", "all is healed")
         world.network.heal()
         world.service.lost_answer_share = 0.0
+        for process in self._paused:
+            if process.paused:
+                world.loop.resume(process)
         for bookie in self._cluster.bookies:
             _make_disk_good(bookie)
             bookie.start()
@@ -74,6 +80,8 @@ class Faults:
         """SIGKILL: the page cache survives."""
         bookie = self._some_bookie()
         bookie.kill()
+        if self._chance.random() < 0.3:
+            bookie.node.clock.skew_ms = self._chance.randint(-100_000, 100_000)
         self._start_later(bookie)
 
     def power_loss(self) -> None:
@@ -101,6 +109,10 @@ class Faults:
         for bookie in self._cluster.bookies:
             go_down(bookie)
             self._later(self._chance.uniform(0.01, 0.1), bookie.start)
+
+    def pause_bookie(self) -> None:
+        """A bookie stops for a while, maybe for longer than its session lasts, and notices nothing of it."""
+        self._pause(self._some_bookie().node)
 
     def rolling_restart(self) -> None:
         """One bookie after the other, by SIGKILL."""
@@ -230,7 +242,20 @@ class Faults:
         if alive:
             self._chance.choice(alive).kill()
 
+    def pause_client(self) -> None:
+        """A client stops for a while, and notices nothing of it."""
+        alive = [client for client in self._cluster.clients if client.node.running]
+        if alive:
+            self._pause(self._chance.choice(alive).node)
+
     # Help.
+
+    def _pause(self, node: Node) -> None:
+        process, loop = node.process, self._world.loop
+        if process is not None and not process.paused:
+            loop.pause(process)
+            self._paused.append(process)
+            self._later(2 * self._duration(), lambda: loop.resume(process))
 
     def _some_bookie(self) -> SimulatedBookie:
         return self._chance.choice(self._cluster.bookies)

@@ -86,6 +86,8 @@ class LedgerHistory:
     payloads: list[bytes] = field(default_factory=list)
     """What its writer appended, by entry id."""
     events: list[Event] = field(default_factory=list)
+    deleted: bool = False
+    """Somebody has begun to delete it: nothing is promised any more."""
     finished: bool = False
     """Whether the final readers have seen all of it."""
 

@@ -9,12 +9,14 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from magnetar.bookie.autorecovery.replicator import LedgerReplicator
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.entry_log_writer import EntryLogWriter
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.ledger.recovery import EntrySearch, LastConfirmedRound
 from magnetar.ledger.recovery_driver import LedgerRecovery
 from magnetar.ledger.writer import OpenLedgerWriter
-from magnetar.sim.disk import SimulatedFile
+from magnetar.sim.disk import SimulatedDisk, SimulatedFile
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
@@ -88,12 +90,34 @@ def one_denial() -> list[Patch]:
     return [(EntrySearch, "denied", denied)]
 
 
+def checkpoint_without_sync() -> list[Patch]:
+    """A checkpoint forgets the journal before its entries are on the disk."""
+    return [(EntryLogWriter, "sync", lambda self: None)]
+
+
+def unsynced_names() -> list[Patch]:
+    """New files are synced, their directories are not."""
+    return [(SimulatedDisk, "sync_directory", lambda self, directory: None)]
+
+
+def replicas_named_first() -> list[Patch]:
+    """AutoRecovery names a new bookie in the metadata without having copied anything to it."""
+
+    async def copy(self: LedgerReplicator, *_: Any) -> None:
+        return None
+
+    return [(LedgerReplicator, "copy", copy)]
+
+
 MISTAKES: Final[dict[str, Mistake]] = {
     "one-bookie-lac": one_bookie_lac,
     "fence-in-memory": fence_in_memory,
     "journal-without-sync": journal_without_sync,
     "blind-ensemble-change": blind_ensemble_change,
     "one-denial": one_denial,
+    "checkpoint-without-sync": checkpoint_without_sync,
+    "unsynced-names": unsynced_names,
+    "replicas-named-first": replicas_named_first,
 }
 
 

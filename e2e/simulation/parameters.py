@@ -21,6 +21,7 @@ class Parameters:
     writers: int
     entries: int
     """Of one writer, over all its ledgers."""
+    ledger_entries_max: int
     batch_entries_max: int
     payload_bytes_max: int
     pause_seconds: float
@@ -35,6 +36,12 @@ class Parameters:
     flush_interval_seconds: float
     directories: int
     """Journal and ledger directories of each bookie."""
+    autorecovery: bool
+    """Each bookie runs AutoRecovery; then every entry must be back on a write quorum of bookies at the end."""
+    collection: bool
+    """Each bookie collects garbage."""
+    deleted_share: float
+    """Ledgers that their writers delete when they have closed them."""
     fault_kinds: tuple[str, ...]
     faults: int
     losses_max: int
@@ -55,6 +62,7 @@ def draw_parameters(seed: int) -> Parameters:
     takeovers = rng.random() < 0.4
     if takeovers:
         kinds += rng.sample(AT_TAKEOVER, rng.randint(1, 2))
+    collection = rng.random() < 0.5
     active_seconds = rng.uniform(2.0, 10.0)
     writers = rng.choice((1, 1, 2))
     return Parameters(
@@ -65,10 +73,11 @@ def draw_parameters(seed: int) -> Parameters:
         ack_quorum=ack_quorum,
         digest_type=rng.choice(("CRC32C", "CRC32C", "CRC32", "HMAC", "DUMMY")),
         writers=writers,
-        entries=rng.randint(30, 300) // writers,
+        entries=rng.randint(50, 400) // writers,
+        ledger_entries_max=rng.choice((15, 50, 400)),
         batch_entries_max=rng.choice((1, 4, 16)),
-        payload_bytes_max=rng.choice((10, 100, 1_000, 1_000, 20_000)),
-        pause_seconds=active_seconds / rng.randint(20, 120),
+        payload_bytes_max=rng.choice((1_000, 20_000, 60_000) if collection else (10, 100, 1_000, 1_000, 20_000)),
+        pause_seconds=active_seconds / rng.randint(30, 200),
         idle_share=0.5 if takeovers else rng.choice((0.0, 0.05, 0.3)),
         idle_seconds=rng.uniform(0.3, 2.0),
         readers=rng.choice((0, 1, 1, 2)),
@@ -76,7 +85,10 @@ def draw_parameters(seed: int) -> Parameters:
         active_seconds=active_seconds,
         flush_interval_seconds=rng.choice((0.05, 0.3, 1.0, 30.0)),
         directories=rng.choice((1, 1, 1, 2)),
+        autorecovery=rng.random() < 0.5,
+        collection=collection,
+        deleted_share=rng.choice((0.1, 0.6)) if collection else 0.0,
         fault_kinds=tuple(kinds),
-        faults=rng.randint(1, 16) if kinds else 0,
+        faults=rng.choice((rng.randint(1, 6), rng.randint(6, 25))) if kinds else 0,
         losses_max=ack_quorum - 1,
     )

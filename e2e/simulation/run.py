@@ -15,9 +15,9 @@ from magnetar.core.errors import MagnetarError
 from magnetar.sim.loop import Deadlock, EndlessRun, SimulatedLoop
 from magnetar.sim.trace import Trace
 
-from e2e.simulation.actors import Writer, look_at_the_end, tail, take_over
+from e2e.simulation.actors import REPLICATION_SECONDS, Writer, count_replicas, look_at_the_end, tail, take_over
 from e2e.simulation.checker import check
-from e2e.simulation.cluster import PATIENCE_SECONDS, ClientHost, Cluster, World
+from e2e.simulation.cluster import PATIENCE_SECONDS, BookieDown, ClientHost, Cluster, World
 from e2e.simulation.faults import Faults
 from e2e.simulation.history import Confirmed, History
 from e2e.simulation.mistakes import MISTAKES, Mistake, planted
@@ -57,7 +57,7 @@ def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = Fa
         with planted(mistake), handler:
             try:
                 loop.run(_scenario(loop, parameters, history))
-            except (Deadlock, EndlessRun, TimeoutError) as error:
+            except (Deadlock, EndlessRun, BookieDown) as error:
                 history.stuck.append(f"{type(error).__name__}: {error}")
             violations = check(history) + [f"unexpected: {problem}" for problem in loop.problems]
             digest = trace.digest
@@ -97,7 +97,7 @@ async def _scenario(loop: SimulatedLoop, parameters: Parameters, history: Histor
     faults = Faults(cluster, history)
     await faults.run()
     faults.heal()
-    await _until_done(writers, history)
+    await _until_done(writers, history, PATIENCE_SECONDS)
     await cluster.until_all_run()
     await _look(cluster, history)
 
@@ -121,11 +121,11 @@ def _start_clients(cluster: Cluster, history: History) -> list[ClientHost]:
     return hosts
 
 
-async def _until_done(hosts: list[ClientHost], history: History) -> None:
+async def _until_done(hosts: list[ClientHost], history: History, patience_seconds: float) -> None:
     """Nothing is wrong any more: everybody must come to an end."""
     for host in hosts:
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(patience_seconds):
                 await host.done.wait()
         except TimeoutError:
             history.stuck.append(f"{host.node.name} does not come to an end")
@@ -136,7 +136,11 @@ async def _look(cluster: Cluster, history: History) -> None:
     for name, recover in (("final0", True), ("final1", False)):
         host = cluster.client(name)
         host.start(lambda client, recover=recover: look_at_the_end(client, history, parameters, recover=recover))  # type: ignore[misc]
-        await _until_done([host], history)
+        await _until_done([host], history, PATIENCE_SECONDS)
+    if parameters.autorecovery:
+        host = cluster.client("counter")
+        host.start(lambda client: count_replicas(client, history))
+        await _until_done([host], history, 2 * REPLICATION_SECONDS)
 
 
 class _LogToTrace(logging.Handler):

@@ -102,6 +102,28 @@ def test_a_dead_process_runs_no_further_and_no_finally(loop: SimulatedLoop) -> N
     assert loop.problems == []
 
 
+def test_a_paused_process_does_late_what_it_had_to_do(loop: SimulatedLoop) -> None:
+    process = new_process(loop)
+    seen: list[float] = []
+
+    async def program() -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            seen.append(loop.time())
+
+    async def main() -> None:
+        process.start(program())
+        await asyncio.sleep(2.5)
+        loop.pause(process)
+        await asyncio.sleep(10.0)
+        assert seen == [1.0, 2.0]
+        loop.resume(process)
+        await asyncio.sleep(1.2)
+        assert seen == [1.0, 2.0, 12.5, 13.5]
+
+    loop.run(main())
+
+
 def test_an_executor_runs_inline_later_and_one_call_after_the_other(loop: SimulatedLoop) -> None:
     process = new_process(loop)
     executor = ThreadPoolExecutor(1)

@@ -107,6 +107,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._buried = False
         self._from_thread: list[_Job] | None = None
         self._pools: dict[Executor | None, dict[Process | None, _Pool]] = {}
+        self._stopped: dict[Process, list[_Job]] = {}
         self._all_tasks: list[SimulatedTask] = []
         self._processes: list[Process] = []
         self.set_task_factory(self._make_task)  # type: ignore[arg-type]  # Narrower than what may be passed.
@@ -183,6 +184,17 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """A process was made; its tasks are torn down by `bury`."""
         self._processes.append(process)
 
+    def pause(self, process: Process) -> None:
+        """SIGSTOP: nothing of the process runs, though time goes on and bytes arrive at its host."""
+        process.paused = True
+        self.trace.note(process.name, "paused")
+
+    def resume(self, process: Process) -> None:
+        """SIGCONT: everything that should have run meanwhile runs now."""
+        process.paused = False
+        self._ready.extend(self._stopped.pop(process, ()))
+        self.trace.note(process.name, "goes on")
+
     # Running.
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -213,6 +225,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             return
         handle, context, callback, args, process = ready.popleft()
         if handle.cancelled() or (process is not None and not process.alive):
+            return
+        if process is not None and process.paused:
+            self._stopped.setdefault(process, []).append((handle, context, callback, args, process))
             return
         self.steps += 1
         if self.steps > self._steps_max:

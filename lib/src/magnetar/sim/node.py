@@ -19,15 +19,16 @@ class SimulatedClock:
 
     def __init__(self, loop: SimulatedLoop, skew_ms: int) -> None:
         self._loop = loop
-        self._skew_ms = skew_ms
+        self.skew_ms = skew_ms
+        """To be changed while no process runs: what is monotonic changes with it."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, as this host believes."""
-        return EPOCH_MS + self._skew_ms + int(self._loop.time() * 1000)
+        return EPOCH_MS + self.skew_ms + int(self._loop.time() * 1000)
 
     def monotonic_seconds(self) -> float:
         """Seconds that never go back; they count from another moment on every host."""
-        return self._loop.time() + 1_000.0 + self._skew_ms / 1000 % 1_000
+        return self._loop.time() + 1_000.0 + self.skew_ms / 1000 % 1_000
 
 
 class Node:

@@ -29,6 +29,8 @@ class Process:
         self.name = name
         self.host = host
         self.alive = True
+        self.paused = False
+        """Stopped as by SIGSTOP: what should run piles up until the loop lets it go on."""
         self.spent_seconds = 0.0
         """Time that blocking calls have cost since it was last taken; who runs such calls takes it."""
         self._tasks: list[asyncio.Task[Any]] = []

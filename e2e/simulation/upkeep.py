@@ -1,0 +1,101 @@
+"""What runs in a bookie's process beside the bookie: AutoRecovery and garbage collection, the real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Final
+
+from magnetar.bookie.app import RunningBookie
+from magnetar.bookie.autorecovery.daemon import AutoRecoveryDaemon
+from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
+from magnetar.bookie.autorecovery.settings import AuditorSettings, AutoRecoverySettings
+from magnetar.bookie.gc.collector import GarbageCollector
+from magnetar.bookie.gc.live_ledgers import LedgerLocks, StoredLiveLedgers
+from magnetar.bookie.gc.settings import GarbageCollectionSettings
+from magnetar.core.clock import Clock
+from magnetar.core.errors import Unavailable
+from magnetar.core.limits import KIB
+from magnetar.ledger.client import BookKeeperClient
+from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.ledger.tcp_bookie import TcpBookieSettings
+from magnetar.ledger.tcp_connections import TcpBookieConnections
+from magnetar.metadata.store import MetadataStore
+
+AUTORECOVERY_SETTINGS: Final = AutoRecoverySettings(
+    auditor=AuditorSettings(
+        bookie_check_interval_seconds=3.0, all_ledgers_check_interval_seconds=4.0, verification_percentage=100
+    ),
+    replication=ReplicationSettings(
+        add_timeout_seconds=1.0,
+        failure_backoff_seconds=0.5,
+        failed_lock_seconds_max=8.0,
+        open_ledger_grace_seconds=1.0,
+        verification_percentage=100,
+    ),
+)
+
+COLLECTION_SETTINGS: Final = GarbageCollectionSettings(
+    wait_seconds=0.7,
+    minor_threshold=0.5,
+    minor_interval_seconds=0.8,
+    major_threshold=0.9,
+    major_interval_seconds=1.5,
+    over_replicated_wait_seconds=1.0,
+    free_bytes_min=64 * KIB,
+)
+
+
+class Upkeep:
+    """Of one bookie's process."""
+
+    def __init__(self, running: RunningBookie, store: MetadataStore, clock: Clock, chance: random.Random) -> None:
+        self._running = running
+        self._store = store
+        self._clock = clock
+        self._chance = chance
+
+    async def recover(
+        self, client_settings: LedgerClientSettings, connection_settings: TcpBookieSettings
+    ) -> AutoRecoveryDaemon:
+        """Begin AutoRecovery."""
+        connections = TcpBookieConnections(self._store, self._clock, connection_settings)
+        while True:
+            try:
+                await connections.start()
+                break
+            except Unavailable:
+                await asyncio.sleep(0.2)
+        client = BookKeeperClient(
+            self._store, connections, self._clock, self._chance, client_settings, connections.places
+        )
+        running = self._running
+        daemon = AutoRecoveryDaemon(
+            self._store,
+            client,
+            connections,
+            running.bookie_id,
+            AUTORECOVERY_SETTINGS,
+            self._clock,
+            self._chance,
+            paused=lambda: running.mode.read_only,
+        )
+        daemon.start()
+        return daemon
+
+    def collect(self, locks: LedgerLocks | None) -> None:
+        """Begin to collect garbage, in each directory."""
+        running = self._running
+        live = StoredLiveLedgers(self._store, running.bookie_id)
+        for storage in running.parts.storage.directories:
+            collector = GarbageCollector(
+                storage,
+                live,
+                COLLECTION_SETTINGS,
+                self._clock,
+                running.parts.forget_ledgers,
+                bookie_id=running.bookie_id if locks is not None else "",
+                locks=locks,
+                rng=self._chance,
+            )
+            asyncio.get_running_loop().create_task(collector.run(), name=f"garbage of {storage.directory}")
