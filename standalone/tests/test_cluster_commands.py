@@ -63,6 +63,11 @@ class Bookies:
             assert self.processes[bookie_id].poll() is None, output.read_text()
             time.sleep(0.01)
 
+    def control(self, bookie_id: str) -> str:
+        """The address of its control port."""
+        ready = (self.folder / f"{bookie_id.rpartition(':')[2]}.out").read_text()
+        return f"127.0.0.1:{ready.partition(', control port ')[2].split()[0]}"
+
     def stop(self, bookie_id: str) -> None:
         process = self.processes.pop(bookie_id)
         process.terminate()
@@ -266,6 +271,35 @@ def test_cookies(bookies: Bookies, tmp_path: Path) -> None:
     bookies.run("bookie", "cookie", "delete", "other:1", "--yes")
     file.write_text("nonsense")
     assert "damaged cookie" in bookies.run("bookie", "cookie", "create", "other:1", file, code=1).stderr
+
+
+def test_a_running_bookie_is_steered(bookies: Bookies) -> None:
+    bookie_id = ids(3)[0]
+    control = bookies.control(bookie_id)
+    state = bookies.rows("bookie", "state", control)
+    assert (state["bookie_id"], state["running"], state["read_only"]) == (bookie_id, True, False)
+    assert {directory["kind"] for directory in state["directories"]} >= {"journal", "ledgers"}
+    assert "writable" in bookies.run("bookie", "state", control).stdout
+    assert "is read-only" in bookies.run("bookie", "read-only", control, "on").stderr
+    assert [row["bookie_id"] for row in bookies.rows("bookie", "list-bookies", "--read-only")] == [bookie_id]
+    assert "is writable" in bookies.run("bookie", "read-only", control, "off").stderr
+    assert "has begun" in bookies.run("bookie", "trigger-gc", control, "--no-major").stderr
+    assert bookies.rows("bookie", "drain", control, "--status")["step"] == "NONE"
+
+
+def test_a_running_bookie_drains_itself(bookies: Bookies) -> None:
+    extra = ids(6)[5]
+    bookies.start(extra)
+    ledgers = [write(bookies, options=LedgerOptions(ensemble_size=4, write_quorum=2, ack_quorum=2)) for _ in range(2)]
+    refused = bookies.run("bookie", "drain", bookies.control(extra), code=1)
+    assert "nobody could take its place" in refused.stderr
+    for ledger in ledgers:
+        bookies.run("bookie", "delete-ledger", ledger, "--yes")
+    state = bookies.rows("bookie", "drain", bookies.control(extra))
+    assert (state["step"], state["ledgers_left"]) == ("DONE", 0)
+    assert extra not in [row["bookie_id"] for row in bookies.rows("bookie", "list-bookies", "--writable")]
+    bookies.stop(extra)
+    assert extra not in [row["bookie_id"] for row in bookies.rows("bookie", "list-bookies", "--all")]
 
 
 def test_recover_and_decommission(bookies: Bookies) -> None:

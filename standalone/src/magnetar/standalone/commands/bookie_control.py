@@ -179,7 +179,7 @@ def drain(
     """
     from magnetar.bookie.operations import DrainStep
     from magnetar.standalone.commands.running import complete
-    from magnetar.standalone.tools.control import drain_state
+    from magnetar.standalone.tools.control import drain_state, follow_drain
 
     async def work() -> DrainState:
         async with _control(control, token, _tls(authority, certificate, key)) as bookie:
@@ -190,8 +190,7 @@ def drain(
             found = drain_state(await bookie.start_drain())
             if follow:
                 with progress(f"ledgers moved off {found.bookie_id}") as report:
-                    async for message in bookie.watch_drain():
-                        found = drain_state(message)
+                    async for found in follow_drain(bookie):
                         report(*drain_report(found))
             return found
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Final
 
 from magnetar.bookie.operations import DrainState, DrainStep
+from magnetar.control.client import BookieControl
 from magnetar.control.generated.bookie_pb2 import Drain, StorageState
 from magnetar.control.generated.bookie_pb2 import DrainStep as DrainStepMessage
+
+BEGIN_ATTEMPTS_MAX: Final = 20
+BEGIN_PAUSE_SECONDS: Final = 0.25
+"""Together five seconds for a drain to begin: it reads all ledgers' metadata only after that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,3 +85,17 @@ def drain_state(message: Drain) -> DrainState:
         bytes_per_second=message.bytes_per_second,
         blockers=tuple((blocker.ledger_id, blocker.reason) for blocker in message.blockers),
     )
+
+
+async def follow_drain(bookie: BookieControl) -> AsyncIterator[DrainState]:
+    """A drain that was just started, after each change, until it is done or cancelled."""
+    begun = False
+    for _ in range(BEGIN_ATTEMPTS_MAX):
+        # Until its first look at the cluster a drain looks like none, and the watch of none ends at once.
+        async for message in bookie.watch_drain():
+            state = drain_state(message)
+            begun = begun or state.step is not DrainStep.NONE
+            yield state
+        if begun:
+            return
+        await asyncio.sleep(BEGIN_PAUSE_SECONDS)
