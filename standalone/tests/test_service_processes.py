@@ -129,6 +129,7 @@ def test_a_taken_port_is_named(start_service: Start, metadata_url: str, tmp_path
         (["--set", "listeningInterface=none0"], "listeningInterface 'none0' has no address"),
         (["--conf", "/nowhere/bookkeeper.conf"], "cannot be read: No such file"),
         (["--metadata-store", "zk+flat://h:1/ledgers"], "laid out as 'flat'"),
+        (["--set", "tlsProviderFactoryClass=x.Y"], "asks for a protection that Magnetar does not have yet"),
         (["--port", "0"], "bookiePort 0 needs a bookieId"),
     ],
 )
@@ -170,6 +171,9 @@ def test_a_broker_wants_a_prepared_cluster(start_service: Start, metadata_url: s
     unprepared = start_service(*arguments, "--cluster", "nowhere")
     assert unprepared.wait() == 2
     assert "magnetar init-metadata --cluster nowhere" in unprepared.errors
+    open_door = start_service(*arguments, "--cluster", "x", "--check", "--set", "authenticationEnabled=true")
+    assert open_door.wait() == 2
+    assert "authenticationEnabled=true asks for a protection" in open_door.errors
     quorums = start_service(*arguments, "--cluster", "x", "--check", "--set", "managedLedgerDefaultAckQuorum=3")
     assert quorums.wait() == 2
     assert "managedLedgerDefaultWriteQuorum 2 >= managedLedgerDefaultAckQuorum 3" in quorums.errors

@@ -28,10 +28,13 @@ from magnetar.metadata.factory import open_store
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.urls import store_url, zookeeper_url
 from magnetar.standalone import own_address
+from magnetar.standalone.protection import refuse_protection
 
 DEFAULT_JOURNAL: Final = Path("data/bookkeeper/journal")
 DEFAULT_LEDGERS: Final = Path("data/bookkeeper/ledgers")
 """Where Pulsar's `bookkeeper.conf` puts them."""
+PROTECTIONS: Final = ("bookieAuthProviderFactoryClass", "tlsProviderFactoryClass", "httpServerTlsEnable")
+"""What this bookie cannot do yet; see `refuse_protection`."""
 DEFAULT_ZOOKEEPER: Final = "localhost:2181"
 ANY_HOST: Final = "0.0.0.0"  # noqa: S104  (a server's default)
 SECRET: Final = re.compile(r"(?i)passw|token|secret|credential")
@@ -78,6 +81,7 @@ def bookkeeper_metadata(given: GivenSettings) -> MetadataSettings:
 
 def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
     """Everything from what was given. `SettingError`."""
+    refuse_protection(given, PROTECTIONS)
     threshold = given.text("diskUsageThreshold")
     if threshold is not None and given.text("diskUsageLwmThreshold") is None:
         # BookKeeper's low water mark is the threshold unless it is set.

@@ -27,7 +27,10 @@ from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.urls import store_url, zookeeper_url
 from magnetar.standalone import own_address
 from magnetar.standalone.bookie_process import MetadataSettings
+from magnetar.standalone.protection import refuse_protection
 
+PROTECTIONS: Final = ("authenticationEnabled", "authorizationEnabled", "brokerServicePortTls", "webServicePortTls")
+"""What this broker cannot do yet; see `refuse_protection`."""
 REPLICAS: Final = 2
 """managedLedgerDefaultEnsembleSize, …WriteQuorum and …AckQuorum when nothing is set, as in Pulsar."""
 SESSION_TIMEOUT_MS: Final = 30_000
@@ -51,6 +54,7 @@ def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
     broker = given.build(broker, BROKER_NAMES)
     if not broker.cluster_name:
         raise SettingError("clusterName is not set: the cluster that `magnetar init-metadata --cluster` prepared")
+    refuse_protection(given, PROTECTIONS)
     _check_quorums(given)
     managed = ManagedLedgerSettings(ensemble_size=REPLICAS, write_quorum=REPLICAS, ack_quorum=REPLICAS)
     return BrokerProcessSettings(
