@@ -30,7 +30,7 @@ from bench.bookies.scenarios import SCENARIOS, Scenario, metrics
 from bench.generators import Broken, watch
 from bench.report import Results
 from e2e import processes
-from e2e.interchange.apache import ApacheAutoRecovery, ApacheBookie
+from e2e.interchange.apache import ApacheAutoRecovery, ApacheBookie, initialize_cluster
 from e2e.interchange.ours import OurAutoRecovery, OurBookie
 from e2e.interchange.parts import BookiePart
 from e2e.peers import distribution
@@ -181,6 +181,8 @@ def measure(kind: str, folder: Path, plan: Plan, class_path: str, say: Callable[
     figures: dict[str, float] = {"load_before": os.getloadavg()[0]}
     try:
         fleet.zookeeper.start()
+        # Apache's bookies start only where a cluster was made before; ours do not mind.
+        initialize_cluster(fleet.zookeeper.address, "bench", folder / "logs")
         begin = time.monotonic()
         fleet.start(1)
         figures["start_s"] = time.monotonic() - begin - REGISTERED_S
