@@ -32,7 +32,7 @@ APPEND_ENTRIES_MAX: Final = 256
 """Entries written to the log at once; bounds how long the checkpoint thread holds the interpreter lock."""
 
 APPEND_BYTES_MAX: Final = 4 * MIB
-"""Written to the log at once, but for the last entry; a log exceeds its size by no more."""
+"""Written to the log at once, unless it is one entry."""
 
 ReadResult: TypeAlias = bytes | BookieError
 
@@ -318,15 +318,18 @@ class DirectoryStorage:
 
 
 def _portions(entries: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    begin = 0
-    while begin < len(entries):
-        end = begin
-        size = 0
-        while end < len(entries) and end - begin < APPEND_ENTRIES_MAX and size < APPEND_BYTES_MAX:
-            size += len(entries[end])
-            end += 1
-        yield entries[begin:end]
-        begin = end
+    for at in range(0, len(entries), APPEND_ENTRIES_MAX):
+        portion = entries[at : at + APPEND_ENTRIES_MAX]
+        if sum(map(len, portion)) <= APPEND_BYTES_MAX:
+            yield portion
+            continue
+        begin = size = 0
+        for end, entry in enumerate(portion):
+            if size and size + len(entry) > APPEND_BYTES_MAX:
+                yield portion[begin:end]
+                begin, size = end, 0
+            size += len(entry)
+        yield portion[begin:]
 
 
 def _unreadable(error: Exception, ledger_id: int, entry_id: int) -> BookieError:
