@@ -133,15 +133,17 @@ def readers_do_not_fall_behind(ledger: LedgerHistory) -> Iterator[str]:
     for event in ledger.events:
         if not isinstance(event, Opened):
             continue
-        proven = max((lac for at, lac in proofs if at < event.began_seconds), default=-1)
+        # With old metadata a bookie may be asked that was replaced since.
+        asked_seconds = event.began_seconds - ledger.staleness_seconds
+        proven = max((lac for at, lac in proofs if at < asked_seconds), default=-1)
         if event.last_add_confirmed < proven:
             yield (
                 f"{event.who} was told at {event.at_seconds:.6f} that {event.last_add_confirmed} is confirmed, "
-                f"{proven} was known before {event.began_seconds:.6f}"
+                f"{proven} was known before {asked_seconds:.6f}"
             )
         if event.closed:
             told_closed.setdefault(event.who, event.at_seconds)
-        elif min(told_closed.values(), default=float("inf")) < event.began_seconds:
+        elif min(told_closed.values(), default=float("inf")) < asked_seconds:
             yield f"{event.who} found it open at {event.at_seconds:.6f}, after it was closed"
 
 

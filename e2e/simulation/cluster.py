@@ -63,6 +63,7 @@ class World:
         loop.wires = self.network
         self.clock = SimulatedClock(loop, 0)
         self.service = MetadataService(self.clock, self.chance("metadata"), self.network)
+        self.service.followers[-1].lag_seconds_max = parameters.metadata_lag_seconds
         # Made beforehand: bookies would take a random one.
         self.service.apply(
             self.service.rules.put(INSTANCE_ID_PATH, b"simulated", None, NO_OWNER, ephemeral=False, sequential=False)

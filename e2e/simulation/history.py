@@ -86,6 +86,7 @@ class LedgerHistory:
     payloads: list[bytes] = field(default_factory=list)
     """What its writer appended, by entry id."""
     events: list[Event] = field(default_factory=list)
+    staleness_seconds: float = 0.0
     deleted: bool = False
     """Somebody has begun to delete it: nothing is promised any more."""
     finished: bool = False
@@ -100,6 +101,8 @@ class History:
     stuck: list[str] = field(default_factory=list)
     """Who did not come to an end although nothing was wrong any more."""
 
+    staleness_seconds: float = 0.0
+    """How old the metadata may be that a client reads."""
     watch_takeover: Callable[[str], None] = lambda _: None
     """Called when a recovery "begins" and when it has "ended" well: the moments at which faults hurt most."""
 
@@ -107,5 +110,5 @@ class History:
         """The history of one ledger."""
         found = self.ledgers.get(ledger_id)
         if found is None:
-            found = self.ledgers[ledger_id] = LedgerHistory(ledger_id)
+            found = self.ledgers[ledger_id] = LedgerHistory(ledger_id, staleness_seconds=self.staleness_seconds)
         return found

@@ -2,6 +2,9 @@
 
 Requests and answers travel; a request may be lost, and so may an answer to a write that happened. A session whose
 host does not get through for long enough expires: its ephemeral nodes vanish, which its owner hears of later.
+
+As with ZooKeeper, each session reads from a follower, which may lag behind: it sees what it has written itself, never
+goes back, and may not see yet what others have written.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeVar
 
@@ -42,6 +46,45 @@ class Paths(Protocol):
         ...
 
 
+class Follower:
+    """A copy of the tree that is behind by up to `lag_seconds_max`."""
+
+    def __init__(self, service: MetadataService, clock: Clock) -> None:
+        self.lag_seconds_max = 0.0
+        self.table = MemoryTable()
+        self.rules = TreeRules(self.table, clock)
+        self.applied = 0
+        """Number of the last outcome that is in here."""
+        self._service = service
+        self._last_moment = 0.0
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+
+    def take(self, number: int, outcome: Outcome) -> None:
+        """The leader has made an outcome so."""
+        if not self.lag_seconds_max and self.applied == number - 1:
+            self._apply(number, outcome)
+            return
+        loop = asyncio.get_running_loop()
+        moment = max(self._last_moment, loop.time() + self._service.rng.random() * self.lag_seconds_max)
+        self._last_moment = moment
+        loop.call_at(moment, self._apply, number, outcome, context=self._service.context.copy())
+
+    def when_applied(self, number: int, act: Callable[[], None]) -> None:
+        """Act when everything up to this outcome is in here; in the order of the calls."""
+        if self.applied >= number and not self._waiting:
+            act()
+        else:
+            self._waiting.append((number, act))
+
+    def _apply(self, number: int, outcome: Outcome) -> None:
+        self.table.apply(outcome)
+        self.applied = number
+        for session in self._service.sessions.values():
+            session.told(self, outcome.notifications)
+        while self._waiting and self._waiting[0][0] <= number:
+            self._waiting.popleft()[1]()
+
+
 class MetadataService:
     """The tree, and the sessions that are open on it."""
 
@@ -53,6 +96,9 @@ class MetadataService:
         self.table = MemoryTable()
         self.rules = TreeRules(self.table, clock)
         self.context = contextvars.copy_context()
+        self.followers = [Follower(self, clock) for _ in range(2)]
+        self.outcomes = 0
+        """How many there were."""
         self.sessions: dict[int, SimulatedMetadata] = {}
         self._last_session_id = 0
 
@@ -68,10 +114,11 @@ class MetadataService:
             self.apply(self.rules.end_session(session_id))
 
     def apply(self, outcome: Outcome) -> None:
-        """Make an outcome so and tell all sessions."""
+        """Make an outcome so; followers have it, and their sessions hear of it, sooner or later."""
         self.table.apply(outcome)
-        for session in self.sessions.values():
-            session.told(outcome.notifications)
+        self.outcomes += 1
+        for follower in self.followers:
+            follower.take(self.outcomes, outcome)
 
     def reachable(self, host: str) -> bool:
         """Whether a host and the service hear each other."""
@@ -95,6 +142,8 @@ class SimulatedMetadata:
         self._context = contextvars.copy_context()
         self._changes: Listeners[Notification] = Listeners()
         self._events: Listeners[SessionEvent] = Listeners()
+        self._follower = service.rng.choice(service.followers)
+        self._must_see = 0
         self._session_id = service.open(self)
         self._connected = True
         self._connection = 0
@@ -110,7 +159,7 @@ class SimulatedMetadata:
 
     async def get(self, path: str) -> Node | None:
         """See `MetadataStore.get`."""
-        return await self._ask(lambda session: self._service.rules.get(path, session))
+        return await self._ask(lambda session: self._follower.rules.get(path, session), reads=True)
 
     async def put(
         self,
@@ -150,7 +199,7 @@ class SimulatedMetadata:
 
     async def children(self, path: str) -> list[str]:
         """See `MetadataStore.children`."""
-        return await self._ask(lambda _: self._service.rules.children(path))
+        return await self._ask(lambda _: self._follower.rules.children(path), reads=True)
 
     def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
         """See `MetadataStore.watch`."""
@@ -180,8 +229,10 @@ class SimulatedMetadata:
         self._service.end(self._session_id)
         self._later(self._service.rng.random(), self._lose_connection)
 
-    def told(self, notifications: list[Notification]) -> None:
-        """The service: changes happened."""
+    def told(self, follower: Follower, notifications: list[Notification]) -> None:
+        """A follower: changes can be read there."""
+        if follower is not self._follower:
+            return
         if self._connected and not self._closed and notifications and self._service.reachable(self._host):
             connection = self._connection
             self._reply(lambda: self._tell(connection, notifications))
@@ -192,7 +243,7 @@ class SimulatedMetadata:
 
     # Requests.
 
-    async def _ask(self, act: Callable[[int], T]) -> T:
+    async def _ask(self, act: Callable[[int], T], *, reads: bool = False) -> T:
         if self._closed:
             raise StoreClosed("the metadata store is closed")
         if not self._connected:
@@ -203,23 +254,37 @@ class SimulatedMetadata:
         self._pending[request] = future
         arrival = max(self._loop.time() + self._service.delay_seconds(), self._last_arrival)
         self._last_arrival = arrival
-        self._loop.call_at(arrival, self._serve, self._connection, request, act, context=self._service.context.copy())
+        serve = self._read if reads else self._write
+        # On behalf of nobody, for a request may outlive its sender.
+        self._loop.call_at(arrival, serve, self._connection, request, act, context=self._service.context.copy())
         return await future
 
-    def _serve(self, connection: int, request: int, act: Callable[[int], Any]) -> None:
-        # At the service; on behalf of nobody, for the request may outlive its sender.
+    def _arrived(self, connection: int) -> bool:
         service = self._service
         if connection != self._connection or self._closed:
-            return
+            return False
         if not service.reachable(self._host) or self._session_id not in service.sessions:
             self._later(service.delay_seconds(), self._lose_connection)
+            return False
+        return True
+
+    def _read(self, connection: int, request: int, act: Callable[[int], Any]) -> None:
+        if self._arrived(connection):
+            self._follower.when_applied(
+                self._must_see, lambda: self._answer(connection, request, *_outcome_of(act, self._session_id))
+            )
+
+    def _write(self, connection: int, request: int, act: Callable[[int], Any]) -> None:
+        # A write that is refused is a transaction as well: its sender sees what made it fail.
+        if self._arrived(connection):
+            result = _outcome_of(act, self._session_id)
+            self._must_see = self._service.outcomes
+            self._follower.when_applied(self._must_see, lambda: self._answer(connection, request, *result))
+
+    def _answer(self, connection: int, request: int, result: Any, error: Exception | None) -> None:
+        service = self._service
+        if connection != self._connection:
             return
-        result: Any = None
-        error: Exception | None = None
-        try:
-            result = act(self._session_id)
-        except Exception as failure:  # noqa: BLE001  (it is the caller's)
-            error = failure
         if service.lost_answer_share and service.rng.random() < service.lost_answer_share:
             self._later(service.delay_seconds(), self._lose_connection)
             return
@@ -287,6 +352,14 @@ class SimulatedMetadata:
         for future in pending.values():
             if not future.done():
                 future.set_exception(error)
+
+
+def _outcome_of(act: Callable[[int], Any], session_id: int) -> tuple[Any, Exception | None]:
+    """(what it returns, what it raises)."""
+    try:
+        return act(session_id), None
+    except Exception as error:  # noqa: BLE001  (it is the caller's)
+        return None, error
 
 
 async def watch_sessions(service: MetadataService) -> None:

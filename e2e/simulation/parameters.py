@@ -36,6 +36,8 @@ class Parameters:
     flush_interval_seconds: float
     directories: int
     """Journal and ledger directories of each bookie."""
+    metadata_lag_seconds: float
+    """How far behind a follower of the metadata service may be, at most."""
     autorecovery: bool
     """Each bookie runs AutoRecovery; then every entry must be back on a write quorum of bookies at the end."""
     collection: bool
@@ -85,6 +87,7 @@ def draw_parameters(seed: int) -> Parameters:
         active_seconds=active_seconds,
         flush_interval_seconds=rng.choice((0.05, 0.3, 1.0, 30.0)),
         directories=rng.choice((1, 1, 1, 2)),
+        metadata_lag_seconds=rng.choice((0.0, 0.0, 0.02, 0.5)),
         autorecovery=rng.random() < 0.5,
         collection=collection,
         deleted_share=rng.choice((0.1, 0.6)) if collection else 0.0,

@@ -48,7 +48,7 @@ def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = Fa
     parameters = draw_parameters(seed)
     trace = Trace(keep=keep_trace)
     loop = SimulatedLoop(random.Random(f"{seed} loop"), trace, steps_max=STEPS_MAX, seconds_max=SECONDS_MAX)
-    history = History()
+    history = History(staleness_seconds=parameters.metadata_lag_seconds)
     handler = _LogToTrace(trace, loop.problems)
     began = time.perf_counter()
     collecting = gc.isenabled()
@@ -134,6 +134,8 @@ async def _until_done(hosts: list[ClientHost], history: History, patience_second
 async def _look(cluster: Cluster, history: History) -> None:
     parameters = cluster.world.parameters
     for name, recover in (("final0", True), ("final1", False)):
+        # Whoever looks at the end shall not be shown an older state.
+        await asyncio.sleep(parameters.metadata_lag_seconds)
         host = cluster.client(name)
         host.start(lambda client, recover=recover: look_at_the_end(client, history, parameters, recover=recover))  # type: ignore[misc]
         await _until_done([host], history, PATIENCE_SECONDS)
