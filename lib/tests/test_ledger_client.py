@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import AsyncIterator
 from typing import NoReturn
@@ -573,6 +574,60 @@ async def test_a_writer_whom_no_bookie_takes_pauses_and_gives_up(
     assert asyncio.get_running_loop().time() - begin >= 0.001 * pauses
     await client.close()
     await store.close()
+
+
+async def move_first_segment(client: BookKeeperClient, bookies: MemoryBookies, ledger_id: int) -> None:
+    """As AutoRecovery or drains do in time: all entries of the first segment are on other bookies, named by the
+    metadata, and the bookies that had them have left or have collected their copies."""
+    metadata, version = await client.metadata.read(ledger_id)
+    (_, before), *rest = metadata.ensembles
+    spare = [name for name in bookies.bookies if all(name not in ensemble for _, ensemble in metadata.ensembles)]
+    for old, new in zip(before, spare, strict=False):
+        bookies.bookies[new].ledgers[ledger_id] = bookies.bookies[old].ledgers.pop(ledger_id)
+    bookies.bookies[before[0]].stop()
+    moved = [(0, spare[: len(before)]), *rest]
+    await client.metadata.write(ledger_id, dataclasses.replace(metadata, ensembles=moved), version)
+
+
+@pytest.mark.parametrize("shape", [SINGLE, LedgerOptions(ensemble_size=2, write_quorum=2, ack_quorum=2)])
+async def test_an_open_reader_follows_entries_that_were_moved(
+    client: BookKeeperClient, other: BookKeeperClient, bookies: MemoryBookies, shape: LedgerOptions
+) -> None:
+    writer = await written(client, shape, 10)
+    await writer.close()
+    reader = await client.open(writer.ledger_id, recover=True)
+    assert await reader.read(0, 9) == payloads(0, 10)
+    await move_first_segment(other, bookies, writer.ledger_id)
+    assert await reader.read(0, 9) == payloads(0, 10)
+    await other.delete(writer.ledger_id)
+    for bookie in bookies.bookies.values():
+        bookie.ledgers.clear()
+    with pytest.raises((EntryNotFound, LedgerUnavailable)):
+        await reader.read(0, 9)
+
+
+async def test_a_writer_reads_its_older_entries_where_they_were_moved_to() -> None:
+    """Nor does such a read make it believe that a ledger is still its own that another has begun to recover."""
+    bookies = MemoryBookies(3)
+    store = MemoryMetadataStore()
+    client, other = make_client(store, bookies), make_client(store, bookies)
+    listener = RecordingListener()
+    writer = await client.create(SINGLE, listener)
+    writer.append(payloads(0, 5))
+    await listener.until_confirmed(4)
+    bookies.bookies[writer.metadata.ensembles[0][1][0]].refusal = BookieCode.EIO
+    writer.append(payloads(5, 5))
+    await listener.until_confirmed(9)
+    await move_first_segment(other, bookies, writer.ledger_id)
+    assert await writer.read(0, 9) == payloads(0, 10)
+    metadata, version = await other.metadata.read(writer.ledger_id)
+    await other.metadata.write(writer.ledger_id, dataclasses.replace(metadata, state=LedgerState.IN_RECOVERY), version)
+    assert await writer.read(0, 4) == payloads(0, 5)
+    bookies.bookies[writer.metadata.ensembles[1][1][0]].refusal = BookieCode.EIO
+    writer.append(payloads(10, 1))
+    assert isinstance(await listener.until_failed(), LedgerFenced)
+    for opened in (client, other, store):
+        await opened.close()
 
 
 async def test_a_closed_client_is_misused(store: MetadataStore, bookies: MemoryBookies) -> None:

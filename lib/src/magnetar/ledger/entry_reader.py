@@ -16,6 +16,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import EntryNotFound, EntryUnreadable, LedgerUnavailable
 from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.bookie_connection import BookieConnections
+from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.striping import write_set
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
@@ -38,6 +39,7 @@ class EntryReader:
         "_codec",
         "_connections",
         "_ledger_id",
+        "_metadata",
         "_settings",
     )
 
@@ -46,12 +48,14 @@ class EntryReader:
         codec: EntryCodec,
         connections: BookieConnections,
         chooser: BookieChooser,
+        metadata: LedgerMetadataOps,
         settings: LedgerClientSettings,
     ) -> None:
         self._codec = codec
         self._ledger_id = codec.ledger_id
         self._connections = connections
         self._chooser = chooser
+        self._metadata = metadata
         self._settings = settings
 
     async def read(self, metadata: LedgerMetadata, first_entry_id: int, last_entry_id: int) -> list[bytes]:
@@ -68,6 +72,16 @@ class EntryReader:
             if not payloads:
                 raise
         return payloads
+
+    async def moved(self, metadata: LedgerMetadata) -> LedgerMetadata | None:
+        """The ledger's metadata of now if it names other bookies: AutoRecovery or a drain has moved entries, and
+        bookies that had them may be gone. None if it names the same ones, or cannot be read."""
+        try:
+            now, _ = await self._metadata.read(self._ledger_id)
+        except MagnetarError:
+            # Whoever asks has an error of the bookies to tell, which says more.
+            return None
+        return now if now.ensembles != metadata.ensembles else None
 
     async def read_whole_entry(self, metadata: LedgerMetadata, entry_id: int) -> bytes:
         """One entry with its header, from the first of its bookies that has it undamaged."""

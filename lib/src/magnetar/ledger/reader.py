@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from magnetar.core.errors import Misuse
-from magnetar.ledger.api import EntryNotFound
+from magnetar.ledger.api import EntryNotFound, LedgerUnavailable
 from magnetar.ledger.entry_reader import EntryReader
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 
@@ -24,7 +24,14 @@ class OpenLedgerReader:
     async def read(self, first_entry_id: int, last_entry_id: int) -> list[bytes]:
         """Payloads of first..last. `EntryNotFound` beyond the last confirmed entry, `LedgerUnavailable`."""
         check_range(self.ledger_id, first_entry_id, last_entry_id, self.last_add_confirmed)
-        return await self._entries.read(self.metadata, first_entry_id, last_entry_id)
+        try:
+            return await self._entries.read(self.metadata, first_entry_id, last_entry_id)
+        except (EntryNotFound, LedgerUnavailable):
+            moved = await self._entries.moved(self.metadata)
+            if moved is None:
+                raise
+        self.metadata = moved
+        return await self._entries.read(moved, first_entry_id, last_entry_id)
 
     async def close(self) -> None:
         """Nothing is held."""

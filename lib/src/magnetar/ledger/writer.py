@@ -10,7 +10,14 @@ from typing import Final
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.ids import NO_ENTRY
-from magnetar.ledger.api import LedgerClosed, LedgerFenced, LedgerListener, LedgerNotFound, LedgerUnavailable
+from magnetar.ledger.api import (
+    EntryNotFound,
+    LedgerClosed,
+    LedgerFenced,
+    LedgerListener,
+    LedgerNotFound,
+    LedgerUnavailable,
+)
 from magnetar.ledger.append_pipeline import AppendPipeline, PipelineContext, unavailable
 from magnetar.ledger.appender import Appender
 from magnetar.ledger.bookie_chooser import BookieChooser
@@ -42,7 +49,7 @@ class LedgerParts:
 
     def entry_reader(self, codec: EntryCodec) -> EntryReader:
         """Reads of one ledger."""
-        return EntryReader(codec, self.connections, self.chooser, self.settings)
+        return EntryReader(codec, self.connections, self.chooser, self.metadata, self.settings)
 
     def bookie_failed(self, ledger_id: int, bookie_id: str, code: BookieCode) -> None:
         """Avoid the bookie for a while."""
@@ -161,7 +168,15 @@ class OpenLedgerWriter:
     async def read(self, first_entry_id: int, last_entry_id: int) -> list[bytes]:
         """Payloads of first..last, both confirmed. `EntryNotFound`, `LedgerUnavailable`."""
         check_range(self.ledger_id, first_entry_id, last_entry_id, self.last_add_confirmed)
-        return await self._entries.read(self._metadata, first_entry_id, last_entry_id)
+        metadata = self._metadata
+        try:
+            return await self._entries.read(metadata, first_entry_id, last_entry_id)
+        except (EntryNotFound, LedgerUnavailable):
+            moved = await self._entries.moved(metadata)
+            if moved is None:
+                raise
+        # For this read only: the version that goes with our own metadata is what tells us of other owners.
+        return await self._entries.read(moved, first_entry_id, last_entry_id)
 
     async def close(self) -> None:
         """Wait for what is outstanding, then write the closed state. Closing twice is no error.
