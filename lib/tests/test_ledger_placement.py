@@ -14,6 +14,7 @@ from magnetar.ledger.places import BookiePlaces
 CANDIDATES = ["a", "b", "c", "d"]
 FLAT = PlacementSettings(rack_aware=False)
 RACKS = PlacementSettings()
+ENFORCED = PlacementSettings(enforce_racks=True)
 
 
 def placer(
@@ -37,6 +38,17 @@ def test_avoided_ones_come_last() -> None:
         chooser = Placer(RACKS, BookiePlaces(), 2, rng, avoided={"a", "b"})
         assert set(chooser.fill([None] * 2, CANDIDATES)) == {"c", "d"}
         assert set(chooser.fill([None] * 3, CANDIDATES)) > {"c", "d"}
+
+
+def test_an_enforced_rule_is_kept_with_an_avoided_bookie_if_it_must() -> None:
+    places = racks(a="/1", b="/1", c="/2", d="/2")
+    for seed in range(20):
+        for avoided, expected in (({"c"}, {"d"}), ({"c", "d"}, {"c", "d"})):
+            chooser = Placer(ENFORCED, places, 2, random.Random(seed), avoided)
+            chosen = set(chooser.fill([None] * 2, CANDIDATES))
+            assert len(chosen & {"a", "b"}) == 1
+            assert chosen & {"c", "d"} <= expected
+            assert chooser.fill(["a", None], CANDIDATES)[1] in expected
 
 
 def test_too_few() -> None:

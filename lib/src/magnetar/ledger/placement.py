@@ -134,10 +134,14 @@ class Placer:
             raise NotEnoughBookies(
                 f"{len(empty)} bookies{placed} are needed, {len(allowed)} of {len(set(candidates))} may be used"
             )
-        for _ in range(ATTEMPTS_MAX if enforced else 1):
-            filled = self._fill_once(ensemble, empty, allowed)
-            if not enforced or self.adherence(filled) is Adherence.STRICT:
-                return filled
+        if not enforced:
+            return self._fill_once(ensemble, empty, allowed, self._avoided)
+        # A bookie that failed lately may be the only one of its rack: the rule is kept rather with it than not at all.
+        for avoided in (self._avoided, ()):
+            for _ in range(ATTEMPTS_MAX):
+                filled = self._fill_once(ensemble, empty, allowed, avoided)
+                if self.adherence(filled) is Adherence.STRICT:
+                    return filled
         raise NotEnoughBookies(
             f"no {len(ensemble)} of the {len(allowed)} bookies that may be used put every entry into "
             f"{self._racks_wanted()} racks, which bookkeeperClientEnforceMinNumRacksPerWriteQuorum demands"
@@ -162,13 +166,15 @@ class Placer:
     def _racks_wanted(self) -> int:
         return min(self._write_quorum, self._settings.racks_per_write_quorum_min)
 
-    def _fill_once(self, ensemble: Sequence[str | None], empty: Sequence[int], allowed: Sequence[str]) -> list[str]:
+    def _fill_once(
+        self, ensemble: Sequence[str | None], empty: Sequence[int], allowed: Sequence[str], avoided: Collection[str]
+    ) -> list[str]:
         filled = list(ensemble)
         left = list(allowed)
         self._rng.shuffle(left)
         for index in empty:
             neighbours = self._sharing_entries(filled, index)
-            best = min(left, key=lambda bookie: self._cost(bookie, neighbours))
+            best = min(left, key=lambda bookie: (bookie in avoided, self._clashes(bookie, neighbours)))
             left.remove(best)
             filled[index] = best
         return [bookie for bookie in filled if bookie is not None]
@@ -180,7 +186,7 @@ class Placer:
         found = [ensemble[other] for other in sorted(indexes)]
         return [bookie for bookie in found if bookie is not None]
 
-    def _cost(self, bookie: str, neighbours: Sequence[str]) -> tuple[bool, int, int]:
+    def _clashes(self, bookie: str, neighbours: Sequence[str]) -> tuple[int, int]:
         regions = racks = 0
         if self._settings.region_aware:
             region = self._places.region_of(bookie)
@@ -188,4 +194,4 @@ class Placer:
         if self._settings.rack_aware or self._settings.region_aware:
             rack = self._places.rack_of(bookie)
             racks = sum(self._places.rack_of(other) == rack for other in neighbours)
-        return bookie in self._avoided, regions, racks
+        return regions, racks
