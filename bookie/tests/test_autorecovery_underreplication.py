@@ -10,7 +10,7 @@ from magnetar.bookie.autorecovery import paths
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.core.errors import PeerError
 from magnetar.metadata.memory import MemoryMetadataStore
-from magnetar.metadata.store import MetadataStore, StoreUnavailable
+from magnetar.metadata.store import Change, MetadataStore, Notification, Stat, StoreUnavailable
 from magnetar.metadata.testing import ZookeeperServer
 from magnetar.metadata.zookeeper import ZookeeperMetadataStore
 from magnetar.wire.bookkeeper.under_replication import CheckKind
@@ -343,6 +343,53 @@ async def test_a_lock_that_could_not_be_released_is_released_later() -> None:
     await others.close()
     await store.close()
     await other.close()
+
+
+class LateNewsStore(MemoryMetadataStore):
+    """Hears of the end of a lock's earlier node while it makes its own, as a server that lags behind tells it."""
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = None,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> Stat:
+        """See `MetadataStore.put`."""
+        stat = await super().put(path, value, expected_version, ephemeral=ephemeral, sequential=sequential)
+        if path.startswith(paths.LOCKS + "/"):
+            self.changes.tell([Notification(Change.DELETED, path)])
+            await asyncio.sleep(0)
+        return stat
+
+
+async def test_late_news_of_a_lock_before_ours_do_not_cost_ours() -> None:
+    store = LateNewsStore()
+    ours = UnderreplicatedLedgers(store, "a:1")
+    lock = await ours.lock(1)
+    assert lock is not None
+    assert not lock.lost
+    await lock.release()
+    assert await store.children(paths.LOCKS) == []
+    await ours.close()
+    await store.close()
+
+
+async def test_a_lock_that_seemed_lost_leaves_no_node_behind() -> None:
+    """Found by the simulator: where no other ledger was marked nobody removed the node, and a drain waited for ever."""
+    store = MemoryMetadataStore()
+    ours = UnderreplicatedLedgers(store, "a:1")
+    lock = await ours.lock(1)
+    assert lock is not None
+    store.changes.tell([Notification(Change.DELETED, paths.lock_path(1))])
+    await lock.wait_until_lost()
+    assert await store.exists(paths.lock_path(1))
+    await lock.release()
+    assert await store.children(paths.LOCKS) == []
+    await ours.close()
+    await store.close()
 
 
 @pytest.mark.zookeeper

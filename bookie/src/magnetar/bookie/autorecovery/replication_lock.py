@@ -64,6 +64,9 @@ class LockTable:
         # A node that one request is about to remove must not be another request's new one.
         self._one_request = asyncio.Lock()
         self._sessions_lost = 0
+        self._creating: int | None = None
+        """The ledger whose node a request is making. News of its deletion mean the holder's before us: what the request
+        reads at its end is newer."""
         self._stops: list[Callable[[], None]] = [
             store.watch(self._take_notification),
             store.watch_session(self._take_session_event),
@@ -80,12 +83,14 @@ class LockTable:
             sessions_lost = self._sessions_lost
             lock = self._held[ledger_id] = ReplicationLock(self, ledger_id)
             created = False
+            self._creating = ledger_id
             try:
                 created = await self._create(ledger_id)
             except BaseException:
                 self._leftovers.add(ledger_id)
                 raise
             finally:
+                self._creating = None
                 if not created:
                     self._held.pop(ledger_id, None)
             if created and self._sessions_lost != sessions_lost:
@@ -101,10 +106,12 @@ class LockTable:
 
     async def release(self, lock: ReplicationLock) -> None:
         """See `ReplicationLock.release`."""
-        if self._held.get(lock.ledger_id) is not lock:
+        if self._held.get(lock.ledger_id) is lock:
+            del self._held[lock.ledger_id]
+            self._leftovers.add(lock.ledger_id)
+        elif lock.ledger_id not in self._leftovers:
             return
-        del self._held[lock.ledger_id]
-        self._leftovers.add(lock.ledger_id)
+        # Also of a lost one the node may stand, and nobody may ask for a lock here for long.
         try:
             async with self._one_request:
                 await self._remove_leftovers()
@@ -148,7 +155,7 @@ class LockTable:
     def _take_notification(self, notification: Notification) -> None:
         if notification.change is Change.DELETED and notification.path.startswith(f"{paths.LOCKS}/"):
             for ledger_id in list(self._held):
-                if paths.lock_path(ledger_id) == notification.path:
+                if ledger_id != self._creating and paths.lock_path(ledger_id) == notification.path:
                     self._lose(ledger_id)
 
     def _take_session_event(self, event: SessionEvent) -> None:
