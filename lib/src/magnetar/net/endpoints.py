@@ -14,7 +14,7 @@ LISTEN_BACKLOG: Final = 4096
 class Listener:
     """A listening socket and the connections that came in through it."""
 
-    def __init__(self, server: asyncio.Server, connections: set[Connection]) -> None:
+    def __init__(self, server: asyncio.Server, connections: dict[Connection, None]) -> None:
         self._server = server
         self._connections = connections
 
@@ -32,7 +32,8 @@ class Listener:
     async def close(self) -> None:
         """Stop listening and close every connection, sending what is in the outboxes."""
         self._server.close()
-        for connection in self.connections:
+        # In the order in which they came, so that a simulator sees the same in every run.
+        for connection in list(self._connections):
             connection.close()
         await self._server.wait_closed()
 
@@ -40,11 +41,14 @@ class Listener:
 async def listen(host: str, port: int, make_handler: HandlerFactory) -> Listener:
     """Listen on a TCP address. Raises OSError when the address is taken or not ours."""
     loop = asyncio.get_running_loop()
-    connections: set[Connection] = set()
+    connections: dict[Connection, None] = {}
+
+    def lost(connection: Connection) -> None:
+        connections.pop(connection, None)
 
     def make_connection() -> Connection:
-        connection = Connection(loop, make_handler, connections.discard)
-        connections.add(connection)
+        connection = Connection(loop, make_handler, lost)
+        connections[connection] = None
         return connection
 
     server = await loop.create_server(make_connection, host, port, backlog=LISTEN_BACKLOG, reuse_address=True)
