@@ -123,15 +123,20 @@ GROUPS = BookiePlaces({"gold": {"a": "", "b": ""}, "tin": {"b": "", "c": ""}, "l
     ("first", "secondary", "size", "expected"),
     [
         ((), (), 2, ["a", "b", "c", "d", "free"]),
-        (("gold",), (), 2, ["a", "b", "free"]),
-        (("gold",), ("lead",), 2, ["a", "b", "free"]),
-        (("gold",), ("lead",), 3, ["a", "b", "d", "free"]),
-        (("gold", "lead"), (), 3, ["a", "b", "d", "free"]),
+        (("gold",), (), 2, ["a", "b"]),
+        (("gold",), (), 3, ["a", "b", "free"]),
+        (("gold",), ("lead",), 2, ["a", "b"]),
+        (("gold",), ("lead",), 3, ["a", "b", "d"]),
+        (("gold",), ("lead",), 4, ["a", "b", "d", "free"]),
+        (("gold", "lead"), (), 3, ["a", "b", "d"]),
         (("nobody",), (), 1, ["free"]),
+        (("*",), (), 1, ["a", "b", "c", "d", "free"]),
     ],
 )
 def test_isolation_groups(first: tuple[str, ...], secondary: tuple[str, ...], size: int, expected: list[str]) -> None:
+    """As Pulsar 4.0.8 does it; older ones used bookies of no group for every ledger."""
     assert isolated_candidates([*CANDIDATES, "free"], GROUPS, first, secondary, size) == expected
+    assert isolated_candidates(["y", "x"], BookiePlaces(), first, secondary, size) == ["x", "y"]
 
 
 def test_a_ledger_may_carry_groups_of_its_own() -> None:

@@ -20,12 +20,12 @@ def test_racks_as_an_administrator_writes_them() -> None:
     assert places.rack_of("named-bookie") == UNKNOWN_RACK
     assert places.region_of("named-bookie") == UNKNOWN_REGION
     assert places.members(["gold", "none"]) == {"10.0.0.3:3181"}
-    assert places.outside(["gold"]) == {"10.0.0.1:3181", "10.0.0.2:3181"}
+    assert places.grouped() == {"10.0.0.1:3181", "10.0.0.2:3181", "10.0.0.3:3181"}
 
 
 def test_an_empty_node_places_nobody() -> None:
     assert decode_places(b"").rack_of("a:1") == UNKNOWN_RACK
-    assert decode_places(b"{}").outside(["gold"]) == set()
+    assert decode_places(b"{}").grouped() == set()
 
 
 @pytest.mark.parametrize("value", [b"[]", b"{", b'{"default": {"a": 3}}'])

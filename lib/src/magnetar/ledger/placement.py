@@ -29,6 +29,10 @@ POLICY_METADATA_KEY: Final = "EnsemblePlacementPolicyConfig"
 """In a ledger's custom metadata: the groups that its bookies come from, as JSON (Pulsar: common/policies/data)."""
 
 
+EVERY_GROUP: Final = "*"
+"""As a group of a ledger: it may use every bookie; Pulsar's own topics do."""
+
+
 class Adherence(enum.Enum):
     """Whether an ensemble is as the policy wants it."""
 
@@ -57,9 +61,9 @@ class PlacementSettings:
     regions_per_write_quorum_min: int = 2
     """reppMinimumRegionsForDurability; counts when region_aware."""
     isolation_groups: tuple[str, ...] = ()
-    """IsolationGroups: only bookies of these groups, and those that are in no group."""
+    """IsolationGroups: only bookies of these groups."""
     secondary_isolation_groups: tuple[str, ...] = ()
-    """SecondaryIsolationGroups: used as well when the first ones have too few."""
+    """SecondaryIsolationGroups: used as well when the first ones have too few; then those that are in no group."""
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -94,13 +98,18 @@ def isolated_candidates(
     secondary_groups: Sequence[str],
     ensemble_size: int,
 ) -> list[str]:
-    """The candidates that a ledger of these groups may use, sorted."""
-    if not groups:
+    """The candidates that a ledger of these groups may use, sorted: those of the first groups; if they are too few for
+    the ensemble, those of the secondary groups too; if that is not enough, those that are in no group as well (Pulsar
+    4.0: IsolatedBookieEnsemblePlacementPolicy)."""
+    grouped = places.grouped()
+    if not groups or EVERY_GROUP in groups or not grouped:
         return sorted(candidates)
-    barred = places.outside(groups)
-    if len(places.members(groups).intersection(candidates)) < ensemble_size:
-        barred -= places.members(secondary_groups)
-    return sorted(set(candidates) - barred)
+    allowed = places.members(groups).intersection(candidates)
+    if len(allowed) < ensemble_size:
+        allowed |= places.members(secondary_groups).intersection(candidates)
+    if len(allowed) < ensemble_size:
+        allowed |= set(candidates) - grouped
+    return sorted(allowed)
 
 
 class Placer:

@@ -71,14 +71,9 @@ class BookiePlaces:
             found.update(self._groups.get(group, ()))
         return found
 
-    def outside(self, groups: Collection[str]) -> set[str]:
-        """The bookies of all other groups that are in none of these. One that is in no group at all is not outside:
-        Apache's brokers use such bookies for every group."""
-        found: set[str] = set()
-        for group, members in self._groups.items():
-            if group not in groups:
-                found.update(members)
-        return found - self.members(groups)
+    def grouped(self) -> set[str]:
+        """The bookies that are in any group."""
+        return self.members(self._groups)
 
 
 def _normalised(rack: str) -> str:
