@@ -333,5 +333,5 @@ def _portions(entries: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def _unreadable(error: Exception, ledger_id: int, entry_id: int) -> BookieError:
-    log.error("entry %d:%d cannot be read: %s", ledger_id, entry_id, error)
+    log.error("entry %d:%d cannot be read from %s", ledger_id, entry_id, error)
     return BookieError(BookieCode.EIO, f"{ledger_id}:{entry_id}: {error}")
