@@ -11,9 +11,11 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from magnetar.bookie.autorecovery.replication_lock import ReplicationLock
 from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
 from magnetar.bookie.autorecovery.replicator import LedgerReplicator
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
+from magnetar.bookie.autorecovery.worker import unless_lost
 from magnetar.bookie.drain.drain import Drain, DrainParts
 from magnetar.bookie.operations import DrainState
 from magnetar.core.clock import SystemClock
@@ -23,6 +25,8 @@ from magnetar.standalone.tools.ledgers import list_ledgers
 
 LEDGERS_AT_ONCE: Final = 4
 """Ledgers that are copied at a time."""
+LOCK_SECONDS_MAX: Final = 30.0
+"""How long a ledger is waited for that another replicates; a worker keeps one that it failed on for longer."""
 LOOK_SECONDS: Final = 0.2
 """Between two looks at how far a decommission is."""
 
@@ -58,7 +62,7 @@ async def recover(
     cluster: Cluster, wish: RecoveryWish, on_progress: Callable[[RecoveryTotals], None]
 ) -> RecoveryTotals:
     """Give every ledger that names one of the bookies other replicas in their place. Safe to run again, and beside
-    AutoRecovery: each ledger's metadata changes by compare-and-set. `Unavailable`."""
+    AutoRecovery: each ledger is worked on under its lock. `Unavailable`."""
     totals = RecoveryTotals()
     async for row in list_ledgers(cluster.ledgers, None, metadata=True):
         if wish.ledger_id not in (None, row.ledger_id) or not wish.bookie_ids.intersection(row.bookies or ()):
@@ -71,6 +75,7 @@ async def recover(
         return totals
     settings = ReplicationSettings(bytes_per_second=wish.bytes_per_second)
     replicator = LedgerReplicator(cluster.client, cluster.connections, SystemClock(), settings=settings)
+    marks = UnderreplicatedLedgers(cluster.store, _holder())
     on_progress(totals)
     waiting = iter(totals.planned)
 
@@ -81,7 +86,7 @@ async def recover(
 
     async def work() -> None:
         for ledger_id in waiting:
-            reason = await _recover_ledger(replicator, ledger_id, wish, copied)
+            reason = await _recover_ledger(replicator, marks, ledger_id, wish, copied)
             if reason:
                 totals.failed[ledger_id] = reason
             totals.ledgers_done += 1
@@ -94,13 +99,43 @@ async def recover(
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
+        await marks.close()
     return totals
 
 
 async def _recover_ledger(
+    replicator: LedgerReplicator,
+    marks: UnderreplicatedLedgers,
+    ledger_id: int,
+    wish: RecoveryWish,
+    copied: Callable[[int, int], None],
+) -> str:
+    """Why the ledger is not whole; empty when it is. Under its lock, for else the new bookies' garbage collection might
+    take the copies for leftovers before the metadata names them."""
+    lock = await _lock(marks, ledger_id)
+    if lock is None:
+        return f"{await marks.lock_holder(ledger_id) or 'another'} replicates it: try again later"
+    try:
+        reason = await unless_lost(lock, _recover_locked(replicator, ledger_id, wish, copied))
+    finally:
+        await lock.release()
+    return "its lock was lost: try again later" if reason is None else reason
+
+
+async def _lock(marks: UnderreplicatedLedgers, ledger_id: int) -> ReplicationLock | None:
+    with marks.watch_changes() as changes:
+        try:
+            async with asyncio.timeout(LOCK_SECONDS_MAX):
+                while (lock := await marks.lock(ledger_id)) is None:
+                    await changes.wait()
+                return lock
+        except TimeoutError:
+            return None
+
+
+async def _recover_locked(
     replicator: LedgerReplicator, ledger_id: int, wish: RecoveryWish, copied: Callable[[int, int], None]
 ) -> str:
-    """Why the ledger is not whole; empty when it is."""
     if not wish.skip_open_ledgers:
         try:
             await replicator.close_open_ledger(ledger_id, avoid=wish.bookie_ids)
@@ -110,11 +145,16 @@ async def _recover_ledger(
     return result.reason
 
 
+def _holder() -> str:
+    """What this process signs locks with; no other one, nor any before, has the same."""
+    return f"{socket.gethostname()}:{os.getpid()}-{time.time_ns()}"
+
+
 @contextlib.asynccontextmanager
 async def open_drain(cluster: Cluster, bookie_id: str, bytes_per_second: int = 0) -> AsyncIterator[Drain]:
     """The drain of a bookie that is stopped, whoever has begun it."""
     clock = SystemClock()
-    holder = f"{socket.gethostname()}:{os.getpid()}-{time.time_ns()}"
+    holder = _holder()
     underreplicated = UnderreplicatedLedgers(cluster.store, holder, clock)
     settings = ReplicationSettings(bytes_per_second=bytes_per_second)
     parts = DrainParts(
