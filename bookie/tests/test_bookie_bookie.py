@@ -227,6 +227,24 @@ async def test_a_journal_that_cannot_write_makes_the_bookie_read_only(start: Sta
     assert await add(running.bookie, 1, 21, make(1, 21, 1)) == BookieCode.EOK
 
 
+async def test_the_master_key_is_journaled_again_when_its_record_could_not_be(
+    start: StartBookie, settings: BookieSettings
+) -> None:
+    running = await start(journal=JournalSettings(preallocate_bytes=MIB, size_bytes_max=64 * MIB))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, hard))
+    try:
+        assert await add(running.bookie, 1, 0, make(1, 0, 20, 100_000)) == BookieCode.EIO
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    running.mode.check()
+    assert await add(running.bookie, 1, 20, make(1, 20, 1)) == BookieCode.EOK
+    directory = settings.journal_directories[0] / "current"
+    groups = journal_files.replay(SystemDisk(), directory, (0, 0), synced=True)
+    ids = [journal_format.record_ids(record) for group in groups for record in group]
+    assert ids[-2:] == [(1, journal_format.MASTER_KEY_RECORD), (1, 20)]
+
+
 async def test_a_checkpoint_that_fails_is_repeated(start: StartBookie, settings: BookieSettings) -> None:
     running = await start()
     stored = make(1, 0, 5)

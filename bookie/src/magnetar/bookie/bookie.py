@@ -140,14 +140,15 @@ class Bookie:
         last_add_confirmed: int = _LAC.unpack_from(records[-1], _LAC_AT)[0]
         cache = self._caches[ledger_id % self._caches_count]
         cache.active.add(ledger_id, entry_ids, records, size)
+        timed = isinstance(done, TimedAdd)
+        journaled = self._journaled_timed if timed else self._journaled
         if not state.key_logged:
             self._claim(state, master_key)
             records.insert(0, journal_format.encode_master_key_record(ledger_id, master_key))
+            journaled = self._first_journaled_timed if timed else self._first_journaled
         journal = self._journals[ledger_id % self._journals_count]
-        if isinstance(done, TimedAdd):
-            journal.append(records, size, self._journaled_timed, (done, ledger_id, entry_ids))
-        else:
-            journal.append(records, size, self._journaled, (done, ledger_id, entry_ids))
+        journal.append(records, size, journaled, (done, ledger_id, entry_ids))
+        if not timed:
             self._entries_in_progress += len(entry_ids)
             self._bytes_taken += size
         self.added_entries += len(entry_ids)
@@ -167,7 +168,6 @@ class Bookie:
         return _EOK
 
     def _claim(self, state: LedgerState, master_key: bytes) -> None:
-        state.key_logged = True
         if state.master_key != master_key:
             state.master_key = master_key
         self._states.touch(state)
@@ -188,6 +188,20 @@ class Bookie:
     def _journaled_timed(self, code: int, context: Context) -> None:
         done, ledger_id, entry_ids = context
         done(code, ledger_id, entry_ids)
+
+    def _first_journaled(self, code: int, context: Context) -> None:
+        self._key_journaled(code, context[1])
+        self._journaled(code, context)
+
+    def _first_journaled_timed(self, code: int, context: Context) -> None:
+        self._key_journaled(code, context[1])
+        self._journaled_timed(code, context)
+
+    def _key_journaled(self, code: int, ledger_id: int) -> None:
+        # Until the key's record is durable every append brings it: the first group may fail, and the next one not.
+        state = self._states.known(ledger_id)
+        if code == _EOK and state is not None:
+            state.key_logged = True
 
     def group_written(self, waited_seconds: float) -> None:
         """A journal has told of a whole group, whose oldest append came that long ago."""
@@ -257,7 +271,7 @@ class Bookie:
             self._claim(state, master_key)
             records.insert(0, journal_format.encode_master_key_record(ledger_id, master_key))
         await self._log(state, records, f"ledger {ledger_id} could not be fenced")
-        state.fence_durable = True
+        state.key_logged = state.fence_durable = True
 
     async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, packet: bytes) -> None:
         """Store an explicit LAC, durably if the journal's format has it. `BookieError`."""
@@ -277,6 +291,7 @@ class Bookie:
             self._advance_lac(state, lac)
         if records:
             await self._log(state, records, f"the LAC of ledger {ledger_id} could not be stored")
+            state.key_logged = True
 
     async def read_lac(self, ledger_id: int) -> tuple[bytes, bytes]:
         """(explicit LAC packet or empty, last entry or empty). `BookieError` ENOLEDGER when there is no such ledger."""

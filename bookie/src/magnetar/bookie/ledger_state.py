@@ -40,7 +40,7 @@ class LedgerState:
         self.last_add_confirmed = NO_ENTRY
         """The greatest that an entry or an explicit write of this process's life has told."""
         self.key_logged = False
-        """Whether this process has written the master key record to the journal."""
+        """Whether the journal durably has a master key record of this process."""
         self.lac_waiters: list[Callable[[int], None]] = []
         """Called once, with the new last add confirmed, when it grows."""
 
