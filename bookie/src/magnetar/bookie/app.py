@@ -190,12 +190,17 @@ class BookieParts:
 
 
 async def start_bookie(
-    settings: BookieSettings, store: MetadataStore, clock: Clock, environment: BookieEnvironment = SYSTEM
+    settings: BookieSettings,
+    store: MetadataStore,
+    clock: Clock,
+    environment: BookieEnvironment = SYSTEM,
+    *,
+    read_only_reasons: Collection[str] = (),
 ) -> RunningBookie:
-    """Check who we are, replay the journals, serve.
+    """Check who we are, replay the journals, serve. With `read_only_reasons` it is never seen as writable.
 
     Raises `InvalidCookie`, `JournalDamaged`, `SettingError`, `Unavailable` (metadata) or OSError (disk)."""
-    bookie_id = settings.bookie_id or f"{settings.advertised_host}:{settings.port}"
+    bookie_id = settings.registered_id
     if not settings.bookie_id and settings.port == 0:
         raise SettingError("bookiePort 0 needs a bookieId: the id must be the same after every start")
     directories = open_directories(settings, environment.disk)
@@ -206,6 +211,8 @@ async def start_bookie(
     try:
         if settings.read_only:
             mode.add_reason(disk_watch.REASON_SETTING)
+        for reason in read_only_reasons:
+            mode.add_reason(reason)
         if settings.disk.persist_status:
             await running.keep_status(clock)
         mode.check()

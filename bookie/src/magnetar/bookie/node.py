@@ -16,8 +16,8 @@ from magnetar.bookie.app import RunningBookie, start_bookie
 from magnetar.bookie.autorecovery.app import RunningAutoRecovery, open_autorecovery
 from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
 from magnetar.bookie.counters import RecoveryCounters
-from magnetar.bookie.drain.drain import DrainParts
-from magnetar.bookie.drain.service import DrainService, ModeSwitch
+from magnetar.bookie.drain.drain import DrainParts, is_leaving
+from magnetar.bookie.drain.service import REASON_DRAIN, DrainService, ModeSwitch
 from magnetar.bookie.gc.collectors import Collectors
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.operating.cluster import ClusterClient
@@ -150,7 +150,6 @@ class RunningNode:
             recovery=admin,
             drains=drains,
         )
-        # A drain that an earlier run has begun turns the bookie read-only before anything else may use it.
         await drains.start()
         collectors.start()
         if settings.recovery_enabled:
@@ -190,8 +189,11 @@ class RunningNode:
 async def start_node(settings: NodeSettings, store: MetadataStore, clock: Clock) -> RunningNode:
     """Start the storage, then the rest. On failure what was started is closed again.
 
-    Raises what `start_bookie` and `RunningNode.start` raise."""
-    node = RunningNode(await start_bookie(settings.bookie, store, clock))
+    Raises what `start_bookie` and `RunningNode.start` raise, `PeerError` for an unreadable intention to drain it."""
+    # A bookie whose drain goes on must not register as writable even for a moment: it would get new ledgers.
+    leaving = await is_leaving(store, settings.bookie.registered_id)
+    reasons = (REASON_DRAIN,) if leaving else ()
+    node = RunningNode(await start_bookie(settings.bookie, store, clock, read_only_reasons=reasons))
     try:
         await node.start(settings, store, clock)
     except BaseException:

@@ -151,6 +151,11 @@ class BookieSettings:
     storage: StorageSettings = StorageSettings()
     disk: DiskSettings = DiskSettings()
 
+    @property
+    def registered_id(self) -> str:
+        """What the cluster calls this bookie."""
+        return self.bookie_id or f"{self.advertised_host}:{self.port}"
+
     def __post_init__(self) -> None:
         for name, directories in (
             ("journalDirectories", self.journal_directories),

@@ -60,6 +60,12 @@ BLOCKERS_NAMED_MAX: Final = 100
 _SYSTEM_CLOCK: Final = SystemClock()
 
 
+async def is_leaving(store: MetadataStore, bookie_id: str) -> bool:
+    """Whether a bookie is to leave, and has not left yet. `PeerError`, `Unavailable`."""
+    node = await store.get(intention_path(bookie_id))
+    return node is not None and decode_intention(node.value).phase is not Phase.DONE
+
+
 class BookieSwitch(Protocol):
     """The bookie of this process."""
 
@@ -139,8 +145,7 @@ class Drain:
 
     async def wanted(self) -> bool:
         """Whether the bookie is to leave, and has not left yet."""
-        intention = await self._intention()
-        return intention is not None and intention.phase is not Phase.DONE
+        return await is_leaving(self._store, self._bookie_id)
 
     async def cancel(self) -> None:
         """The bookie stays after all. What was moved stays moved. No error if it is not drained.

@@ -42,10 +42,11 @@ class DrainService:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Go on with a drain that an earlier run has begun. The switch is set before this returns. Raises
+        """Go on with a drain that an earlier run has begun. The switch is as it should be when this returns. Raises
         `Unavailable`."""
-        if await self._drain.wanted():
-            self._switch.set_draining(True)
+        wanted = await self._drain.wanted()
+        self._switch.set_draining(wanted)
+        if wanted:
             self._begin()
 
     async def start_drain(self) -> DrainState:

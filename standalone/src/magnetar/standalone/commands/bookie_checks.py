@@ -98,5 +98,4 @@ def configured_bookie_id(conf: Path | None) -> str:
     """The id of the bookie that a settings file describes. `SettingError`."""
     from magnetar.standalone.bookie_process import bookie_process_settings
 
-    bookie = bookie_process_settings(bookie_given(conf)).bookie
-    return bookie.bookie_id or f"{bookie.advertised_host}:{bookie.port}"
+    return bookie_process_settings(bookie_given(conf)).bookie.registered_id

@@ -1,0 +1,66 @@
+"""A bookie with all that it does beside storing, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from magnetar.bookie.cookie import COOKIES_PATH
+from magnetar.bookie.drain.state import Intention, Phase, encode_intention, intention_path
+from magnetar.bookie.node import NodeSettings, RunningNode, start_node
+from magnetar.bookie.settings import BookieSettings
+from magnetar.core.clock import SystemClock
+from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH
+from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.metadata.store import Notification
+
+BOOKIE = "127.0.0.1:3181"
+
+
+async def start(settings: BookieSettings, store: MemoryMetadataStore) -> RunningNode:
+    node = NodeSettings(bookie=settings, recovery_enabled=False, http=None, control=None)
+    return await start_node(node, store, SystemClock())
+
+
+def intention(phase: Phase, cookie_created_ms: int) -> bytes:
+    leaving = Intention(bookie_id=BOOKIE, phase=phase, started_ms=1, cookie_created_ms=cookie_created_ms)
+    return encode_intention(leaving)
+
+
+@pytest.mark.parametrize("phase", [Phase.DRAINING, Phase.REMOVING])
+async def test_a_bookie_whose_drain_goes_on_is_never_seen_as_writable(
+    settings: BookieSettings, store: MemoryMetadataStore, phase: Phase
+) -> None:
+    await (await start(settings, store)).close()
+    cookie = await store.get(f"{COOKIES_PATH}/{BOOKIE}")
+    assert cookie is not None
+    await store.put(intention_path(BOOKIE), intention(phase, cookie.stat.created_ms))
+    seen: list[Notification] = []
+    store.watch(seen.append)
+    node = await start(settings, store)
+    assert await store.exists(f"{READ_ONLY_PATH}/{BOOKIE}")
+    assert not [heard for heard in seen if heard.path == f"{AVAILABLE_PATH}/{BOOKIE}"]
+    await node.close()
+    await store.close()
+
+
+async def test_a_drain_that_is_cancelled_during_the_start_leaves_the_bookie_writable(
+    settings: BookieSettings, store: MemoryMetadataStore
+) -> None:
+    class CancelledStore(MemoryMetadataStore):
+        async def exists(self, path: str) -> bool:
+            # The first look after the intention was read: that of the registration.
+            if await super().exists(intention_path(BOOKIE)) and path.startswith(AVAILABLE_PATH):
+                await self.delete(intention_path(BOOKIE))
+            return await super().exists(path)
+
+    cancelled = CancelledStore()
+    await cancelled.put(intention_path(BOOKIE), intention(Phase.DRAINING, 1))
+    node = await start(settings, cancelled)
+    async with asyncio.timeout(5):
+        while not await cancelled.exists(f"{AVAILABLE_PATH}/{BOOKIE}"):
+            await asyncio.sleep(0.001)
+    assert not node.bookie.mode.read_only
+    await node.close()
+    await cancelled.close()
+    await store.close()
