@@ -199,6 +199,22 @@ async def test_version_3_long_poll_waits_for_what_the_client_lacks(start: StartB
         assert (told.code, told.last_add_confirmed, told.entry_id) == (BookieCode.EOK, 2, 2)
 
 
+async def test_negative_ids_are_refused(start: StartBookie) -> None:
+    # In the journal the second one of these would be the fence of the ledger.
+    running = await start(serve_tcp=True)
+    for ledger_id, entry_id in ((-1, 5), (1, -0x2000), (-0xEEFD, -0xEEFD)):
+        entry = struct.pack(">qqqq", ledger_id, entry_id, -1, 0) + b"digest and payload"
+        async with connect(running) as client:
+            add = v3.AddRequest(ledger_id=ledger_id, entry_id=entry_id, master_key=KEY, entry=entry)
+            assert (await client.ask(add, v3.Operation.ADD_ENTRY)).code is BookieCode.EBADREQ
+            fence = v3.ReadRequest(ledger_id=-abs(ledger_id), entry_id=0, fence=True, master_key=KEY)
+            assert (await client.ask(fence, v3.Operation.READ_ENTRY)).code is BookieCode.EBADREQ
+            client.writer.write(add_frame(entry))
+            with pytest.raises(asyncio.IncompleteReadError):
+                await client.frame()
+    assert running.bookie.added_entries == 0
+
+
 async def test_a_connection_may_begin_in_version_3_and_go_on_in_version_2(start: StartBookie) -> None:
     running = await start(serve_tcp=True)
     async with connect(running) as client:

@@ -259,9 +259,7 @@ class Bookie:
 
     async def fence(self, ledger_id: int, master_key: bytes) -> None:
         """Refuse ordinary adds to a ledger from now on, durably; also of a ledger never seen. `BookieError`."""
-        state = self._states.get_or_create(ledger_id)
-        if state.master_key and state.master_key != master_key:
-            raise BookieError(BookieCode.EUA, f"wrong master key for ledger {ledger_id}")
+        state = self._owned(ledger_id, master_key)
         state.fenced = True
         self._states.touch(state)
         if state.fence_durable:
@@ -275,9 +273,7 @@ class Bookie:
 
     async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, packet: bytes) -> None:
         """Store an explicit LAC, durably if the journal's format has it. `BookieError`."""
-        state = self._states.get_or_create(ledger_id)
-        if state.master_key and state.master_key != master_key:
-            raise BookieError(BookieCode.EUA, f"wrong master key for ledger {ledger_id}")
+        state = self._owned(ledger_id, master_key)
         records: list[bytes] = []
         if not state.key_logged:
             self._claim(state, master_key)
@@ -328,6 +324,15 @@ class Bookie:
         state = self._states.get(ledger_id)
         if state is not None and waiter in state.lac_waiters:
             state.lac_waiters.remove(waiter)
+
+    def _owned(self, ledger_id: int, master_key: bytes) -> LedgerState:
+        """The state of a ledger that the key gives access to; a new one if there is none. `BookieError`."""
+        if ledger_id < 0:
+            raise BookieError(BookieCode.EBADREQ, f"no ledger has the id {ledger_id}")
+        state = self._states.get_or_create(ledger_id)
+        if state.master_key and state.master_key != master_key:
+            raise BookieError(BookieCode.EUA, f"wrong master key for ledger {ledger_id}")
+        return state
 
     def _advance_lac(self, state: LedgerState, last_add_confirmed: int) -> None:
         state.last_add_confirmed = last_add_confirmed

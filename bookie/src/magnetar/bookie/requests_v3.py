@@ -38,8 +38,11 @@ def add_flags(request: v3.Request, add: v3.AddRequest) -> int:
 
 
 def add_problem(add: v3.AddRequest) -> bool:
-    """Whether the entry of an add is not the one that the add speaks of."""
-    return len(add.entry) < HEADER_BYTES or _IDS.unpack_from(add.entry) != (add.ledger_id, add.entry_id)
+    """Whether the entry of an add is not the one that the add speaks of, or one that cannot be: a journal knows its own
+    records, a log its map, by negative ids."""
+    if len(add.entry) < HEADER_BYTES or (add.ledger_id | add.entry_id) < 0:
+        return True
+    return bool(_IDS.unpack_from(add.entry) != (add.ledger_id, add.entry_id))
 
 
 def reply(request: v3.Request, code: BookieCode, ledger_id: int = -1) -> v3.Response:

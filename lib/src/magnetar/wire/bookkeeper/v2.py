@@ -41,7 +41,9 @@ _RESPONSE_PREFIX: Final = struct.Struct(">IIiq")
 _RESPONSE_FIELDS: Final = struct.Struct(">iqq")
 _BATCH_READ_RESPONSE: Final = struct.Struct(">IIiqqq")
 
+_ADD_HEAD: Final = struct.Struct(f">I{MASTER_KEY_BYTES}sqq")
 _ADD_ENTRY_AT: Final = 4 + MASTER_KEY_BYTES
+_ADD_BYTES_MIN: Final = _ADD_ENTRY_AT + HEADER_BYTES
 _READ_BYTES: Final = 20
 _RESPONSE_BYTES: Final = 24
 _BATCH_READ_BYTES: Final = 40
@@ -156,6 +158,9 @@ def decode_requests(buffer: bytes, bounds: Sequence[int]) -> list[Request]:
         if end - entry_at < HEADER_BYTES:
             raise PeerError(f"an add of {end - start} bytes")
         ledger_id, entry_id = _LEDGER_ENTRY.unpack_from(buffer, entry_at)
+        if (ledger_id | entry_id) < 0:
+            # A journal knows its own records, a log its map, by such ids.
+            raise PeerError(f"an add of entry {ledger_id}:{entry_id}")
         key = buffer[start + 4 : entry_at]
         group = groups.get(ledger_id)
         if group is None or group.flags != flags or group.master_key != key:
@@ -177,6 +182,8 @@ def _header(buffer: bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def _decode_request(buffer: bytes, start: int, end: int, opcode: int, flags: int) -> Request:
+    if opcode == ADD:
+        raise PeerError(f"an add of {end - start} bytes")
     if opcode == READ:
         key = _fencing_key(buffer, start + _READ_BYTES, end, flags)
         ledger_id, entry_id = _LEDGER_ENTRY.unpack_from(buffer, start + 4)
@@ -303,8 +310,7 @@ def encode_auth(plugin_name: str, payload: bytes) -> bytes:
 def encode_add_responses(code: int, ledger_id: int, entry_ids: Sequence[int]) -> bytes:
     """The frames of all replies to a group of adds."""
     prefix = _RESPONSE_PREFIX.pack(_RESPONSE_BYTES, _word(ADD, 0), code, ledger_id)
-    pack = _ENTRY.pack
-    return b"".join([prefix + pack(entry_id) for entry_id in entry_ids])
+    return prefix.join([b"", *map(_ENTRY.pack, entry_ids)])
 
 
 def encode_read_response(code: int, ledger_id: int, entry_id: int, entry: bytes = b"") -> bytes:
