@@ -120,7 +120,7 @@ class Writer:
         if metadata.state is LedgerState.CLOSED:
             history.events.append(WriterClosed(metadata.last_entry_id, metadata.length_bytes, now()))
             if self._chance.random() < self._parameters.deleted_share:
-                history.deleted = True
+                history.deleted_at_seconds = now()
                 with contextlib.suppress(Unavailable):
                     await self._client.client.delete(history.ledger_id)
 

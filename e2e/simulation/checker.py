@@ -131,7 +131,7 @@ def readers_do_not_fall_behind(ledger: LedgerHistory) -> Iterator[str]:
             proofs.append((event.at_seconds, carried[event.last_add_confirmed]))
     told_closed: dict[str, float] = {}
     for event in ledger.events:
-        if not isinstance(event, Opened):
+        if not isinstance(event, Opened) or event.at_seconds >= ledger.deleted_at_seconds:
             continue
         # With old metadata a bookie may be asked that was replaced since.
         asked_seconds = event.began_seconds - ledger.staleness_seconds

@@ -12,11 +12,13 @@ from typing import Any, Final
 from magnetar.bookie.app import BookieEnvironment, RunningBookie, start_bookie
 from magnetar.bookie.autorecovery.daemon import AutoRecoveryDied
 from magnetar.bookie.cookie import INSTANCE_ID_PATH
+from magnetar.bookie.drain.state import Phase, decode_intention, intention_path
 from magnetar.bookie.settings import BookieSettings, DiskSettings, JournalSettings, StorageSettings
 from magnetar.bookie.testing import DiskIndexes, ExecutorJournalWorker
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.limits import KIB, MIB
 from magnetar.ledger.client import BookKeeperClient
+from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.tcp_bookie import TcpBookieSettings
 from magnetar.ledger.tcp_connections import TcpBookieConnections
@@ -29,13 +31,15 @@ from magnetar.sim.process import current_process
 
 from e2e.simulation.metadata import MetadataService, SimulatedMetadata, watch_sessions
 from e2e.simulation.parameters import Parameters
-from e2e.simulation.upkeep import Upkeep
+from e2e.simulation.upkeep import Recovery, Upkeep
 
 BOOKIE_PORT: Final = 3181
 RESTART_PAUSE_SECONDS: Final = 0.5
 """After a bookie that could not start, as a supervisor waits."""
 PATIENCE_SECONDS: Final = 30.0
 """How long, when nothing is wrong any more, something may take that must happen."""
+
+DRAIN_PATIENCE_SECONDS: Final = 90.0
 
 CLIENT_SETTINGS: Final = LedgerClientSettings(
     add_timeout_seconds=1.0, quarantine_seconds=1.0, speculative_read_seconds=0.2
@@ -108,8 +112,11 @@ class SimulatedBookie:
         self.node = world.node(name)
         self.bookie_id = f"{name}:{BOOKIE_PORT}"
         self.running: RunningBookie | None = None
+        self.recovery: Recovery | None = None
         self.lost = False
         """For good: it must not come back."""
+        self.leaving = False
+        """Somebody has asked for its drain."""
         self.damaged = False
         """Bits of what it had stored were flipped."""
         self.refusals: list[str] = []
@@ -119,10 +126,10 @@ class SimulatedBookie:
 
     def start(self) -> None:
         """Start it unless it runs; it is tried again until it does."""
-        if self.node.running or self.lost:
+        if self.node.running or self.lost or self.draining() is Phase.DONE:
             return
         self.node.start()
-        self.running = None
+        self.running = self.recovery = None
         self.node.run(self._run())
 
     async def _run(self) -> None:
@@ -142,8 +149,7 @@ class SimulatedBookie:
             self.refusals.append(f"{type(error).__name__}: {error}")
             world.loop.trace.note(node.name, f"does not start: {type(error).__name__}")
             world.loop.trace.remark(node.name, str(error))
-            # In the name of the scenario, for this process ends here.
-            world.loop.call_later(RESTART_PAUSE_SECONDS, self.start, context=world.service.context.copy())
+            self._start_again()
             node.kill()
         else:
             await self._look_after(self.running, store)
@@ -154,9 +160,9 @@ class SimulatedBookie:
         upkeep = Upkeep(running, store, self.node.clock, chance)
         locks = None
         if parameters.autorecovery:
-            daemon = await upkeep.recover(CLIENT_SETTINGS, CONNECTION_SETTINGS)
-            locks = daemon.underreplicated
-            daemon.died.add_done_callback(self._autorecovery_died)
+            self.recovery = recovery = await upkeep.recover(CLIENT_SETTINGS, CONNECTION_SETTINGS)
+            locks = recovery.daemon.underreplicated
+            recovery.daemon.died.add_done_callback(self._autorecovery_died)
         if parameters.collection:
             upkeep.collect(locks)
 
@@ -166,13 +172,36 @@ class SimulatedBookie:
 
     def kill(self) -> None:
         """SIGKILL."""
-        self.running = None
+        self.running = self.recovery = None
         self.node.kill()
+
+    def stop(self) -> None:
+        """An orderly stop."""
+        if self.running is not None and self.node.running:
+            self.node.run(self._stop(self.running), "stop")
+
+    async def _stop(self, running: RunningBookie) -> None:
+        if self.recovery is not None:
+            await self.recovery.drain.close()
+            await self.recovery.daemon.close()
+        await running.close()
+        self._start_again()
+        self.kill()
+
+    def _start_again(self) -> None:
+        # On behalf of the scenario, for this process ends here.
+        world = self._world
+        world.loop.call_later(RESTART_PAUSE_SECONDS, self.start, context=world.service.context.copy())
 
     def lose_power(self) -> None:
         """The host goes off."""
-        self.running = None
+        self.running = self.recovery = None
         self.node.lose_power()
+
+    def draining(self) -> Phase | None:
+        """How far its drain is; None when there is none."""
+        record = self._world.service.table.load(intention_path(self.bookie_id))
+        return None if record is None else decode_intention(record.value).phase
 
 
 @dataclass(slots=True)
@@ -240,16 +269,34 @@ class Cluster:
     async def until_all_run(self) -> None:
         """Wait until every bookie that is not lost serves and is registered. `BookieDown`."""
         deadline = self.world.loop.time() + PATIENCE_SECONDS
-        while missing := [bookie for bookie in self.bookies if not bookie.lost and not self._registered(bookie)]:
+        while missing := [bookie for bookie in self.bookies if not self._settled(bookie)]:
             if self.world.loop.time() > deadline:
                 reason = missing[0].refusals[-1] if missing[0].refusals else "nobody knows why"
                 raise BookieDown(f"{missing[0].bookie_id} does not come back: {reason}")
             await asyncio.sleep(0.1)
 
+    async def until_drained(self) -> None:
+        """Wait until those who are to leave have done it, and take them away for good. `BookieDown`."""
+        deadline = self.world.loop.time() + DRAIN_PATIENCE_SECONDS
+        leaving = [bookie for bookie in self.bookies if not bookie.lost and bookie.draining() is not None]
+        while missing := [bookie for bookie in leaving if bookie.draining() is not Phase.DONE]:
+            if self.world.loop.time() > deadline:
+                recovery = missing[0].recovery
+                progress = recovery.drain.drain() if recovery is not None else None
+                raise BookieDown(f"the drain of {missing[0].bookie_id} does not end: {progress}")
+            await asyncio.sleep(0.5)
+        for bookie in leaving:
+            bookie.lost = True
+            bookie.lose_power()
+
+    def _settled(self, bookie: SimulatedBookie) -> bool:
+        return bookie.lost or bookie.draining() is Phase.DONE or self._registered(bookie)
+
     def _registered(self, bookie: SimulatedBookie) -> bool:
-        path = f"/ledgers/available/{bookie.bookie_id}"
-        record = self.world.service.table.load(path)
-        return bookie.running is not None and record is not None
+        table = self.world.service.table
+        folders = (AVAILABLE_PATH, READ_ONLY_PATH) if bookie.draining() is not None else (AVAILABLE_PATH,)
+        registered = any(table.load(f"{folder}/{bookie.bookie_id}") is not None for folder in folders)
+        return bookie.running is not None and registered
 
     def client(self, name: str) -> ClientHost:
         """A new client host."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 FAULT_KINDS: Final = (
+    "drain_bookie",
     "expire_session",
     "failing_disk",
     "flip_bits",
@@ -26,6 +27,7 @@ FAULT_KINDS: Final = (
     "slow_disk",
     "slow_links",
     "split_client",
+    "stop_bookie",
     "swizzle",
 )
 """May happen at any moment."""

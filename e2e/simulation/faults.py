@@ -125,9 +125,25 @@ class Faults:
     def lose_bookie(self) -> None:
         """One host burns down, as long as the promise survives that."""
         bookie = self._some_bookie()
-        if self._may_lose(bookie) and len(self._cluster.bookies) - self._losses() > self._parameters.ensemble_size:
+        gone = self._losses() + sum(other.leaving for other in self._cluster.bookies)
+        if self._may_lose(bookie) and len(self._cluster.bookies) - gone > self._parameters.ensemble_size:
             bookie.lost = True
             bookie.lose_power()
+
+    def stop_bookie(self) -> None:
+        """An orderly stop, which takes as long as it takes; it may be killed meanwhile."""
+        bookie = self._some_bookie()
+        bookie.stop()
+        self._start_later(bookie)
+
+    def drain_bookie(self) -> None:
+        """A bookie is to leave, as far as the others can take its place."""
+        bookie = self._some_bookie()
+        gone = sum(other.lost or other.leaving for other in self._cluster.bookies)
+        enough = len(self._cluster.bookies) - gone > self._parameters.ensemble_size
+        if bookie.recovery is not None and bookie.node.running and not bookie.damaged and enough:
+            bookie.leaving = True
+            bookie.node.run(bookie.recovery.begin_to_drain(), "drain")
 
     def flip_bits(self) -> None:
         """The disk changes what was stored long ago in entry logs."""

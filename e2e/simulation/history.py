@@ -87,10 +87,15 @@ class LedgerHistory:
     """What its writer appended, by entry id."""
     events: list[Event] = field(default_factory=list)
     staleness_seconds: float = 0.0
-    deleted: bool = False
-    """Somebody has begun to delete it: nothing is promised any more."""
+    deleted_at_seconds: float = float("inf")
+    """When somebody began to delete it: from then on nothing is promised."""
     finished: bool = False
     """Whether the final readers have seen all of it."""
+
+    @property
+    def deleted(self) -> bool:
+        """Whether somebody has begun to delete it."""
+        return self.deleted_at_seconds < float("inf")
 
 
 @dataclass(slots=True)

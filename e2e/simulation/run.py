@@ -59,6 +59,9 @@ def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = Fa
                 loop.run(_scenario(loop, parameters, history))
             except (Deadlock, EndlessRun, BookieDown) as error:
                 history.stuck.append(f"{type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001  (of the scenario itself: the seed must be named)
+                history.stuck.append(f"the scenario failed with {error!r}")
+                trace.remark("scenario", traceback.format_exc())
             violations = check(history) + [f"unexpected: {problem}" for problem in loop.problems]
             digest = trace.digest
             loop.bury()
@@ -99,6 +102,7 @@ async def _scenario(loop: SimulatedLoop, parameters: Parameters, history: Histor
     faults.heal()
     await _until_done(writers, history, PATIENCE_SECONDS)
     await cluster.until_all_run()
+    await cluster.until_drained()
     await _look(cluster, history)
 
 

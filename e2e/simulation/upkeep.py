@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from typing import Final
 
@@ -10,9 +11,12 @@ from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.autorecovery.daemon import AutoRecoveryDaemon
 from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
 from magnetar.bookie.autorecovery.settings import AuditorSettings, AutoRecoverySettings
+from magnetar.bookie.drain.drain import DrainParts
+from magnetar.bookie.drain.service import DrainService, ModeSwitch
 from magnetar.bookie.gc.collector import GarbageCollector
 from magnetar.bookie.gc.live_ledgers import LedgerLocks, StoredLiveLedgers
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
+from magnetar.bookie.operations import OperationRefused
 from magnetar.core.clock import Clock
 from magnetar.core.errors import Unavailable
 from magnetar.core.limits import KIB
@@ -46,6 +50,70 @@ COLLECTION_SETTINGS: Final = GarbageCollectionSettings(
 )
 
 
+RETRY_SECONDS: Final = 0.3
+DRAIN_SETTLE_SECONDS: Final = 2.0
+"""Clients hear of a read-only bookie much sooner than that, unless they do not reach the metadata service."""
+
+log: Final = logging.getLogger("magnetar.simulation")
+
+
+class Recovery:
+    """AutoRecovery of one process, with a client of its own, and the drain that stands on both."""
+
+    def __init__(
+        self, running: RunningBookie, store: MetadataStore, client: BookKeeperClient, connections: TcpBookieConnections
+    ) -> None:
+        self.daemon: AutoRecoveryDaemon
+        self.drain: DrainService
+        self._running = running
+        self._store = store
+        self._client = client
+        self._connections = connections
+
+    def start(self, clock: Clock, chance: random.Random) -> None:
+        """Begin."""
+        running = self._running
+        self.daemon = AutoRecoveryDaemon(
+            self._store,
+            self._client,
+            self._connections,
+            running.bookie_id,
+            AUTORECOVERY_SETTINGS,
+            clock,
+            chance,
+            paused=lambda: running.mode.read_only,
+        )
+        parts = DrainParts(
+            store=self._store,
+            client=self._client,
+            connections=self._connections,
+            underreplicated=self.daemon.underreplicated,
+            replicator=self.daemon.replicator,
+            holder=f"{running.bookie_id} {chance.random()}",
+            clock=clock,
+            settle_seconds=DRAIN_SETTLE_SECONDS,
+            retry_seconds=RETRY_SECONDS,
+        )
+        self.drain = DrainService(parts, running.bookie_id, ModeSwitch(running.mode))
+        self.daemon.start()
+
+    async def go_on_draining(self) -> None:
+        """If an earlier run of this bookie has begun to."""
+        while True:
+            try:
+                await self.drain.start()
+                return
+            except Unavailable:
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def begin_to_drain(self) -> None:
+        """Unless the others could not take its place, or nobody can be asked."""
+        try:
+            await self.drain.start_drain()
+        except (OperationRefused, Unavailable) as error:
+            log.info("no drain: %s", error)
+
+
 class Upkeep:
     """Of one bookie's process."""
 
@@ -55,33 +123,22 @@ class Upkeep:
         self._clock = clock
         self._chance = chance
 
-    async def recover(
-        self, client_settings: LedgerClientSettings, connection_settings: TcpBookieSettings
-    ) -> AutoRecoveryDaemon:
-        """Begin AutoRecovery."""
+    async def recover(self, client_settings: LedgerClientSettings, connection_settings: TcpBookieSettings) -> Recovery:
+        """Begin AutoRecovery, and go on with a drain."""
         connections = TcpBookieConnections(self._store, self._clock, connection_settings)
         while True:
             try:
                 await connections.start()
                 break
             except Unavailable:
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(RETRY_SECONDS)
         client = BookKeeperClient(
             self._store, connections, self._clock, self._chance, client_settings, connections.places
         )
-        running = self._running
-        daemon = AutoRecoveryDaemon(
-            self._store,
-            client,
-            connections,
-            running.bookie_id,
-            AUTORECOVERY_SETTINGS,
-            self._clock,
-            self._chance,
-            paused=lambda: running.mode.read_only,
-        )
-        daemon.start()
-        return daemon
+        recovery = Recovery(self._running, self._store, client, connections)
+        recovery.start(self._clock, self._chance)
+        await recovery.go_on_draining()
+        return recovery
 
     def collect(self, locks: LedgerLocks | None) -> None:
         """Begin to collect garbage, in each directory."""

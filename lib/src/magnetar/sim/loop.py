@@ -26,6 +26,8 @@ T = TypeVar("T")
 DEFAULT_EXECUTOR_THREADS: Final = 4
 EXECUTOR_DELAY_SECONDS: Final = 100e-6
 """Mean time until a thread takes a call."""
+TEAR_DOWN_ATTEMPTS_MAX: Final = 20
+"""Times that one task may wait in its cleaning up, when the run is over."""
 
 _Job: TypeAlias = tuple[asyncio.Handle, contextvars.Context, Callable[..., Any], tuple[Any, ...], Process | None]
 _Timer: TypeAlias = tuple[float, int, _Job]
@@ -277,11 +279,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             return
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001  (asyncio has no other way)
         work = task.get_coro()
-        try:
-            if work is not None:
+        for _ in range(TEAR_DOWN_ATTEMPTS_MAX):
+            try:
                 work.close()
-        except BaseException as error:  # noqa: BLE001  (of a program that is gone: nobody hears of it)
-            self.trace.remark("loop", f"torn down with {error!r}")
+            except BaseException as error:  # noqa: BLE001  (of a program that is gone: nobody hears of it)
+                # It waits once more while it cleans up.
+                self.trace.remark("loop", f"torn down with {error!r}")
+            else:
+                return
 
     # Threads.
 
