@@ -121,6 +121,16 @@ async def test_the_last_add_confirmed_comes_with_entries_and_explicitly(start: S
     assert await again.last_add_confirmed(1) == 5
 
 
+async def test_a_replay_keeps_the_greatest_explicit_lac(start: StartBookie, settings: BookieSettings) -> None:
+    running = await start()
+    packets = [EntryCodec(1, "CRC32C").encode_explicit_lac(lac) for lac in (5, 4)]
+    for packet in packets:
+        await running.bookie.write_lac(1, KEY, 5, packet)
+    await running.close()
+    (settings.ledger_directories[0] / "current" / "lastMark").unlink()
+    assert await (await start()).bookie.read_lac(1) == (packets[0], b"")
+
+
 async def test_version_5_of_the_journal_has_no_explicit_lac(start: StartBookie, settings: BookieSettings) -> None:
     running = await start(journal=dataclasses.replace(settings.journal, format_version=5))
     packet = EntryCodec(1, "CRC32C").encode_explicit_lac(5)

@@ -18,7 +18,7 @@ from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.counters import BookieCounters, TimedAdd
 from magnetar.bookie.directory_storage import ReadResult
 from magnetar.bookie.journal import Context, Journal
-from magnetar.bookie.ledger_state import LedgerState, LedgerStates
+from magnetar.bookie.ledger_state import LedgerState, LedgerStates, explicit_lac
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.bookie.write_cache import WriteCache
 from magnetar.core.clock import SystemClock
@@ -280,8 +280,7 @@ class Bookie:
             records.append(journal_format.encode_master_key_record(ledger_id, master_key))
         if self._journals[ledger_id % self._journals_count].takes_explicit_lac:
             records.append(journal_format.encode_explicit_lac_record(ledger_id, packet))
-        if not state.explicit_lac or lac >= _explicit_lac(state.explicit_lac):
-            state.explicit_lac = packet
+        if state.take_explicit_lac(packet):
             self._states.touch(state)
         if lac > state.last_add_confirmed:
             self._advance_lac(state, lac)
@@ -304,7 +303,7 @@ class Bookie:
         state = self._existing(ledger_id)
         if state.last_add_confirmed == NO_ENTRY:
             packet, entry = await self.read_lac(ledger_id)
-            known = _explicit_lac(packet) if len(packet) >= 16 else NO_ENTRY
+            known = explicit_lac(packet)
             if len(entry) >= HEADER_BYTES:
                 known = max(known, _LAC.unpack_from(entry, _LAC_AT)[0])
             state.last_add_confirmed = max(known, state.last_add_confirmed)
@@ -409,8 +408,3 @@ class Bookie:
         if state is None:
             raise BookieError(BookieCode.ENOLEDGER, f"ledger {ledger_id}")
         return state
-
-
-def _explicit_lac(packet: bytes) -> int:
-    lac: int = _LAC.unpack_from(packet, 8)[0]
-    return lac

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
@@ -13,6 +14,8 @@ from magnetar.wire.protobuf import parse
 
 LEDGER_STATES_MAX: Final = 20_000
 """Ledgers whose state stays in memory, some 400 bytes each; others are read again from the index."""
+
+_EXPLICIT_LAC: Final = struct.Struct(">qq")
 
 
 class LedgerState:
@@ -36,7 +39,7 @@ class LedgerState:
         self.fenced = False
         self.fence_durable = False
         self.explicit_lac = b""
-        """The packet of the newest explicit LAC write."""
+        """The packet of the explicit LAC write with the greatest LAC."""
         self.last_add_confirmed = NO_ENTRY
         """The greatest that an entry or an explicit write of this process's life has told."""
         self.key_logged = False
@@ -44,12 +47,28 @@ class LedgerState:
         self.lac_waiters: list[Callable[[int], None]] = []
         """Called once, with the new last add confirmed, when it grows."""
 
+    def take_explicit_lac(self, packet: bytes) -> bool:
+        """Keep the packet of an explicit LAC write unless a greater LAC is known; whether it was kept. Writes may
+        overtake each other, and the journal has them in the order in which they came."""
+        if explicit_lac(packet) < explicit_lac(self.explicit_lac):
+            return False
+        self.explicit_lac = packet
+        return True
+
     def encode(self) -> bytes:
         """The value in DbLedgerStorage's `ledgers` index."""
         data = LedgerData(exists=True, fenced=self.fenced, masterKey=self.master_key)
         if self.explicit_lac:
             data.explicitLac = self.explicit_lac
         return data.SerializeToString()
+
+
+def explicit_lac(packet: bytes) -> int:
+    """The LAC in the packet of an explicit LAC write; `NO_ENTRY` when there is none or it is cut short."""
+    if len(packet) < _EXPLICIT_LAC.size:
+        return NO_ENTRY
+    lac: int = _EXPLICIT_LAC.unpack_from(packet)[1]
+    return lac
 
 
 def decode_state(ledger_id: int, value: bytes) -> LedgerState:

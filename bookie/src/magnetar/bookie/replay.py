@@ -94,7 +94,7 @@ class Replay:
             elif kind == journal_format.FENCE_RECORD:
                 state.fenced = state.fence_durable = True
             elif kind == journal_format.EXPLICIT_LAC_RECORD:
-                state.explicit_lac = journal_format.record_value(record)
+                state.take_explicit_lac(journal_format.record_value(record))
             else:
                 log.warning("a journal record of unknown kind %d for ledger %d is left out", kind, ledger_id)
                 return
