@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+from magnetar.bookie import app
 from magnetar.bookie.cookie import COOKIES_PATH
+from magnetar.bookie.disk_watch import WriteMode
 from magnetar.bookie.drain.state import Intention, Phase, encode_intention, intention_path
 from magnetar.bookie.node import NodeSettings, RunningNode, start_node
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH
 from magnetar.metadata.memory import MemoryMetadataStore
-from magnetar.metadata.store import Notification
+from magnetar.metadata.store import Notification, Stat
 
 BOOKIE = "127.0.0.1:3181"
 
@@ -41,6 +44,33 @@ async def test_a_bookie_whose_drain_goes_on_is_never_seen_as_writable(
     assert await store.exists(f"{READ_ONLY_PATH}/{BOOKIE}")
     assert not [heard for heard in seen if heard.path == f"{AVAILABLE_PATH}/{BOOKIE}"]
     await node.close()
+    await store.close()
+
+
+async def test_a_bookie_that_turns_read_only_while_it_registers_is_registered_so(
+    settings: BookieSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes: list[WriteMode] = []
+
+    class KeptMode(WriteMode):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            modes.append(self)
+
+    class RegistrationStore(MemoryMetadataStore):
+        async def put(self, path: str, *arguments: Any, **more: Any) -> Stat:
+            if path == f"{AVAILABLE_PATH}/{BOOKIE}":
+                modes[0].add_reason("a disk has failed")
+            return await super().put(path, *arguments, **more)
+
+    monkeypatch.setattr(app, "WriteMode", KeptMode)
+    store = RegistrationStore()
+    bookie = await app.start_bookie(settings, store, SystemClock())
+    async with asyncio.timeout(5):
+        while await store.exists(f"{AVAILABLE_PATH}/{BOOKIE}"):
+            await asyncio.sleep(0.001)
+    assert await store.exists(f"{READ_ONLY_PATH}/{BOOKIE}")
+    await bookie.close()
     await store.close()
 
 

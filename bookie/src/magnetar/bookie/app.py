@@ -110,8 +110,9 @@ class RunningBookie:
             await self.server.start(settings.listen_host, settings.port)
         info = encode_service_info(settings.advertised_host, self.port or settings.port)
         registration = self._registration = Registration(store, self.bookie_id, info)
-        await registration.start(read_only=self.mode.read_only)
+        # The mode may change while the first registration is on its way; `run` sees to that then.
         self.mode.watch(lambda read_only: registration.set_read_only(read_only=read_only))
+        await registration.start(read_only=self.mode.read_only)
         interval = settings.storage.flush_interval_seconds
         loop = asyncio.get_running_loop()
         checkpoints = self.parts.checkpointer.run(self.parts.journals.marks, interval)
