@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,6 +61,18 @@ def test_it_is_bounded_and_the_run_that_was_read_last_stays() -> None:
     assert cache.get(1, 14) is None
     cache.forget(3)
     assert (cache.size_bytes, cache.entries) == (0, 0)
+
+
+def test_forgetting_costs_as_much_as_there_is_of_the_ledgers() -> None:
+    cache = ReadAheadCache(32 * MIB, MIB)
+    for number in range(20_000):
+        cache.put(number, 0, run_of(1, 1))
+    begun = time.perf_counter()
+    for ledger_id in range(256):
+        cache.forget(ledger_id)
+    # Looking through all runs for each ledger would take 300 ms, on the event loop.
+    assert time.perf_counter() - begun < 0.05
+    assert cache.entries == 20_000 - 256
 
 
 def test_without_room_nothing_is_read_ahead() -> None:

@@ -98,7 +98,8 @@ class ReadAheadCache:
 
     def forget(self, ledger_id: int) -> None:
         """Drop what is here of a ledger that was deleted."""
-        for run in [run for run in self._runs if run.ledger_id == ledger_id]:
+        # Runs that later ones have replaced wholly are not found here; nobody can be given them, and they leave in time.
+        for run in set(self._ledgers.get(ledger_id, {}).values()):
             self._drop(run)
 
     def _expect(self, ledger_id: int, entry_id: int, read_bytes: int) -> None:
