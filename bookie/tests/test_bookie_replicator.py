@@ -236,6 +236,25 @@ async def test_an_avoided_bookie_leaves_although_another_is_lost_for_good() -> N
     await cluster.close()
 
 
+@pytest.mark.parametrize("options", [WHOLE, STRIPED], ids=["3/3/2", "4/2/2"])
+async def test_an_ensemble_that_names_a_bookie_twice_is_repaired(
+    cluster: MemoryCluster, options: LedgerOptions
+) -> None:
+    """No client makes such an ensemble, but somebody may have edited the metadata."""
+    ledger_id = await cluster.closed_ledger(options, payloads(20))
+    metadata, version = await cluster.client.metadata.read(ledger_id)
+    bookies = metadata.ensembles[0][1]
+    twice = dataclasses.replace(metadata, ensembles=[(0, [bookies[0], bookies[0], *bookies[2:]])])
+    await cluster.client.metadata.write(ledger_id, twice, version)
+    result = await cluster.replicator().replicate(ledger_id)
+    assert (result.complete, await cluster.lacking(ledger_id)) == (True, [])
+    lost = stop(cluster, await cluster.metadata(ledger_id), len(bookies) - 1)
+    result = await cluster.replicator().replicate(ledger_id)
+    assert result.complete
+    assert result.entries_copied <= 2 * 20
+    assert await cluster.lacking(ledger_id, lost) == []
+
+
 async def test_too_few_bookies_repair_what_they_can() -> None:
     cluster = MemoryCluster(4)
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(9))

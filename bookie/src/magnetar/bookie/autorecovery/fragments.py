@@ -195,7 +195,7 @@ def with_move(metadata: LedgerMetadata, move: Move) -> LedgerMetadata | None:
         if bookies[index] != segment.bookies[index]:
             return None
         bookies[index] = bookie
-    if len(set(bookies)) != len(bookies):
+    if any(bookies.count(bookie) > 1 for bookie in move.replacements.values()):
         return None
     ensembles = [
         (first, bookies if first == segment.first_entry_id else list(ensemble))
