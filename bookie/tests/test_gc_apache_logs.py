@@ -70,7 +70,7 @@ def test_a_log_of_apache_is_compacted(written: str, tmp_path: Path) -> None:
     wanted = {(ids[0], ids[1]): old_reader.read(ids[2], ids[0], ids[1]) for ids in places if ids[0] != 8}
     old_reader.close()
     assert {digest_kind(entry) for entry in wanted.values()} == {DIGEST_CRC32C}
-    copy = LogCopy(DISK, tmp_path, index, 0, frozenset([7, 9]), 0x1F)
+    copy = LogCopy(DISK, tmp_path, index, 0, {7: SIZES[7], 9: SIZES[9]}, 0x1F)
     while copy.step():
         pass
     assert copy.finish()

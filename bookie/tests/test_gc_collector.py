@@ -374,6 +374,25 @@ async def test_a_log_that_cannot_be_walked_keeps_what_the_index_wants(directory:
     assert not path.exists()
 
 
+async def test_damage_that_looks_like_a_torn_end_keeps_what_stands_behind(directory: Directory) -> None:
+    await directory.add(*entries(1, 9), *entries(2, 3))
+    # A log without a ledgers map, as a crash leaves it.
+    await directory.storage.run_in_background(directory.storage.logs.abandon)
+    await directory.roll()
+    directory.live.ids |= {2}
+    await directory.collector.collect(force_major=False)
+    place = directory.index.location(2, 1) or 0
+    path = directory.path / f"{place >> 32:x}.log"
+    with path.open("r+b") as file:
+        file.seek((place & 0xFFFF_FFFF) - 3)
+        file.write(b"\x01")
+    report = await directory.collector.collect(force_major=True)
+    assert (len(report.problems), report.logs_compacted) == (1, 0)
+    assert "of ledger 2 only" in report.problems[0]
+    assert path.exists()
+    await directory.check((2, 0), (2, 2))
+
+
 async def test_a_torn_end_that_nobody_wants(directory: Directory) -> None:
     await directory.add(*entries(1, 3), *entries(2, 3))
     await directory.storage.run_in_background(directory.storage.logs.abandon)
@@ -431,8 +450,8 @@ async def test_a_compaction_leaves_what_was_written_or_deleted_meanwhile(directo
     await directory.add(*entries(1, 3), *entries(2, 3), *entries(3, 3))
     storage = directory.storage
     await storage.run_in_background(storage.logs.writer.close)
-    ids = frozenset([2, 3])
-    copy = LogCopy(storage.disk, directory.path, directory.index, 0, ids, storage.logs.allocate_log_id())
+    sizes_bytes = {2: 3 * 240, 3: 3 * 240}
+    copy = LogCopy(storage.disk, directory.path, directory.index, 0, sizes_bytes, storage.logs.allocate_log_id())
     while copy.step():
         pass
     assert copy.finish()

@@ -98,7 +98,7 @@ class ReadAheadCache:
 
     def forget(self, ledger_id: int) -> None:
         """Drop what is here of a ledger that was deleted."""
-        # Runs that later ones have replaced wholly are not found here; nobody can be given them, and they leave in time.
+        # A run that later ones have replaced wholly is not found here; nobody is given it, and it leaves in time.
         for run in set(self._ledgers.get(ledger_id, {}).values()):
             self._drop(run)
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -63,16 +63,17 @@ class LogCopy:
         directory: Path,
         index: LedgerIndex,
         old_log_id: int,
-        ledger_ids: Iterable[int],
+        sizes_bytes: Mapping[int, int],
         new_log_id: int,
     ) -> None:
-        """`ledger_ids`: the log's ledgers that exist. OSError."""
+        """`sizes_bytes`: the log's ledgers that exist, and how many bytes (size words included) were found in it of
+        each when it was learnt. OSError."""
         self._disk = disk
         self._directory = directory
         self._index = index
         self._old_log_id = old_log_id
         self._new_log_id = new_log_id
-        self._ledger_ids = frozenset(ledger_ids)
+        self._expected_bytes = sizes_bytes
         self._digest_kinds: dict[int, int] = {}
         self._scanned_bytes: dict[int, int] = {}
         self._scan = LogScan(disk, directory / entry_log_format.file_name(old_log_id))
@@ -93,7 +94,7 @@ class LogCopy:
     def finish(self) -> bool:
         """All was copied: make it complete and durable. False when nothing was wanted and there is no copy. OSError,
         `EntryDamaged`."""
-        self._compare_with_map()
+        self._compare_sizes()
         self._scan.close()
         if not self.copied_entries:
             return False
@@ -113,7 +114,7 @@ class LogCopy:
             log.warning("an unfinished compaction stays until the next one: %s", error)
 
     def _wanted(self, records: Sequence[Record]) -> list[Record]:
-        alive, sizes = self._ledger_ids, self._scanned_bytes
+        alive, sizes = self._expected_bytes, self._scanned_bytes
         some: list[Record] = []
         for record in records:
             ledger_id = record[0]
@@ -146,16 +147,13 @@ class LogCopy:
             self.copied_bytes += sum(map(len, entries))
             at = end
 
-    def _compare_with_map(self) -> None:
-        # A scan that lost its step without noticing would have seen less of some ledger than was written.
-        try:
-            expected = self._scan.read_map()
-        except EntryDamaged:
-            return
-        for ledger_id, size in expected.items():
+    def _compare_sizes(self) -> None:
+        # A scan that lost its step without noticing, or took damage for an unfinished end, has seen less of some
+        # ledger than there was.
+        for ledger_id, size in self._expected_bytes.items():
             if self._scanned_bytes.get(ledger_id, 0) < size:
                 raise EntryDamaged(
-                    f"of ledger {ledger_id} only {self._scanned_bytes.get(ledger_id, 0)} bytes were seen"
+                    f"of ledger {ledger_id} only {self._scanned_bytes.get(ledger_id, 0)} bytes were seen, not {size}"
                 )
 
 

@@ -197,9 +197,9 @@ class LogCollection:
         assert usage.ledger_ids is not None
         new_log_id = await step(storage, storage.logs.allocate_log_id)
         log.info("compacting entry log %x, %.0f %% of it live, into %x", log_id, 100 * usage.share(), new_log_id)
-        ids = usage.ledger_ids
+        sizes_bytes = dict(zip(usage.ledger_ids, usage.sizes_bytes, strict=True))
         copy = await step(
-            storage, partial(LogCopy, storage.disk, storage.directory, storage.index, log_id, ids, new_log_id)
+            storage, partial(LogCopy, storage.disk, storage.directory, storage.index, log_id, sizes_bytes, new_log_id)
         )
         complete = False
         try:
