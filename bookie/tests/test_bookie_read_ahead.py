@@ -177,6 +177,23 @@ async def test_a_read_that_meets_a_compaction_looks_once_more(tmp_path: Path, in
     storage.close()
 
 
+@pytest.mark.parametrize("digest", ["CRC32C", "DUMMY"])
+async def test_a_torn_end_is_not_read_ahead(tmp_path: Path, index: MovedIndex, digest: str) -> None:
+    storage = DirectoryStorage(tmp_path, index, DISK, StorageSettings())
+    stored = EntryCodec(3, digest).encode_many(0, -1, 0, [b"payload" * 10] * 4)
+    await store(storage, 3, stored[:2])
+    storage.close()
+    with (tmp_path / "0.log").open("r+b") as file:
+        # A power failure during the next checkpoint left this; its replay has written the entry to another log.
+        last = (index.location(3, 1) or 0) & 0xFFFF_FFFF
+        file.seek(last + len(stored[1]))
+        file.write(len(stored[2]).to_bytes(4, "big") + stored[2][:40] + bytes(len(stored[2]) - 40))
+    again = DirectoryStorage(tmp_path, MovedIndex(DISK, tmp_path), DISK, StorageSettings())
+    await store(again, 3, stored[2:], first=2)
+    assert [(await again.read_many([(3, entry_id)]))[0] for entry_id in range(4)] == stored
+    again.close()
+
+
 async def test_deleted_ledgers_leave_memory(tmp_path: Path, index: MovedIndex) -> None:
     storage = DirectoryStorage(tmp_path, index, DISK, StorageSettings())
     await store(storage, 3, encode(3, 50))
