@@ -293,6 +293,30 @@ async def test_a_bookie_that_does_not_take_the_copy_is_not_named(cluster: Memory
         cluster.bookies.bookies[bookie_id].stop()
 
 
+async def test_a_bookie_that_turns_read_only_during_the_copy_is_not_named(cluster: MemoryCluster) -> None:
+    """It takes the rest of the copy, as it does all adds of high priority; but whoever drains it may have looked at
+    this ledger already."""
+    ledger_id = await cluster.closed_ledger(WHOLE, payloads(30))
+    metadata = await cluster.metadata(ledger_id)
+    lost = stop(cluster, metadata, 0)
+    free = [bookie for bookie in cluster.bookies.bookies if bookie not in metadata.ensembles[0][1]]
+    turned: list[str] = []
+
+    def turn(_entries: int, _size_bytes: int) -> None:
+        for bookie_id in free:
+            bookie = cluster.bookies.bookies[bookie_id]
+            if not turned and bookie.ledgers.get(ledger_id):
+                turned.append(bookie_id)
+                bookie.writable = False
+
+    result = await cluster.replicator().replicate(ledger_id, on_progress=turn)
+    assert result.complete
+    after = (await cluster.metadata(ledger_id)).ensembles[0][1]
+    assert not {*turned, *lost}.intersection(after)
+    assert turned
+    assert await cluster.lacking(ledger_id) == []
+
+
 async def test_what_an_earlier_attempt_has_copied_does_no_harm(cluster: MemoryCluster) -> None:
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(30))
     ensemble = (await cluster.metadata(ledger_id)).ensembles[0][1]

@@ -39,6 +39,7 @@ from magnetar.ledger.api import LedgerNotFound, NotEnoughBookies
 from magnetar.ledger.bookie_connection import BookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.metadata.store import VersionConflict
+from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.entry import EntryCodec
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 
@@ -166,10 +167,15 @@ class LedgerReplicator:
         source_order: Sequence[int],
         on_progress: OnProgress,
     ) -> None:
-        """Raises `EntriesUnreadable`, `TargetFailed`."""
+        """Raises `EntriesUnreadable`, `TargetFailed`; also for a bookie that takes no writes any more: it may be on its
+        way out, and whoever drains it may have seen already that this ledger does not name it."""
         codec = self.codec(ledger_id, metadata)
         source = EntrySource(move.segment, source_order, codec, self._connections, self.settings.batch_bytes_max)
         await self._copier.copy(move, source, codec, known_last_add_confirmed(metadata), on_progress)
+        writable = self._connections.writable_bookies()
+        for bookie_id in move.replacements.values():
+            if bookie_id not in writable:
+                raise TargetFailed(bookie_id, BookieCode.EREADONLY)
 
     def target_failed(self, error: TargetFailed) -> None:
         """Avoid it for a while."""
