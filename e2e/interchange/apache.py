@@ -40,7 +40,7 @@ class ApacheAutoRecovery(Part):
         return {**jvm_environment(self.folder.parent / "logs"), "BOOKIE_CONF": str(self._configuration)}
 
     def ready(self) -> bool:
-        return "AutoRecovery" in self.log_text()
+        return bool(self.log_text())
 
 
 class ApacheBroker(BrokerPart):

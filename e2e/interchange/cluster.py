@@ -10,6 +10,7 @@ from typing import Self, TypeVar
 
 from magnetar.metadata.testing import ZookeeperServer
 
+from e2e import processes
 from e2e.faults.support import wait_for
 from e2e.interchange import apache
 from e2e.interchange.apache import ApacheAutoRecovery, ApacheBookie, ApacheBroker, Shell
@@ -78,11 +79,13 @@ class Cluster:
     def apache_broker(self, quorums: tuple[int, int, int] = (3, 3, 2)) -> ApacheBroker:
         return self.keep(ApacheBroker(self.folder / "apache-broker", self.zookeeper.address, quorums))
 
-    def apache_autorecovery(self) -> ApacheAutoRecovery:
-        return self.keep(ApacheAutoRecovery(self.folder / "apache-autorecovery", self.configuration("recovery")))
+    def apache_autorecovery(self, **settings: str) -> ApacheAutoRecovery:
+        configuration = self.configuration("recovery", **settings)
+        return self.keep(ApacheAutoRecovery(self.folder / "apache-autorecovery", configuration))
 
-    def our_autorecovery(self) -> OurAutoRecovery:
-        return self.keep(OurAutoRecovery(self.folder / "our-autorecovery", self.configuration("recovery")))
+    def our_autorecovery(self, **settings: str) -> OurAutoRecovery:
+        configuration = self.configuration("recovery", **settings)
+        return self.keep(OurAutoRecovery(self.folder / "our-autorecovery", configuration))
 
     def keep(self, part: P) -> P:
         """Kill this one too in the end."""
@@ -124,9 +127,16 @@ class Cluster:
         return Shell(self.configuration("shell", metadataServiceUri=uri, **settings), self.folder)
 
     def configuration(self, name: str, **settings: str) -> Path:
-        """A `bookkeeper.conf` for a tool: nothing in it but the metadata's place differs from the shipped one."""
+        """A `bookkeeper.conf` for a tool: little in it differs from the shipped one."""
         target = self.folder / f"{name}-{uuid.uuid4().hex[:8]}.conf"
-        values = {"metadataServiceUri": self.pulsar_uri, "zkTimeout": "10000", "allowLoopback": "true", **settings}
+        values = {
+            "metadataServiceUri": self.pulsar_uri,
+            "zkTimeout": "10000",
+            "allowLoopback": "true",
+            "prometheusStatsHttpPort": str(processes.free_port()),
+            "httpServerPort": str(processes.free_port()),
+            **settings,
+        }
         distribution.configure(distribution.home() / "conf" / "bookkeeper.conf", target, values)
         return target
 

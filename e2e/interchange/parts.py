@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
-import struct
 import subprocess
 from abc import ABC, abstractmethod
 from pathlib import Path
 
 from e2e import processes
 from e2e.faults.support import wait_for
+from e2e.interchange import direct
 from e2e.peers import distribution
 
 LEAN_JVM = "-Xms64m -Xmx256m -XX:MaxDirectMemorySize=256m"
@@ -25,7 +24,6 @@ SESSION_MS = 4_000
 """How long a killed process stays registered."""
 
 CLUSTER = "interchange"
-NO_LEDGER = 2**62
 READY_PATH = "/admin/v2/clusters"
 LEAN_BROKER = {
     "loadBalancerEnabled": "false",
@@ -182,15 +180,7 @@ class BookiePart(Part):
         super().launch()
 
     def ready(self) -> bool:
-        """Whether it answers a read: Apache's bookie resets connections that come before it has started."""
-        header = 2 << 24 | 2 << 16  # Version 2, READENTRY.
-        request = struct.pack(">IIqq", 20, header, NO_LEDGER, 0)
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                connection.sendall(request)
-                return bool(connection.recv(64))
-        except OSError:
-            return False
+        return direct.answers(self.id)
 
 
 class BrokerPart(Part):

@@ -6,25 +6,23 @@ entry, fences, master keys, explicit LACs, and ledgers that are still being writ
 
 from __future__ import annotations
 
-import hashlib
-import socket
-import struct
 from dataclasses import dataclass, field
 
 import pytest
 
 from e2e.faults.support import wait_for
+from e2e.interchange import direct
 from e2e.interchange.cluster import Cluster
 from e2e.interchange.ledger_driver import ClientError, Handle, LedgerClient
 from e2e.interchange.parts import BookiePart
 
 ENTRIES = 300
 SIZE = 1_000
+BEYOND = 1_000_000
 # Version 6 of the journal keeps explicit LACs; Pulsar's settings file has 5.
 SETTINGS = {"journalFormatVersionToWrite": "6", "fileInfoFormatVersionToWrite": "1"}
 ONE_BOOKIE = {"e": 1, "qw": 1, "qa": 1}
 SIDES = ["ours to Apache's", "Apache's to ours"]
-INPUT_OUTPUT_ERROR, UNAUTHORIZED, FENCED = 101, 102, 104
 
 
 @dataclass
@@ -134,18 +132,7 @@ def test_the_other_sides_bookie_serves_the_directories(
 def assert_guarded(bookie: BookiePart, ledgers: Ledgers) -> None:
     """The bookie itself keeps to fences and master keys, whatever a client knows."""
     # Apache's says EIO instead as long as it has not had the ledger in its hands since the start.
-    assert add_directly(bookie, ledgers.written, "guess") in (UNAUTHORIZED, INPUT_OUTPUT_ERROR)
+    refused = direct.add(bookie.id, ledgers.written.ledger, BEYOND, "guess")
+    assert refused in (direct.UNAUTHORIZED, direct.INPUT_OUTPUT_ERROR)
     for ledger in (ledgers.fenced, ledgers.fenced_and_unknown):
-        assert add_directly(bookie, ledger, "") == FENCED
-
-
-def add_directly(bookie: BookiePart, ledger: Handle, password: str) -> int:
-    """One add in version 2; the answer's code."""
-    entry = struct.pack(">qqqq", ledger.ledger, 1_000_000, -1, 1) + bytes(4) + b"x"
-    master_key = hashlib.sha1(b"ledger" + password.encode()).digest()
-    body = struct.pack(">I", 2 << 24 | 1 << 16) + master_key + entry
-    with socket.create_connection(("127.0.0.1", bookie.port), timeout=10) as connection:
-        connection.sendall(struct.pack(">I", len(body)) + body)
-        answer = connection.recv(64)
-    code: int = struct.unpack(">IIi", answer[:12])[2]
-    return code
+        assert direct.add(bookie.id, ledger.ledger, BEYOND, "") == direct.FENCED
