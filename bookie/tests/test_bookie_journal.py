@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import os
 import resource
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from magnetar.bookie.journal import Context, Journal
 from magnetar.bookie.journal_files import JournalDamaged
 from magnetar.bookie.journal_worker import ThreadJournalWorker
 from magnetar.bookie.settings import JournalSettings
-from magnetar.core.disk import SystemDisk
+from magnetar.core.disk import Disk, SystemDisk, SystemFile
 from magnetar.core.limits import MIB
 from magnetar.wire.bookkeeper.codes import BookieCode
 
@@ -26,12 +27,12 @@ SETTINGS = JournalSettings(preallocate_bytes=MIB, size_bytes_max=4 * MIB)
 class Harness:
     """A journal, and what it told."""
 
-    def __init__(self, directory: Path, settings: JournalSettings = SETTINGS, first_file_id: int = 100) -> None:
+    def __init__(self, directory: Path, settings: JournalSettings = SETTINGS, disk: Disk = DISK) -> None:
         self.directory = directory
         self.told: list[tuple[int, int]] = []
         self.failures: list[OSError] = []
         self.progress = asyncio.Event()
-        self.journal = Journal(directory, first_file_id, settings, DISK, ThreadJournalWorker())
+        self.journal = Journal(directory, 100, settings, disk, ThreadJournalWorker())
         self.journal.start(lambda _waited: self.progress.set(), self.failures.append)
 
     def append(self, number: int, *records: bytes) -> None:
@@ -121,6 +122,61 @@ async def test_a_failed_write_refuses_the_group_and_the_next_goes_to_another_fil
     assert harness.told[3] == (4, BookieCode.EOK)
     assert harness.records() == [b"a" * 16, b"d" * 16]
     assert len(journal_files.list_files(DISK, tmp_path)) == 2
+    await harness.journal.close()
+
+
+class StubbornFile(SystemFile):
+    """Fails to write and to close."""
+
+    failing = False
+
+    def pwritev(self, parts: Sequence[bytes], position: int, *, durable: bool = False) -> int:
+        """See `DiskFile.pwritev`."""
+        if self.failing:
+            raise OSError(errno.EIO, "the disk is going")
+        return super().pwritev(parts, position, durable=durable)
+
+    def close(self) -> None:
+        """See `DiskFile.close`."""
+        super().close()
+        if self.failing:
+            raise OSError(errno.EIO, "what was written is lost")
+
+
+class StubbornDisk(SystemDisk):
+    """Remembers the file that it made last."""
+
+    last: StubbornFile
+
+    def create(self, path: Path) -> SystemFile:
+        """See `Disk.create`."""
+        self.last = StubbornFile(path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
+        return self.last
+
+
+async def test_a_file_that_cannot_even_be_closed_does_not_end_the_journal(tmp_path: Path) -> None:
+    disk = StubbornDisk()
+    harness = Harness(tmp_path, disk=disk)
+    disk.last.failing = True
+    harness.append(1, b"a" * 16)
+    await harness.settle(1)
+    harness.append(2, b"b" * 16)
+    await harness.settle(2)
+    assert harness.told == [(1, BookieCode.EIO), (2, BookieCode.EOK)]
+    assert harness.records() == [b"b" * 16]
+    await harness.journal.close()
+
+
+async def test_one_listener_that_fails_leaves_the_others_theirs(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+
+    def failing(_code: int, _context: Context) -> None:
+        raise ValueError("a mistake")
+
+    harness.journal.append([b"a" * 16], 16, failing, (lambda _code, _ledger_id, _entry_ids: None, 0, ()))
+    harness.append(1, b"b" * 16)
+    await harness.settle(1)
+    assert harness.told == [(1, BookieCode.EOK)]
     await harness.journal.close()
 
 

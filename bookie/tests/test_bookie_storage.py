@@ -18,7 +18,7 @@ from magnetar.bookie.entry_log_format import EntryDamaged
 from magnetar.bookie.index import Index, IndexFailed
 from magnetar.bookie.settings import StorageSettings
 from magnetar.bookie.write_cache import WriteCache
-from magnetar.core.disk import SystemDisk
+from magnetar.core.disk import SystemDisk, SystemFile
 from magnetar.core.limits import MIB
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import EntryCodec
@@ -89,6 +89,29 @@ def test_an_abandoned_log_gives_back_what_was_not_synced(tmp_path: Path) -> None
     reader = EntryLogs(DISK, tmp_path, MIB).reader
     assert reader.read(location, 1, 0) == entries(1, 0, 1)[0]
     reader.close()
+
+
+def test_a_log_that_cannot_even_be_closed_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = EntryLogs(DISK, tmp_path, MIB).writer
+    writer.append(1, entries(1, 0, 1))
+    writer.sync()
+    closed: list[SystemFile] = []
+    close = SystemFile.close
+
+    def fail(file: SystemFile) -> None:
+        assert file not in closed
+        closed.append(file)
+        close(file)
+        raise OSError("what was written is lost")
+
+    with monkeypatch.context() as patches:
+        patches.setattr(SystemFile, "close", fail)
+        with pytest.raises(OSError, match="lost"):
+            writer.abandon()
+    # Its descriptor may be another file's by now.
+    assert writer.append(1, entries(1, 1, 1))[0] >> 32 == 1
+    writer.close()
+    assert len(closed) == 1
 
 
 def test_logs_roll_and_a_start_makes_a_new_one(tmp_path: Path) -> None:

@@ -102,10 +102,11 @@ class EntryLogWriter:
         return self._position + size > self._size_bytes_max
 
     def _let_go(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file = None
+        # Forgotten first: a descriptor whose closing failed is gone, and its number may be another file's by now.
+        file, self._file = self._file, None
         self._sizes_bytes.clear()
+        if file is not None:
+            file.close()
 
     def _roll(self) -> None:
         self.close()

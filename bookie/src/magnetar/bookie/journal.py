@@ -225,9 +225,14 @@ class Journal:
         return self._file
 
     def _give_up_file(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        # Forgotten first: a descriptor whose closing failed is gone, and its number may be another file's by now.
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            file.close()
+        except OSError as error:
+            log.warning("journal file %x could not be closed well: %s", file.file_id, error)
 
     def _complete(self, group: list[_Item], size: int, error: OSError | None, times: tuple[float, float]) -> None:
         self.queued_bytes -= size
@@ -247,7 +252,10 @@ class Journal:
             log.error("journal write of %d bytes failed, %d appends refused: %s", size, len(group), error)
             self._on_failure(error)
         for _, _, done, context in group:
-            done(code, context)
+            try:
+                done(code, context)
+            except Exception:  # One listener's mistake must not leave the others, and what is held back, unanswered.
+                log.exception("telling of an append to the journal failed")
         self._on_progress(waited)
 
 
