@@ -13,6 +13,7 @@ from magnetar.bookie import journal_files, journal_format
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.disk_watch import REASON_DISK_FULL, disk_full
+from magnetar.bookie.index import Index, IndexFailed
 from magnetar.bookie.local import LocalBookies
 from magnetar.bookie.settings import BookieSettings, DiskSettings, JournalSettings, StorageSettings
 from magnetar.core.disk import SystemDisk
@@ -339,6 +340,30 @@ async def test_a_flipped_bit_on_disk_answers_eio(start: StartBookie, tmp_path: P
 
 
 @pytest.mark.slow
+async def test_an_index_that_cannot_be_read_answers_eio(start: StartBookie, monkeypatch: pytest.MonkeyPatch) -> None:
+    bookie = (await start()).bookie
+    assert await add(bookie, 1, 0, make(1, 0, 1)) == BookieCode.EOK
+
+    def fail(_index: Index, _ledger_id: int) -> bytes | None:
+        raise IndexFailed("the disk is going")
+
+    monkeypatch.setattr(Index, "ledger", fail)
+    assert await add(bookie, 2, 0, make(2, 0, 1)) == BookieCode.EIO
+    assert await code_of(bookie.fence(2, KEY)) is BookieCode.EIO
+    assert await code_of(bookie.write_lac(2, KEY, 0, b"")) is BookieCode.EIO
+    assert await code_of(bookie.read_lac(2)) is BookieCode.EIO
+    assert await code_of(bookie.read_entry(2, 0)) is BookieCode.EIO
+    assert await bookie.read_entry(1, 0) == make(1, 0, 1)[0]
+    # What was held back goes on behind one that cannot be taken.
+    held = [asyncio.ensure_future(add(bookie, ledger_id, 1, make(ledger_id, 1, 1))) for ledger_id in (2, 1)]
+    full = bookie._full
+    monkeypatch.setattr(bookie, "_full", lambda _ledger_id: True)
+    await asyncio.sleep(0)
+    monkeypatch.setattr(bookie, "_full", full)
+    bookie.resume()
+    assert await asyncio.gather(*held) == [BookieCode.EIO, BookieCode.EOK]
+
+
 async def test_a_start_is_quick(start: StartBookie) -> None:
     loop = asyncio.get_running_loop()
     begin = loop.time()

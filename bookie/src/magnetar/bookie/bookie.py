@@ -130,7 +130,11 @@ class Bookie:
         done: AddCallback,
         size: int,
     ) -> None:
-        state = self._states.get_or_create(ledger_id)
+        try:
+            state = self._states.get_or_create(ledger_id)
+        except (OSError, ValueError) as error:
+            self._refuse(done, int(_unreadable(ledger_id, error).code), ledger_id, entry_ids)
+            return
         if self.read_only or state.fenced or state.master_key != master_key or not state.key_logged:
             code = self._check_add(state, master_key, flags)
             if code:
@@ -320,7 +324,7 @@ class Bookie:
 
     def stop_waiting_for_lac(self, ledger_id: int, waiter: Callable[[int], None]) -> None:
         """Take a waiter back; one that was called or never came is no error."""
-        state = self._states.get(ledger_id)
+        state = self._states.known(ledger_id)
         if state is not None and waiter in state.lac_waiters:
             state.lac_waiters.remove(waiter)
 
@@ -328,7 +332,10 @@ class Bookie:
         """The state of a ledger that the key gives access to; a new one if there is none. `BookieError`."""
         if ledger_id < 0:
             raise BookieError(BookieCode.EBADREQ, f"no ledger has the id {ledger_id}")
-        state = self._states.get_or_create(ledger_id)
+        try:
+            state = self._states.get_or_create(ledger_id)
+        except (OSError, ValueError) as error:
+            raise _unreadable(ledger_id, error) from None
         if state.master_key and state.master_key != master_key:
             raise BookieError(BookieCode.EUA, f"wrong master key for ledger {ledger_id}")
         return state
@@ -372,8 +379,8 @@ class Bookie:
                 if not isinstance(result, BookieError):
                     found += 1
                     size += len(result)
-                elif result.code is BookieCode.ENOENTRY and self._states.get(wanted[at][0]) is None:
-                    results[at] = BookieError(BookieCode.ENOLEDGER, f"ledger {wanted[at][0]}")
+                elif result.code is BookieCode.ENOENTRY:
+                    results[at] = self._why_missing(wanted[at][0], result)
         finally:
             self.counters.read_ended(started, len(wanted), found, size)
         return results
@@ -403,8 +410,23 @@ class Bookie:
         self._existing(ledger_id)
         return await self._storage.entry_ids(ledger_id)
 
+    def _why_missing(self, ledger_id: int, no_entry: BookieError) -> BookieError:
+        try:
+            self._existing(ledger_id)
+        except BookieError as error:
+            return error
+        return no_entry
+
     def _existing(self, ledger_id: int) -> LedgerState:
-        state = self._states.get(ledger_id)
+        try:
+            state = self._states.get(ledger_id)
+        except (OSError, ValueError) as error:
+            raise _unreadable(ledger_id, error) from None
         if state is None:
             raise BookieError(BookieCode.ENOLEDGER, f"ledger {ledger_id}")
         return state
+
+
+def _unreadable(ledger_id: int, error: Exception) -> BookieError:
+    log.error("the state of ledger %d cannot be read: %s", ledger_id, error)
+    return BookieError(BookieCode.EIO, f"ledger {ledger_id}: {error}")
