@@ -22,11 +22,24 @@ def write(groups: list[list[list[bytes]]], alignment: int = 512) -> tuple[bytes,
     data = journal_format.encode_header(6)
     ends = []
     for group in groups:
-        body, padding = journal_format.encode_group(group, len(data), alignment)
-        data += body + padding
+        parts, size = journal_format.encode_group(group, len(data), alignment)
+        assert sum(map(len, parts)) == size
+        data += b"".join(parts)
         assert len(data) % alignment == 0
         ends.append(len(data))
     return data, ends
+
+
+def test_large_records_are_not_joined() -> None:
+    large = [bytes([number]) * journal_format.PIECE_BYTES_MIN for number in range(3)]
+    parts, _ = journal_format.encode_group([large], HEADER_BYTES, 4096)
+    assert [part for part in parts if part in large] == large
+    small = [[b"x" * 100] * 10]
+    assert len(journal_format.encode_group(small, HEADER_BYTES, 4096)[0]) == 2
+    many = [[large[0]] * (journal_format.GROUP_RECORDS_MAX + 1)]
+    assert len(journal_format.encode_group(many, HEADER_BYTES, 4096)[0]) == 2
+    data, _ = write([[large, [b"between" * 10]], small])
+    assert scan(data)[0] == [[*large, b"between" * 10], *small]
 
 
 def scan(data: bytes, start: int = 0) -> tuple[list[list[bytes]], JournalScan]:

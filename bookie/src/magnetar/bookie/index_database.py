@@ -18,8 +18,11 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdic
 
 log = logging.getLogger(__name__)
 
-WRITE_BUFFER_BYTES: Final = 4 * 1024 * 1024
-"""Per database; the write cache in front of it does the batching."""
+WRITE_BUFFER_BYTES: Final = 16 * 1024 * 1024
+"""Per database, taken as it fills. Of 4 MiB RocksDB makes so many small tables that merging them costs half as much
+again: 1.3 µs of CPU for each entry's place, against 0.8 (and 0.76 with 32 MiB)."""
+TABLES_BEFORE_MERGE: Final = 8
+"""New tables that are merged at once; RocksDB's 4 costs a tenth more. Filters keep reads from looking into all."""
 OPEN_FILES_MAX: Final = 128
 """Per database; enough for some hundred million entries at RocksDB's file sizes."""
 TABLE_FORMAT_VERSION: Final = 5
@@ -146,6 +149,7 @@ def _options(cache: Cache) -> Options:
     options.set_max_background_jobs(2)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_keep_log_file_num(2)
-    options.set_max_total_wal_size(4 * WRITE_BUFFER_BYTES)
+    options.set_max_total_wal_size(2 * WRITE_BUFFER_BYTES)
+    options.set_level_zero_file_num_compaction_trigger(TABLES_BEFORE_MERGE)
     options.set_stats_dump_period_sec(0)
     return options

@@ -69,8 +69,8 @@ class JournalFile:
 
     def write_group(self, record_lists: list[list[bytes]]) -> None:
         """Write one group, durably if the settings say so. OSError: this file must not be used again."""
-        body, padding = journal_format.encode_group(record_lists, self.position, self._alignment_bytes)
-        self._write([body, padding], len(body) + len(padding))
+        parts, size = journal_format.encode_group(record_lists, self.position, self._alignment_bytes)
+        self._write(parts, size)
 
     def _write(self, parts: list[bytes], size: int) -> None:
         while self.position + size > self._allocated:

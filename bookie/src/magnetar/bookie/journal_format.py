@@ -57,6 +57,11 @@ _HEADER: Final = struct.Struct(">4sI")
 _LENGTH: Final = struct.Struct(">I")
 _TWO_WORDS: Final = struct.Struct(">II")
 _TWO_LONGS: Final = struct.Struct(">qq")
+PIECE_BYTES_MIN: Final = 8 * 1024
+"""Records of this size on average are written as they are."""
+GROUP_RECORDS_MAX: Final = 500
+"""Of a group in pieces: two each, and the padding, in one `pwritev` of at most 1024."""
+
 _MARK: Final = struct.Struct(">8sQI")
 _KEYED_RECORD: Final = struct.Struct(">qqI")
 _crc32c_extend: Final = google_crc32c.extend
@@ -98,21 +103,30 @@ def encode_header(version: int) -> bytes:
     return (_HEADER.pack(_MAGIC, version) + GROUP_MARK).ljust(HEADER_BYTES, b"\0")
 
 
-def encode_group(record_lists: list[list[bytes]], position: int, alignment: int) -> tuple[bytes, bytes]:
-    """The bytes of one group that starts at `position`: its records, and the padding record with the mark.
+def encode_group(record_lists: list[list[bytes]], position: int, alignment: int) -> tuple[list[bytes], int]:
+    """(pieces, size) of one group that starts at `position`: its records, and the padding record with the mark.
 
-    Two pieces, because the records may be megabytes and joining them again would copy them again."""
+    Large records stay pieces of their own: joining them would fetch and copy every byte once more. Small ones are
+    joined, as each piece costs the kernel more than a copy of a few hundred bytes does."""
     records = record_lists[0] if len(record_lists) == 1 else list(chain.from_iterable(record_lists))
     parts: list[bytes] = [b""] * (2 * len(records))
-    parts[0::2] = map(_LENGTH.pack, map(len, records))
+    sizes = list(map(len, records))
+    parts[0::2] = map(_LENGTH.pack, sizes)
     parts[1::2] = records
-    body = b"".join(parts)
-    checksum = _crc32c_extend(0, body)
+    size = sum(sizes) + 4 * len(sizes)
+    checksum = 0
+    if size < PIECE_BYTES_MIN * len(records) or len(records) > GROUP_RECORDS_MAX:
+        body = b"".join(parts)
+        parts = [body]
+        checksum = _crc32c_extend(0, body)
+    else:
+        for part in parts:
+            checksum = _crc32c_extend(checksum, part)
     unpadded = 8 + _MARK.size
-    padding_bytes = -(position + len(body) + unpadded) % alignment
+    padding_bytes = -(position + size + unpadded) % alignment
     mark = _MARK.pack(GROUP_MARK, position, checksum)
-    padding = _TWO_WORDS.pack(PADDING_LENGTH, _MARK.size + padding_bytes) + mark + bytes(padding_bytes)
-    return body, padding
+    parts.append(_TWO_WORDS.pack(PADDING_LENGTH, _MARK.size + padding_bytes) + mark + bytes(padding_bytes))
+    return parts, size + unpadded + padding_bytes
 
 
 def encode_master_key_record(ledger_id: int, master_key: bytes) -> bytes:
