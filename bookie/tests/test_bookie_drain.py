@@ -31,7 +31,7 @@ from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH, ledger_
 from magnetar.ledger.testing import MemoryBookie, RecordingListener
 from magnetar.ledger.writer import OpenLedgerWriter
 from magnetar.metadata.memory import MemoryMetadataStore
-from magnetar.metadata.store import MetadataStore, StoreUnavailable
+from magnetar.metadata.store import Change, MetadataStore, Notification, StoreUnavailable
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 
 WHOLE = LedgerOptions(ensemble_size=3, write_quorum=3, ack_quorum=2)
@@ -413,6 +413,52 @@ async def test_ledgers_that_come_to_name_it_late_are_moved_too(cluster: MemoryCl
     assert (await draining).step is DrainStep.DONE
     await assert_gone(cluster)
     await process.end()
+
+
+@pytest.mark.parametrize("told", [Change.CREATED, Change.MODIFIED])
+async def test_a_bookie_that_took_writes_during_the_last_look_is_looked_at_again(
+    cluster: MemoryCluster, told: Change
+) -> None:
+    """After a reconnection the store tells only that something may have changed."""
+
+    class RetellingStore(MemoryMetadataStore):
+        def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
+            def retell(heard: Notification) -> None:
+                changed = heard.change is Change.CREATED and heard.path == f"{AVAILABLE_PATH}/{LEAVING}"
+                listener(Notification(told, heard.path) if changed else heard)
+
+            return super().watch(retell)
+
+        def another_session(self) -> MemoryMetadataStore:
+            return RetellingStore(self._memory_tree)
+
+    await cluster.close()
+    cluster = MemoryCluster(4, RetellingStore())
+    await cluster.store.put(COOKIE, b"cookie")
+    await ledgers_on_it(cluster, 1)
+    leaving = cluster.bookies.bookies[LEAVING]
+    leaving.stop()
+    process = Process(cluster, own=False)
+    await process.drain.start()
+    ops, late = process.parts.client.metadata, list[int]()
+    every_id = ops.ledger_ids
+
+    async def ids_and_a_late_one() -> AsyncIterator[int]:
+        async for ledger_id in every_id():
+            yield ledger_id
+        if process.drain.progress().step is DrainStep.VERIFY and not late:
+            leaving.heal()
+            stat = await cluster.store.put(f"{AVAILABLE_PATH}/{LEAVING}", b"", ephemeral=True)
+            late.extend(await ledgers_on_it(cluster, 1))
+            await cluster.store.delete(stat.path)
+            leaving.stop()
+
+    ops.ledger_ids = ids_and_a_late_one  # type: ignore[method-assign]
+    assert (await run(process)).step is DrainStep.DONE
+    assert late
+    await assert_gone(cluster)
+    await process.end()
+    await cluster.close()
 
 
 async def test_a_cancelled_drain_leaves_the_bookie_as_it_was(cluster: MemoryCluster) -> None:

@@ -377,7 +377,8 @@ class Drain:
     def _take_notification(self, notification: Notification) -> None:
         if notification.path == intention_path(self._bookie_id):
             self._news.set()
-        elif notification.path == self._writable_path and notification.change is Change.CREATED:
+        elif notification.path == self._writable_path and notification.change is not Change.DELETED:
+            # Created, or after a reconnection: perhaps, and perhaps removed again.
             self._refuses_since = None
 
     def _new_mover(self) -> LedgerMover:
