@@ -287,6 +287,24 @@ async def test_the_cookie_may_stay(cluster: MemoryCluster) -> None:
     await process.end()
 
 
+async def test_who_asks_for_the_cookie_later_gets_it(cluster: MemoryCluster) -> None:
+    (ledger_id,) = await ledgers_on_it(cluster, 1)
+    cluster.bookies.bookies[LEAVING].stop()
+    first, second = Process(cluster, own=False), Process(cluster, own=False)
+    lock = await second.marks.lock(ledger_id)
+    assert lock is not None
+    await first.drain.start(remove_cookie=False)
+    draining = asyncio.ensure_future(run(first))
+    await until(lambda: bool(first.drain.progress().blockers))
+    await second.drain.start(remove_cookie=True)
+    await first.drain.start(remove_cookie=False)
+    await lock.release()
+    assert (await draining).step is DrainStep.DONE
+    await assert_gone(cluster)
+    await first.end()
+    await second.end()
+
+
 async def test_a_bookie_of_another_process_is_refused_while_it_takes_writes(cluster: MemoryCluster) -> None:
     await ledgers_on_it(cluster, 2)
     bookie = Process(cluster, own=True)

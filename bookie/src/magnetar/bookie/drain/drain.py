@@ -114,13 +114,19 @@ class Drain:
         self._news = asyncio.Event()
 
     async def start(self, *, remove_cookie: bool = True) -> None:
-        """Write the intention down, unless it is there already. From then on the bookie is to leave.
+        """Write the intention down, unless it is there already. From then on the bookie is to leave; with its cookie if
+        any start has asked for that.
 
         Raises `OperationRefused` when it takes writes and is not ours, or when the others could not take its place;
         `Unavailable`."""
         intention = await self._intention()
         cookie = await self._store.get(self._cookie_path)
         if intention is not None and (intention.phase is not Phase.DONE or cookie is None):
+            if remove_cookie and not intention.remove_cookie and intention.phase is Phase.DRAINING:
+                # Asked for more than before; whoever drains it hears of that.
+                wanted = dataclasses.replace(intention, remove_cookie=True)
+                if not await self._write(wanted, Phase.DRAINING):
+                    await self.start(remove_cookie=True)
             return
         if self._own is None and await self._takes_writes():
             raise OperationRefused(f"bookie {self._bookie_id} runs and takes writes: stop it, or have it drain itself")
