@@ -41,9 +41,6 @@ PATIENCE_SECONDS: Final = 30.0
 
 DRAIN_PATIENCE_SECONDS: Final = 90.0
 
-CLIENT_SETTINGS: Final = LedgerClientSettings(
-    add_timeout_seconds=1.0, quarantine_seconds=1.0, speculative_read_seconds=0.2
-)
 CONNECTION_SETTINGS: Final = TcpBookieSettings(
     connect_timeout_seconds=0.5,
     add_timeout_seconds=1.0,
@@ -51,6 +48,15 @@ CONNECTION_SETTINGS: Final = TcpBookieSettings(
     backoff_seconds_min=0.02,
     backoff_seconds_max=0.3,
 )
+
+
+def client_settings(parameters: Parameters) -> LedgerClientSettings:
+    return LedgerClientSettings(
+        add_timeout_seconds=1.0,
+        quarantine_seconds=1.0,
+        speculative_read_seconds=0.2,
+        read_batch_bytes_max=parameters.read_batch_bytes_max,
+    )
 
 
 class BookieDown(Exception):
@@ -89,20 +95,34 @@ class World:
 def bookie_settings(name: str, parameters: Parameters) -> BookieSettings:
     root = Path("/", name)
     count = parameters.directories
-    return BookieSettings(
+    journal = JournalSettings(size_bytes_max=MIB, preallocate_bytes=MIB, backups_max=parameters.seed % 2)
+    storage = StorageSettings(
+        write_cache_bytes_max=24 * MIB,
+        flush_interval_seconds=parameters.flush_interval_seconds,
+        entry_log_bytes_max=MIB,
+    )
+    settings = BookieSettings(
         journal_directories=tuple(root / f"journal{number}" for number in range(count)),
         ledger_directories=tuple(root / f"ledgers{number}" for number in range(count)),
         advertised_host=name,
         bookie_id=f"{name}:{BOOKIE_PORT}",
         port=BOOKIE_PORT,
-        journal=JournalSettings(size_bytes_max=MIB, preallocate_bytes=MIB, backups_max=parameters.seed % 2),
-        storage=StorageSettings(
-            write_cache_bytes_max=24 * MIB,
-            flush_interval_seconds=parameters.flush_interval_seconds,
-            entry_log_bytes_max=MIB,
-        ),
+        journal=journal,
+        storage=storage,
         disk=DiskSettings(check_interval_seconds=0.5, free_bytes_min=64 * KIB),
     )
+    if parameters.tight_limits:
+        _tighten(journal, size_bytes_max=128 * KIB, preallocate_bytes=32 * KIB, alignment_bytes=512)
+        _tighten(journal, queue_bytes_max=16 * KIB, group_bytes_max=8 * KIB)
+        _tighten(storage, write_cache_bytes_max=count * 64 * KIB, entry_log_bytes_max=32 * KIB)
+    return settings
+
+
+def _tighten(settings: object, **limits: int) -> None:
+    """Set what a bookie would refuse: so small that what is rare in life happens all the time."""
+    for name, value in limits.items():
+        assert isinstance(getattr(settings, name), int)
+        object.__setattr__(settings, name, value)
 
 
 class SimulatedBookie:
@@ -160,7 +180,7 @@ class SimulatedBookie:
         upkeep = Upkeep(running, store, self.node.clock, chance)
         locks = None
         if parameters.autorecovery:
-            self.recovery = recovery = await upkeep.recover(CLIENT_SETTINGS, CONNECTION_SETTINGS)
+            self.recovery = recovery = await upkeep.recover(client_settings(parameters), CONNECTION_SETTINGS)
             locks = recovery.daemon.underreplicated
             recovery.daemon.died.add_done_callback(self._autorecovery_died)
         if parameters.collection:
@@ -245,7 +265,8 @@ class ClientHost:
             except Unavailable:
                 await asyncio.sleep(0.2)
         chance = world.chance(f"client {node.name}")
-        client = BookKeeperClient(store, connections, node.clock, chance, CLIENT_SETTINGS, connections.places)
+        settings = client_settings(world.parameters)
+        client = BookKeeperClient(store, connections, node.clock, chance, settings, connections.places)
         try:
             await program(Client(node.name, client, connections, chance))
         finally:

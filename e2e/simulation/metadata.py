@@ -157,8 +157,8 @@ class SimulatedMetadata:
 
     # The verbs.
 
-    async def get(self, path: str) -> Node | None:
-        """See `MetadataStore.get`."""
+    async def get(self, path: str, *, watch: bool = True) -> Node | None:
+        """See `MetadataStore.get`; whoever listens hears of this node in any case."""
         return await self._ask(lambda session: self._follower.rules.get(path, session), reads=True)
 
     async def put(

@@ -12,6 +12,7 @@ from typing import Any, Final
 from magnetar.bookie.autorecovery.replicator import LedgerReplicator
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.entry_log_writer import EntryLogWriter
+from magnetar.bookie.gc.live_ledgers import StoredLiveLedgers
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.ledger.recovery import EntrySearch, LastConfirmedRound
 from magnetar.ledger.recovery_driver import LedgerRecovery
@@ -109,6 +110,18 @@ def replicas_named_first() -> list[Patch]:
     return [(LedgerReplicator, "copy", copy)]
 
 
+def stale_collection() -> list[Patch]:
+    """Garbage collection deletes what a metadata server that lags behind does not list yet."""
+
+    async def catch_up(self: StoredLiveLedgers) -> None:
+        return None
+
+    async def exists(self: StoredLiveLedgers, ledger_id: int) -> bool:
+        return False
+
+    return [(StoredLiveLedgers, "catch_up", catch_up), (StoredLiveLedgers, "exists", exists)]
+
+
 MISTAKES: Final[dict[str, Mistake]] = {
     "one-bookie-lac": one_bookie_lac,
     "fence-in-memory": fence_in_memory,
@@ -116,6 +129,7 @@ MISTAKES: Final[dict[str, Mistake]] = {
     "blind-ensemble-change": blind_ensemble_change,
     "one-denial": one_denial,
     "checkpoint-without-sync": checkpoint_without_sync,
+    "stale-collection": stale_collection,
     "unsynced-names": unsynced_names,
     "replicas-named-first": replicas_named_first,
 }

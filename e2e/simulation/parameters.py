@@ -34,6 +34,9 @@ class Parameters:
     active_seconds: float
     """How long faults are possible."""
     flush_interval_seconds: float
+    tight_limits: bool
+    """Bookies have caches, queues and files so small that they are full all the time."""
+    read_batch_bytes_max: int
     directories: int
     """Journal and ledger directories of each bookie."""
     metadata_lag_seconds: float
@@ -86,8 +89,10 @@ def draw_parameters(seed: int) -> Parameters:
         recoverers=2 if takeovers else rng.choice((0, 1, 2)),
         active_seconds=active_seconds,
         flush_interval_seconds=rng.choice((0.05, 0.3, 1.0, 30.0)),
+        tight_limits=rng.random() < 0.5,
+        read_batch_bytes_max=rng.choice((2_000, 4_000_000)),
         directories=rng.choice((1, 1, 1, 2)),
-        metadata_lag_seconds=rng.choice((0.0, 0.0, 0.02, 0.5)),
+        metadata_lag_seconds=rng.choice((0.0, 0.02, 0.5, 1.0)),
         autorecovery=rng.random() < 0.5,
         collection=collection,
         deleted_share=rng.choice((0.1, 0.6)) if collection else 0.0,

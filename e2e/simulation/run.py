@@ -66,6 +66,8 @@ def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = Fa
             digest = trace.digest
             loop.bury()
     finally:
+        # Not meanwhile: what is torn down when the collector likes would be torn down at another moment in another run.
+        gc.collect()
         if collecting:
             gc.enable()
     confirmed = sum(

@@ -51,7 +51,7 @@ COLLECTION_SETTINGS: Final = GarbageCollectionSettings(
 
 
 RETRY_SECONDS: Final = 0.3
-DRAIN_SETTLE_SECONDS: Final = 2.0
+DRAIN_SETTLE_SECONDS: Final = 3.0
 """Clients hear of a read-only bookie much sooner than that, unless they do not reach the metadata service."""
 
 log: Final = logging.getLogger("magnetar.simulation")
