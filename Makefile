@@ -7,7 +7,7 @@ UV := $(firstword $(shell command -v uv) $(wildcard $(UV_HERE) $(HOME)/.local/bi
 RUN := $(UV) run --frozen --all-packages
 PYTEST_WORKERS ?= 2
 
-.PHONY: help setup run compile decompile test test-compiled lint fix generate e2e bench
+.PHONY: help setup run compile decompile test test-compiled lint fix generate sim interchange storm e2e bench bench-bookies
 
 help: ## Show this list
 	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  \033[36m%-14s\033[0m %s\n",$$1,$$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,18 @@ test: ## Unit, contract, tidy, fault and stock-client tests; ARGS="-k word" for 
 test-compiled: ## The same unit tests against compiled hot modules, in a copy below build/
 	$(RUN) python -m tools.run_compiled_tests -n $(PYTEST_WORKERS) $(ARGS)
 
+sim: ## Storage on simulated time, network and disks, 1 000 seeds; SEED=n replays one, ARGS="--mistake NAME" plants a mistake
+	$(RUN) python -m e2e.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000)) $(ARGS)
+
+interchange: ## Our storage and Apache's, each in the other's place (needs Java and Maven, or the distribution unpacked)
+	$(RUN) pytest e2e/interchange $(ARGS)
+
+storm: ## Bookies under load: 100 killed, some paused for a minute, ZooKeeper's sessions lost, a full disk, a drain
+	$(RUN) python -m e2e.storage.storm --fault kill --count $(or $(COUNT),100) $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.storage.storm --fault session --count 10 $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.storage.storm --fault pause --count 3 $(if $(SEED),--seed $(SEED))
+	$(RUN) pytest e2e/storage
+
 e2e: compile ## Stock clients at full length (100 000 messages each), features, pulsar-admin, fifty kills
 	$(RUN) python -m e2e.run_clients --count $(or $(COUNT),100000)
 	$(RUN) pytest -q e2e/local/test_features.py e2e/local/test_admin_cli.py
@@ -70,3 +82,6 @@ e2e: compile ## Stock clients at full length (100 000 messages each), features, 
 
 bench: compile ## Side by side with Apache Pulsar, in one run; ARGS="--quick" for shorter windows
 	$(RUN) python -m bench.run $(ARGS)
+
+bench-bookies: compile ## Our bookies beside Apache's under BookKeeper's own client; ARGS="--quick" for shorter windows
+	$(RUN) python -m bench.bookies.run $(ARGS)
