@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -241,3 +242,24 @@ def test_the_index_outlives_a_write_that_failed(tmp_path: Path) -> None:
     again = Index(tmp_path, MIB)
     assert [again.last_entry_id(1), again.last_entry_id(2), again.ledger(2)] == [99, 4999, b"another"]
     again.close()
+
+
+def test_whoever_wrote_to_an_index_that_was_opened_again_is_told(tmp_path: Path) -> None:
+    index = Index(tmp_path, MIB)
+    with ThreadPoolExecutor(1) as compaction:
+        compaction.submit(index.put_locations, 1, range(10), range(10)).result()
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16 * 1024, hard))
+        try:
+            with pytest.raises(IndexFailed):
+                index.put_locations(2, range(5000), range(5000))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        # Whose write failed knows it, and has written all of it once more.
+        index.put_locations(2, range(5000), range(5000))
+        index.sync()
+        with pytest.raises(IndexFailed, match="opened again"):
+            compaction.submit(index.sync).result()
+        compaction.submit(index.put_locations, 1, range(10), range(10)).result()
+        compaction.submit(index.sync).result()
+    index.close()

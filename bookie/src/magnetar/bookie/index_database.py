@@ -1,7 +1,9 @@
 """One RocksDB database that outlives a full disk.
 
 Once a write to its log has failed, RocksDB refuses every later one of the same opening. So it is opened again before
-the next write, when there is room. What was written before the failure is in its log and comes back with that.
+the next write, when there is room. What was made durable before the failure is in its log and comes back with that. The
+rest may come back too, but a disk that failed to sync may have dropped it: whoever wrote it is told when it wants it to
+be durable, and has to write it once more.
 """
 
 from __future__ import annotations
@@ -58,20 +60,31 @@ class Database:
         self._cache = cache
         self._lock = threading.Lock()
         self._failed = False
+        self._unsynced: set[int] = set()
+        """Threads that have written what nobody has made durable yet."""
+        self._doubtful: set[int] = set()
+        """Threads whose writes may have been lost when it was opened again, and that do not know it yet."""
         self._rdict = self._open()
 
     def write(self, batch: WriteBatch, options: WriteOptions | None = None) -> None:
         """All of the batch or nothing of it; durable with options that say so."""
         with self._writing() as rdict:
             if options is None:
+                self._unsynced.add(threading.get_ident())
                 rdict.write(batch)
             else:
                 rdict.write(batch, options)
 
     def flush_wal(self, sync: bool) -> None:
-        """Make what was written durable."""
+        """Make what was written durable. After an error all that this thread has written since the last time may be
+        lost."""
         with self._writing() as rdict:
+            me = threading.get_ident()
+            if me in self._doubtful:
+                self._doubtful.remove(me)
+                raise IndexFailed("it was opened again since, and what was written before may be lost")
             rdict.flush_wal(sync)
+            self._unsynced.clear()
 
     def get(self, key: Any) -> Any:
         """A key's value, or a list of keys' values; None where there is none."""
@@ -104,8 +117,13 @@ class Database:
                 self._reopen()
             try:
                 yield self._rdict
+            except IndexFailed:
+                raise
             except BaseException:
                 self._failed = True
+                # It knows.
+                for threads in (self._unsynced, self._doubtful):
+                    threads.discard(threading.get_ident())
                 raise
 
     def _reopen(self) -> None:
@@ -117,6 +135,8 @@ class Database:
             log.info("the index in %s could not be closed well: %s", self._path, error)
         self._rdict = self._open()
         self._failed = False
+        self._doubtful |= self._unsynced
+        self._unsynced.clear()
 
     def _read(self, read: Callable[[Rdict], _Result]) -> _Result:
         rdict = self._rdict
