@@ -81,6 +81,27 @@ def assert_repaired(found: Mixed, ledgers: list[Handle], dead: str) -> None:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("v2", [True, False], ids=["v2", "v3"])
+def test_a_writer_outlives_a_bookie_of_each_side(without_autorecovery: Mixed, v2: bool) -> None:
+    """It writes on through kill -9 of one of ours, then of one of Apache's; both come back, and a reader recovers."""
+    found = without_autorecovery
+    client = found.cluster.client(v2=v2)
+    written = client.create("outlives", e=3, qw=2, qa=2)
+    written.load()
+    for dead in (found.ours[0], found.apaches[0]):
+        confirmed = written.loaded()
+        dead.kill()
+        wait_for(lambda least=confirmed: written.loaded() > least + 1_000, 60, "the writer stands still")
+        found.cluster.wait_for_bookies(found.ids - {dead.id}, {dead.id})
+        found.cluster.start(dead)
+    last = written.stop_load()
+    recovered = found.client.open(written.ledger, "outlives", recovery=True)
+    assert (recovered.opened.state, recovered.opened.last_confirmed) == ("CLOSED", last)
+    assert len(recovered.opened.ensembles) > 1
+    assert recovered.read() == last + 1
+
+
+@pytest.mark.timeout(240)
 def test_our_autorecovery_repairs_what_apaches_bookie_held(without_autorecovery: Mixed) -> None:
     """`magnetar autorecovery run` alone: an Apache bookie dies, and its ledgers are whole again without it."""
     found = without_autorecovery

@@ -35,6 +35,7 @@ class Ledgers:
     fenced: Handle = field(init=False)
     fenced_and_unknown: Handle = field(init=False)
     explicit: Handle = field(init=False)
+    others: list[Handle] = field(init=False)
 
     def __post_init__(self) -> None:
         self.closed = self.client.create("closed", digest="MAC", password="secret", **ONE_BOOKIE)
@@ -44,11 +45,17 @@ class Ledgers:
         self.fenced = self.client.create("fenced", **ONE_BOOKIE)
         self.fenced_and_unknown = self.client.create("unknown", **ONE_BOOKIE)
         self.explicit = self.client.create("explicit", **ONE_BOOKIE)
+        # Something for each of three directories. Apache's storage writes a directory's fences and keys only together
+        # with entries, but moves the journal's mark on without (SingleDirectoryDbLedgerStorage.checkpoint): a fence in
+        # a directory that has no new entries would be lost by Apache's bookie itself when it is killed.
+        self.others = [self.client.create(f"other{number}", **ONE_BOOKIE) for number in range(3)]
 
     def write(self) -> None:
         """More entries to those that are open."""
         self.written.add(ENTRIES, size=SIZE)
         self.explicit.add(10)
+        for other in self.others:
+            other.add(10)
 
     def fence(self) -> None:
         """One ledger that the bookie holds, and one of which it never heard."""
@@ -63,7 +70,8 @@ class Ledgers:
         assert self.written.read(size=SIZE) == written * ENTRIES
         fenced = self.client.open(self.fenced.ledger, "fenced", recovery=False)
         assert fenced.read(size=SIZE) == ENTRIES
-        assert self.explicit.read() == written * 10
+        for handle in (self.explicit, *self.others):
+            assert handle.read() == written * 10
 
     def wait_for_explicit_lac(self, last: int) -> None:
         """Also waits for a bookie that has just started: Apache's resets its first connections."""
@@ -78,52 +86,76 @@ class Ledgers:
         wait_for(known, 20, f"the explicit LAC {last} is not there")
 
 
-@pytest.fixture
-def cluster_of_one(cluster: Cluster) -> tuple[Cluster, BookiePart, BookiePart]:
-    """Our bookie and Apache's, of which neither runs, with one id and one folder."""
+@dataclass(frozen=True)
+class OneBookie:
+    """Our bookie and Apache's, of which at most one runs, with one id and the same directories."""
+
+    cluster: Cluster
+    ours: BookiePart
+    apaches: BookiePart
+
+    def of(self, side: str) -> tuple[BookiePart, BookiePart]:
+        """Who has the directories first, and who second."""
+        return (self.ours, self.apaches) if side == SIDES[0] else (self.apaches, self.ours)
+
+    def end(self, bookie: BookiePart, how: str) -> None:
+        if how == "stopped":
+            bookie.stop()
+        else:
+            bookie.kill()
+        self.cluster.wait_for_bookies(set(), {bookie.id})
+
+
+def one_bookie(cluster: Cluster, **settings: str) -> OneBookie:
     cluster.initialize_pulsar()
-    ours, apaches = cluster.our_bookie("bookie", **SETTINGS), cluster.apache_bookie("bookie", **SETTINGS)
+    settings = {**SETTINGS, **settings}
+    ours, apaches = cluster.our_bookie("bookie", **settings), cluster.apache_bookie("bookie", **settings)
     apaches.take_place_of(ours)
-    return cluster, ours, apaches
-
-
-def end(cluster: Cluster, bookie: BookiePart, how: str) -> None:
-    if how == "stopped":
-        bookie.stop()
-    else:
-        bookie.kill()
-    cluster.wait_for_bookies(set(), {bookie.id})
+    return OneBookie(cluster, ours, apaches)
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 @pytest.mark.parametrize("side", SIDES)
-def test_the_other_sides_bookie_serves_the_directories(
-    cluster_of_one: tuple[Cluster, BookiePart, BookiePart], side: str, how: str
-) -> None:
+def test_the_other_sides_bookie_serves_the_directories(cluster: Cluster, side: str, how: str) -> None:
     """After a clean stop, and after kill -9 with a journal to replay behind entry logs of an earlier run; and back."""
-    cluster, first, second = cluster_of_one
-    if side == SIDES[1]:
-        first, second = second, first
-    cluster.start(first)
-    ledgers = Ledgers(cluster.client(v2=False, explicitLacMs=100))
+    there_and_back(one_bookie(cluster), side, how)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("side", SIDES)
+def test_several_directories(cluster: Cluster, side: str) -> None:
+    """Two journals and three ledger directories: both sides put a ledger into the same ones."""
+    places = {
+        "journalDirectories": ",".join(str(cluster.folder / f"journal{number}") for number in range(2)),
+        "ledgerDirectories": ",".join(str(cluster.folder / f"ledgers{number}") for number in range(3)),
+    }
+    there_and_back(one_bookie(cluster, **places), side, "killed")
+    logs = [list((cluster.folder / f"ledgers{number}" / "current").glob("*.log")) for number in range(3)]
+    assert all(logs), "a ledger directory was never used"
+
+
+def there_and_back(one: OneBookie, side: str, how: str) -> None:
+    first, second = one.of(side)
+    one.cluster.start(first)
+    ledgers = Ledgers(one.cluster.client(v2=False, explicitLacMs=100))
     ledgers.write()
-    end(cluster, first, "stopped")  # The first half of all is in entry logs now.
-    cluster.start(first)
+    one.end(first, "stopped")  # The first half of all is in entry logs now.
+    one.cluster.start(first)
     ledgers.write()
     ledgers.fence()
     ledgers.wait_for_explicit_lac(19)
-    end(cluster, first, how)
+    one.end(first, how)
 
-    cluster.start(second)
+    one.cluster.start(second)
     ledgers.wait_for_explicit_lac(19)
     ledgers.assert_all_is_there(written=2)
     assert_guarded(second, ledgers)
     ledgers.write()
     ledgers.wait_for_explicit_lac(29)
-    end(cluster, second, how)
+    one.end(second, how)
 
-    cluster.start(first)
+    one.cluster.start(first)
     ledgers.wait_for_explicit_lac(29)
     ledgers.assert_all_is_there(written=3)
     assert_guarded(first, ledgers)
