@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import ClassVar
 
 import pytest
 from magnetar.ledger.api import LedgerNotFound
 from magnetar.ledger.ledger_paths import ledger_path
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.metadata.memory import MemoryMetadataStore
-from magnetar.metadata.store import Stat, VersionConflict
+from magnetar.metadata.store import Node, Stat, VersionConflict
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
 METADATA = LedgerMetadata(ensemble_size=1, write_quorum=1, ack_quorum=1, ensembles=[(0, ["b:1"])])
@@ -84,3 +85,24 @@ async def test_all_ledgers_are_listed(store: MemoryMetadataStore) -> None:
     await store.put("/ledgers/available/b:1", b"")
     await store.put("/ledgers/LAYOUT", b"")
     assert [ledger_id async for ledger_id in ops.ledger_ids()] == wanted
+
+
+async def test_reads_of_ledgers_are_not_watched() -> None:
+    """An audit reads more of them than a session with ZooKeeper can watch: its real watches would go."""
+
+    class WatchedStore(MemoryMetadataStore):
+        watched: ClassVar[list[str]] = []
+
+        async def get(self, path: str, *, watch: bool = True) -> Node | None:
+            if watch:
+                self.watched.append(path)
+            return await super().get(path, watch=watch)
+
+    store = WatchedStore()
+    ops = LedgerMetadataOps(store)
+    ledger_id, _ = await ops.create(METADATA)
+    await ops.read(ledger_id)
+    with pytest.raises(LedgerNotFound):
+        await ops.read(ledger_id + 1)
+    assert store.watched == []
+    await store.close()

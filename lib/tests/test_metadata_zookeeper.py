@@ -190,6 +190,19 @@ async def test_the_oldest_watch_makes_room_and_is_told_as_a_change(
     await heard.until(Change.MODIFIED, "/a")
 
 
+async def test_an_unwatched_read_leaves_no_watch(store: ZookeeperMetadataStore, other_session: MetadataStore) -> None:
+    for path in ("/a", "/b"):
+        await store.put(path, b"")
+    heard = Heard(store)
+    await store.get("/a", watch=False)
+    await store.get("/missing", watch=False)
+    await store.get("/b")
+    for path in ("/a", "/missing", "/b"):
+        await other_session.put(path, b"1")
+    await heard.until(Change.MODIFIED, "/b")
+    assert [notification.path for notification in heard.notifications] == ["/b"]
+
+
 async def test_a_result_and_the_next_change_come_in_the_servers_order(
     store: ZookeeperMetadataStore, other_session: MetadataStore
 ) -> None:

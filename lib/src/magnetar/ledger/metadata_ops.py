@@ -45,7 +45,8 @@ class LedgerMetadataOps:
 
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
         """The metadata and its version. Raises `LedgerNotFound`."""
-        node = await self._store.get(ledger_path(ledger_id))
+        # Nobody listens to single ledgers, and an audit reads more of them than a session can watch.
+        node = await self._store.get(ledger_path(ledger_id), watch=False)
         if node is None:
             raise LedgerNotFound(f"there is no ledger {ledger_id}")
         return decode_ledger_metadata(node.value), node.stat.version

@@ -74,6 +74,16 @@ class MetadataStoreContract:
         assert not await store.exists("/nothing")
         assert await store.children("/nothing") == []
 
+    async def test_an_unwatched_read_reads_the_same(self, store: MetadataStore) -> None:
+        assert await store.get("/a", watch=False) is None
+        stat = await store.put("/a", b"one")
+        assert await store.get("/a", watch=False) == Node(b"one", stat)
+        heard = Heard(store)
+        await store.get("/a")
+        await store.get("/a", watch=False)
+        await store.put("/a", b"two")
+        assert Notification(Change.MODIFIED, "/a") in heard.notifications
+
     async def test_a_new_node_has_version_zero_and_its_value(self, store: MetadataStore) -> None:
         stat = await store.put("/a", b"one")
         assert (stat.path, stat.version, stat.ephemeral, stat.owned_by_this_session) == ("/a", 0, False, False)

@@ -78,8 +78,8 @@ class LocalStore:
         self._connected = True
         tree.join(self)
 
-    async def get(self, path: str) -> Node | None:
-        """See `MetadataStore.get`."""
+    async def get(self, path: str, *, watch: bool = True) -> Node | None:
+        """See `MetadataStore.get`; whoever listens hears of this node in any case."""
         await self._settled(path)
         return self._tree.rules.get(path, self._session)
 

@@ -97,8 +97,10 @@ class SessionEvent(enum.Enum):
 class MetadataStore(Protocol):
     """Ten verbs over a tree of versioned nodes. All methods may raise `StoreUnavailable`."""
 
-    async def get(self, path: str) -> Node | None:
-        """The node, or None when there is none. Reads see every write this client has finished."""
+    async def get(self, path: str, *, watch: bool = True) -> Node | None:
+        """The node, or None when there is none. Reads see every write this client has finished.
+
+        Without `watch` this read promises no notification: for whoever reads more nodes than could be watched."""
         ...
 
     async def put(

@@ -48,9 +48,9 @@ _ATTEMPTS_MAX: Final = 20
 class ZookeeperMetadataStore:
     """A `MetadataStore` on one ZooKeeper session after the other. Made by `open`.
 
-    Reads leave a one-shot watch. After a reconnection, and when there are more watches than the session keeps, a
-    change may have been missed: MODIFIED or CHILDREN_CHANGED is told for the paths concerned, whether or not there
-    was one."""
+    Reads leave a one-shot watch, unless they say that they want none. After a reconnection, and when there are more
+    watches than the session keeps, a change may have been missed: MODIFIED or CHILDREN_CHANGED is told for the paths
+    concerned, whether or not there was one."""
 
     def __init__(
         self,
@@ -96,13 +96,15 @@ class ZookeeperMetadataStore:
             raise
         return store
 
-    async def get(self, path: str) -> Node | None:
+    async def get(self, path: str, *, watch: bool = True) -> Node | None:
         """See `MetadataStore.get`."""
         full = self._full(path)
         for _ in range(_ATTEMPTS_MAX):
             try:
-                value, stat = await self._read("get_async", full, WatchKind.DATA)
+                value, stat = await self._read("get_async", full, WatchKind.DATA if watch else None)
             except NoNodeError:
+                if not watch:
+                    return None
                 # Only a look at the missing node leaves a watch for its creation.
                 if await self._read("exists_async", full, WatchKind.DATA) is None:
                     return None
@@ -260,7 +262,9 @@ class ZookeeperMetadataStore:
                 return
         raise _contended(full)
 
-    async def _read(self, verb: str, full: str, kind: WatchKind) -> Any:
+    async def _read(self, verb: str, full: str, kind: WatchKind | None) -> Any:
+        if kind is None:
+            return await self._call(lambda client: getattr(client, verb)(full), repeatable=True)
         watcher = self._session.watcher(kind)
         return await self._call(
             lambda client: getattr(client, verb)(full, watcher), watch=Watch(kind, full), repeatable=True

@@ -151,7 +151,7 @@ class UnderreplicatedLedgers:
         await self.prepare()
         path = paths.mark_path(ledger_id)
         for _ in range(ATTEMPTS_MAX):
-            node = await self._store.get(path)
+            node = await self._store.get(path, watch=False)
             known = decode_underreplicated(node.value)[0] if node is not None else ()
             replicas = tuple(dict.fromkeys((*known, *missing_replicas)))
             if node is not None and replicas == known:
@@ -164,7 +164,8 @@ class UnderreplicatedLedgers:
 
     async def get(self, ledger_id: int) -> UnderreplicatedLedger | None:
         """The mark; None if the ledger is not marked."""
-        node = await self._store.get(paths.mark_path(ledger_id))
+        # News of marks comes from the folders that a walk looks into; there may be more marks than can be watched.
+        node = await self._store.get(paths.mark_path(ledger_id), watch=False)
         if node is None:
             return None
         replicas, created_ms = decode_underreplicated(node.value)

@@ -91,7 +91,7 @@ class StoredLiveLedgers:
 
     async def exists(self, ledger_id: int) -> bool:
         """See `LiveLedgers.exists`."""
-        return await self._store.exists(ledger_path(ledger_id))
+        return await self._store.get(ledger_path(ledger_id), watch=False) is not None
 
     async def belongs_to(self, ledger_id: int, bookie_id: str) -> bool | None:
         """See `LiveLedgers.belongs_to`."""
