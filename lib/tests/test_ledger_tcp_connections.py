@@ -43,6 +43,32 @@ async def test_bookies_come_turn_read_only_and_go(store: MemoryMetadataStore, bo
     await until(bookies, ["b0:3181"], ["b0:3181"])
 
 
+@pytest.mark.parametrize(("here", "there"), [("", "readonly/"), ("readonly/", "")])
+async def test_a_bookie_that_changes_its_mode_is_never_missed(here: str, there: str) -> None:
+    """AutoRecovery would take it for lost, and a bookie with a name of its own would have no address."""
+
+    class ModeChangingStore(MemoryMetadataStore):
+        looks = 0
+
+        async def children(self, path: str) -> list[str]:
+            found = await super().children(path)
+            self.looks += 1
+            if self.looks == 1:
+                await self.put(f"/ledgers/available/{there}b1:3181", b"", ephemeral=True)
+                await self.delete(f"/ledgers/available/{here}b1:3181")
+            return found
+
+    store = ModeChangingStore()
+    await store.put("/ledgers/available/readonly", b"")
+    await store.put(f"/ledgers/available/{here}b1:3181", b"", ephemeral=True)
+    bookies = TcpBookieConnections(store)
+    await bookies.start()
+    assert bookies.readable_bookies() == ["b1:3181"]
+    await until(bookies, ["b1:3181"] if not there else [], ["b1:3181"])
+    await bookies.close()
+    await store.close()
+
+
 async def test_connections_are_shared(bookies: TcpBookieConnections) -> None:
     assert bookies.connection("b1:3181") is bookies.connection("b1:3181")
 

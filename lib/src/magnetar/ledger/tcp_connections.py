@@ -107,8 +107,10 @@ class TcpBookieConnections:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _refresh(self) -> None:
-        writable = [name for name in await self._store.children(AVAILABLE_PATH) if name != READ_ONLY_NAME]
+        # A bookie that changes its mode makes the new node before it removes the old one, so one of three looks sees it.
+        before = await self._store.children(AVAILABLE_PATH)
         read_only = await self._store.children(READ_ONLY_PATH)
+        writable = {*before, *await self._store.children(AVAILABLE_PATH)} - {READ_ONLY_NAME}
         addresses: dict[str, tuple[str, int]] = {}
         for folder, names in ((AVAILABLE_PATH, writable), (READ_ONLY_PATH, read_only)):
             for name in names:
