@@ -107,7 +107,7 @@ class TcpBookieConnections:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _refresh(self) -> None:
-        # A bookie that changes its mode makes the new node before it removes the old one, so one of three looks sees it.
+        # A bookie that changes its mode makes the new node before it removes the old one: one of three looks sees it.
         before = await self._store.children(AVAILABLE_PATH)
         read_only = await self._store.children(READ_ONLY_PATH)
         writable = {*before, *await self._store.children(AVAILABLE_PATH)} - {READ_ONLY_NAME}
