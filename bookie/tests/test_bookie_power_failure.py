@@ -66,7 +66,7 @@ class Host:
         self.store = MemoryMetadataStore()
         self.process: Process | None = None
 
-    def lose_power(self) -> None:
+    def lose_power(self, _loses_power: bool = True) -> None:
         assert self.process is not None
         self.process.alive = False
         self.platter.lose_power()

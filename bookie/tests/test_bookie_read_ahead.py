@@ -96,6 +96,13 @@ class MovedIndex(DiskIndex):
 
     stale: int | None = None
     full = False
+    full_for_states = False
+
+    def put_ledgers(self, states: Sequence[tuple[int, bytes]]) -> None:
+        """Fails while the disk is full."""
+        if self.full_for_states:
+            raise OSError("no space left")
+        super().put_ledgers(states)
 
     def put_locations(self, ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int]) -> None:
         """Fails while the disk is full."""
@@ -222,6 +229,16 @@ async def test_a_half_is_written_to_the_log_once_however_often_the_index_fails(
     index.full = False
     await storage.flush([])
     assert await storage.read_run(3, 0, 10, MIB) == encode(3, 10)
+    # Nor when only ledgers' states find no room.
+    index.full_for_states = True
+    storage.cache.active.add(3, range(10), encode(3, 10), 10_360)
+    for _ in range(3):
+        with pytest.raises(OSError, match="space"):
+            await storage.flush([(3, b"state")])
+    assert (tmp_path / "0.log").stat().st_size < 2 * 10_360
+    index.full_for_states = False
+    await storage.flush([(3, b"state")])
+    assert index.ledger(3) == b"state"
     await store(storage, 4, encode(4, 10))
     assert await storage.read_run(4, 0, 10, MIB) == encode(4, 10)
     storage.close()

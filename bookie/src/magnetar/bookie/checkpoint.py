@@ -1,6 +1,6 @@
 """Checkpoints: what is only in journals and memory goes to entry logs and indexes; then the journals may forget it.
 
-Order, each step durable before the next: entries to the logs, their places to the indexes, ledger states to the
+Order, each step durable before the next: ledger states to the indexes, entries to the logs, their places to the
 indexes (every ledger directory in a thread of its own), the marks of all journals, deletion of old journal files. A
 crash anywhere in between replays the journals from the old marks, which stores the same entries once more and changes
 nothing.

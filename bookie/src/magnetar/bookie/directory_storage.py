@@ -178,10 +178,11 @@ class DirectoryStorage:
             log.warning("the index in %s could not be closed well: %s", self.directory, error)
 
     def _write(self, half: WriteCacheHalf | None, states: Sequence[State]) -> None:
-        # In the flush thread. Entries come before places: the index never names a place that is not there.
+        # In the flush thread. States come first, since they cost least to write once more. Entries come before places:
+        # the index never names a place that is not there.
+        self.index.put_ledgers(states)
         if half is not None:
             self._write_half(half)
-        self.index.put_ledgers(states)
 
     def _write_half(self, half: WriteCacheHalf) -> None:
         # A half whose places could not be stored is not written to the logs once more: on a full disk every attempt
