@@ -12,6 +12,7 @@ FAULT_KINDS: Final = (
     "full_disk",
     "kill_bookie",
     "kill_client",
+    "kill_in_operation",
     "lose_answers",
     "lose_bookie",
     "metadata_away",

@@ -92,7 +92,15 @@ class Faults:
 
     def power_loss_in_operation(self) -> None:
         """One host goes off in the middle of one of its next disk operations."""
+        self._crash_in_operation(loses_power=True)
+
+    def kill_in_operation(self) -> None:
+        """One process dies between two of its next changes of the disk."""
+        self._crash_in_operation(loses_power=False)
+
+    def _crash_in_operation(self, *, loses_power: bool) -> None:
         bookie = self._some_bookie()
+        bookie.node.platter.crash_loses_power = loses_power
         bookie.node.platter.crash_after_operations = self._chance.choice((0, 1, 2, 5, 10, 20, 50))
         self._start_later(bookie)
 
@@ -176,10 +184,12 @@ class Faults:
         self._later(self._duration(), lambda: _make_disk_good(bookie))
 
     def failing_disk(self) -> None:
-        """Some writes and syncs fail for a while."""
+        """Some writes, syncs and reads fail for a while."""
         platter = self._some_bookie().node.platter
-        platter.error_share = self._chance.choice((0.02, 0.2, 1.0))
+        platter.error_share = self._chance.choice((0.0, 0.02, 0.2, 1.0))
+        platter.read_error_share = self._chance.choice((0.0, 0.02, 0.5))
         self._later(self._duration(), lambda: setattr(platter, "error_share", 0.0))
+        self._later(self._duration(), lambda: setattr(platter, "read_error_share", 0.0))
 
     # Network.
 
@@ -300,7 +310,7 @@ def _make_disk_good(bookie: SimulatedBookie) -> None:
     platter = bookie.node.platter
     platter.capacity_bytes = platter.settings.capacity_bytes
     platter.sync_slowness = 1.0
-    platter.error_share = 0.0
+    platter.error_share = platter.read_error_share = 0.0
     platter.crash_after_operations = -1
 
 

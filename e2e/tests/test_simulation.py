@@ -16,14 +16,14 @@ SEEDS_PER_TEST: Final = 10
 
 WITHIN_SEEDS: Final = {
     "blind-ensemble-change": 80,
-    "checkpoint-without-sync": 20,
+    "checkpoint-without-sync": 30,
     "fence-in-memory": 40,
-    "journal-without-sync": 20,
+    "journal-without-sync": 40,
     "one-bookie-lac": 5,
     "one-denial": 60,
     "replicas-named-first": 20,
     "stale-collection": 40,
-    "unsynced-names": 20,
+    "unsynced-names": 30,
 }
 """In so many seeds each mistake is found; about twice what it takes now."""
 

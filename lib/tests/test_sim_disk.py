@@ -147,6 +147,21 @@ def test_a_failing_disk_says_so() -> None:
     with pytest.raises(OSError, match=f"Errno {errno.EIO}"):
         file.pwritev([b"x"], 0)
     assert file.pread(1, 0) == b""
+    platter.read_error_share = 1.0
+    with pytest.raises(OSError, match=f"Errno {errno.EIO}"):
+        file.pread(1, 0)
+
+
+def test_a_killed_process_leaves_what_it_wrote_whole() -> None:
+    platter = new_platter()
+    disk = mounted(platter)
+    file = disk.create(FILE)
+    file.pwritev([b"one"], 0)
+    platter.crash_loses_power = False
+    platter.crash_after_operations = 0
+    with pytest.raises(SimulatedCrash):
+        file.pwritev([b"two"], 0, durable=True)
+    assert mounted(platter).read_whole(FILE) == b"one"
 
 
 def test_the_power_fails_in_the_middle_of_an_operation_and_the_dead_change_nothing() -> None:
@@ -157,7 +172,8 @@ def test_the_power_fails_in_the_middle_of_an_operation_and_the_dead_change_nothi
     file = disk.create(FILE)
     disk.sync_directory(ROOT)
 
-    def crash() -> None:
+    def crash(loses_power: bool) -> None:
+        assert loses_power
         process.alive = False
         platter.lose_power()
 

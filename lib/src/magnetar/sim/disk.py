@@ -45,10 +45,14 @@ class Platter:
         """Factor on the time of syncs."""
         self.error_share = 0.0
         """Writes and syncs that fail with EIO."""
+        self.read_error_share = 0.0
+        """Reads of files that fail with EIO."""
         self.crash_after_operations = -1
-        """When this many operations have begun the power fails in the middle of the last one; negative: never."""
-        self.on_crash: Callable[[], None] = lambda: None
-        """Kills the process that uses the disk, and calls `lose_power`."""
+        """When this many changes have been made the process dies in the middle of the next one; negative: never."""
+        self.crash_loses_power = True
+        """Whether it dies because the power fails, which tears what is written, or by a signal between two changes."""
+        self.on_crash: Callable[[bool], None] = lambda loses_power: None
+        """Kills the process that uses the disk, and calls `lose_power` if the power fails."""
         self.operations = 0
         self.mounted: Process | None = None
         self.trace = trace
@@ -149,6 +153,7 @@ class SimulatedFile:
     def pread(self, size_bytes: int, position: int) -> bytes:
         """See `DiskFile.pread`."""
         self._begin(self._disk.settings.read_seconds, changes=False)
+        self._disk.may_fail_to_read()
         return self._inode.read(size_bytes, position)
 
     def pwritev(self, parts: Sequence[bytes], position: int, *, durable: bool = False) -> int:
@@ -225,12 +230,19 @@ class SimulatedDisk:
         if changes and platter.crash_after_operations >= 0:
             platter.crash_after_operations -= 1
             if platter.crash_after_operations < 0:
-                if torn is not None:
+                if torn is not None and platter.crash_loses_power:
                     torn[0].tear(torn[1], torn[2], platter.rng)
-                platter.on_crash()
+                platter.on_crash(platter.crash_loses_power)
                 raise SimulatedCrash
         if changes and platter.error_share and platter.rng.random() < platter.error_share:
             platter.trace.note(platter.name, "failed a write")
+            raise OSError(errno.EIO, "the simulated disk failed")
+
+    def may_fail_to_read(self) -> None:
+        """A read of a file begins. OSError."""
+        platter = self._platter
+        if platter.read_error_share and platter.rng.random() < platter.read_error_share:
+            platter.trace.note(platter.name, "failed a read")
             raise OSError(errno.EIO, "the simulated disk failed")
 
     def sync_seconds(self) -> float:

@@ -42,7 +42,7 @@ class Node:
         self.starts = 0
         self._loop = loop
         self._network = network
-        platter.on_crash = self.lose_power
+        platter.on_crash = self._crash
 
     @property
     def running(self) -> bool:
@@ -78,6 +78,12 @@ class Node:
         """The host is off: unsynced writes are lost, and nobody is told."""
         if self._end(silently=True):
             self.platter.lose_power()
+
+    def _crash(self, loses_power: bool) -> None:
+        if loses_power:
+            self.lose_power()
+        else:
+            self.kill()
 
     def _end(self, *, silently: bool) -> bool:
         process, self.process = self.process, None
