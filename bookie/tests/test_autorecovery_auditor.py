@@ -242,6 +242,34 @@ async def test_a_ledger_that_is_written_is_not_marked(world: World) -> None:
     assert await world.marks() == {writer.ledger_id: (slow.bookie_id,)}
 
 
+async def test_a_bookie_that_is_always_a_little_late_lacks_nothing(world: World) -> None:
+    options = LedgerOptions(ensemble_size=2, write_quorum=2, ack_quorum=1)
+    writer, listener = await world.cluster.open_ledger(options, PAYLOADS)
+    slow = world.cluster.bookies.bookies[(await world.bookies_of(writer.ledger_id))[1]]
+    await settle()
+
+    async def write() -> None:
+        late: list[tuple[int, bytes]] = []
+        entries = slow.ledgers[writer.ledger_id].entries
+        while True:
+            entry_id = writer.append([b"payload"])
+            await listener.until_confirmed(entry_id)
+            while entry_id not in entries:
+                await asyncio.sleep(0)
+            late.append((entry_id, entries.pop(entry_id)))
+            if len(late) > 2:
+                entries.setdefault(*late.pop(0))
+            await asyncio.sleep(0.001)
+
+    writing = asyncio.ensure_future(write())
+    await asyncio.sleep(0.01)
+    await AllLedgersCheck(world.parts(), 0.02).run()
+    assert await world.marks() == {}
+    assert not writing.done()
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+
+
 async def test_an_open_ledger_without_entries_is_whole(world: World) -> None:
     await world.cluster.open_ledger(PAIR, [])
     await AllLedgersCheck(world.parts(), 0.0).run()

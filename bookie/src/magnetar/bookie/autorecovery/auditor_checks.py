@@ -23,6 +23,7 @@ from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.counters import RecoveryCounters
 from magnetar.core.clock import Clock
 from magnetar.core.errors import PeerError, Unavailable
+from magnetar.core.ids import NO_ENTRY
 from magnetar.ledger.api import LedgerNotFound, LedgerUnauthorized
 from magnetar.ledger.bookie_connection import BookieConnections
 from magnetar.ledger.client import BookKeeperClient
@@ -153,31 +154,39 @@ class AllLedgersCheck:
             await for_each(_each(ledger_ids), self._check, in_flight)
 
     async def _check(self, ledger_id: int) -> None:
-        bad = await self._look(ledger_id, frozenset(self._parts.connections.readable_bookies()), first_look=True)
+        bad, last_entry_id = await self._look(ledger_id, frozenset(self._parts.connections.readable_bookies()))
         if bad:
             await asyncio.sleep(self._second_look_seconds)
             available = await available_bookies(self._parts.store)
             if not available:
                 raise NoBookies("no bookie is registered, so none is called lost")
-            bad = await self._look(ledger_id, available, first_look=False)
+            bad, _ = await self._look(ledger_id, available, last_entry_id)
         if bad:
             log.warning("ledger %d lacks entries on %s", ledger_id, ", ".join(sorted(bad)))
             await self._parts.mark(ledger_id, bad)
             self.marked += 1
 
-    async def _look(self, ledger_id: int, available: frozenset[str], *, first_look: bool) -> set[str]:
-        """Bookies of the ledger that do not hold what they should."""
+    async def _look(
+        self, ledger_id: int, available: frozenset[str], up_to_entry_id: int | None = None
+    ) -> tuple[set[str], int]:
+        """Bookies of the ledger that do not hold what they should, and the last entry that was looked at. A second look
+        goes no further than the first one: a bookie may be a little late with each newest entry."""
         metadata = await self._parts.read(ledger_id)
         if metadata is None:
-            return set()
+            return set(), NO_ENTRY
         try:
             metadata, segments = await self._segments(ledger_id, metadata)
         except LedgerNotFound:
-            return set()
+            return set(), NO_ENTRY
         except (Unavailable, LedgerUnauthorized) as error:
             log.warning("ledger %d cannot be checked: %s", ledger_id, error)
             self.failed += 1
-            return set()
+            return set(), NO_ENTRY
+        if up_to_entry_id is not None:
+            segments = [
+                dataclasses.replace(segment, last_entry_id=min(segment.last_entry_id, up_to_entry_id))
+                for segment in segments
+            ]
         lost = bookies_of(metadata) - available
         bad: set[str] = set()
         codec = codec_for(ledger_id, metadata) if metadata.digest_type is not None else None
@@ -188,12 +197,12 @@ class AllLedgersCheck:
             else:
                 verdicts = lost_fragments(segment, lost)
             bad.update(segment.bookies[index] for index, verdict in verdicts.items() if verdict is not Verdict.PRESENT)
-        if first_look:
+        if up_to_entry_id is None:
             counters = self._parts.counters
             counters.ledgers_checked += 1
             counters.fragments_per_ledger.record(sum(len(segment.bookies) for segment in segments))
             counters.bookies_per_ledger.record(len(bookies_of(metadata)))
-        return bad
+        return bad, segments[-1].last_entry_id
 
     async def _segments(self, ledger_id: int, metadata: LedgerMetadata) -> tuple[LedgerMetadata, list[Segment]]:
         if metadata.state is LedgerState.CLOSED:
