@@ -42,6 +42,8 @@ def test_the_cache_answers_from_both_halves() -> None:
     assert (cache.last_entry_id(1), cache.last_entry_id(2)) == (2, -1)
     assert half.ledgers == {1: {0: b"a", 1: b"b"}}
     cache.release()
+    half.clear()
+    assert half.ledgers == {}
     assert cache.get(1, 0) is None
     assert cache.entry_ids(1) == {2}
 

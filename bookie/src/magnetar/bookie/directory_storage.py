@@ -163,9 +163,11 @@ class DirectoryStorage:
         half = self.cache.flushing
         if half is None and not states:
             return
-        await asyncio.get_running_loop().run_in_executor(self._flush_thread, self._write, half, states)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._flush_thread, self._write, half, states)
         if half is not None:
             self.cache.release()
+            await loop.run_in_executor(self._flush_thread, half.clear)
 
     def close(self) -> None:
         """Close files and threads; what is only in the write cache stays in the journal."""
