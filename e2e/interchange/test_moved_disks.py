@@ -6,10 +6,14 @@ entry, fences, master keys, explicit LACs, and ledgers that are still being writ
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
+from e2e import processes
 from e2e.faults.support import wait_for
 from e2e.interchange import direct
 from e2e.interchange.cluster import Cluster
@@ -133,6 +137,52 @@ def test_several_directories(cluster: Cluster, side: str) -> None:
     there_and_back(one_bookie(cluster, **places), side, "killed")
     logs = [list((cluster.folder / f"ledgers{number}" / "current").glob("*.log")) for number in range(3)]
     assert all(logs), "a ledger directory was never used"
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("side", SIDES)
+def test_directories_that_were_compacted(cluster: Cluster, side: str) -> None:
+    """One side deletes ledgers and compacts its entry logs, the other serves what is left, and compacts again."""
+    port = processes.free_port()
+    http = {"httpServerEnabled": "true", "httpServerPort": str(port), "majorCompactionThreshold": "0.9"}
+    one = one_bookie(cluster, **http)
+    client = cluster.client(v2=True)
+    kept: list[Handle] = []
+    for round_number, bookie in enumerate(one.of(side)):
+        cluster.start(bookie)
+        ledgers = [client.create(f"round{round_number}-{number}", **ONE_BOOKIE) for number in range(10)]
+        for ledger in ledgers:
+            ledger.add(ENTRIES, size=SIZE)
+            ledger.close()
+        one.end(bookie, "stopped")
+        cluster.start(bookie)  # The log of the run before is closed, and may be compacted.
+        before = set(bookie.ledgers.glob("*.log"))
+        for ledger in ledgers[::2]:
+            client.delete(ledger.ledger)
+        kept += ledgers[1::2]
+        collect_garbage(port)
+        wait_until_a_log_is_gone(bookie, before)
+        assert_kept(client, kept)
+        one.end(bookie, "killed")
+    cluster.start(one.of(side)[0])
+    assert_kept(client, kept)
+
+
+def wait_until_a_log_is_gone(bookie: BookiePart, before: set[Path]) -> None:
+    wait_for(lambda: before - set(bookie.ledgers.glob("*.log")), 60, "no log is compacted")
+
+
+def collect_garbage(port: int) -> None:
+    wait_for(lambda: processes.accepts(port), 20, "the admin port is not there")
+    body = json.dumps({"forceMajor": True, "forceMinor": True}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/v1/bookie/gc", data=body, method="PUT")
+    with urllib.request.urlopen(request, timeout=30) as response:
+        assert response.status == 200
+
+
+def assert_kept(client: LedgerClient, kept: list[Handle]) -> None:
+    for ledger in kept:
+        assert client.open(ledger.ledger, ledger.seed, recovery=False).read(size=SIZE) == ENTRIES
 
 
 def there_and_back(one: OneBookie, side: str, how: str) -> None:
