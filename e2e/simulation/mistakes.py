@@ -135,17 +135,25 @@ MISTAKES: Final[dict[str, Mistake]] = {
 }
 
 
+class CodeIsCompiled(Exception):
+    """A compiled class cannot be patched: `make decompile` first."""
+
+
 @contextlib.contextmanager
 def planted(mistake: Mistake | None) -> Iterator[None]:
-    """Have the mistake in the code for a while."""
+    """Have the mistake in the code for a while. `CodeIsCompiled`."""
     if mistake is None:
         yield
         return
     before: list[Patch] = []
     try:
         for owner, name, wrong in mistake():
-            before.append((owner, name, owner.__dict__[name]))
-            setattr(owner, name, wrong)
+            right = owner.__dict__[name]
+            try:
+                setattr(owner, name, wrong)
+            except TypeError:
+                raise CodeIsCompiled(f"{owner.__qualname__} is compiled: make decompile") from None
+            before.append((owner, name, right))
         yield
     finally:
         for owner, name, right in reversed(before):

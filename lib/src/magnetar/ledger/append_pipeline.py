@@ -27,9 +27,10 @@ CHANGES_AT_ONCE_MAX: Final = 5
 at the same moment."""
 CHANGES_IN_A_ROW_MAX: Final = 30
 """After so many the ledger fails. A bookie that cannot be reached answers at once, so without this bound and the pauses
-a writer whom the network has cut off would change its ensemble as fast as it can, for ever. It takes some 20 s."""
-CHANGE_PAUSE_SECONDS_MIN: Final = 0.05
-CHANGE_PAUSE_SECONDS_MAX: Final = 1.0
+a writer whom the network has cut off would change its ensemble as fast as it can, for ever."""
+CHANGE_PAUSES_DOUBLED_MAX: Final = 4
+"""How often the pause is doubled; with the settings' default it grows from 50 ms to 0.8 s, and thirty changes take
+some 18 s."""
 
 
 class PipelineOwner(Protocol):
@@ -62,7 +63,15 @@ class FailureReport(Protocol):
 class PipelineContext:
     """What every add of a pipeline has in common, and whom to tell of failures."""
 
-    __slots__ = ("_report", "add_flags", "add_timeout_seconds", "clock", "ledger_id", "master_key")
+    __slots__ = (
+        "_report",
+        "add_flags",
+        "add_timeout_seconds",
+        "change_pause_seconds",
+        "clock",
+        "ledger_id",
+        "master_key",
+    )
 
     def __init__(
         self,
@@ -71,6 +80,7 @@ class PipelineContext:
         add_flags: int,
         *,
         add_timeout_seconds: float,
+        change_pause_seconds: float,
         clock: Clock,
         report: FailureReport,
     ) -> None:
@@ -78,6 +88,7 @@ class PipelineContext:
         self.master_key = master_key
         self.add_flags = add_flags
         self.add_timeout_seconds = add_timeout_seconds
+        self.change_pause_seconds = change_pause_seconds
         self.clock = clock
         self._report = report
 
@@ -296,7 +307,8 @@ class AppendPipeline:
                 f"the last {CHANGES_IN_A_ROW_MAX} ensembles of ledger {self._context.ledger_id} took no entry"
             )
         if pauses > 0:
-            await asyncio.sleep(min(CHANGE_PAUSE_SECONDS_MAX, CHANGE_PAUSE_SECONDS_MIN * 2.0 ** (pauses - 1)))
+            doubled = 1 << min(pauses - 1, CHANGE_PAUSES_DOUBLED_MAX)
+            await asyncio.sleep(self._context.change_pause_seconds * doubled)
 
     def _install(self, changed: Sequence[str], indexes: Sequence[int]) -> None:
         if self._appender.state is FAILED:

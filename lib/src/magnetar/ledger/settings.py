@@ -16,6 +16,8 @@ class LedgerClientSettings:
     """An entry that is not confirmed after this long costs the silent bookies their place in the ensemble.
 
     Pulsar's `bookkeeperClientTimeoutInSeconds`."""
+    change_pause_seconds: float = 0.05
+    """The first pause between changes of a ledger's ensemble that bring nothing; doubled up to sixteen times this."""
     pending_bytes_max: int = 256 * MIB
     """Unconfirmed bytes of one ledger that are kept to be sent again. Whoever appends is expected to hold back long
     before; beyond, appends are refused so that a dead quorum cannot eat the memory."""

@@ -63,6 +63,7 @@ class LedgerParts:
             master_key,
             add_flags,
             add_timeout_seconds=self.settings.add_timeout_seconds,
+            change_pause_seconds=self.settings.change_pause_seconds,
             clock=self.clock,
             report=self.bookie_failed,
         )
