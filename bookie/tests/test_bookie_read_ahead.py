@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -97,6 +97,7 @@ class MovedIndex(DiskIndex):
     stale: int | None = None
     full = False
     full_for_states = False
+    meanwhile: Callable[[], None] | None = None
 
     def put_ledgers(self, states: Sequence[tuple[int, bytes]]) -> None:
         """Fails while the disk is full."""
@@ -112,6 +113,8 @@ class MovedIndex(DiskIndex):
 
     def location(self, ledger_id: int, entry_id: int) -> int | None:
         """The old place first."""
+        if self.meanwhile is not None:
+            self.meanwhile()
         stale, self.stale = self.stale, None
         return super().location(ledger_id, entry_id) if stale is None else stale
 
@@ -212,6 +215,16 @@ async def test_deleted_ledgers_leave_memory(tmp_path: Path, index: MovedIndex) -
     storage.read_ahead.forget(3)
     assert [storage.cached_entry(3, entry_id) for entry_id in (20, 50)] == [None, None]
     assert storage.cache.active.size_bytes == 0
+    storage.close()
+
+
+async def test_what_is_read_while_its_ledger_is_deleted_is_not_kept(tmp_path: Path, index: MovedIndex) -> None:
+    storage = DirectoryStorage(tmp_path, index, DISK, StorageSettings())
+    await store(storage, 3, encode(3, 50))
+    await storage.read_many([(3, 0)])
+    index.meanwhile = lambda: storage.read_ahead.forget(3)
+    await storage.read_many([(3, 1)])
+    assert storage.read_ahead.entries == 0
     storage.close()
 
 

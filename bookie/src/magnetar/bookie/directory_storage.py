@@ -109,11 +109,13 @@ class DirectoryStorage:
         self.write_cache_hits += len(wanted) - len(missing) - (self.read_ahead.hits - read_ahead_hits)
         if missing:
             loop = asyncio.get_running_loop()
+            forgotten = self.read_ahead.forgotten
             found, runs = await loop.run_in_executor(self.read_threads, self._read_missing, missing)
             for slot, result in found:
                 results[slot] = result
-            for run in runs:
-                self.read_ahead.put(*run)
+            if forgotten == self.read_ahead.forgotten:
+                for run in runs:
+                    self.read_ahead.put(*run)
         return [result for result in results if result is not None]
 
     def cached_entry(self, ledger_id: int, entry_id: int) -> bytes | None:

@@ -50,6 +50,8 @@ class ReadAheadCache:
         self.size_bytes = 0
         self.hits = 0
         self.misses = 0
+        self.forgotten = 0
+        """How often a ledger was; what was read before the last time may be of that ledger."""
 
     @property
     def entries(self) -> int:
@@ -98,6 +100,7 @@ class ReadAheadCache:
 
     def forget(self, ledger_id: int) -> None:
         """Drop what is here of a ledger that was deleted."""
+        self.forgotten += 1
         # A run that later ones have replaced wholly is not found here; nobody is given it, and it leaves in time.
         for run in set(self._ledgers.get(ledger_id, {}).values()):
             self._drop(run)
