@@ -18,7 +18,7 @@ from magnetar.standalone.commands.output import Column, progress, show_object
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from magnetar.standalone.tools.checks import CheckResult
+    from magnetar.bookie.operating.sanity import CheckResult
 
 EntriesOption = Annotated[int, typer.Option("--entries", "-n", min=1, max=10_000_000, help="Entries to write.")]
 
@@ -46,7 +46,7 @@ def sanity_test(
       magnetar bookie sanity-test --conf bookkeeper.conf
       magnetar bookie sanity-test 10.0.0.5:3181 -m zk:localhost:2181 --entries 100
     """
-    from magnetar.standalone.tools.checks import check_bookie
+    from magnetar.bookie.operating.sanity import check_bookie
     from magnetar.standalone.tools.cluster import open_cluster
 
     async def work(report: Callable[[int, int], None]) -> CheckResult:
@@ -71,8 +71,8 @@ def simple_test(
     [dim]Example:[/]
       magnetar bookie simple-test -m zk:localhost:2181 --ensemble 3 --write-quorum 3 --ack-quorum 2
     """
+    from magnetar.bookie.operating.sanity import check
     from magnetar.ledger.api import LedgerOptions
-    from magnetar.standalone.tools.checks import check
     from magnetar.standalone.tools.cluster import open_cluster
 
     if not ensemble >= write_quorum >= ack_quorum:
