@@ -34,6 +34,7 @@ _TEXT_NAMES: Final = frozenset({"Makefile", "Dockerfile", ".importlinter", "run"
 _LEFTOVER: Final = re.compile(r"\b(TOD[O]|FIXM[E]|XX[X])\b")
 _MACHINE_PATH: Final = re.compile(r"(?<![\w.])/(work|root|home)/")
 _BARE_IGNORE: Final = re.compile(r"#\s*type:\s*ignore(?!\[)")
+_MODULE_NAME: Final = re.compile(r"magnetar(\.\w+)+")
 _TARGET: Final = re.compile(r"^([a-z][a-z0-9_-]*):(?!=)")
 _BROAD: Final = frozenset({"Exception", "BaseException"})
 
@@ -204,6 +205,9 @@ def _imports(module: Module) -> Iterator[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module, node.lineno
             yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _MODULE_NAME.fullmatch(node.value):
+            # Named to be imported later, when it is needed.
+            yield node.value, node.lineno
 
 
 def check_dead_modules(tree: Tree) -> Iterator[Violation]:

@@ -13,7 +13,8 @@ from magnetar.bookie import journal_files, journal_format
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.disk_watch import REASON_DISK_FULL, disk_full
-from magnetar.bookie.index import Index, IndexFailed
+from magnetar.bookie.index import Index
+from magnetar.bookie.index_database import IndexFailed
 from magnetar.bookie.local import LocalBookies
 from magnetar.bookie.settings import BookieSettings, DiskSettings, JournalSettings, StorageSettings
 from magnetar.core.disk import SystemDisk

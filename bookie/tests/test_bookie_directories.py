@@ -13,6 +13,7 @@ from magnetar.bookie import entry_log_format, journal_files, journal_format
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.cookie import InvalidCookie, decode_cookie
 from magnetar.bookie.directories import open_directories
+from magnetar.bookie.index_api import IndexMissing
 from magnetar.bookie.settings import BookieSettings, StorageSettings
 from magnetar.core.disk import SystemDisk
 from magnetar.core.errors import SettingError
@@ -35,7 +36,8 @@ async def add_all(running: RunningBookie) -> None:
     codes: list[int] = []
     done = asyncio.Event()
 
-    def told(code: int, _: int, __: Sequence[int]) -> None:
+    def told(code: int, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        del ledger_id, entry_ids
         codes.append(code)
         if len(codes) == len(LEDGERS):
             done.set()
@@ -170,3 +172,21 @@ def test_settings_that_cannot_be(tmp_path: Path) -> None:
 def test_every_directory_gets_room_for_the_largest_entry() -> None:
     storage = StorageSettings(write_cache_bytes_max=64 * MIB)
     assert [storage.write_cache_share_bytes(count) for count in (1, 2, 20)] == [64 * MIB, 32 * MIB, 10_506_240]
+
+
+@pytest.mark.parametrize("lost", ["locations", "ledgers"])
+async def test_entry_logs_without_their_index_are_left_alone(
+    start: StartBookie, tmp_path: Path, changes: dict[str, tuple[Path, ...]], lost: str
+) -> None:
+    first = await start(**changes)
+    await add_all(first)
+    await first.close()
+    index = changes["ledger_directories"][0] / "current" / lost
+    before = sorted(index.parent.iterdir())
+    shutil.move(index, tmp_path / "elsewhere")
+    with pytest.raises(IndexMissing, match=lost):
+        await start(**changes)
+    assert not index.exists(), "nothing may be made in its place: the next start would find that"
+    shutil.move(tmp_path / "elsewhere", index)
+    assert sorted(index.parent.iterdir()) == before
+    await read_all(await start(**changes))

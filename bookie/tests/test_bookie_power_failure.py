@@ -106,9 +106,9 @@ async def write(running: RunningBookie, told: Told, rounds: int) -> None:
             entry_ids = range(first, first + 3)
             future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-            def done(code: int, ledger_id: int, ids: Sequence[int], future: asyncio.Future[int] = future) -> None:
+            def done(code: int, ledger_id: int, entry_ids: Sequence[int], future: asyncio.Future[int] = future) -> None:
                 if code == BookieCode.EOK:
-                    told.acknowledged[ledger_id] = ids[-1]
+                    told.acknowledged[ledger_id] = entry_ids[-1]
                 future.set_result(code)
 
             entries = [entry(ledger_id, entry_id) for entry_id in entry_ids]
@@ -202,7 +202,7 @@ async def full_disk(host: Host) -> None:
         running.parts.checkpointer.request()
         await asyncio.sleep(1)
         running.mode.check()
-        assert not running.bookie.read_only
+        assert [running.bookie.read_only] == [False]
         platter.capacity_bytes = platter.used_bytes + 10 * MIB
         running.mode.check()
         assert running.bookie.read_only

@@ -16,7 +16,8 @@ from magnetar.bookie.availability import decode_availability, encode_availabilit
 from magnetar.bookie.directory_storage import DirectoryStorage
 from magnetar.bookie.entry_log import EntryLogs, list_logs
 from magnetar.bookie.entry_log_format import EntryDamaged
-from magnetar.bookie.index import Index, IndexFailed
+from magnetar.bookie.index import Index
+from magnetar.bookie.index_database import IndexFailed
 from magnetar.bookie.settings import StorageSettings
 from magnetar.bookie.write_cache import WriteCache
 from magnetar.core.disk import SystemDisk, SystemFile

@@ -89,7 +89,7 @@ async def check_cookies(
         )
     if node is None and directories.holds_data():
         raise InvalidCookie(
-            f"{_names(list(copies))} holds the data of a bookie that the cluster does not know at {path}. Is this the "
+            f"The data in {_names(list(copies))} is of a bookie that the cluster does not know at {path}. Is this the "
             "right metadata store? If the bookie was taken out of the cluster on purpose, empty the directories"
         )
     # Directories first: if we stop in between, what is there is a cookie without data, which the next start takes.

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from magnetar.bookie.index_api import IndexMissing
 from magnetar.bookie.index_database import Database, IndexFailed
 from magnetar.bookie.index_database import telling as _telling
 from rocksdict import Cache, RdictIter, WriteBatch, WriteOptions
@@ -42,8 +43,16 @@ _NO_LEDGER: Final = 1 << 63
 class Index:
     """Both databases. Any thread; RocksDB does the locking. Methods raise `IndexFailed`, an OSError."""
 
-    def __init__(self, directory: Path, block_cache_bytes: int) -> None:
-        """Opens or makes the databases below `directory`."""
+    def __init__(self, directory: Path, block_cache_bytes: int, *, create: bool = True) -> None:
+        """Opens or makes the databases below `directory`; see `OpenIndex`."""
+        missing = [name for name in (LEDGERS_DIRECTORY, LOCATIONS_DIRECTORY) if not (directory / name).is_dir()]
+        if missing and not create:
+            raise IndexMissing(
+                f"{directory} has entry logs and no index: {' and '.join(missing)} are missing. Restore them (or set "
+                "indexDirectories to where they are); a bookie of SortedLedgerStorage or InterleavedLedgerStorage "
+                "cannot be taken over. If they are lost, take the bookie's data away and let the other replicas "
+                "restore it"
+            )
         cache = Cache(block_cache_bytes)
         with _telling():
             self._ledgers = Database(directory / LEDGERS_DIRECTORY, cache)
@@ -257,9 +266,9 @@ class Index:
                 self._ledgers.close()
 
 
-def open_rocksdb_index(directory: Path, block_cache_bytes: int) -> Index:
+def open_rocksdb_index(directory: Path, block_cache_bytes: int, *, create: bool) -> Index:
     """Production's `OpenIndex`."""
-    return Index(directory, block_cache_bytes)
+    return Index(directory, block_cache_bytes, create=create)
 
 
 def _ledger_at(iterator: RdictIter) -> int:

@@ -9,6 +9,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from magnetar.core.errors import Unavailable
+
+
+class IndexMissing(Unavailable):
+    """There are entry logs, and nothing that says where their entries are. Serving would deny entries that are there,
+    and garbage collection would delete the logs."""
+
 
 class LedgerIndex(Protocol):
     """Two maps: ledger id → encoded state, and (ledger id, entry id) → location.
@@ -95,6 +102,7 @@ class LedgerIndex(Protocol):
 class OpenIndex(Protocol):
     """Opens or makes the index that stands in a directory."""
 
-    def __call__(self, directory: Path, block_cache_bytes: int) -> LedgerIndex:
-        """OSError when it cannot be opened, or another process holds it."""
+    def __call__(self, directory: Path, block_cache_bytes: int, *, create: bool) -> LedgerIndex:
+        """Without `create` it must be there: `IndexMissing`. OSError when it cannot be opened, or another process holds
+        it."""
         ...

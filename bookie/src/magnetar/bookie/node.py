@@ -114,25 +114,7 @@ class RunningNode:
             clock=clock,
         )
         drains = self._drains = DrainService(departures, bookie.bookie_id, ModeSwitch(bookie.mode))
-        parts = bookie.parts
-        local = self._local = LocalOperations(
-            LocalParts(
-                bookie_id=bookie.bookie_id,
-                address=f"{settings.bookie.advertised_host}:{bookie.port}",
-                settings=settings.bookie,
-                mode=bookie.mode,
-                switch=bookie,
-                directories=parts.directories,
-                storage=parts.storage,
-                states=parts.states,
-                journals=parts.journals,
-                counters=bookie.bookie.counters,
-                collectors=collectors.all,
-                recovery_counters=counters if settings.recovery_enabled else None,
-                shown_settings=settings.shown,
-                sanity_test=lambda: write_and_read_back(store, recovery.connections, bookie.bookie_id),
-            )
-        )
+        local = self._local = self._local_operations(settings, recovery, collectors, store)
         admin = self._admin = RecoveryAdmin(
             store,
             daemon.underreplicated,
@@ -156,6 +138,29 @@ class RunningNode:
             daemon.start()
             self._death_watch = asyncio.get_running_loop().create_task(_tell_of_death(recovery), name="death-watch")
         await self._serve(settings, self.operations)
+
+    def _local_operations(
+        self, settings: NodeSettings, recovery: RunningAutoRecovery, collectors: Collectors, store: MetadataStore
+    ) -> LocalOperations:
+        bookie, parts = self.bookie, self.bookie.parts
+        return LocalOperations(
+            LocalParts(
+                bookie_id=bookie.bookie_id,
+                address=f"{settings.bookie.advertised_host}:{bookie.port}",
+                settings=settings.bookie,
+                mode=bookie.mode,
+                switch=bookie,
+                directories=parts.directories,
+                storage=parts.storage,
+                states=parts.states,
+                journals=parts.journals,
+                counters=bookie.bookie.counters,
+                collectors=collectors.all,
+                recovery_counters=recovery.daemon.counters if settings.recovery_enabled else None,
+                shown_settings=settings.shown,
+                sanity_test=lambda: write_and_read_back(store, recovery.connections, bookie.bookie_id),
+            )
+        )
 
     async def _serve(self, settings: NodeSettings, operations: BookieOperations) -> None:
         if settings.http is not None:

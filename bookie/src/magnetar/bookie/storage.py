@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 
 from magnetar.bookie.directories import BookieDirectories
 from magnetar.bookie.directory_storage import DirectoryStorage, ReadResult, State
+from magnetar.bookie.entry_log import list_logs
 from magnetar.bookie.index_api import OpenIndex
 from magnetar.bookie.settings import StorageSettings
 from magnetar.bookie.write_cache import WriteCache
@@ -101,12 +102,15 @@ class LedgerStorage:
 
 
 def open_storage(directories: BookieDirectories, settings: StorageSettings, open_index: OpenIndex) -> LedgerStorage:
-    """Opens every directory's index and logs. OSError when one cannot be opened or another process holds it."""
+    """Opens every directory's index and logs. OSError when one cannot be opened or another process holds it,
+    `IndexMissing`."""
     opened: list[DirectoryStorage] = []
     count = len(directories.ledgers)
     try:
         for ledgers, index_directory in zip(directories.ledgers, directories.indexes, strict=True):
-            index = open_index(index_directory, settings.block_cache_bytes // count)
+            # The index of a new directory is made before its first log, so logs without one have lost it.
+            empty = not list_logs(directories.disk, ledgers)
+            index = open_index(index_directory, settings.block_cache_bytes // count, create=empty)
             try:
                 opened.append(DirectoryStorage(ledgers, index, directories.disk, settings, count))
             except BaseException:

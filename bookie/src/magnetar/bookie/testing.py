@@ -31,9 +31,9 @@ class DiskIndexes:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
-    def open(self, directory: Path, block_cache_bytes: int) -> DiskIndex:
-        """See `OpenIndex`."""
-        del block_cache_bytes
+    def open(self, directory: Path, block_cache_bytes: int, *, create: bool) -> DiskIndex:
+        """See `OpenIndex`; an index that is missing is made."""
+        del block_cache_bytes, create
         return DiskIndex(self._disk, directory)
 
 

@@ -104,12 +104,12 @@ def isolated_candidates(
     grouped = places.grouped()
     if not groups or EVERY_GROUP in groups or not grouped:
         return sorted(candidates)
-    allowed = places.members(groups).intersection(candidates)
-    if len(allowed) < ensemble_size:
-        allowed |= places.members(secondary_groups).intersection(candidates)
-    if len(allowed) < ensemble_size:
-        allowed |= set(candidates) - grouped
-    return sorted(allowed)
+    usable = places.members(groups).intersection(candidates)
+    if len(usable) < ensemble_size:
+        usable |= places.members(secondary_groups).intersection(candidates)
+    if len(usable) < ensemble_size:
+        usable |= set(candidates) - grouped
+    return sorted(usable)
 
 
 class Placer:

@@ -13,8 +13,14 @@ from magnetar.bookie.autorecovery.app import RunningAutoRecovery, start_autoreco
 from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.settings_file import GivenSettings
+from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.metadata.store import MetadataStore
-from magnetar.standalone.bookie_process import MetadataSettings, bookkeeper_metadata, recovery_settings
+from magnetar.standalone.bookie_process import (
+    MetadataSettings,
+    bookkeeper_metadata,
+    placement_settings,
+    recovery_settings,
+)
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +31,7 @@ class AutoRecoveryProcessSettings:
 
     metadata: MetadataSettings
     recovery: AutoRecoverySettings
+    client: LedgerClientSettings
     name: str
     """What it signs its votes and locks with."""
 
@@ -34,6 +41,7 @@ def autorecovery_process_settings(given: GivenSettings) -> AutoRecoveryProcessSe
     return AutoRecoveryProcessSettings(
         metadata=bookkeeper_metadata(given),
         recovery=recovery_settings(given),
+        client=LedgerClientSettings(placement=placement_settings(given)),
         name=f"{socket.gethostname()}:autorecovery-{os.getpid()}",
     )
 
@@ -72,7 +80,9 @@ async def start_autorecovery_process(settings: AutoRecoveryProcessSettings) -> A
     """Start. What was opened is closed again on failure."""
     store = await settings.metadata.open()
     try:
-        running = await start_autorecovery(settings.recovery, store, SystemClock(), bookie_id=settings.name)
+        running = await start_autorecovery(
+            settings.recovery, store, SystemClock(), bookie_id=settings.name, client_settings=settings.client
+        )
         return AutoRecoveryProcess(store, settings.name, running)
     except BaseException:
         await asyncio.shield(store.close())

@@ -24,6 +24,8 @@ from magnetar.control.settings import ControlSettings, ServerTls
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
 from magnetar.core.settings_file import GivenSettings
+from magnetar.ledger.placement import PlacementSettings
+from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.metadata.factory import open_store
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.urls import store_url, zookeeper_url
@@ -36,6 +38,13 @@ DEFAULT_LEDGERS: Final = Path("data/bookkeeper/ledgers")
 PROTECTIONS: Final = ("bookieAuthProviderFactoryClass", "tlsProviderFactoryClass", "httpServerTlsEnable")
 """What this bookie cannot do yet; see `refuse_protection`."""
 DEFAULT_ZOOKEEPER: Final = "localhost:2181"
+PLACEMENT_POLICIES: Final = (
+    "RackawareEnsemblePlacementPolicy",
+    "RegionAwareEnsemblePlacementPolicy",
+    "IsolatedBookieEnsemblePlacementPolicy",
+    "DefaultEnsemblePlacementPolicy",
+)
+"""The classes that ensemblePlacementPolicy names. The groups of an isolated ledger are in its metadata, and kept."""
 ANY_HOST: Final = "0.0.0.0"  # noqa: S104  (a server's default)
 SECRET: Final = re.compile(r"(?i)passw|token|secret|credential")
 """Names of settings that nobody is told."""
@@ -92,6 +101,7 @@ def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
         collection=given.build(GarbageCollectionSettings(), garbage_collection_names()),
         recovery=recovery_settings(given),
         recovery_enabled=given.flag("autoRecoveryDaemonEnabled", True),
+        client=LedgerClientSettings(placement=placement_settings(given)),
         http=_http(given),
         control=_control(given),
         shown=_shown(given),
@@ -104,6 +114,19 @@ def recovery_settings(given: GivenSettings) -> AutoRecoverySettings:
     recovery = given.build(AutoRecoverySettings(), autorecovery_names())
     election = election_of_uri(given.text("metadataServiceUri") or "")
     return replace(recovery, auditor=replace(recovery.auditor, election=election))
+
+
+def placement_settings(given: GivenSettings) -> PlacementSettings:
+    """How AutoRecovery and drains choose bookies: ensemblePlacementPolicy and its racks. `SettingError`."""
+    policy = (given.text("ensemblePlacementPolicy") or "RackawareEnsemblePlacementPolicy").rpartition(".")[2]
+    if policy not in PLACEMENT_POLICIES:
+        raise SettingError(f"ensemblePlacementPolicy is {policy}; known are {', '.join(PLACEMENT_POLICIES)}")
+    return PlacementSettings(
+        rack_aware=policy != "DefaultEnsemblePlacementPolicy",
+        region_aware=policy == "RegionAwareEnsemblePlacementPolicy",
+        racks_per_write_quorum_min=given.number("minNumRacksPerWriteQuorum", 2, 1, 1_000),
+        enforce_racks=given.flag("enforceMinNumRacksPerWriteQuorum", False),
+    )
 
 
 def _http(given: GivenSettings) -> HttpSettings | None:

@@ -9,17 +9,19 @@ import typer
 from magnetar.standalone.commands.lazy import Deferred, LazyGroup
 from magnetar.standalone.commands.options import LogLevel
 
-_COMMANDS = "magnetar.standalone.commands"
-
 
 class _Commands(LazyGroup):
     deferred: ClassVar = {
-        "bookie": Deferred(f"{_COMMANDS}.bookie", "Run a bookie, look into its files, look after ledgers."),
-        "autorecovery": Deferred(
-            f"{_COMMANDS}.autorecovery", "Give lost replicas back: run it, look at it, switch it."
+        "bookie": Deferred(
+            "magnetar.standalone.commands.bookie", "Run a bookie, look into its files, look after ledgers."
         ),
-        "broker": Deferred(f"{_COMMANDS}.broker", "Run a broker."),
-        "init-metadata": Deferred(f"{_COMMANDS}.init_metadata", "Prepare a metadata store for a new cluster."),
+        "autorecovery": Deferred(
+            "magnetar.standalone.commands.autorecovery", "Give lost replicas back: run it, look at it, switch it."
+        ),
+        "broker": Deferred("magnetar.standalone.commands.broker", "Run a broker."),
+        "init-metadata": Deferred(
+            "magnetar.standalone.commands.init_metadata", "Prepare a metadata store for a new cluster."
+        ),
     }
 
 

@@ -85,9 +85,16 @@ async def open_autorecovery(
 
 
 async def start_autorecovery(
-    settings: AutoRecoverySettings, metadata_store: MetadataStore, clock: Clock, *, bookie_id: str
+    settings: AutoRecoverySettings,
+    metadata_store: MetadataStore,
+    clock: Clock,
+    *,
+    bookie_id: str,
+    client_settings: LedgerClientSettings | None = None,
 ) -> RunningAutoRecovery:
     """Begin to audit, if elected, and to replicate: a process of its own. As `open_autorecovery`."""
-    running = await open_autorecovery(settings, metadata_store, clock, bookie_id=bookie_id)
+    running = await open_autorecovery(
+        settings, metadata_store, clock, bookie_id=bookie_id, client_settings=client_settings
+    )
     running.daemon.start()
     return running

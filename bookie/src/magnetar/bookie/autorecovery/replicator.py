@@ -112,7 +112,7 @@ class LedgerReplicator:
             metadata, _ = await self._client.metadata.read(ledger_id)
             if not open_segment_is_bad(metadata, self.lost(metadata, avoid)):
                 return
-            log.warning("ledger %d is fenced and closed, as its open segment has a lost bookie", ledger_id)
+            log.warning("ledger %d is fenced and closed, as a bookie of its open segment is lost or leaves", ledger_id)
             reader = await self._client.open(ledger_id, password=metadata.password, recover=True)
             await reader.close()
         except LedgerNotFound:

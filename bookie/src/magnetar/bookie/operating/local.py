@@ -202,7 +202,8 @@ class LocalOperations:
         """See `StorageOperations`."""
         if self._parts.expand is None:
             raise OperationRefused(
-                "directories are taken over when the bookie starts: add empty ones to ledgerDirectories and restart it"
+                "the number of directories cannot change, as a ledger's directory follows from it: start another "
+                "bookie on the new disk, and drain this one if it is to go"
             )
         await self._parts.expand()
 

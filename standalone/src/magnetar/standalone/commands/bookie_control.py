@@ -154,7 +154,7 @@ def trigger_gc(
             await bookie.collect_garbage(force_major=major, force_minor=minor)
 
     complete(work())
-    note("the collection has begun; `magnetar bookie state` shows how it goes")
+    note("the collection has begun; the bookie's log and metrics tell what it did")
 
 
 def drain(

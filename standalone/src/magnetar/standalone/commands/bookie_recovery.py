@@ -11,7 +11,8 @@ from magnetar.standalone.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
     from magnetar.bookie.operations import DrainState
-    from magnetar.standalone.tools.recovery import RecoveryTotals
+    from magnetar.standalone.bookie_process import MetadataSettings
+    from magnetar.standalone.tools.recovery import RecoveryTotals, RecoveryWish
 
 BLOCKERS_SHOWN_MAX = 20
 """More are only counted."""
@@ -50,10 +51,7 @@ def recover(
       magnetar bookie recover 10.0.0.5:3181 10.0.0.6:3181 --yes --bytes-per-second 50000000
     """
     from magnetar.standalone.commands.running import complete
-    from magnetar.standalone.tools.bookies import delete_cookie as remove_cookie
-    from magnetar.standalone.tools.cluster import open_cluster
     from magnetar.standalone.tools.recovery import RecoveryWish
-    from magnetar.standalone.tools.recovery import recover as run
 
     if not (yes or dry_run):
         typer.confirm(f"Copy everything that {', '.join(bookies)} had to other bookies?", abort=True)
@@ -64,26 +62,32 @@ def recover(
         skip_open_ledgers=skip_open,
         bytes_per_second=rate,
     )
-
-    async def work() -> RecoveryTotals:
-        async with open_cluster(cluster_metadata(conf, metadata_store)) as cluster:
-            for bookie in sorted(wish.bookie_ids.intersection(cluster.connections.writable_bookies())):
-                warn(f"{bookie} is up and takes writes: new ledgers may name it again")
-            with progress("ledgers recovered") as report:
-                totals = await run(
-                    cluster,
-                    wish,
-                    lambda now: report(now.ledgers_done, now.ledgers_total, f"{human_bytes(now.bytes_copied)} copied"),
-                )
-            if delete_cookie and not dry_run and not totals.failed and ledger is None:
-                for bookie in sorted(wish.bookie_ids):
-                    await remove_cookie(cluster.store, bookie)
-            return totals
-
-    totals = complete(work())
+    metadata = cluster_metadata(conf, metadata_store)
+    totals = complete(_recover(metadata, wish, delete_cookie=delete_cookie and not dry_run and ledger is None))
     _show_recovery(totals, dry_run=dry_run, as_json=as_json)
     if totals.failed:
         raise typer.Exit(EXIT_FAILED)
+
+
+async def _recover(metadata: MetadataSettings, wish: RecoveryWish, *, delete_cookie: bool) -> RecoveryTotals:
+    """All of it; the cookies go only when no ledger has failed."""
+    from magnetar.standalone.tools.bookies import delete_cookie as remove_cookie
+    from magnetar.standalone.tools.cluster import open_cluster
+    from magnetar.standalone.tools.recovery import recover as run
+
+    async with open_cluster(metadata) as cluster:
+        for bookie in sorted(wish.bookie_ids.intersection(cluster.connections.writable_bookies())):
+            warn(f"{bookie} is up and takes writes: new ledgers may name it again")
+        with progress("ledgers recovered") as report:
+            totals = await run(
+                cluster,
+                wish,
+                lambda now: report(now.ledgers_done, now.ledgers_total, f"{human_bytes(now.bytes_copied)} copied"),
+            )
+        if delete_cookie and not totals.failed:
+            for bookie in sorted(wish.bookie_ids):
+                await remove_cookie(cluster.store, bookie)
+        return totals
 
 
 def _show_recovery(totals: RecoveryTotals, *, dry_run: bool, as_json: bool) -> None:
