@@ -609,6 +609,27 @@ async def test_the_service_waits_for_the_store(cluster: MemoryCluster) -> None:
     await process.end()
 
 
+async def test_the_service_waits_until_its_intention_can_be_read(cluster: MemoryCluster) -> None:
+    (ledger_id,) = await ledgers_on_it(cluster, 1)
+    process = Process(cluster, own=True)
+    await process.boot()
+    lock = await process.marks.lock(ledger_id)
+    service = DrainService(process.parts, LEAVING, process)
+    await service.start_drain()
+    await until(lambda: bool(service.drain().blockers))
+    kept = await cluster.store.get(intention_path(LEAVING))
+    await cluster.store.put(intention_path(LEAVING), b"nonsense")
+    await asyncio.sleep(0.03)
+    assert kept is not None
+    await cluster.store.put(intention_path(LEAVING), kept.value)
+    assert lock is not None
+    await lock.release()
+    await until(lambda: service.drain().step is DrainStep.DONE)
+    await service.close()
+    await assert_gone(cluster)
+    await process.end()
+
+
 def test_intentions_as_they_are_kept() -> None:
     intention = Intention(
         bookie_id="b:1", phase=Phase.DONE, started_ms=5, remove_cookie=False, cookie_created_ms=3, finished_ms=9

@@ -8,8 +8,8 @@ from typing import Final
 
 from magnetar.bookie.disk_watch import WriteMode
 from magnetar.bookie.drain.drain import BookieSwitch, Drain, DrainParts
-from magnetar.bookie.operations import DrainState, OperationRefused
-from magnetar.core.errors import Unavailable
+from magnetar.bookie.operations import DrainState
+from magnetar.core.errors import MagnetarError
 
 log: Final = logging.getLogger(__name__)
 
@@ -83,8 +83,9 @@ class DrainService:
         while True:
             try:
                 await self._drain.run()
-            except (OperationRefused, Unavailable) as error:
-                # Another process may have the lock until its session ends; the store comes back.
+            except MagnetarError as error:
+                # Another process may have the lock until its session ends; the store comes back; an operator mends
+                # what nobody can read.
                 log.warning("the drain goes on later: %s", error)
                 await asyncio.sleep(self._retry_seconds)
             else:
