@@ -41,9 +41,12 @@ ALIASES: Final = {"compactionRate": "compactionRateByEntries", "journalDirectory
 
 NODE_NAMES: Final = (
     "autoRecoveryDaemonEnabled",
+    "enforceMinNumRacksPerWriteQuorum",
+    "ensemblePlacementPolicy",
     "httpServerEnabled",
     "httpServerHost",
     "httpServerPort",
+    "minNumRacksPerWriteQuorum",
     "prometheusStatsHttpAddress",
     "prometheusStatsHttpEnable",
     "prometheusStatsHttpPort",
