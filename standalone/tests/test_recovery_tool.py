@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from typing import cast
 
 import pytest
 from magnetar.bookie.autorecovery.testing import MemoryCluster
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
+from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.ledger.v3_query import V3Queries
@@ -16,6 +18,7 @@ from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.standalone.tools import recovery
 from magnetar.standalone.tools.cluster import Cluster
 from magnetar.standalone.tools.recovery import RecoveryTotals, RecoveryWish, recover
+from magnetar.wire.bookkeeper.ledger_metadata import LedgerState
 
 PAIR = LedgerOptions(ensemble_size=2, write_quorum=2, ack_quorum=2)
 LOST = "bookie-0:3181"
@@ -72,6 +75,20 @@ async def test_a_ledger_is_locked_while_it_is_recovered(
     assert (totals.failed, totals.ledgers_done) == ({}, 1)
     assert await memory.lacking(ledger_id, {LOST}) == []
     assert await worker.lock(ledger_id) is not None
+
+
+async def test_cookies_stay_while_a_ledger_names_the_bookie(memory: MemoryCluster, ledger_id: int) -> None:
+    cookie = f"{COOKIES_PATH}/{LOST}"
+    await memory.store.put(cookie, b"")
+    metadata = dataclasses.replace(await memory.metadata(ledger_id), state=LedgerState.OPEN, last_entry_id=-1)
+    skipped, _ = await memory.client.metadata.create(metadata)
+    wish = RecoveryWish(bookie_ids=frozenset({LOST}), skip_open_ledgers=True, delete_cookies=True)
+    totals = await recover(cluster_of(memory), wish, ignore)
+    assert (totals.planned, list(totals.failed)) == ([ledger_id], [skipped])
+    assert await memory.store.exists(cookie)
+    await memory.client.delete(skipped)
+    assert (await recover(cluster_of(memory), wish, ignore)).failed == {}
+    assert not await memory.store.exists(cookie)
 
 
 async def test_a_ledger_that_another_replicates_is_waited_for_and_named(

@@ -60,18 +60,17 @@ def recover(
         ledger_id=ledger,
         dry_run=dry_run,
         skip_open_ledgers=skip_open,
+        delete_cookies=delete_cookie and ledger is None,
         bytes_per_second=rate,
     )
     metadata = cluster_metadata(conf, metadata_store)
-    totals = complete(_recover(metadata, wish, delete_cookie=delete_cookie and not dry_run and ledger is None))
+    totals = complete(_recover(metadata, wish))
     _show_recovery(totals, dry_run=dry_run, as_json=as_json)
     if totals.failed:
         raise typer.Exit(EXIT_FAILED)
 
 
-async def _recover(metadata: MetadataSettings, wish: RecoveryWish, *, delete_cookie: bool) -> RecoveryTotals:
-    """All of it; the cookies go only when no ledger has failed."""
-    from magnetar.standalone.tools.bookies import delete_cookie as remove_cookie
+async def _recover(metadata: MetadataSettings, wish: RecoveryWish) -> RecoveryTotals:
     from magnetar.standalone.tools.cluster import open_cluster
     from magnetar.standalone.tools.recovery import recover as run
 
@@ -79,15 +78,11 @@ async def _recover(metadata: MetadataSettings, wish: RecoveryWish, *, delete_coo
         for bookie in sorted(wish.bookie_ids.intersection(cluster.connections.writable_bookies())):
             warn(f"{bookie} is up and takes writes: new ledgers may name it again")
         with progress("ledgers recovered") as report:
-            totals = await run(
+            return await run(
                 cluster,
                 wish,
                 lambda now: report(now.ledgers_done, now.ledgers_total, f"{human_bytes(now.bytes_copied)} copied"),
             )
-        if delete_cookie and not totals.failed:
-            for bookie in sorted(wish.bookie_ids):
-                await remove_cookie(cluster.store, bookie)
-        return totals
 
 
 def _show_recovery(totals: RecoveryTotals, *, dry_run: bool, as_json: bool) -> None:

@@ -20,6 +20,7 @@ from magnetar.bookie.drain.drain import Drain, DrainParts
 from magnetar.bookie.operations import DrainState
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.api import LedgerUnavailable, NotEnoughBookies
+from magnetar.standalone.tools.bookies import delete_cookie
 from magnetar.standalone.tools.cluster import Cluster
 from magnetar.standalone.tools.ledgers import list_ledgers
 
@@ -40,6 +41,8 @@ class RecoveryWish:
     """Only this ledger."""
     dry_run: bool = False
     skip_open_ledgers: bool = False
+    delete_cookies: bool = False
+    """When no ledger names the bookies any more."""
     bytes_per_second: int = 0
     """0: no limit."""
 
@@ -64,12 +67,9 @@ async def recover(
     """Give every ledger that names one of the bookies other replicas in their place. Safe to run again, and beside
     AutoRecovery: each ledger is worked on under its lock. `Unavailable`."""
     totals = RecoveryTotals()
-    async for row in list_ledgers(cluster.ledgers, None, metadata=True):
-        if wish.ledger_id not in (None, row.ledger_id) or not wish.bookie_ids.intersection(row.bookies or ()):
-            continue
-        if wish.skip_open_ledgers and row.state != "CLOSED":
-            continue
-        totals.planned.append(row.ledger_id)
+    async for ledger_id, state in _ledgers_naming(cluster, wish.bookie_ids):
+        if wish.ledger_id in (None, ledger_id) and (state == "CLOSED" or not wish.skip_open_ledgers):
+            totals.planned.append(ledger_id)
     totals.ledgers_total = len(totals.planned)
     if wish.dry_run:
         return totals
@@ -100,7 +100,25 @@ async def recover(
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
         await marks.close()
+    if wish.delete_cookies and not totals.failed:
+        await _delete_cookies(cluster, wish.bookie_ids, totals)
     return totals
+
+
+async def _ledgers_naming(cluster: Cluster, bookie_ids: frozenset[str]) -> AsyncIterator[tuple[int, str | None]]:
+    """(ledger, state) of those that name one of the bookies."""
+    async for row in list_ledgers(cluster.ledgers, None, metadata=True):
+        if bookie_ids.intersection(row.bookies or ()):
+            yield row.ledger_id, row.state
+
+
+async def _delete_cookies(cluster: Cluster, bookie_ids: frozenset[str], totals: RecoveryTotals) -> None:
+    """Not while a ledger names a bookie: one that was left out, or one that was made meanwhile."""
+    async for ledger_id, _ in _ledgers_naming(cluster, bookie_ids):
+        totals.failed[ledger_id] = "it still names a bookie, so the cookies stay"
+    if not totals.failed:
+        for bookie_id in sorted(bookie_ids):
+            await delete_cookie(cluster.store, bookie_id)
 
 
 async def _recover_ledger(
