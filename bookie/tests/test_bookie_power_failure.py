@@ -6,6 +6,7 @@ The real bookie with two journals and three ledger directories, on a simulated d
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -13,10 +14,10 @@ from pathlib import Path
 import pytest
 from magnetar.bookie.app import BookieEnvironment, RunningBookie, start_bookie
 from magnetar.bookie.settings import BookieSettings, DiskSettings, JournalSettings, StorageSettings
-from magnetar.bookie.testing import DiskIndexes, ExecutorJournalWorker
+from magnetar.bookie.testing import INDEX_FILE, DiskIndexes, ExecutorJournalWorker
 from magnetar.core.limits import MIB
 from magnetar.metadata.memory import MemoryMetadataStore
-from magnetar.sim.disk import Platter
+from magnetar.sim.disk import Platter, SimulatedFile
 from magnetar.sim.loop import SimulatedLoop
 from magnetar.sim.process import Process
 from magnetar.sim.trace import Trace
@@ -96,30 +97,36 @@ def entry(ledger_id: int, entry_id: int) -> bytes:
     return CODECS[ledger_id].encode_many(entry_id, entry_id - 1, 0, [payload])[0]
 
 
+async def add_all(running: RunningBookie, told: Told) -> set[int]:
+    """Three entries to every ledger that is not fenced, at the same time; the codes of the answers."""
+    waiting: list[asyncio.Future[int]] = []
+    for ledger_id in sorted(set(LEDGERS) - told.fenced):
+        first = told.acknowledged[ledger_id] + 1
+        entry_ids = range(first, first + 3)
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def done(code: int, ledger_id: int, ids: Sequence[int], future: asyncio.Future[int] = future) -> None:
+            if code == BookieCode.EOK:
+                told.acknowledged[ledger_id] = ids[-1]
+            future.set_result(code)
+
+        entries = [entry(ledger_id, entry_id) for entry_id in entry_ids]
+        running.bookie.add_entries(ledger_id, CODECS[ledger_id].master_key, entry_ids, entries, 0, done)
+        waiting.append(future)
+    return set(await asyncio.gather(*waiting))
+
+
 async def write(running: RunningBookie, told: Told, rounds: int) -> None:
-    """Add to all ledgers at the same time, with checkpoints in between; fence one."""
-    bookie = running.bookie
+    """Add to all ledgers, with checkpoints in between; fence one."""
     for number in range(rounds):
-        waiting: list[asyncio.Future[int]] = []
-        for ledger_id in sorted(set(LEDGERS) - told.fenced):
-            first = told.acknowledged[ledger_id] + 1
-            entry_ids = range(first, first + 3)
-            future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-            def done(code: int, ledger_id: int, entry_ids: Sequence[int], future: asyncio.Future[int] = future) -> None:
-                if code == BookieCode.EOK:
-                    told.acknowledged[ledger_id] = entry_ids[-1]
-                future.set_result(code)
-
-            entries = [entry(ledger_id, entry_id) for entry_id in entry_ids]
-            bookie.add_entries(ledger_id, CODECS[ledger_id].master_key, entry_ids, entries, 0, done)
-            waiting.append(future)
+        adding = asyncio.ensure_future(add_all(running, told))
+        await asyncio.sleep(0)
         if number % 2:
             running.parts.checkpointer.request()
         if number == 3:
-            await bookie.fence(5, CODECS[5].master_key)
+            await running.bookie.fence(5, CODECS[5].master_key)
             told.fenced.add(5)
-        assert set(await asyncio.gather(*waiting)) <= {BookieCode.EOK, BookieCode.EFENCED}
+        assert await adding <= {BookieCode.EOK, BookieCode.EFENCED}
 
 
 async def check(running: RunningBookie, told: Told) -> None:
@@ -191,6 +198,66 @@ def test_the_power_fails_at_any_operation(seed: int) -> None:
     operations, _ = simulate(seed, -1)
     for after in range(seed, operations, 3):
         simulate(1000 * seed + after, after)
+
+
+async def failing_disk(host: Host, rng: random.Random) -> None:
+    """Some lives on a disk that fails now and then; most end with the power."""
+    told, platter = Told(), host.platter
+
+    async def work(running: RunningBookie) -> None:
+        await check(running, told)
+        platter.crash_after_operations = rng.randrange(20, 600)
+        for number in range(14):
+            platter.error_share = rng.choice((0.0, 0.0, 0.02, 0.1, 0.3))
+            if rng.random() < 0.5:
+                running.parts.checkpointer.request()
+            if number > 3 and rng.random() < 0.2:
+                ledger_id = rng.choice(LEDGERS)
+                with contextlib.suppress(BookieError):
+                    await running.bookie.fence(ledger_id, CODECS[ledger_id].master_key)
+                    told.fenced.add(ledger_id)
+            await add_all(running, told)
+            if rng.random() < 0.5:
+                await asyncio.sleep(2 * rng.random())
+            running.mode.check()
+        platter.error_share = 0.0
+        if rng.random() < 0.3:
+            await running.close()
+        else:
+            host.lose_power()
+
+    async def look(running: RunningBookie) -> None:
+        await check(running, told)
+        await running.close()
+
+    for life in (work, work, work, look):
+        platter.error_share, platter.crash_after_operations = 0.0, -1
+        assert await host.run(life) or life is work
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_a_failing_disk_and_a_failing_power_lose_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = SimulatedFile.sync
+
+    def sync_once(file: SimulatedFile) -> None:
+        """As Linux does: after a sync that failed, what it was for is no longer dirty, and the next one succeeds."""
+        try:
+            sync(file)
+        except OSError:
+            # The simulated index is no RocksDB, which stops when it cannot sync.
+            if file._path.name != INDEX_FILE:
+                file._inode._unsynced.clear()
+            raise
+
+    monkeypatch.setattr(SimulatedFile, "sync", sync_once)
+    rng = random.Random(seed)
+    loop = SimulatedLoop(rng, Trace())
+    try:
+        loop.run(failing_disk(Host(loop, rng), rng))
+    finally:
+        loop.bury()
+        assert loop.problems == []
 
 
 async def full_disk(host: Host) -> None:
