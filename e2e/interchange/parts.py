@@ -80,6 +80,11 @@ class Part(ABC):
         return self._process is not None and self._process.poll() is None
 
     @property
+    def exit_code(self) -> int | None:
+        """How it ended; None while it runs, or was never started."""
+        return self._process.poll() if self._process is not None else None
+
+    @property
     def pids(self) -> list[int]:
         return processes.tree(self._process.pid) if self._process is not None and self.running else []
 

@@ -40,6 +40,10 @@ log = logging.getLogger(__name__)
 DEFAULT_CONTROL_PORT: Final = 3182
 """The one behind the bookie's own."""
 
+PART_CLOSE_SECONDS_MAX: Final = 2.0
+"""For each of the parts that speak with others. They may wait for a metadata store that is away; what they would still tell
+it, locks for the most part, ends with the session."""
+
 _DEFAULT_CONTROL: Final = ControlSettings(port=DEFAULT_CONTROL_PORT)
 
 
@@ -185,9 +189,17 @@ class RunningNode:
         if self._death_watch is not None:
             self._death_watch.cancel()
             await asyncio.gather(self._death_watch, return_exceptions=True)
-        for part in (self.control, self.http, self._drains, self._admin, self._collectors, self.recovery, self._local):
+        for part in (self.control, self.http, self._drains, self._admin, self.recovery):
             if part is not None:
-                await part.close()
+                try:
+                    async with asyncio.timeout(PART_CLOSE_SECONDS_MAX):
+                        await part.close()
+                except TimeoutError:
+                    log.warning("%s does not end; going on without", type(part).__name__)
+        # However long these take: RocksDB cannot be closed while it compacts for them.
+        for worker in (self._collectors, self._local):
+            if worker is not None:
+                await worker.close()
         await self.bookie.close()
 
 

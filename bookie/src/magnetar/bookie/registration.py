@@ -19,6 +19,9 @@ LAYOUT_PATH: Final = "/ledgers/LAYOUT"
 LAYOUT: Final = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
 """What BookKeeper's own tools want to find: layout format 2, the ledger manager and its version."""
 
+UNREGISTER_SECONDS_MAX: Final = 2.0
+"""A bookie that stops while the store is away must still get to its last checkpoint; its session ends by itself."""
+
 RETRY_SECONDS: Final = 1.0
 """Between attempts while the store cannot be reached; a bookie that nobody can see has nothing better to do."""
 
@@ -81,10 +84,11 @@ class Registration:
         """Take both nodes away; a store that cannot be reached does that by itself when the session ends."""
         self._stop_watching()
         try:
-            await self._remove(AVAILABLE_PATH)
-            await self._remove(READ_ONLY_PATH)
-        except Unavailable as error:
-            log.info("bookie %s could not be unregistered: %s", self._bookie_id, error)
+            async with asyncio.timeout(UNREGISTER_SECONDS_MAX):
+                await self._remove(AVAILABLE_PATH)
+                await self._remove(READ_ONLY_PATH)
+        except (Unavailable, TimeoutError) as error:
+            log.info("bookie %s could not be unregistered: %s", self._bookie_id, str(error) or "no answer in time")
 
     async def _register(self) -> None:
         here, there = (READ_ONLY_PATH, AVAILABLE_PATH) if self._read_only else (AVAILABLE_PATH, READ_ONLY_PATH)
