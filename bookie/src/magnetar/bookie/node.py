@@ -41,8 +41,8 @@ DEFAULT_CONTROL_PORT: Final = 3182
 """The one behind the bookie's own."""
 
 PART_CLOSE_SECONDS_MAX: Final = 2.0
-"""For each of the parts that speak with others. They may wait for a metadata store that is away; what they would still tell
-it, locks for the most part, ends with the session."""
+"""For each of the parts that speak with others. They may wait for a metadata store that is away; what they would still
+tell it, locks for the most part, ends with the session."""
 
 _DEFAULT_CONTROL: Final = ControlSettings(port=DEFAULT_CONTROL_PORT)
 
