@@ -342,7 +342,8 @@ async def test_a_flipped_bit_on_disk_answers_eio(start: StartBookie, tmp_path: P
 
 @pytest.mark.slow
 async def test_an_index_that_cannot_be_read_answers_eio(start: StartBookie, monkeypatch: pytest.MonkeyPatch) -> None:
-    bookie = (await start()).bookie
+    running = await start()
+    bookie = running.bookie
     assert await add(bookie, 1, 0, make(1, 0, 1)) == BookieCode.EOK
 
     def fail(_index: Index, _ledger_id: int) -> bytes | None:
@@ -357,10 +358,11 @@ async def test_an_index_that_cannot_be_read_answers_eio(start: StartBookie, monk
     assert await bookie.read_entry(1, 0) == make(1, 0, 1)[0]
     # What was held back goes on behind one that cannot be taken.
     held = [asyncio.ensure_future(add(bookie, ledger_id, 1, make(ledger_id, 1, 1))) for ledger_id in (2, 1)]
-    full = bookie._full
-    monkeypatch.setattr(bookie, "_full", lambda _ledger_id: True)
+    journal = running.parts.journals.all[0]
+    journal.queued_bytes += 2**40
     await asyncio.sleep(0)
-    monkeypatch.setattr(bookie, "_full", full)
+    assert bookie.holding
+    journal.queued_bytes -= 2**40
     bookie.resume()
     assert await asyncio.gather(*held) == [BookieCode.EIO, BookieCode.EOK]
 
