@@ -105,9 +105,9 @@ async def add_all(running: RunningBookie, told: Told) -> set[int]:
         entry_ids = range(first, first + 3)
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-        def done(code: int, ledger_id: int, ids: Sequence[int], future: asyncio.Future[int] = future) -> None:
+        def done(code: int, ledger_id: int, entry_ids: Sequence[int], future: asyncio.Future[int] = future) -> None:
             if code == BookieCode.EOK:
-                told.acknowledged[ledger_id] = ids[-1]
+                told.acknowledged[ledger_id] = entry_ids[-1]
             future.set_result(code)
 
         entries = [entry(ledger_id, entry_id) for entry_id in entry_ids]
