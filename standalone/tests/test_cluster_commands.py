@@ -325,7 +325,8 @@ def test_recover_and_decommission(bookies: Bookies) -> None:
     totals = bookies.rows("bookie", "recover", lost, "--yes", "--delete-cookie")
     assert totals["ledgers_done"] == totals["ledgers_total"] == len(planned)
     assert totals["failed"] == {}
-    assert totals["entries_copied"] >= 24
+    # Those of the closed ledger; recovering the open one may have written its own to another bookie already.
+    assert totals["entries_copied"] >= 12
     assert bookies.rows("bookie", "list-ledgers", "--bookie", lost) == []
     assert lost not in [row["bookie_id"] for row in bookies.rows("bookie", "list-bookies", "--all")]
     running = bookies.run("bookie", "decommission", leaving, "--yes", code=1)
