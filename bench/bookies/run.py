@@ -43,17 +43,33 @@ GRACE_S = 180.0
 REGISTERED_S = 5.0
 LEAN = {"BOOKIE_MEM": "-Xms64m -Xmx512m -XX:MaxDirectMemorySize=512m", "BOOKIE_GC": "-XX:+UseSerialGC"}
 # Both sides: what the machine has must not be the limit, and a load is no reason to turn read-only.
-SETTINGS = {"diskUsageThreshold": "0.98", "autoRecoveryDaemonEnabled": "false"}
+SETTINGS = {
+    "diskUsageThreshold": "0.98",
+    "autoRecoveryDaemonEnabled": "false",
+    # Journals that are done with would fill the disk: 12 GB a bookie.
+    "journalMaxBackups": "0",
+}
 
 
-class LeanApacheBookie(ApacheBookie):
+class MeasuredBookie(BookiePart):
+    """Counts as started when its port is open, which is what both kinds have in common."""
+
+    def ready(self) -> bool:
+        return processes.accepts(self.port)
+
+
+class MeasuredMagnetarBookie(MeasuredBookie, OurBookie):
+    """As its users run it."""
+
+
+class MeasuredApacheBookie(MeasuredBookie, ApacheBookie):
     """With a heap that it can keep up with, and both compilers: as fast as it gets."""
 
     def environment(self) -> dict[str, str]:
         return {**super().environment(), **LEAN}
 
 
-KINDS: dict[str, type[BookiePart]] = {OURS: OurBookie, REFERENCE: LeanApacheBookie}
+KINDS: dict[str, type[BookiePart]] = {OURS: MeasuredMagnetarBookie, REFERENCE: MeasuredApacheBookie}
 
 RECOVERIES: dict[str, type[OurAutoRecovery] | type[ApacheAutoRecovery]] = {
     OURS: OurAutoRecovery,
@@ -177,31 +193,46 @@ class Load:
 
 def measure(kind: str, folder: Path, plan: Plan, class_path: str, say: Callable[[str], None]) -> dict[str, float]:
     """Every figure of one kind. A scenario that breaks leaves no figure."""
-    fleet = Fleet(kind, folder)
     figures: dict[str, float] = {"load_before": os.getloadavg()[0]}
-    try:
-        fleet.zookeeper.start()
-        # Apache's bookies start only where a cluster was made before; ours do not mind.
-        initialize_cluster(fleet.zookeeper.address, "bench", folder / "logs")
+    with started(kind, folder / "shared") as fleet:
         begin = time.monotonic()
         fleet.start(1)
         figures["start_s"] = time.monotonic() - begin - REGISTERED_S
         time.sleep(SETTLE_S)
         figures["idle_pss_mb"] = processes.memory(fleet.pids).pss_bytes / 1e6
-        load = Load(fleet, class_path)
-        for scenario in plan.scenarios:
-            try:
-                found = scenario.run(fleet, load, plan.window_s, plan.size_factor)
-            except (Broken, processes.NotReady, subprocess.TimeoutExpired) as failure:
-                say(f"{scenario.name}: FAILED, {failure}")
-                continue
-            say(f"{scenario.name}: " + ", ".join(f"{name} {value:,.2f}" for name, value in found.items()))
-            figures |= {f"{scenario.name}.{name}": value for name, value in found.items()}
+        for scenario in [each for each in plan.scenarios if not each.alone]:
+            figures |= one(scenario, fleet, plan, class_path, say)
             if scenario.name == SCENARIOS[0].name:
                 figures["loaded_pss_mb"] = processes.memory(fleet.pids).pss_bytes / 1e6
+    shutil.rmtree(folder / "shared")
+    for scenario in [each for each in plan.scenarios if each.alone]:
+        with started(kind, folder / scenario.name) as fleet:
+            figures |= one(scenario, fleet, plan, class_path, say)
+        shutil.rmtree(folder / scenario.name)
+    return figures
+
+
+@contextlib.contextmanager
+def started(kind: str, folder: Path) -> Iterator[Fleet]:
+    """A fleet without bookies yet, its cluster made: Apache's bookies start only where one was made before."""
+    fleet = Fleet(kind, folder)
+    try:
+        fleet.zookeeper.start()
+        initialize_cluster(fleet.zookeeper.address, "bench", folder / "logs")
+        yield fleet
     finally:
         fleet.stop()
-    return figures
+
+
+def one(scenario: Scenario, fleet: Fleet, plan: Plan, class_path: str, say: Callable[[str], None]) -> dict[str, float]:
+    """One scenario's figures, their keys prefixed with its name."""
+    try:
+        found = scenario.run(fleet, Load(fleet, class_path), plan.window_s, plan.size_factor)
+    except (Broken, processes.NotReady, subprocess.TimeoutExpired, AssertionError) as failure:
+        say(f"{scenario.name}: FAILED, {failure}")
+        return {}
+    say(f"{scenario.name}: " + ", ".join(f"{name} {value:,.2f}" for name, value in found.items()))
+    return {f"{scenario.name}.{name}": value for name, value in found.items()}
 
 
 def one_round(plan: Plan, class_path: str, console: Console) -> Results:
