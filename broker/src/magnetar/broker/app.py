@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from magnetar.broker.admin.server import AdminServer
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.lookup import Lookup
+from magnetar.broker.resources import Resources
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.storage import SchemaStorage
 from magnetar.broker.service import BrokerService
@@ -33,6 +34,8 @@ class BrokerParts:
     ledgers: LedgerClient
     clock: Clock
     ledger_settings: ManagedLedgerSettings
+    configuration_store: MetadataStore | None = None
+    """Where the clusters of an instance keep what they share; None: in `store`."""
 
 
 class RunningBroker:
@@ -81,7 +84,8 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
     settings = replace(settings, broker_service_port=listener.port)
     admin = AdminServer(settings.bind_address, settings.web_service_port)
     settings = replace(settings, web_service_port=await admin.listen())
-    service = BrokerService(settings, parts.store, managed, schemas, parts.clock)
+    resources = Resources(parts.store, parts.configuration_store)
+    service = BrokerService(settings, parts.store, managed, schemas, parts.clock, resources)
     topic_lists = TopicLists(parts.store, service.resources, service.list_topics, service.spawn)
     context = BrokerContext(settings, parts.clock, service, Lookup(settings, service.resources), topic_lists)
     contexts.append(context)

@@ -76,10 +76,17 @@ class Documents:
 
 
 class Resources:
-    """The configuration part of the metadata tree, by the names of its things."""
+    """The configuration part of the metadata tree, by the names of its things.
 
-    def __init__(self, store: MetadataStore) -> None:
-        self.documents = Documents(store)
+    Clusters of one instance share the configuration store; what only one cluster's brokers need is in its local one
+    (broker-internals section 1)."""
+
+    def __init__(self, store: MetadataStore, configuration_store: MetadataStore | None = None) -> None:
+        self.configuration_store = store if configuration_store is None else configuration_store
+        self.documents = Documents(self.configuration_store)
+        """Clusters, tenants, namespaces, partitioned topics, resource groups."""
+        self.local_documents = Documents(store)
+        """Local policies (the bundles in force), dynamic settings, racks of bookies."""
         self._store = store
 
     @staticmethod
@@ -136,12 +143,12 @@ class Resources:
 
     async def bundle_boundaries(self, namespace: NamespaceName) -> list[str]:
         """The boundaries in force; copied from the policies on first use, as Apache does."""
-        local = await self.documents.get(self.local_policies_path(namespace))
+        local = await self.local_documents.get(self.local_policies_path(namespace))
         if local is None:
             policies = await self.policies(namespace)
             bundles = (policies or {}).get("bundles") or bundles_document(4)
             try:
-                await self.documents.create(self.local_policies_path(namespace), {"bundles": bundles})
+                await self.local_documents.create(self.local_policies_path(namespace), {"bundles": bundles})
             except VersionConflict:
                 return await self.bundle_boundaries(namespace)
             local = {"bundles": bundles}
@@ -219,5 +226,5 @@ async def initialize_cluster_metadata(
         name = NamespaceName(tenant, namespace)
         if not await documents.exists(Resources.namespace_path(name)):
             await documents.create(Resources.namespace_path(name), new_policies(cluster, 16))
-    if not await documents.exists("/bookies"):
-        await documents.put("/bookies", {})
+    if not await resources.local_documents.exists("/bookies"):
+        await resources.local_documents.put("/bookies", {})

@@ -51,10 +51,11 @@ class BrokerService:
         ledgers: ManagedLedgerFactory,
         schemas: SchemaRegistry,
         clock: Clock,
+        resources: Resources,
     ) -> None:
         self.settings = settings
         self.store = store
-        self.resources = Resources(store)
+        self.resources = resources
         self.ledgers = ledgers
         self.schemas = schemas
         self.topic_schemas = TopicSchemas(schemas, self.resources)

@@ -1,0 +1,1 @@
+"""Load management without IO: from a snapshot of the load to decisions, each with its reason."""
