@@ -1,0 +1,1 @@
+"""The proxy: one address in front of a cluster of brokers."""

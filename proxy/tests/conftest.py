@@ -1,0 +1,3 @@
+"""What the proxy's tests share."""
+
+from __future__ import annotations
