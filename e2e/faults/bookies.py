@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import uvloop
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
-from magnetar.broker.resources import Resources, initialize_cluster_metadata
+from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
 from magnetar.broker.settings import BrokerSettings
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.ledger.client import BookKeeperClient
@@ -158,7 +158,9 @@ class BrokerOnBookies:
         ledgers = BookKeeperClient(store, connections, self._clock, settings=client_settings)
         spread = ManagedLedgerSettings(ensemble_size=3, write_quorum=3, ack_quorum=2)
         settings = BrokerSettings(broker_service_port=0, web_service_port=0, managed_ledger_cache_bytes_max=0)
-        await initialize_cluster_metadata(Resources(store), settings.cluster_name, "pulsar://none", "http://none")
+        await initialize_cluster_metadata(
+            Resources(store), settings.cluster_name, cluster_data("pulsar://none", "http://none")
+        )
         self.broker = await start_broker(settings, BrokerParts(store, ledgers, self._clock, spread))
         self.service_url = self.broker.settings.service_url
         self._started.set()

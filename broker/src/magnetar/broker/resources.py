@@ -209,22 +209,33 @@ def new_policies(cluster: str, bundle_count: int) -> Document:
     }
 
 
+def cluster_data(service_url: str, web_service_url: str) -> Document:
+    """A cluster's addresses for other clusters (Pulsar `ClusterData`)."""
+    return {"serviceUrl": web_service_url, "brokerServiceUrl": service_url}
+
+
 async def initialize_cluster_metadata(
-    resources: Resources, cluster: str, service_url: str, web_service_url: str
+    resources: Resources, cluster: str, cluster_data: Document, namespace_bundles: int = 16
 ) -> None:
     """What a new cluster's store must hold before a broker starts; running it again changes nothing but the URLs.
 
     Apache: `PulsarClusterMetadataSetup` (tenants public and pulsar, their first namespaces)."""
     documents = resources.documents
-    await documents.put(
-        Resources.cluster_path(cluster), {"serviceUrl": web_service_url, "brokerServiceUrl": service_url}
-    )
+    await documents.put(Resources.cluster_path(cluster), cluster_data)
     for tenant, namespace in (("public", "default"), ("pulsar", "system")):
         path = Resources.tenant_path(tenant)
-        if not await documents.exists(path):
+        known = await documents.get(path)
+        if known is None:
             await documents.create(path, {"adminRoles": [], "allowedClusters": [cluster]})
+        elif cluster not in (known.get("allowedClusters") or []):
+            await documents.update(path, lambda document: _allowing(document, cluster))
         name = NamespaceName(tenant, namespace)
         if not await documents.exists(Resources.namespace_path(name)):
-            await documents.create(Resources.namespace_path(name), new_policies(cluster, 16))
+            await documents.create(Resources.namespace_path(name), new_policies(cluster, namespace_bundles))
     if not await resources.local_documents.exists("/bookies"):
         await resources.local_documents.put("/bookies", {})
+
+
+def _allowing(tenant: Document, cluster: str) -> Document:
+    allowed = tenant.get("allowedClusters") or []
+    return tenant if cluster in allowed else {**tenant, "allowedClusters": [*allowed, cluster]}

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, cast
 
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
-from magnetar.broker.resources import Resources, initialize_cluster_metadata
+from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
 from magnetar.broker.settings import BrokerSettings
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.client import BookKeeperClient
@@ -258,7 +258,7 @@ class MemoryBroker:
         self.ledgers = BookKeeperClient(self.store, self.bookies, clock)
         settings = self._settings
         await initialize_cluster_metadata(
-            Resources(self.store), settings.cluster_name, settings.service_url, settings.web_service_url
+            Resources(self.store), settings.cluster_name, cluster_data(settings.service_url, settings.web_service_url)
         )
         self.broker = await start_broker(settings, BrokerParts(self.store, self.ledgers, clock, self._ledger_settings))
 

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Self
 
@@ -22,17 +23,27 @@ START_SECONDS_MAX: Final = 30.0
 """A start takes about a second; a busy machine may need some more."""
 
 
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """One server's place in an ensemble."""
+
+    number: int
+    lines: tuple[str, ...]
+    """The `server.N=…` lines, the same for all members."""
+
+
 class ZookeeperServer:
     """One ZooKeeper server on a free port of 127.0.0.1; a context manager that starts and stops it.
 
     `Misuse` if Java or PySpark is not installed: a test that needs ZooKeeper fails then, it is not skipped."""
 
-    def __init__(self, directory: Path, *, tick_ms: int = 500) -> None:
+    def __init__(self, directory: Path, *, tick_ms: int = 500, membership: Membership | None = None) -> None:
         """Data and log go to the directory. Session timeouts are 2 to 20 ticks."""
-        self.port = _free_port()
+        self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._directory = directory
         self._tick_ms = tick_ms
+        self._membership = membership
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
 
@@ -43,20 +54,45 @@ class ZookeeperServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def pid(self) -> int | None:
+        """Of the process, while it runs."""
+        return None if self._process is None else self._process.pid
+
     def start(self) -> None:
         """Start and wait until the server answers."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self.launch()
+        self.wait_until_it_answers()
+
+    def launch(self) -> None:
+        """Start and do not wait: a member of an ensemble answers only once there is a majority."""
+        data = self._directory / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        settings = [f"tickTime={self._tick_ms}", f"dataDir={data}", f"clientPort={self.port}"]
+        settings += ["clientPortAddress=127.0.0.1", "admin.enableServer=false", "maxClientCnxns=0"]
+        settings += ["4lw.commands.whitelist=srvr", "initLimit=20", "syncLimit=10"]
+        main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+        if self._membership is not None:
+            main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+            settings += self._membership.lines
+            (data / "myid").write_text(str(self._membership.number))
         config = self._directory / "zoo.cfg"
-        config.write_text(
-            f"tickTime={self._tick_ms}\ndataDir={self._directory / 'data'}\nclientPort={self.port}\n"
-            "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
-            "4lw.commands.whitelist=srvr\n"
-        )
+        config.write_text("\n".join(settings) + "\n")
         command = [_java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        command += ["-cp", _class_path(), "org.apache.zookeeper.server.ZooKeeperServerMain", str(config)]
+        command += ["-cp", _class_path(), main, str(config)]
         self._log = (self._directory / "zookeeper.log").open("ab")
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)  # noqa: S603
-        self._wait_until_it_answers(self._process)
+
+    def mode(self) -> str | None:
+        """`standalone`, `leader` or `follower`; None while it serves nobody."""
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0) as connection:
+            connection.settimeout(1.0)
+            connection.sendall(b"srvr")
+            answer = b"".join(iter(lambda: connection.recv(4096), b""))
+            for line in answer.decode(errors="replace").splitlines():
+                if line.startswith("Mode: "):
+                    return line.removeprefix("Mode: ")
+        return None
 
     def stop(self) -> None:
         """Stop in an orderly way; sessions go on when it is started again."""
@@ -96,17 +132,58 @@ class ZookeeperServer:
             self._log.close()
             self._log = None
 
-    def _wait_until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
+    def wait_until_it_answers(self) -> None:
+        """`Unavailable` when it does not in time."""
+        process = self._running()
         deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline and process.poll() is None:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0) as connection:
-                connection.sendall(b"srvr")
-                if connection.recv(64).startswith(b"Zookeeper version"):
-                    return
+            if self.mode() is not None:
+                return
             time.sleep(0.05)
         self._end(signal.SIGKILL)
         log = (self._directory / "zookeeper.log").read_text(errors="replace")
         raise Unavailable(f"ZooKeeper did not start; the end of its log:\n{log[-2000:]}")
+
+
+class ZookeeperEnsemble:
+    """Several servers of one ensemble; a context manager like one server."""
+
+    def __init__(self, directory: Path, size: int = 3, *, tick_ms: int = 500) -> None:
+        lines = tuple(f"server.{number}=127.0.0.1:{free_port()}:{free_port()}" for number in range(1, size + 1))
+        self.servers = [
+            ZookeeperServer(directory / str(number), tick_ms=tick_ms, membership=Membership(number, lines))
+            for number in range(1, size + 1)
+        ]
+        self.address = ",".join(server.address for server in self.servers)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start all of them and wait until each answers."""
+        for server in self.servers:
+            server.launch()
+        for server in self.servers:
+            server.wait_until_it_answers()
+
+    def kill(self) -> None:
+        """As if all machines had died."""
+        for server in self.servers:
+            server.kill()
+
+    def leader(self) -> ZookeeperServer:
+        """The server that leads now. `Unavailable` when none does within the time of a start."""
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline:
+            for server in self.servers:
+                if server.pid is not None and server.mode() == "leader":
+                    return server
+            time.sleep(0.05)
+        raise Unavailable("no server of the ensemble leads")
 
 
 def _java() -> str:
@@ -124,7 +201,8 @@ def _class_path() -> str:
     return ":".join(sorted(str(jar) for jar in jars if jar.name.startswith(JARS)))
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of 127.0.0.1 that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.resources import Resources
@@ -42,6 +42,10 @@ class BrokerProcessSettings:
     """What a broker's process needs to know."""
 
     metadata: MetadataSettings
+    configuration: MetadataSettings | None
+    """Where the clusters of an instance keep what they share; None: in `metadata`."""
+    bookkeeper: MetadataSettings | None
+    """Where the bookies' cluster has its metadata, when that is another one; None: in `metadata`."""
     broker: BrokerSettings
     managed: ManagedLedgerSettings
     ledgers: LedgerClientSettings
@@ -57,8 +61,11 @@ def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
     refuse_protection(given, PROTECTIONS)
     _check_quorums(given)
     managed = ManagedLedgerSettings(ensemble_size=REPLICAS, write_quorum=REPLICAS, ack_quorum=REPLICAS)
+    metadata = _metadata(given)
     return BrokerProcessSettings(
-        metadata=_metadata(given),
+        metadata=metadata,
+        configuration=_other_store(given, "configurationMetadataStoreUrl", metadata),
+        bookkeeper=_other_store(given, "bookkeeperMetadataServiceUri", metadata),
         broker=broker,
         managed=given.build(managed, MANAGED_LEDGER_NAMES),
         ledgers=given.build(LedgerClientSettings(), LEDGER_CLIENT_NAMES),
@@ -71,14 +78,17 @@ def _metadata(given: GivenSettings) -> MetadataSettings:
     servers = given.text("zookeeperServers")
     if url is None and servers is None:
         raise SettingError("metadataStoreUrl is not set: where the cluster's metadata is, such as zk:localhost:2181")
-    configuration = given.text("configurationMetadataStoreUrl")
     found = store_url(url) if url else zookeeper_url(servers or "")
-    if configuration is not None and store_url(configuration) != found:
-        raise SettingError(
-            f"configurationMetadataStoreUrl is {configuration}: only the same store as metadataStoreUrl is supported"
-        )
     timeout = given.number("metadataStoreSessionTimeoutMillis", SESSION_TIMEOUT_MS, 100, 3_600_000)
     return MetadataSettings(url=found, session_timeout_ms=timeout)
+
+
+def _other_store(given: GivenSettings, name: str, metadata: MetadataSettings) -> MetadataSettings | None:
+    """The store that a setting names; None when it names none, or the cluster's own."""
+    url = given.text(name)
+    if url is None or store_url(url) == metadata.url:
+        return None
+    return replace(metadata, url=store_url(url))
 
 
 def _check_quorums(given: GivenSettings) -> None:
@@ -89,23 +99,21 @@ def _check_quorums(given: GivenSettings) -> None:
         raise SettingError(f"it must be that {shown}")
 
 
+Part: TypeAlias = MetadataStore | TcpBookieConnections | BookKeeperClient
+
+
 class BrokerProcess:
     """A running broker and what it stands on."""
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        connections: TcpBookieConnections,
-        ledgers: BookKeeperClient,
-        running: RunningBroker,
-    ) -> None:
-        self._parts_below = (ledgers, connections, store)
+    def __init__(self, running: RunningBroker, parts_below: list[Part]) -> None:
         self.running = running
+        self._parts_below = parts_below
+        """In the order they were opened."""
 
     async def close(self) -> None:
         """Stop from the top: what a part still has to write, the parts below it must take."""
         await self.running.close()
-        for part in self._parts_below:
+        for part in reversed(self._parts_below):
             await part.close()
 
     def describe(self) -> str:
@@ -116,22 +124,30 @@ class BrokerProcess:
 async def start_broker_process(settings: BrokerProcessSettings) -> BrokerProcess:
     """Start. What was opened is closed again on failure. `SettingError` when the cluster is not prepared."""
     clock = SystemClock()
-    opened: list[MetadataStore | TcpBookieConnections | BookKeeperClient] = []
-    try:
-        store = await settings.metadata.open()
+    opened: list[Part] = []
+
+    async def open_store(metadata: MetadataSettings) -> MetadataStore:
+        store = await metadata.open()
         opened.append(store)
-        await _check_cluster(store, settings.broker.cluster_name)
-        connections = TcpBookieConnections(store, clock, settings.connections)
+        return store
+
+    try:
+        store = await open_store(settings.metadata)
+        configuration = await open_store(settings.configuration) if settings.configuration else store
+        bookkeeper = await open_store(settings.bookkeeper) if settings.bookkeeper else store
+        await _check_cluster(configuration, settings.broker.cluster_name)
+        connections = TcpBookieConnections(bookkeeper, clock, settings.connections)
         opened.append(connections)
         await connections.start()
-        ledgers = BookKeeperClient(store, connections, clock, settings=settings.ledgers, places=connections.places)
+        ledgers = BookKeeperClient(bookkeeper, connections, clock, settings=settings.ledgers, places=connections.places)
         opened.append(ledgers)
-        running = await start_broker(settings.broker, BrokerParts(store, ledgers, clock, settings.managed))
+        parts = BrokerParts(store, ledgers, clock, settings.managed, configuration_store=configuration)
+        running = await start_broker(settings.broker, parts)
     except BaseException:
         for part in reversed(opened):
             await asyncio.shield(part.close())
         raise
-    return BrokerProcess(store, connections, ledgers, running)
+    return BrokerProcess(running, opened)
 
 
 async def _check_cluster(store: MetadataStore, cluster: str) -> None:

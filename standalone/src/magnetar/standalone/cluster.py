@@ -12,7 +12,7 @@ from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.local import LocalBookies
 from magnetar.bookie.settings import BookieSettings, standalone_settings
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
-from magnetar.broker.resources import Resources, initialize_cluster_metadata
+from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
 from magnetar.broker.settings import BrokerSettings
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.client import BookKeeperClient
@@ -95,7 +95,8 @@ async def start_cluster(settings: StandaloneSettings) -> RunningCluster:
 
 async def initialize(store: MetadataStore, settings: BrokerSettings) -> None:
     """Make what a broker expects to find; with free ports the URLs are known only once it listens."""
-    await initialize_cluster_metadata(Resources(store), CLUSTER_NAME, settings.service_url, settings.web_service_url)
+    data = cluster_data(settings.service_url, settings.web_service_url)
+    await initialize_cluster_metadata(Resources(store), CLUSTER_NAME, data)
 
 
 def broker_settings(settings: StandaloneSettings) -> BrokerSettings:

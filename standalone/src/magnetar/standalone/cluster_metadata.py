@@ -9,6 +9,7 @@ from typing import Final
 from magnetar.bookie.cookie import instance_id
 from magnetar.bookie.registration import LAYOUT, LAYOUT_PATH, READ_ONLY_PATH
 from magnetar.broker.resources import Resources, initialize_cluster_metadata
+from magnetar.core.errors import SettingError
 from magnetar.core.topic_name import TopicName
 from magnetar.metadata.factory import open_store
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConflict
@@ -25,18 +26,44 @@ class NewCluster:
     """What is known about a cluster before it runs."""
 
     name: str
-    web_service_url: str
-    broker_service_url: str
+    data: dict[str, object]
+    """ClusterData: where others reach it, by Apache's names."""
     transaction_coordinators: int
+    namespace_bundles: int
+    """Of the first namespaces."""
 
 
-async def prepare_cluster(metadata_url: str, cluster: NewCluster) -> str:
-    """Make every node that is missing; returns the instance id. `SettingError`, `StoreUnavailable`."""
-    store = await open_store(store_url(metadata_url))
-    try:
-        await prepare_ledgers(store)
-        resources = Resources(store)
-        await initialize_cluster_metadata(resources, cluster.name, cluster.broker_service_url, cluster.web_service_url)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterStores:
+    """Where the metadata goes, by URL; None: with the rest of the cluster's."""
+
+    metadata: str
+    configuration: str | None = None
+    bookkeeper: str | None = None
+    """A cluster of bookies that exists already; nothing is made there."""
+
+
+async def prepare_cluster(stores: ClusterStores, cluster: NewCluster) -> str:
+    """Make every node that is missing; returns the bookies' instance id. `SettingError`, `StoreUnavailable`."""
+    async with contextlib.AsyncExitStack() as opened:
+
+        async def opening(url: str) -> MetadataStore:
+            store = await open_store(store_url(url))
+            opened.push_async_callback(store.close)
+            return store
+
+        store = await opening(stores.metadata)
+        shared = stores.configuration is None or store_url(stores.configuration) == store_url(stores.metadata)
+        configuration = store if shared else await opening(stores.configuration or stores.metadata)
+        if stores.bookkeeper is None:
+            await prepare_ledgers(store)
+            bookkeeper = store
+        else:
+            bookkeeper = await opening(stores.bookkeeper)
+            if not await bookkeeper.exists(LAYOUT_PATH):
+                raise SettingError(f"there is no BookKeeper cluster at {stores.bookkeeper}")
+        resources = Resources(store, configuration)
+        await initialize_cluster_metadata(resources, cluster.name, cluster.data, cluster.namespace_bundles)
         documents = resources.documents
         topic = resources.partitioned_topic_path(TopicName.parse(COORDINATORS_TOPIC))
         for path, document in (
@@ -45,9 +72,7 @@ async def prepare_cluster(metadata_url: str, cluster: NewCluster) -> str:
         ):
             if not await documents.exists(path):
                 await documents.create(path, document)
-        return await instance_id(store)
-    finally:
-        await store.close()
+        return await instance_id(bookkeeper)
 
 
 async def prepare_ledgers(store: MetadataStore) -> None:

@@ -22,6 +22,31 @@ def init_metadata(
     broker_service_url: Annotated[
         str, typer.Option("--broker-service-url", "-ub", help="Where clients of other clusters reach this one.")
     ] = "",
+    configuration_store: Annotated[
+        str | None,
+        typer.Option(
+            "--configuration-metadata-store",
+            "-cms",
+            metavar="URL",
+            help="Where the clusters of an instance keep what they share; without it, in the metadata store.",
+        ),
+    ] = None,
+    bookkeeper_uri: Annotated[
+        str | None,
+        typer.Option("--existing-bk-metadata-service-uri", metavar="URL", help="Use the bookies that are there."),
+    ] = None,
+    web_service_url_tls: Annotated[str, typer.Option("--web-service-url-tls", "-tw", help="The same by TLS.")] = "",
+    broker_service_url_tls: Annotated[
+        str, typer.Option("--broker-service-url-tls", "-tb", help="The same by TLS.")
+    ] = "",
+    proxy_url: Annotated[
+        str, typer.Option("--proxy-url", "-pp", help="The proxy that others have to go through.")
+    ] = "",
+    proxy_protocol: Annotated[str, typer.Option("--proxy-protocol", "-pr", help="How: SNI.")] = "",
+    namespace_bundles: Annotated[
+        int,
+        typer.Option("--default-namespace-bundle-number", "-nb", min=1, max=4_096, help="Bundles of public/default."),
+    ] = 16,
     transaction_coordinators: Annotated[
         int,
         typer.Option(
@@ -39,16 +64,25 @@ def init_metadata(
       magnetar init-metadata --cluster test --metadata-store zk:localhost:2181 \\\\
         --web-service-url http://broker:8080 --broker-service-url pulsar://broker:6650
     """
-    from magnetar.standalone.cluster_metadata import NewCluster, prepare_cluster
+    from magnetar.standalone.cluster_metadata import ClusterStores, NewCluster, prepare_cluster
     from magnetar.standalone.commands.running import complete
 
+    addresses = {
+        "serviceUrl": web_service_url,
+        "serviceUrlTls": web_service_url_tls,
+        "brokerServiceUrl": broker_service_url,
+        "brokerServiceUrlTls": broker_service_url_tls,
+        "proxyServiceUrl": proxy_url,
+        "proxyProtocol": proxy_protocol,
+    }
     wanted = NewCluster(
         name=cluster,
-        web_service_url=web_service_url,
-        broker_service_url=broker_service_url,
+        data={name: value for name, value in addresses.items() if value},
         transaction_coordinators=transaction_coordinators,
+        namespace_bundles=namespace_bundles,
     )
-    made = complete(prepare_cluster(metadata_store, wanted))
+    stores = ClusterStores(metadata=metadata_store, configuration=configuration_store, bookkeeper=bookkeeper_uri)
+    made = complete(prepare_cluster(stores, wanted))
     typer.echo(f"cluster {cluster} is prepared; instance {made}")
 
 
