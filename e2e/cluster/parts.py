@@ -1,0 +1,162 @@
+"""The processes of a local cluster, each with the settings file that a user would write for it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e import processes
+from e2e.interchange.parts import READY_PATH, Part
+
+PROGRAM = str(Path(sys.executable).parent / "magnetar")
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """What the parts of one cluster have in common."""
+
+    name: str = "local"
+    metadata_url: str
+    configuration_url: str | None = None
+    """Where clusters of an instance keep what they share; None: with the rest."""
+    session_timeout_ms: int = 6_000
+    """How long a dead broker's topics wait for another owner."""
+    quorums: tuple[int, int, int] = (3, 3, 2)
+    """Ensemble, write and ack quorum."""
+
+
+class ConfiguredPart(Part):
+    """One of our processes, run as `magnetar KIND run --conf FILE`."""
+
+    kind: str
+
+    def __init__(self, folder: Path, settings: dict[str, str]) -> None:
+        super().__init__(folder)
+        self.configuration = folder.with_suffix(".conf")
+        self.settings = settings
+
+    def command(self) -> list[str]:
+        return [PROGRAM, self.kind, "run", "--conf", str(self.configuration)]
+
+    def launch(self) -> None:
+        self.configuration.parent.mkdir(parents=True, exist_ok=True)
+        lines = [f"{name}={value}" for name, value in self.settings.items()]
+        self.configuration.write_text("\n".join(lines) + "\n")
+        super().launch()
+
+    @property
+    def address(self) -> str:
+        """Where it is reached, for people."""
+        raise NotImplementedError
+
+
+class Bookie(ConfiguredPart):
+    """`magnetar bookie run`."""
+
+    kind = "bookie"
+
+    def __init__(self, folder: Path, cluster: ClusterSettings, port: int, **settings: str) -> None:
+        self.port = port
+        self.id = f"{LOOPBACK}:{port}"
+        self.http_port = processes.free_port()
+        super().__init__(
+            folder,
+            {
+                "bookiePort": str(port),
+                "advertisedAddress": LOOPBACK,
+                "allowLoopback": "true",
+                "metadataServiceUri": f"metadata-store:{cluster.metadata_url}",
+                "zkTimeout": str(cluster.session_timeout_ms),
+                "journalDirectories": str(folder / "journal"),
+                "ledgerDirectories": str(folder / "ledgers"),
+                "httpServerEnabled": "true",
+                "httpServerPort": str(self.http_port),
+                "controlPort": str(processes.free_port()),
+                "diskUsageThreshold": "0.99",
+                **settings,
+            },
+        )
+
+    @property
+    def address(self) -> str:
+        return self.id
+
+    def ready(self) -> bool:
+        return processes.accepts(self.port) and processes.answers(f"http://{LOOPBACK}:{self.http_port}/heartbeat")
+
+
+class Broker(ConfiguredPart):
+    """`magnetar broker run`."""
+
+    kind = "broker"
+
+    def __init__(self, folder: Path, cluster: ClusterSettings, port: int, http_port: int, **settings: str) -> None:
+        self.port = port
+        self.http_port = http_port
+        self.id = f"{LOOPBACK}:{http_port}"
+        self.service_url = f"pulsar://{LOOPBACK}:{port}"
+        self.admin_url = f"http://{LOOPBACK}:{http_port}"
+        self.control_address = f"{LOOPBACK}:{processes.free_port()}"
+        ensemble, write_quorum, ack_quorum = cluster.quorums
+        super().__init__(
+            folder,
+            {
+                "clusterName": cluster.name,
+                "bindAddress": LOOPBACK,
+                "advertisedAddress": LOOPBACK,
+                "brokerServicePort": str(port),
+                "webServicePort": str(http_port),
+                "metadataStoreUrl": cluster.metadata_url,
+                "configurationMetadataStoreUrl": cluster.configuration_url or cluster.metadata_url,
+                "metadataStoreSessionTimeoutMillis": str(cluster.session_timeout_ms),
+                "managedLedgerDefaultEnsembleSize": str(ensemble),
+                "managedLedgerDefaultWriteQuorum": str(write_quorum),
+                "managedLedgerDefaultAckQuorum": str(ack_quorum),
+                "bookkeeperClientTimeoutInSeconds": "5",
+                "controlPort": self.control_address.rpartition(":")[2],
+                **settings,
+            },
+        )
+
+    @property
+    def address(self) -> str:
+        return f"{self.service_url}  {self.admin_url}"
+
+    def ready(self) -> bool:
+        return processes.accepts(self.port) and processes.answers(f"{self.admin_url}{READY_PATH}")
+
+
+class Proxy(ConfiguredPart):
+    """`magnetar proxy run`."""
+
+    kind = "proxy"
+
+    def __init__(self, folder: Path, cluster: ClusterSettings, port: int, http_port: int, **settings: str) -> None:
+        self.port = port
+        self.http_port = http_port
+        self.service_url = f"pulsar://{LOOPBACK}:{port}"
+        self.admin_url = f"http://{LOOPBACK}:{http_port}"
+        super().__init__(
+            folder,
+            {
+                "clusterName": cluster.name,
+                "bindAddress": LOOPBACK,
+                "servicePort": str(port),
+                "webServicePort": str(http_port),
+                "metadataStoreUrl": cluster.metadata_url,
+                "configurationMetadataStoreUrl": cluster.configuration_url or cluster.metadata_url,
+                "metadataSessionTimeoutMillis": str(cluster.session_timeout_ms),
+                "brokerProxyAllowedTargetPorts": "*",
+                "controlPort": str(processes.free_port()),
+                **settings,
+            },
+        )
+
+    @property
+    def address(self) -> str:
+        return f"{self.service_url}  {self.admin_url}"
+
+    def ready(self) -> bool:
+        return processes.accepts(self.port) and processes.answers(f"{self.admin_url}{READY_PATH}")
