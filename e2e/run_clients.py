@@ -28,6 +28,10 @@ LOG = logging.getLogger("e2e")
 RESTART_AT = 0.4
 # A workload with a restart is spread over this time, so that its middle is not over before it is seen.
 RESTART_SPREAD_S = 3
+# More messages than any run sends: its stop file ends the producers.
+ENDLESS = 100_000_000
+FLOWING_AGAIN_S = 60.0
+FLUSHED_S = 120.0
 
 
 @dataclass(slots=True)
@@ -148,6 +152,29 @@ def restart_in_the_middle(this: Run) -> None:
     enough = int(this.workload.count * RESTART_AT)
     _wait(lambda: acked.poll() >= enough and received.poll() >= enough // 2, None, "the middle", time.monotonic() + 120)
     this.kill_and_restart()
+
+
+def finish_endless(this: Run) -> None:
+    """Ends the producers of an endless run once messages flow again, and tells the consumer how many to expect."""
+    acked = Tail(this.history_file("produce"), "acked")
+    before = acked.poll()
+    deadline = time.monotonic() + FLOWING_AGAIN_S
+    while acked.poll() == before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    this.stop_file.write_text(str(ENDLESS))
+    sent = _number_sent(this)
+    this.stop_file.write_text(str(sent))
+
+
+def _number_sent(this: Run) -> int:
+    """What the producer program notes when it has flushed everything."""
+    deadline = time.monotonic() + FLUSHED_S
+    while time.monotonic() < deadline:
+        for line in reversed(this.history_file("produce").read_text().splitlines()):
+            if '"text":"sent ' in line:
+                return int(line.split('"text":"sent ')[1].split('"')[0])
+        time.sleep(0.2)
+    raise Failure("the producer did not end")
 
 
 def verdict(this: Run) -> list[str]:

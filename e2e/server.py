@@ -26,9 +26,17 @@ APACHE_STORM_LOG_BYTES = 1_000_000
 class Server(Protocol):
     """A whole standalone cluster on loopback whose data outlives its process."""
 
-    name: str
-    service_url: str
-    admin_url: str
+    @property
+    def name(self) -> str:
+        """Which one it is, for messages."""
+
+    @property
+    def service_url(self) -> str:
+        """For clients."""
+
+    @property
+    def admin_url(self) -> str:
+        """For tools."""
 
     @property
     def pids(self) -> list[int]:

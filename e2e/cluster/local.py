@@ -58,6 +58,7 @@ class LocalCluster:
         configuration_url: str | None = None,
         broker_settings: dict[str, str] | None = None,
     ) -> None:
+        self.name = name
         self.folder = folder
         self._own_zookeeper = zookeeper is None
         self.zookeeper = zookeeper or _zookeeper(folder / "zookeeper", size.zookeepers)
@@ -84,9 +85,20 @@ class LocalCluster:
         self.kill()
 
     @property
+    def pids(self) -> list[int]:
+        """Of all our processes; ZooKeeper is not ours."""
+        return [pid for part in self.parts for pid in part.pids]
+
+    @property
     def parts(self) -> list[Bookie | Broker | Proxy]:
         """In the order in which they are started."""
         return [*self.bookies, *self.brokers, *self.proxies]
+
+    @property
+    def ensemble(self) -> ZookeeperEnsemble:
+        """Its ZooKeepers, when there are several."""
+        assert isinstance(self.zookeeper, ZookeeperEnsemble)
+        return self.zookeeper
 
     @property
     def service_url(self) -> str:
@@ -143,6 +155,11 @@ class LocalCluster:
                 part.stop()
         if self._own_zookeeper:
             self._stop_zookeeper()
+
+    def restart(self) -> None:
+        """All of it, on the same data; what runs is stopped in good order first."""
+        self.stop()
+        self.start()
 
     def kill(self) -> None:
         """All at once."""

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from e2e import corpus, processes, run_clients
-from e2e.run_clients import Failure, Run, Tail
+from e2e.run_clients import ENDLESS, Failure, Run, Tail, finish_endless
 from e2e.server import new_server
 from e2e.workload import CLIENTS, COMPRESSIONS, SubscriptionType, Workload
 
@@ -27,8 +27,6 @@ ALIVE_MIN_S, ALIVE_MAX_S = 0.0, 3.0
 # Enough to keep the topic busy all the time, little enough that histories stay readable.
 MESSAGES_PER_SECOND = 2000
 CORPUS_LINES = 10_000
-# No run reaches it: the stop file ends the producers.
-MESSAGES_MAX = 100_000_000
 
 
 def draw(random_source: random.Random, client: str) -> Workload:
@@ -42,7 +40,7 @@ def draw(random_source: random.Random, client: str) -> Workload:
         keyed=kind is SubscriptionType.KEY_SHARED or random_source.random() < 0.5,
         partitions=random_source.choice([0, 3]),
         restart=True,
-        count=MESSAGES_MAX,
+        count=ENDLESS,
     )
 
 
@@ -53,24 +51,7 @@ def kill_again_and_again(this: Run, kills: int, random_source: random.Random) ->
         time.sleep(random_source.uniform(ALIVE_MIN_S, ALIVE_MAX_S))
         this.kill_and_restart()
         LOG.info("kill %d of %d, %d acknowledged so far", kill, kills, acked.poll())
-    before = acked.poll()
-    deadline = time.monotonic() + 60
-    while acked.poll() == before and time.monotonic() < deadline:
-        time.sleep(0.1)
-    this.stop_file.write_text(str(MESSAGES_MAX))
-    sent = _number_sent(this)
-    this.stop_file.write_text(str(sent))
-
-
-def _number_sent(this: Run) -> int:
-    """What the producer program notes when it has flushed everything."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        for line in reversed(this.history_file("produce").read_text().splitlines()):
-            if '"text":"sent ' in line:
-                return int(line.split('"text":"sent ')[1].split('"')[0])
-        time.sleep(0.2)
-    raise Failure("the producer did not end after the last restart")
+    finish_endless(this)
 
 
 def main() -> int:

@@ -1,0 +1,286 @@
+"""Brokers, proxies and ZooKeeper fail under the load of several stock clients; every history is checked afterwards.
+
+`python -m e2e.cluster.storm --fault owner|proxy|zookeeper|session|pause|unloads|rolling|bookie|mixed [--count N] …`
+
+Three brokers, four bookies, a proxy and an ensemble of three ZooKeepers, all as processes; Python, Go and Java clients
+that produce and consume all the while, some through the proxy and some not. `owner`: kill -9 of the broker that serves
+one of the topics. `proxy`: kill -9 of the proxy. `zookeeper`: kill -9 of the ensemble's leader. `session`: ZooKeeper
+stands still until every session is over. `pause`: the owner is stopped (SIGSTOP) past its session, another takes its
+topics, and it goes on as if nothing had been. `unloads`: topics and bundles are unloaded as fast as it goes, `--count`
+times. `rolling`: every broker in turn is stopped in good order and started again. The seed fixes who suffers when.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import random
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e import corpus, run_clients
+from e2e.cluster.local import LocalCluster, Size
+from e2e.cluster.parts import Broker
+from e2e.run_clients import ENDLESS, Failure, Run, Tail
+from e2e.workload import CLIENTS, SubscriptionType, Workload
+
+LOG = logging.getLogger("e2e.cluster")
+
+FAULTS = ("owner", "proxy", "zookeeper", "session", "pause", "unloads", "rolling", "bookie", "mixed")
+SIZE = Size(zookeepers=3, bookies=4, brokers=3, proxies=1)
+MESSAGES_PER_SECOND = 200
+CORPUS_LINES = 10_000
+BEYOND_SESSION_S = 4.0
+"""How much longer than a session lives somebody stands still."""
+FLOW_SECONDS_MAX = 90.0
+"""Every client has a receipt again so long after a fault: the session, the clients' longest backoff, and room."""
+UNLOAD_SECONDS_MAX = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The cluster as one client sees it: through its proxies, or by its brokers."""
+
+    cluster: LocalCluster
+    service_url: str
+
+    @property
+    def name(self) -> str:
+        return self.cluster.name
+
+    @property
+    def admin_url(self) -> str:
+        return self.cluster.admin_url
+
+    @property
+    def pids(self) -> list[int]:
+        return self.cluster.pids
+
+    def start(self) -> None:
+        self.cluster.start()
+
+    def kill(self) -> None:
+        self.cluster.kill()
+
+    def restart(self) -> None:
+        self.cluster.restart()
+
+    def stop(self) -> None:
+        self.cluster.stop()
+
+
+class Storm:
+    """Disturbs a cluster, one thing at a time; each disturbance says what it did."""
+
+    def __init__(self, cluster: LocalCluster, runs: list[Run], rng: random.Random) -> None:
+        self._cluster = cluster
+        self._runs = runs
+        self._rng = rng
+        self._session_s = cluster.settings.session_timeout_ms / 1000
+
+    def owner(self) -> str:
+        victim = self._owner(self._rng.choice(self._runs))
+        victim.kill()
+        time.sleep(self._rng.uniform(0.0, 2 * self._session_s))
+        victim.start()
+        return f"killed {victim.folder.name}"
+
+    def proxy(self) -> str:
+        victim = self._rng.choice(self._cluster.proxies)
+        victim.kill()
+        time.sleep(self._rng.uniform(0.0, 3.0))
+        victim.start()
+        return f"killed {victim.folder.name}"
+
+    def bookie(self) -> str:
+        victim = self._rng.choice(self._cluster.bookies)
+        victim.kill()
+        time.sleep(self._rng.uniform(0.0, 3.0))
+        victim.start()
+        return f"killed {victim.folder.name}"
+
+    def zookeeper(self) -> str:
+        leader = self._cluster.ensemble.leader()
+        leader.kill()
+        self._cluster.ensemble.leader()
+        leader.start()
+        return "killed ZooKeeper's leader"
+
+    def session(self) -> str:
+        for server in self._cluster.ensemble.servers:
+            server.pause()
+        time.sleep(self._session_s + BEYOND_SESSION_S)
+        for server in self._cluster.ensemble.servers:
+            server.resume()
+        return "ZooKeeper stood still for longer than a session"
+
+    def pause(self) -> str:
+        victim = self._owner(self._rng.choice(self._runs))
+        victim.pause()
+        time.sleep(self._session_s + BEYOND_SESSION_S)
+        victim.resume()
+        return f"stopped {victim.folder.name} past its session"
+
+    def unloads(self) -> str:
+        """One topic, or the bundle that it is in."""
+        topic = self._topic(self._rng.choice(self._runs)).removeprefix("persistent://")
+        path = f"/admin/v2/persistent/{topic}/unload"
+        if self._rng.random() < 0.5:
+            path = f"/admin/v2/namespaces/public/default/{self._bundle(topic)}/unload"
+        request = urllib.request.Request(self._cluster.admin_url + path, method="PUT")
+        with urllib.request.urlopen(request, timeout=UNLOAD_SECONDS_MAX):
+            return f"unloaded {path}"
+
+    def rolling(self) -> str:
+        for broker in self._cluster.brokers:
+            broker.stop()
+            broker.start()
+        return "restarted every broker in turn"
+
+    def mixed(self) -> str:
+        kinds: list[Callable[[], str]] = [self.owner, self.proxy, self.zookeeper, self.unloads, self.bookie]
+        kinds += [self.owner, self.unloads, self.pause, self.session, self.rolling]
+        return self._rng.choice(kinds)()
+
+    @staticmethod
+    def _topic(run: Run) -> str:
+        return f"{run.topic}-partition-0" if run.workload.partitions else run.topic
+
+    def _owner(self, run: Run) -> Broker:
+        path = "/lookup/v2/topic/" + self._topic(run).replace("://", "/")
+        with urllib.request.urlopen(self._cluster.admin_url + path, timeout=UNLOAD_SECONDS_MAX) as answer:
+            url = json.load(answer)["brokerUrl"]
+        return next(broker for broker in self._cluster.brokers if broker.service_url == url)
+
+    def _bundle(self, topic: str) -> str:
+        path = f"/lookup/v2/topic/persistent/{topic}/bundle"
+        with urllib.request.urlopen(self._cluster.admin_url + path, timeout=UNLOAD_SECONDS_MAX) as answer:
+            name: str = answer.read().decode()
+        return name
+
+
+def draw(rng: random.Random, client: str, kind: SubscriptionType) -> Workload:
+    """An endless workload."""
+    return Workload(
+        client=client,
+        subscription_type=kind,
+        batched=rng.random() < 0.5,
+        compression="NONE",
+        keyed=kind is SubscriptionType.KEY_SHARED or rng.random() < 0.5,
+        partitions=rng.choice([0, 3]),
+        restart=True,
+        count=ENDLESS,
+        producers=1,
+    )
+
+
+def new_runs(cluster: LocalCluster, rng: random.Random, clients: list[str]) -> list[Run]:
+    """One run per client and way in."""
+    kinds = list(SubscriptionType)
+    rng.shuffle(kinds)
+    runs = []
+    for number, client in enumerate(clients):
+        workload = draw(rng, client, kinds[number % len(kinds)])
+        folder = cluster.folder / f"{number}-{workload.name}"
+        folder.mkdir(parents=True)
+        url = cluster.service_url if number % 2 == 0 else cluster.broker_service_url
+        run = Run(
+            workload,
+            Front(cluster, url),
+            folder,
+            topic=f"persistent://public/default/storm-{number}",
+            rate=MESSAGES_PER_SECOND,
+            idle_timeout_s=180.0,
+            linger_ms=3000,
+        )
+        corpus.write(folder / "corpus.txt", CORPUS_LINES)
+        run_clients.create_topic(run.server, run.topic, workload.partitions)
+        runs.append(run)
+    return runs
+
+
+def ride_out(cluster: LocalCluster, fault: str, count: int, rng: random.Random, clients: list[str]) -> list[str]:
+    """The whole run on a started cluster; what is wrong afterwards."""
+    runs = new_runs(cluster, rng, clients)
+    storm = Storm(cluster, runs, rng)
+    disturb: Callable[[], str] = getattr(storm, fault)
+    over = threading.Event()
+
+    def wait_and_finish(run: Run) -> None:
+        over.wait()
+        run_clients.finish_endless(run)
+
+    with ThreadPoolExecutor(len(runs)) as pool:
+        rides = [pool.submit(run_clients.drive, run, wait_and_finish, 7200.0) for run in runs]
+        try:
+            _wait_for_flow(runs)
+            for number in range(1, count + 1):
+                _disturb(disturb, runs, f"{number} of {count}")
+                if fault != "unloads":
+                    _wait_for_flow(runs)
+        finally:
+            over.set()
+        problems = []
+        for run, ride in zip(runs, rides, strict=True):
+            error = ride.exception()
+            found = run_clients.verdict(run) if error is None else [str(error)]
+            problems += [f"{run.workload.name}: {problem}" for problem in found]
+    return problems
+
+
+def _disturb(disturb: Callable[[], str], runs: list[Run], which: str) -> None:
+    began_ms = time.time_ns() // 1_000_000
+    what = disturb()
+    for run in runs:
+        run.deaths_ms += [began_ms, time.time_ns() // 1_000_000]
+    LOG.info("%s: %s (%.1f s)", which, what, (time.time_ns() // 1_000_000 - began_ms) / 1000)
+
+
+def _wait_for_flow(runs: list[Run]) -> None:
+    """Until every client has new receipts; how long that took is told."""
+    tails = [Tail(run.history_file("produce"), "acked") for run in runs]
+    before = [tail.poll() for tail in tails]
+    began = time.monotonic()
+    while any(tail.poll() <= count for tail, count in zip(tails, before, strict=True)):
+        if time.monotonic() - began > FLOW_SECONDS_MAX:
+            stuck = [run.workload.name for run, t, c in zip(runs, tails, before, strict=True) if t.count <= c]
+            raise Failure(f"no receipt for {FLOW_SECONDS_MAX:.0f} s: {', '.join(stuck)}")
+        time.sleep(0.05)
+    LOG.info("receipts for all after %.1f s; %s", time.monotonic() - began, [tail.count for tail in tails])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fault", choices=FAULTS, default="mixed")
+    parser.add_argument("--count", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--clients", default=",".join(CLIENTS), help="stock clients, by language; may repeat")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 31)
+    replay = f"python -m e2e.cluster.storm --fault {arguments.fault} --count {arguments.count} --seed {seed}"
+    LOG.info("replay: %s", replay)
+    folder = Path(tempfile.mkdtemp(prefix="magnetar-cluster-storm-"))
+    with LocalCluster(folder, SIZE) as cluster:
+        cluster.start()
+        try:
+            rng = random.Random(seed)
+            problems = ride_out(cluster, arguments.fault, arguments.count, rng, arguments.clients.split(","))
+        except Failure as failure:
+            problems = [str(failure)]
+    for problem in problems:
+        LOG.info("FAIL %s", problem)
+    LOG.info("%s\nhistories and logs: %s\nreplay: %s", "FAIL" if problems else "OK", folder, replay)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
