@@ -90,11 +90,11 @@ class LeaderElection:
         """Take part no more, and give the lead up."""
         await self._keeper.stop()
         self._become(LeaderState.UNKNOWN, None)
-        await _give_up(self._store, self._path)
+        await give_up(self._store, self._path)
 
     async def _settle(self) -> None:
         doubts = self._keeper.doubts
-        node = await _claim(self._store, self._path, self._value)
+        node = await claim(self._store, self._path, self._value)
         if self._keeper.doubts == doubts:
             owned = node.stat.owned_by_this_session
             self._become(LeaderState.LEADING if owned else LeaderState.FOLLOWING, node.value)
@@ -144,13 +144,13 @@ class ResourceLock:
         await self._keeper.stop()
         if self.state is not LockState.LOST:
             self.state = LockState.FREE
-            await _give_up(self._store, self._path)
+            await give_up(self._store, self._path)
 
     async def _settle(self) -> None:
         if self.state is LockState.LOST:
             return
         doubts = self._keeper.doubts
-        node = await _claim(self._store, self._path, self._value)
+        node = await claim(self._store, self._path, self._value)
         if not node.stat.owned_by_this_session:
             self._holder = node.value
             self._become(LockState.LOST)
@@ -270,8 +270,13 @@ class NodeKeeper:
             self._wake_up.set()
 
 
-async def _claim(store: MetadataStore, path: str, value: bytes) -> Node:
-    """Make the ephemeral node unless another's stands; returns what stands, watched, with our value if it is ours."""
+async def claim(
+    store: MetadataStore, path: str, value: bytes, *, is_leftover: Callable[[bytes], bool] | None = None
+) -> Node:
+    """Make the ephemeral node unless another's stands; returns what stands, watched, with our value if it is ours.
+
+    What a session of this process left behind that has not ended yet is replaced: a node with the same value, or one
+    whose value `is_leftover` knows."""
     for _ in range(_ATTEMPTS_MAX):
         node = await store.get(path)
         with contextlib.suppress(NodeNotFound, VersionConflict):  # Others were quicker: look again.
@@ -281,15 +286,14 @@ async def _claim(store: MetadataStore, path: str, value: bytes) -> Node:
                 if node.value == value:
                     return node
                 await store.put(path, value, node.stat.version)
-            elif node.stat.ephemeral and node.value == value:
-                # What a session of ours left behind that has not ended yet.
+            elif node.stat.ephemeral and (node.value == value or (is_leftover is not None and is_leftover(node.value))):
                 await store.delete(path, node.stat.version)
             else:
                 return node
     raise StoreUnavailable(f"{path} changed under {_ATTEMPTS_MAX} attempts to claim it")
 
 
-async def _give_up(store: MetadataStore, path: str) -> None:
+async def give_up(store: MetadataStore, path: str) -> None:
     """Remove the node if it is ours; when the store cannot be reached, the end of the session will."""
     try:
         node = await store.get(path)
