@@ -7,7 +7,7 @@ UV := $(firstword $(shell command -v uv) $(wildcard $(UV_HERE) $(HOME)/.local/bi
 RUN := $(UV) run --frozen --all-packages
 PYTEST_WORKERS ?= 2
 
-.PHONY: help setup run compile decompile test test-compiled lint fix generate sim interchange storm e2e bench bench-bookies
+.PHONY: help setup run cluster compile decompile test test-compiled lint fix generate sim interchange storm faults admin-cli e2e bench bench-bookies
 
 help: ## Show this list
 	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  \033[36m%-14s\033[0m %s\n",$$1,$$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ run: .venv/ready ## Run a standalone cluster; ARGS="--port 0 --fresh" for option
 	@$(if $(filter no,$(COMPILE)),:,$(MAKE) --no-print-directory compile) \
 	  || echo "Not compiled: running as plain Python, which is slower." >&2
 	@exec .venv/bin/magnetar standalone $(ARGS)
+
+cluster: setup compile ## ZooKeeper, 4 bookies, 3 brokers and a proxy on this machine until Ctrl-C; ARGS="--help" for options
+	@exec .venv/bin/python -m e2e.cluster $(ARGS)
 
 # Without the peers that only tests need; what `make setup` has installed stays.
 .venv/ready: uv.lock $(filter $(UV_HERE),$(UV))
@@ -74,6 +77,19 @@ storm: ## Bookies under load: 100 killed, some paused for a minute, ZooKeeper's 
 	$(RUN) python -m e2e.storage.storm --fault session --count 10 $(if $(SEED),--seed $(SEED))
 	$(RUN) python -m e2e.storage.storm --fault pause --count 3 $(if $(SEED),--seed $(SEED))
 	$(RUN) pytest e2e/storage
+
+faults: ## A cluster under stock clients: brokers, proxy, ZooKeeper killed, paused, cut off; unload storm; rolling restart
+	$(RUN) python -m e2e.cluster.storm --fault owner --count 5 $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.cluster.storm --fault proxy --count 5 $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.cluster.storm --fault zookeeper --count 5 $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.cluster.storm --fault session --count 3 $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.cluster.storm --fault pause --count 3 $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.cluster.storm --fault unloads --count 1000 $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.cluster.storm --fault rolling --count 3 $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.cluster.storm --fault mixed --count 15 $(if $(SEED),--seed $(SEED))
+
+admin-cli: ## pulsar-admin and pulsarctl print against our cluster what they print against Apache's
+	$(RUN) pytest -q e2e/local/test_admin_cli.py $(ARGS)
 
 e2e: compile ## Stock clients at full length (100 000 messages each), features, pulsar-admin, fifty kills
 	$(RUN) python -m e2e.run_clients --count $(or $(COUNT),100000)
