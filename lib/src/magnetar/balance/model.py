@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from magnetar.balance.isolation import IsolationPolicy
 from magnetar.core.bundle import BundleName
 
 
@@ -91,6 +92,10 @@ class LoadSnapshot:
     """Namespaces that must not share a broker or failure domain, if possible: namespace to its group."""
     failure_domains: Mapping[str, str] = field(default_factory=dict)
     """Broker id to its failure domain."""
+    isolation_policies: tuple[IsolationPolicy, ...] = ()
+    bundle_averages: Mapping[BundleName, BundleLoad] = field(default_factory=dict)
+    """Long-term averages of bundles (`longTermData` of `/loadbalance/bundle-data`), also of those that nobody owns. A
+    bundle without one is taken at what its broker reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,4 +121,22 @@ class Unload:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a bundle that nobody owns should go."""
+
+    bundle: BundleName
+    broker_id: str | None
+    """None when no broker may take it."""
+    reason: str
+
+
 Decision: TypeAlias = Split | Unload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord:
+    """What was decided when; for the admin API and the log."""
+
+    decided_ms: int
+    decision: Decision | Placement

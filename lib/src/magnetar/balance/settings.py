@@ -1,0 +1,217 @@
+"""What an operator may set about load management, under Pulsar's own meanings (`ServiceConfiguration`).
+
+Settings that Pulsar lacks say «ours». Limits that only say when load is looked at and reported are the broker's.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Final
+
+from magnetar.core.errors import SettingError
+from magnetar.core.limits import MIB
+
+MINUTE_MS: Final = 60_000
+
+RANGE_EQUALLY: Final = "range_equally_divide"
+TOPIC_COUNT_EQUALLY: Final = "topic_count_equally_divide"
+SPECIFIED_POSITIONS: Final = "specified_positions_divide"
+FLOW_OR_QPS_EQUALLY: Final = "flow_or_qps_equally_divide"
+SPLIT_ALGORITHMS: Final = (RANGE_EQUALLY, TOPIC_COUNT_EQUALLY, SPECIFIED_POSITIONS, FLOW_OR_QPS_EQUALLY)
+"""Pulsar's four (`NamespaceBundleSplitAlgorithm`)."""
+
+
+class SheddingStrategy(enum.Enum):
+    """Who decides which bundles leave a broker, by the last part of the class name that Pulsar's setting holds."""
+
+    BALANCED = "BalancedShedder"
+    """Ours; see `magnetar.balance.balanced`."""
+    THRESHOLD = "ThresholdShedder"
+    OVERLOAD = "OverloadShedder"
+    UNIFORM = "UniformLoadShedder"
+
+
+class PlacementStrategy(enum.Enum):
+    """Who chooses among the brokers that may take a bundle, by the last part of Pulsar's class name."""
+
+    LEAST_LOAD = "LeastLoad"
+    """Ours: the broker with the least weighted load, in which an idle bundle counts too."""
+    LEAST_MESSAGE_RATE = "LeastLongTermMessageRate"
+    LEAST_RESOURCE_USAGE = "LeastResourceUsageWithWeight"
+    ROUND_ROBIN = "RoundRobinBrokerSelector"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceWeights:
+    """How much each resource's usage counts; a broker's usage is the largest of the products."""
+
+    cpu: float = 1.0
+    """`loadBalancerCPUResourceWeight`."""
+    memory: float = 0.0
+    """`loadBalancerMemoryResourceWeight`."""
+    direct_memory: float = 0.0
+    """`loadBalancerDirectMemoryResourceWeight`."""
+    bandwidth_in: float = 1.0
+    """`loadBalancerBandwidthInResourceWeight`."""
+    bandwidth_out: float = 1.0
+    """`loadBalancerBandwidthOutResourceWeight`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadWeights:
+    """Ours: what makes up the load of a bundle, counted in messages per second that would cost about as much.
+
+    The first term makes idle bundles spread evenly, without a second mode that one could flap in and out of: traffic
+    far below it is negligible, traffic far above it is all that counts. It is what Pulsar takes a bundle to cost about
+    which it knows nothing (50 messages per second in, 50 out). The others keep the proportions of Pulsar's limits for a
+    split: 30 000 messages per second, 100 MiB per second, 1 000 topics, 1 000 sessions, the last two weighed a third.
+    """
+
+    bundle: float = 100.0
+    topic: float = 10.0
+    session: float = 10.0
+    message: float = 1.0
+    mebibyte: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitSettings:
+    """When bundles are split by themselves."""
+
+    enabled: bool = True
+    """`loadBalancerAutoBundleSplitEnabled`."""
+    unload_parts: bool = True
+    """`loadBalancerAutoUnloadSplitBundlesEnabled`: whoever does the split lets the parts go from their broker too."""
+    algorithm: str = RANGE_EQUALLY
+    """`defaultNamespaceBundleSplitAlgorithm`."""
+    algorithms: tuple[str, ...] = SPLIT_ALGORITHMS
+    """`supportedNamespaceBundleSplitAlgorithms`."""
+    bundle_topics_max: int = 1_000
+    """`loadBalancerNamespaceBundleMaxTopics`."""
+    bundle_sessions_max: int = 1_000
+    """`loadBalancerNamespaceBundleMaxSessions`: producers and consumers; -1 or 0 is no limit."""
+    bundle_msg_rate_max: int = 30_000
+    """`loadBalancerNamespaceBundleMaxMsgRate`: messages per second in both directions."""
+    bundle_bandwidth_bytes_max: int = 100 * MIB
+    """`loadBalancerNamespaceBundleMaxBandwidthMbytes`: bytes per second in both directions."""
+    namespace_bundles_max: int = 128
+    """`loadBalancerNamespaceMaximumBundles`."""
+    difference_percent: float = 10
+    """`flowOrQpsDifferenceThresholdPercentage`: how far above its maximum a bundle must be for that algorithm."""
+    hits: int = 3
+    """`loadBalancerNamespaceBundleSplitConditionHitCountThreshold`: rounds in a row in which it must be too large."""
+    splits_per_round_max: int = 10
+    """`loadBalancerMaxNumberOfBundlesToSplitPerCycle`."""
+    cool_down_ms: int = 5 * MINUTE_MS
+    """Ours, `loadBalancerSplitCoolDownSeconds`: how long a bundle's parts are left alone before they are split in
+    turn, so that what the first split did has been seen in several reports."""
+
+    def __post_init__(self) -> None:
+        for name in (self.algorithm, *self.algorithms):
+            if name not in SPLIT_ALGORITHMS:
+                raise SettingError(
+                    f"defaultNamespaceBundleSplitAlgorithm and supportedNamespaceBundleSplitAlgorithms: {name!r} is "
+                    f"none of {', '.join(SPLIT_ALGORITHMS)}"
+                )
+        if self.algorithm not in self.algorithms:
+            raise SettingError(
+                f"defaultNamespaceBundleSplitAlgorithm {self.algorithm!r} is not among "
+                "supportedNamespaceBundleSplitAlgorithms"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdSettings:
+    """`ThresholdShedder`'s."""
+
+    usage_difference_percent: float = 10
+    """`loadBalancerBrokerThresholdShedderPercentage`: how far above the average a broker must be."""
+    unload_throughput_bytes_min: float = 10.0 * MIB
+    """`loadBalancerBundleUnloadMinThroughputThreshold`: nothing is moved for less."""
+    lower_boundary: bool = False
+    """`lowerBoundarySheddingEnabled`: the fullest broker gives to one that is far below the average."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniformSettings:
+    """`UniformLoadShedder`'s."""
+
+    msg_rate_difference_percent: float = 50
+    """`loadBalancerMsgRateDifferenceShedderThreshold`; 0 or less: rates do not count."""
+    throughput_ratio: float = 4
+    """`loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold`; 0 or less: throughputs do not count."""
+    unload_share_max: float = 0.2
+    """`maxUnloadPercentage`: how much of the difference one round moves."""
+    unload_msg_rate_min: float = 1_000
+    """`minUnloadMessage`: nothing is moved for less."""
+    unload_throughput_bytes_min: int = MIB
+    """`minUnloadMessageThroughput`: nothing is moved for less."""
+    unloads_per_round_max: int = -1
+    """`maxUnloadBundleNumPerShedding`; -1 is no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalancedSettings:
+    """`BalancedShedder`'s, all ours but one."""
+
+    trigger_ratio: float = 1.25
+    """`loadBalancerBalancedShedderTriggerRatio`: two brokers are out of balance when one bears this many times the
+    other's load."""
+    settle_ratio: float = 1.1
+    """`loadBalancerBalancedShedderSettleRatio`: once at it, moves go on until no two brokers differ more than this."""
+    hits: int = 3
+    """`loadBalancerSheddingConditionHitCountThreshold`: rounds in a row in which a broker must be too loaded."""
+    load_history_share: float = 0.75
+    """`loadBalancerBalancedShedderHistoryShare`: how much of a bundle's load is what it was before, in each round."""
+    moves_per_round_max: int = 10
+    """`loadBalancerBalancedShedderMaxMovesPerRound`."""
+    weights: LoadWeights = field(default_factory=LoadWeights)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.settle_ratio <= self.trigger_ratio:
+            raise SettingError(
+                f"loadBalancerBalancedShedderSettleRatio {self.settle_ratio} must lie between 1 and "
+                f"loadBalancerBalancedShedderTriggerRatio {self.trigger_ratio}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalanceSettings:
+    """All of load management's settings."""
+
+    shedding_enabled: bool = True
+    """`loadBalancerSheddingEnabled`: whether bundles leave loaded brokers. Draining brokers are emptied either way."""
+    shedding_strategy: SheddingStrategy = SheddingStrategy.BALANCED
+    """`loadBalancerLoadSheddingStrategy`."""
+    placement_strategy: PlacementStrategy = PlacementStrategy.LEAST_LOAD
+    """`loadBalancerLoadPlacementStrategy`."""
+    shedding_grace_ms: int = 30 * MINUTE_MS
+    """`loadBalancerSheddingGracePeriodMinutes`: a bundle that was moved stays for this long."""
+    unloading_timeout_ms: int = MINUTE_MS
+    """`namespaceBundleUnloadingTimeoutMs`."""
+    distribute_bundles_evenly: bool = True
+    """`loadBalancerDistributeBundlesEvenlyEnabled`: new bundles go to brokers with the fewest of their namespace."""
+    broker_topics_max: int = 50_000
+    """`loadBalancerBrokerMaxTopics`: brokers with more get no bundles, as long as there are others."""
+    overloaded_percent: float = 85
+    """`loadBalancerBrokerOverloadedThresholdPercentage`."""
+    usage_history_share: float = 0.9
+    """`loadBalancerHistoryResourcePercentage`: how much of a usage is what it was before, in each round."""
+    usage_difference_percent: float = 10
+    """`loadBalancerAverageResourceUsageDifferenceThresholdPercentage`: `LeastResourceUsageWithWeight` takes brokers
+    this far below the average."""
+    prefer_later_versions: bool = False
+    """`preferLaterVersions`: bundles go to the brokers of the latest version alone."""
+    failure_domains_enabled: bool = False
+    """`failureDomainsEnabled`: whether anti-affinity looks at failure domains before it looks at brokers."""
+    drain_moves_per_round_max: int = 100
+    """Ours, `loadBalancerDrainMaxMovesPerRound`: each of them closes topics on the draining broker and loads them
+    elsewhere, and clients look them up again."""
+    history_length_max: int = 1_000
+    """Ours, `loadBalancerDecisionHistorySize`: decisions kept for people; about 1 kB each."""
+    resource_weights: ResourceWeights = field(default_factory=ResourceWeights)
+    split: SplitSettings = field(default_factory=SplitSettings)
+    threshold: ThresholdSettings = field(default_factory=ThresholdSettings)
+    uniform: UniformSettings = field(default_factory=UniformSettings)
+    balanced: BalancedSettings = field(default_factory=BalancedSettings)
