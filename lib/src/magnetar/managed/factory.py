@@ -21,7 +21,7 @@ from magnetar.managed.paths import cursor_path, decode, ledger_path
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.shared import Shared
 from magnetar.managed.states import LedgerState
-from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConflict
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,16 @@ class ManagedLedgerFactory:
             )
             task.add_done_callback(lambda _: self._opening.pop(name, None))
         return await asyncio.shield(task)
+
+    async def create(self, name: str) -> bool:
+        """Make a managed ledger that nobody opens now, whoever will own it: an empty node, as Pulsar's brokers make
+        for the partitions of a new topic (TopicResources.createPersistentTopicAsync). False when it is there already.
+        """
+        try:
+            await self._shared.store.put(ledger_path(name), b"", MUST_NOT_EXIST)
+        except VersionConflict:
+            return False
+        return True
 
     async def exists(self, name: str) -> bool:
         """Whether there is a managed ledger of this name in the store."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 from aiohttp import web
 from magnetar.core.errors import PeerError
-from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName
+from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName, java_url_decode
 from magnetar.wire.pulsar.errors import ServerError
 
 CONFLICT = 409
@@ -110,15 +111,30 @@ def namespace_of(request: web.Request) -> NamespaceName:
     """The namespace that the path names. Raises 412."""
     try:
         return NamespaceName(request.match_info["tenant"], request.match_info["namespace"])
-    except InvalidTopicName as problem:
-        raise AdminError(PRECONDITION_FAILED, f"Namespace name is not valid: {problem}") from None
+    except InvalidTopicName:
+        raise AdminError(PRECONDITION_FAILED, "Namespace name is not valid") from None
 
 
 def topic_of(request: web.Request) -> TopicName:
-    """The topic that the path names. Raises 412."""
+    """The topic that the path names, decoded as `java.net.URLDecoder` does: a space may come as `+`. Raises 412."""
     path = request.match_info
     domain = path.get("domain") or ("non-persistent" if "/non-persistent/" in request.path else "persistent")
     try:
-        return TopicName.parse(f"{domain}://{path['tenant']}/{path['namespace']}/{path['topic']}")
-    except InvalidTopicName as problem:
-        raise AdminError(PRECONDITION_FAILED, f"Topic name is not valid: {problem}") from None
+        return TopicName.parse(
+            f"{domain}://{path['tenant']}/{path['namespace']}/{java_url_decode(raw_segment(request, 'topic'))}"
+        )
+    except InvalidTopicName:
+        raise AdminError(PRECONDITION_FAILED, "Topic name is not valid") from None
+
+
+def raw_segment(request: web.Request, name: str) -> str:
+    """A part of the path as it was sent, still encoded."""
+    route = request.match_info.route.resource
+    assert route is not None
+    return request.rel_url.raw_path.split("/")[pattern_segment(route.canonical, name)]
+
+
+@lru_cache(maxsize=1_000)
+def pattern_segment(pattern: str, name: str) -> int:
+    """Where a parameter stands in a route's pattern; there are fewer patterns than the cache holds."""
+    return pattern.split("/").index("{" + name + "}")
