@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from magnetar.broker.policies.settings import POLICY_NAMES, POLICY_UNITS
 from magnetar.core.settings_file import SettingNames
 
 _CREATION_TYPES: Final = {"partitioned": True, "non-partitioned": False}
@@ -43,7 +44,9 @@ BROKER_NAMES: Final = SettingNames(
         "dispatcherMaxRoundRobinBatchSize": "dispatch.round_robin_messages_max",
         "maxUnackedMessagesPerConsumer": "dispatch.unacked_messages_per_consumer_max",
         "maxUnackedMessagesPerSubscription": "dispatch.unacked_messages_per_subscription_max",
+        **{name: f"policies.{field}" for name, field in POLICY_NAMES.items()},
     },
+    units=POLICY_UNITS,
     readers={"allowAutoTopicCreationType": _partitioned},
 )
 """Pulsar's names of the fields of `BrokerSettings`."""

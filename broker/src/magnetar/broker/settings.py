@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from magnetar.broker.policies.settings import PolicySettings
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MESSAGE_SIZE_BYTES_MAX, MIB
 
@@ -78,6 +79,7 @@ class BrokerSettings:
     """`defaultNumberOfNamespaceBundles`."""
     auto_creation: AutoCreationSettings = field(default_factory=AutoCreationSettings)
     dispatch: DispatchSettings = field(default_factory=DispatchSettings)
+    policies: PolicySettings = field(default_factory=PolicySettings)
 
     def __post_init__(self) -> None:
         for name in ("broker_service_port", "web_service_port"):
@@ -119,7 +121,8 @@ class BrokerSettings:
             "maxUnackedMessagesPerSubscription": dispatch.unacked_messages_per_subscription_max,
             "activeConsumerFailoverDelayTimeMillis": dispatch.failover_delay_ms,
         }
-        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+        texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+        return {**texts, **self.policies.upstream()}
 
     @property
     def broker_id(self) -> str:
