@@ -99,6 +99,10 @@ class LedgerWriter(Protocol):
         """Wait for what is outstanding, then write the closed state. Closing twice is no error."""
         ...
 
+    async def abandon(self) -> None:
+        """Let go without writing anything; the next owner recovers the ledger."""
+        ...
+
 
 class LedgerReader(Protocol):
     """A ledger opened for reading: closed, or open up to the last confirmed entry that could be learnt."""

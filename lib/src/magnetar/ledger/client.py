@@ -24,6 +24,10 @@ _SYSTEM_CLOCK: Final = SystemClock()
 _DEFAULT_SETTINGS: Final = LedgerClientSettings()
 
 
+WRITERS_LOOKED_AT_MIN: Final = 64
+"""Writers that are kept before the finished ones among them are let go; then whenever there are twice as many."""
+
+
 class BookKeeperClient:
     """A `LedgerClient` over a metadata store and connections to bookies, neither of which it owns."""
 
@@ -54,6 +58,7 @@ class BookKeeperClient:
         )
         # One entry per ledger that is written and not closed yet.
         self._writers: dict[int, OpenLedgerWriter] = {}
+        self._writers_looked_at = WRITERS_LOOKED_AT_MIN
         self._closed = False
 
     @property
@@ -84,7 +89,10 @@ class BookKeeperClient:
         )
         ledger_id, version = await self._parts.metadata.create(metadata)
         writer = OpenLedgerWriter(ledger_id, metadata, version, self._parts, listener)
-        self._writers = {key: kept for key, kept in self._writers.items() if not kept.finished}
+        if len(self._writers) >= self._writers_looked_at:
+            # Looking at all of them each time would cost the square of their number.
+            self._writers = {key: kept for key, kept in self._writers.items() if not kept.finished}
+            self._writers_looked_at = 2 * len(self._writers) + WRITERS_LOOKED_AT_MIN
         self._writers[ledger_id] = writer
         return writer
 

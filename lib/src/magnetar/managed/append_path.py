@@ -303,6 +303,14 @@ class AppendPath:
             self._writer = None
             self._fail_pending(error)
 
+    def abandon(self, error: ManagedLedgerFenced) -> LedgerWriter | None:
+        """As `fence`, before anybody else was seen: nothing is written any more. Returns the ledger that was in use."""
+        writer = self._writer
+        self.fence(error)
+        if self._roll_task is not None:
+            self._roll_task.cancel()
+        return writer
+
     def _send(self, batch: PendingAppend) -> None:
         """Hand a queued batch to the ledger in use, and close that when it is full by then."""
         writer = self._writer

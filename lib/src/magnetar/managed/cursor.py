@@ -244,6 +244,12 @@ class Cursor:
                 await self._storage.close()
             self._ledger.cursor_closed(self)
 
+    async def abandon(self) -> None:
+        """Let go and write nothing."""
+        self.closed = True
+        if self._storage is not None:
+            await self._storage.abandon()
+
     async def delete_stored(self) -> None:
         """Remove what is stored; `ManagedLedger.delete_cursor` calls it."""
         self.closed = True

@@ -203,6 +203,19 @@ class CursorStorage:
             if old_id != POSITION_IN_NODE:
                 await self._shared.delete_ledger(old_id)
 
+    async def abandon(self) -> None:
+        """Write nothing more: another owner may have the cursor by now."""
+        self._closed = True
+        self._shared.flushed(self)
+        writers, self._writer = (self._writer, self._next_writer), None
+        error = CursorClosed(self.name)
+        if self._first_entry is not None:
+            _settle(self._first_entry, error)
+        self._finished(error)
+        for writer in writers:
+            if writer is not None:
+                await writer.abandon()
+
     async def delete(self) -> None:
         """Remove the node and the ledger."""
         self._closed = True

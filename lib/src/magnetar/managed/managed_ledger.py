@@ -297,6 +297,20 @@ class ManagedLedger:
         self._shared.forget(self.name, self)
         await self._close(with_cursors=self.state is not LedgerState.FENCED)
 
+    async def abandon(self) -> None:
+        """Stop at once and write nothing: another process may be the owner by now. Waiting appends fail.
+
+        Nothing that was confirmed is lost: the next owner recovers the ledger in use."""
+        self._shared.forget(self.name, self)
+        writer = self._appends.abandon(ManagedLedgerFenced(f"{self.name} may have another owner"))
+        for cursor in [*self.cursors.values(), *self._non_durable]:
+            await cursor.abandon()
+        if writer is not None:
+            await writer.abandon()
+        await self._readers.close()
+        for ledger_id in self.ledgers.ids:
+            self.cache.remove_ledger(ledger_id)
+
     async def delete(self) -> None:
         """Remove everything: cursors, ledgers, metadata."""
         self._shared.forget(self.name, self)

@@ -227,6 +227,11 @@ class MemoryWriter:
             raise LedgerFenced(f"ledger {self.ledger_id}")
         self._stored.closed = True
 
+    async def abandon(self) -> None:
+        """See `LedgerWriter.abandon`."""
+        self._closed = True
+        self._pushed = []
+
     def _confirm(self) -> None:
         self._scheduled = False
         if self._closed or not self._pushed:

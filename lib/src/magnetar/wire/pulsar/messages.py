@@ -228,23 +228,27 @@ def send_error(producer_id: int, sequence_id: int, code: ServerError, message: s
     )
 
 
-def close_producer(producer_id: int) -> bytes:
-    """The client must look the topic up again."""
-    return _frame(
-        pb.BaseCommand.CLOSE_PRODUCER,
-        close_producer=pb.CommandCloseProducer(producer_id=producer_id, request_id=SERVER_REQUEST_ID),
-    )
+def close_producer(producer_id: int, assigned_url: str = "", assigned_url_tls: str = "") -> bytes:
+    """The client must look the topic up again, or go to the broker that is said to have it."""
+    command = pb.CommandCloseProducer(producer_id=producer_id, request_id=SERVER_REQUEST_ID)
+    if assigned_url:
+        command.assignedBrokerServiceUrl = assigned_url
+    if assigned_url_tls:
+        command.assignedBrokerServiceUrlTls = assigned_url_tls
+    return _frame(pb.BaseCommand.CLOSE_PRODUCER, close_producer=command)
 
 
 # --- consume
 
 
-def close_consumer(consumer_id: int) -> bytes:
-    """The client must look the topic up again."""
-    return _frame(
-        pb.BaseCommand.CLOSE_CONSUMER,
-        close_consumer=pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=SERVER_REQUEST_ID),
-    )
+def close_consumer(consumer_id: int, assigned_url: str = "", assigned_url_tls: str = "") -> bytes:
+    """The client must look the topic up again, or go to the broker that is said to have it."""
+    command = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=SERVER_REQUEST_ID)
+    if assigned_url:
+        command.assignedBrokerServiceUrl = assigned_url
+    if assigned_url_tls:
+        command.assignedBrokerServiceUrlTls = assigned_url_tls
+    return _frame(pb.BaseCommand.CLOSE_CONSUMER, close_consumer=command)
 
 
 def ack_response(consumer_id: int, request_id: int, code: ServerError | None = None, message: str = "") -> bytes:
