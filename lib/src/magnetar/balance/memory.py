@@ -1,0 +1,231 @@
+"""What load management remembers between rounds: smoothed loads, what was moved when, what was placed where.
+
+Everything is forgotten by time, so that nothing here grows beyond what a cluster has and one window's decisions.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from magnetar.balance.model import BundleLoad, LoadSnapshot, Unload
+from magnetar.balance.settings import BalanceSettings
+from magnetar.balance.view import (
+    NO_LOAD,
+    UNKNOWN_LOAD,
+    BrokerView,
+    BundleView,
+    ClusterView,
+    pinned_broker,
+    usage_of,
+    weigh,
+)
+from magnetar.core.bundle import BundleName
+
+SETTLE_TIMEOUTS: Final = 2
+"""For so many unload timeouts a move or placement is taken to be on its way while reports do not show it yet: one for
+the unload itself, one for reports to follow."""
+
+
+class Move:
+    """A bundle that was told to leave its broker."""
+
+    __slots__ = ("bundle", "decided_ms", "destination", "done", "failed", "source")
+
+    def __init__(self, unload: Unload, decided_ms: int) -> None:
+        self.bundle = unload.bundle
+        self.source = unload.source
+        self.destination = unload.destination
+        self.decided_ms = decided_ms
+        self.done = False
+        """A report has shown it at its destination."""
+        self.failed = False
+
+
+class RecentMoves:
+    """The moves of one window, by namespace and bundle: at most one for each bundle there was."""
+
+    def __init__(self, window_ms: int, settle_ms: int) -> None:
+        self._window_ms = window_ms
+        self._settle_ms = settle_ms
+        self._moves: dict[str, dict[BundleName, Move]] = {}
+
+    def add(self, unload: Unload, now_ms: int) -> None:
+        """Remember a move from now on."""
+        self._moves.setdefault(str(unload.bundle.namespace), {})[unload.bundle] = Move(unload, now_ms)
+
+    def failed(self, bundle: BundleName) -> None:
+        """The last move of a bundle did not happen; it may be tried again once it would have been settled."""
+        move = self._moves.get(str(bundle.namespace), {}).get(bundle)
+        if move is not None:
+            move.failed = True
+
+    def moved(self, bundle: BundleName, now_ms: int) -> bool:
+        """Whether the bundle, or one that it is a part of, was moved within the window."""
+        for move in self._moves.get(str(bundle.namespace), {}).values():
+            window_ms = self._settle_ms if move.failed else self._window_ms
+            outer, inner = move.bundle.range, bundle.range
+            if outer.low <= inner.low and inner.high <= outer.high and now_ms - move.decided_ms < window_ms:
+                return True
+        return False
+
+    def on_its_way(self, bundle: BundleName, now_ms: int) -> Move | None:
+        """The move of a bundle that has not been seen at its destination yet, but may still be."""
+        move = self._moves.get(str(bundle.namespace), {}).get(bundle)
+        if move is None or move.done or move.failed or now_ms - move.decided_ms >= self._settle_ms:
+            return None
+        return move
+
+    def all_on_their_way(self, now_ms: int) -> list[Move]:
+        """Every such move, in the order of decisions within each namespace."""
+        return [
+            move for moves in self._moves.values() for move in moves.values() if self.on_its_way(move.bundle, now_ms)
+        ]
+
+    def forget(self, now_ms: int) -> None:
+        """Drop what the window no longer covers."""
+        for namespace, moves in list(self._moves.items()):
+            kept = {name: move for name, move in moves.items() if now_ms - move.decided_ms < self._window_ms}
+            if kept:
+                self._moves[namespace] = kept
+            else:
+                del self._moves[namespace]
+
+
+class _Placed:
+    __slots__ = ("broker_id", "placed_ms")
+
+    def __init__(self, broker_id: str, placed_ms: int) -> None:
+        self.broker_id = broker_id
+        self.placed_ms = placed_ms
+
+
+class Memory:
+    """Makes a view of the cluster out of a snapshot and what is remembered."""
+
+    def __init__(self, settings: BalanceSettings) -> None:
+        self._settings = settings
+        self._settle_ms = SETTLE_TIMEOUTS * settings.unloading_timeout_ms
+        self.moves = RecentMoves(settings.shedding_grace_ms, self._settle_ms)
+        self._weights: dict[BundleName, float] = {}
+        self._unseen_since: dict[BundleName, int] = {}
+        self._usages: dict[str, tuple[int, float]] = {}
+        """Of each broker: when it was started, and its smoothed usage."""
+        self._placed: dict[BundleName, _Placed] = {}
+
+    def round(self, snapshot: LoadSnapshot) -> ClusterView:
+        """Take a snapshot into the smoothed loads, forget what is old, and see the cluster."""
+        self.moves.forget(snapshot.now_ms)
+        self._smooth_usages(snapshot)
+        self._smooth_weights(snapshot)
+        return self.view(snapshot)
+
+    def keep_usages(self, view: ClusterView) -> None:
+        """What a round's moves should have done to usages is what the next ones are smoothed with: else a broker would
+        give again and again while its smoothed usage still remembers what it has given away."""
+        for broker in view:
+            self._usages[broker.broker_id] = (broker.load.started_ms, broker.usage)
+
+    def place(self, bundle: BundleName, broker_id: str, now_ms: int) -> None:
+        """Count a bundle at the broker that it was placed at."""
+        self._placed[bundle] = _Placed(broker_id, now_ms)
+
+    def placed(self, bundle: BundleName, now_ms: int) -> str | None:
+        """Where a bundle was placed lately."""
+        placed = self._placed.get(bundle)
+        return placed.broker_id if placed is not None and now_ms - placed.placed_ms < self._settle_ms else None
+
+    def bundle_view(self, name: BundleName, snapshot: LoadSnapshot) -> BundleView:
+        """A bundle that no broker reports on, at what it is known or taken to cost."""
+        average = snapshot.bundle_averages.get(name)
+        weights = self._settings.balanced.weights
+        weight = self._weights.get(name)
+        if weight is None:
+            weight = weigh(average, weights) if average is not None else weights.bundle + weights.topic
+        return BundleView(name, average or NO_LOAD, average or UNKNOWN_LOAD, weight)
+
+    def view(self, snapshot: LoadSnapshot) -> ClusterView:
+        """See the cluster, bundles on their way at their destinations."""
+        brokers: dict[str, BrokerView] = {}
+        places: dict[BundleName, str] = {}
+        for broker_id in sorted(snapshot.brokers):
+            load = snapshot.brokers[broker_id]
+            known = self._usages.get(broker_id)
+            raw = usage_of(load.usages, self._settings.resource_weights)
+            brokers[broker_id] = BrokerView(load, known[1] if known and known[0] == load.started_ms else raw)
+            for name in load.bundles:
+                if pinned_broker(name) is None and self._believe(name, broker_id, places, snapshot.now_ms):
+                    places[name] = broker_id
+        self._add_travelling(snapshot, places)
+        weights = self._settings.balanced.weights
+        averages = snapshot.bundle_averages
+        for name, broker_id in places.items():
+            reported = self._reported(name, broker_id, snapshot)
+            if reported is None:
+                brokers[broker_id].add(self.bundle_view(name, snapshot))
+                continue
+            weight = self._weights.get(name)
+            bundle = BundleView(
+                name, reported, averages.get(name, reported), weigh(reported, weights) if weight is None else weight
+            )
+            brokers[broker_id].add(bundle)
+        return ClusterView(snapshot, brokers)
+
+    def _believe(self, name: BundleName, broker_id: str, places: dict[BundleName, str], now_ms: int) -> bool:
+        """Two brokers may report one bundle while it moves: then it is where the move goes, else with the later id."""
+        if name not in places:
+            return True
+        move = self.moves.on_its_way(name, now_ms)
+        return move is None or places[name] != move.destination
+
+    def _add_travelling(self, snapshot: LoadSnapshot, places: dict[BundleName, str]) -> None:
+        now_ms = snapshot.now_ms
+        for move in self.moves.all_on_their_way(now_ms):
+            at = places.get(move.bundle)
+            if at == move.destination:
+                move.done = True
+            elif move.destination is not None and move.destination in snapshot.brokers and at in (None, move.source):
+                places[move.bundle] = move.destination
+        for name, placed in list(self._placed.items()):
+            if name in places or now_ms - placed.placed_ms >= self._settle_ms:
+                del self._placed[name]
+            elif placed.broker_id in snapshot.brokers:
+                places[name] = placed.broker_id
+
+    def _reported(self, name: BundleName, broker_id: str, snapshot: LoadSnapshot) -> BundleLoad | None:
+        load = snapshot.brokers[broker_id].bundles.get(name)
+        if load is not None:
+            return load
+        move = self.moves.on_its_way(name, snapshot.now_ms)
+        source = snapshot.brokers.get(move.source) if move is not None else None
+        return source.bundles.get(name) if source is not None else None
+
+    def _smooth_usages(self, snapshot: LoadSnapshot) -> None:
+        share = self._settings.usage_history_share
+        usages: dict[str, tuple[int, float]] = {}
+        for broker_id, load in snapshot.brokers.items():
+            usage = usage_of(load.usages, self._settings.resource_weights)
+            known = self._usages.get(broker_id)
+            if known is not None and known[0] == load.started_ms:
+                usage = share * known[1] + (1 - share) * usage
+            usages[broker_id] = (load.started_ms, usage)
+        self._usages = usages
+
+    def _smooth_weights(self, snapshot: LoadSnapshot) -> None:
+        share = self._settings.balanced.load_history_share
+        weights = self._settings.balanced.weights
+        seen: dict[BundleName, float] = {}
+        for load in snapshot.brokers.values():
+            for name, bundle in load.bundles.items():
+                weight = weigh(bundle, weights)
+                known = self._weights.get(name)
+                seen[name] = weight if known is None else share * known + (1 - share) * weight
+        for name, weight in self._weights.items():
+            if name not in seen:
+                since = self._unseen_since.setdefault(name, snapshot.now_ms)
+                if snapshot.now_ms - since < self._settle_ms:
+                    seen[name] = weight
+        self._unseen_since = {name: since for name, since in self._unseen_since.items() if name in seen}
+        for load in snapshot.brokers.values():
+            for name in load.bundles:
+                self._unseen_since.pop(name, None)
+        self._weights = seen
