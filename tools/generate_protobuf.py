@@ -1,5 +1,5 @@
-"""Generates the Python modules of every folder `lib/src/magnetar/wire/*/proto` and of `lib/src/magnetar/control/proto`
-into `generated` beside it; of the latter also gRPC's stubs and servicers.
+"""Generates the Python modules of every folder `proto` below `lib/src/magnetar` into `generated` beside it; of
+`control/proto` also gRPC's stubs and servicers.
 
 Run `python tools/generate_protobuf.py` after changing a `.proto` file and commit what it wrote; `--check` only says
 whether the committed modules are what the definitions give. A definition is known to protobuf (and imported by another
@@ -17,7 +17,7 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "lib" / "src"
-FOLDERS = ("magnetar/wire/*/proto", "magnetar/control/proto")
+FOLDERS = ("magnetar/wire/*/proto", "magnetar/control/proto", "magnetar/metadata/proto")
 SERVICE_FOLDER = SOURCES / "magnetar" / "control" / "proto"
 # The stubs say `Mapping` without arguments, and let the enum value `Schema.KeyValue` hide the message of that name.
 STUB_HEADER = '# mypy: disable-error-code="type-arg, valid-type"\n'

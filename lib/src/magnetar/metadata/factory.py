@@ -7,7 +7,10 @@ from typing import Final
 from magnetar.core.errors import SettingError
 from magnetar.metadata.store import MetadataStore
 
-ACCEPTED_URLS: Final = "memory:, rocksdb:///absolute/directory, rocksdb:relative/directory, zk:h1:2181,h2:2181/chroot"
+ACCEPTED_URLS: Final = (
+    "memory:, rocksdb:///absolute/directory, rocksdb:relative/directory, zk:h1:2181,h2:2181/chroot, "
+    "etcd:http://h1:2379,http://h2:2379"
+)
 
 
 async def open_store(
@@ -15,8 +18,8 @@ async def open_store(
 ) -> MetadataStore:
     """Open the store that a URL names. `SettingError` if it names none, `StoreUnavailable` if it cannot be opened.
 
-    The timeouts are those of ZooKeeper sessions and of waiting for a connection to one; None is Pulsar's default. Each
-    call for `memory:` is a tree of its own. Backends are imported here, as each costs start-up time."""
+    The timeouts are those of sessions with remote stores and of waiting for a connection to one; None is Pulsar's
+    default. Each call for `memory:` is a tree of its own. Backends are imported here, as each costs start-up time."""
     scheme, colon, rest = url.partition(":")
     if scheme == "memory" and colon and not rest:
         from magnetar.metadata.memory import MemoryMetadataStore
@@ -33,6 +36,14 @@ async def open_store(
             rest,
             session_timeout_ms=session_timeout_ms or SESSION_TIMEOUT_MS,
             operation_timeout_ms=operation_timeout_ms or OPERATION_TIMEOUT_MS,
+        )
+    if scheme == "etcd" and rest:
+        from magnetar.metadata import etcd
+
+        return await etcd.EtcdMetadataStore.open(
+            url,
+            session_timeout_ms=session_timeout_ms or etcd.SESSION_TIMEOUT_MS,
+            operation_timeout_ms=operation_timeout_ms or etcd.OPERATION_TIMEOUT_MS,
         )
     raise SettingError(f"metadata URL {url!r} is not one of {ACCEPTED_URLS}")
 

@@ -51,6 +51,7 @@ class Stat:
     version: int
     created_ms: int
     modified_ms: int
+    """Both 0 where the store keeps no times."""
     ephemeral: bool
     owned_by_this_session: bool
 

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Self
@@ -184,6 +185,77 @@ class ZookeeperEnsemble:
                     return server
             time.sleep(0.05)
         raise Unavailable("no server of the ensemble leads")
+
+
+class EtcdServer:
+    """One etcd server on free ports of 127.0.0.1; a context manager that starts and stops it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port = free_port()
+        self.url = f"etcd:http://127.0.0.1:{self.port}"
+        self._peer_port = free_port()
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @staticmethod
+    def available() -> bool:
+        """Whether the program is installed."""
+        return shutil.which("etcd") is not None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start and wait until the server answers. `Unavailable`."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer_port}"
+        command = ["etcd", "--name", "one", "--data-dir", str(self._directory / "data")]
+        command += ["--listen-client-urls", client, "--advertise-client-urls", client]
+        command += [
+            "--listen-peer-urls",
+            peer,
+            "--initial-advertise-peer-urls",
+            peer,
+            "--initial-cluster",
+            f"one={peer}",
+        ]
+        with (self._directory / "etcd.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline and self._process.poll() is None:
+            health = f"{client}/health"
+            with contextlib.suppress(OSError), urllib.request.urlopen(health, timeout=1.0) as answer:  # noqa: S310
+                if b"true" in answer.read():
+                    return
+            time.sleep(0.05)
+        self.kill()
+        raise Unavailable(f"etcd did not start; see {self._directory / 'etcd.log'}")
+
+    def kill(self) -> None:
+        """As if the machine had died."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def restart(self) -> None:
+        """Kill and start on the same port and data."""
+        self.kill()
+        self.start()
+
+    def pause(self) -> None:
+        """Stop answering without closing a connection, until `resume`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
 
 def _java() -> str:

@@ -1,0 +1,265 @@
+"""The metadata store in etcd, with the keys that Apache's brokers use there (Pulsar `EtcdMetadataStore`).
+
+A node is the key of its path; ephemeral nodes hang on the session's lease; a node's version is etcd's, less one. etcd
+has no parents and no times: parents are made as in ZooKeeper, times are 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from magnetar.core.errors import Misuse
+from magnetar.metadata.etcd_client import EtcdClient, parse_endpoints
+from magnetar.metadata.etcd_session import EtcdSession
+from magnetar.metadata.etcd_transactions import (
+    after_subtree,
+    below,
+    delete_transaction,
+    delete_tree_transaction,
+    number_transaction,
+    put_transaction,
+)
+from magnetar.metadata.generated import etcd_pb2 as pb
+from magnetar.metadata.listeners import Listeners
+from magnetar.metadata.paths import ROOT, check_path, check_sequential_prefix, parent_of, sequential_path
+from magnetar.metadata.store import (
+    ANY_VERSION,
+    MUST_NOT_EXIST,
+    Change,
+    Node,
+    NodeHasChildren,
+    NodeNotFound,
+    Notification,
+    SessionEvent,
+    Stat,
+    StoreUnavailable,
+    VersionConflict,
+)
+
+SESSION_TIMEOUT_MS: Final = 30_000
+OPERATION_TIMEOUT_MS: Final = 30_000
+"""Pulsar's metadataStoreSessionTimeoutMillis and metadataStoreOperationTimeoutSeconds."""
+
+KEYS_PER_PAGE: Final = 10_000
+"""Some megabytes of names in one answer."""
+
+_ATTEMPTS_MAX: Final = 20
+"""How often a put starts again because its parent came or went meanwhile."""
+
+_ROOT_NODE: Final = Node(b"", Stat(ROOT, 0, 0, 0, ephemeral=False, owned_by_this_session=False))
+
+
+class EtcdMetadataStore:
+    """A `MetadataStore` on an etcd cluster. Made by `open`. Listeners hear of every change in the tree, of changes of
+    this process twice."""
+
+    def __init__(self, url: str, *, session_timeout_ms: int, operation_timeout_ms: int) -> None:
+        self._changes: Listeners[Notification] = Listeners()
+        self._session_events: Listeners[SessionEvent] = Listeners()
+        self._client = EtcdClient(parse_endpoints(url), operation_timeout_ms)
+        self._session = EtcdSession(self._client, session_timeout_ms, self._take_event, self._take_session_event)
+        self._closed = False
+
+    @staticmethod
+    async def open(
+        url: str,
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        operation_timeout_ms: int = OPERATION_TIMEOUT_MS,
+    ) -> EtcdMetadataStore:
+        """Begin a session with `etcd:http://h1:2379,http://h2:2379`. `SettingError`, `StoreUnavailable`."""
+        store = EtcdMetadataStore(url, session_timeout_ms=session_timeout_ms, operation_timeout_ms=operation_timeout_ms)
+        try:
+            await store._session.start()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def get(self, path: str, *, watch: bool = True) -> Node | None:
+        """See `MetadataStore.get`; whoever listens hears of this node in any case."""
+        check_path(path)
+        if path == ROOT:
+            self._client.check_open()
+            return _ROOT_NODE
+        found = (await self._client.range(pb.RangeRequest(key=path.encode()))).kvs
+        return self._node(path, found[0]) if found else None
+
+    async def exists(self, path: str) -> bool:
+        """See `MetadataStore.exists`."""
+        check_path(path)
+        if path == ROOT:
+            self._client.check_open()
+            return True
+        return bool((await self._client.range(pb.RangeRequest(key=path.encode(), keys_only=True))).kvs)
+
+    async def children(self, path: str) -> list[str]:
+        """See `MetadataStore.children`. Whole subtrees below a child are passed over, not read."""
+        check_path(path)
+        first, end = below(path)
+        names: set[str] = set()
+        key = first
+        while True:
+            request = pb.RangeRequest(key=key, range_end=end, limit=KEYS_PER_PAGE, keys_only=True)
+            page = await self._client.range(request)
+            names.update(found.key[len(first) :].partition(b"/")[0].decode() for found in page.kvs)
+            if not page.more:
+                return sorted(names)
+            key = after_subtree(first, page.kvs[-1].key)
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> Stat:
+        """See `MetadataStore.put`."""
+        if sequential:
+            check_sequential_prefix(path)
+            if expected_version not in (ANY_VERSION, MUST_NOT_EXIST):
+                raise Misuse("a sequential put always creates, no version can be expected")
+            path = sequential_path(path, await self._next_number(parent_of(path + "0")))
+            expected_version = MUST_NOT_EXIST
+        else:
+            check_path(path)
+        if path == ROOT:
+            raise Misuse("the root cannot be written")
+        self._client.check_open()
+        lease = self._lease() if ephemeral else 0
+        for _ in range(_ATTEMPTS_MAX):
+            request = put_transaction(path, value, expected_version, lease)
+            answer = await self._client.transact(request)
+            if answer.succeeded:
+                return await self._stored(path, answer.responses[0].response_txn, lease)
+            await self._make_parent(path, answer.responses[0].response_range)
+        raise StoreUnavailable(f"the parent of {path} vanished under {_ATTEMPTS_MAX} attempts to write")
+
+    async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
+        """See `MetadataStore.delete`."""
+        check_path(path)
+        if path == ROOT:
+            raise Misuse("the root cannot be deleted")
+        answer = await self._client.transact(delete_transaction(path, expected_version))
+        if answer.succeeded:
+            await self._tell_deleted([path])
+            return
+        node, child = (response.response_range.kvs for response in answer.responses)
+        if not node:
+            raise NodeNotFound(path)
+        if expected_version is not ANY_VERSION and node[0].version != expected_version + 1:
+            raise VersionConflict(f"{path} has version {node[0].version - 1}, not {expected_version}")
+        if child:
+            raise NodeHasChildren(path)
+        raise VersionConflict(f"{path} changed while it was being deleted")
+
+    async def delete_recursively(self, path: str) -> None:
+        """See `MetadataStore.delete_recursively`."""
+        check_path(path)
+        gone = [] if path == ROOT else [path]
+        first, end = below(path)
+        key = first
+        while True:
+            request = pb.RangeRequest(key=key, range_end=end, limit=KEYS_PER_PAGE, keys_only=True)
+            page = await self._client.range(request)
+            gone += [found.key.decode() for found in page.kvs]
+            if not page.more:
+                break
+            key = page.kvs[-1].key + b"\0"
+        await self._client.transact(delete_tree_transaction(path))
+        await self._tell_deleted(gone)
+
+    def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
+        """See `MetadataStore.watch`."""
+        return self._changes.add(listener)
+
+    def watch_session(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
+        """See `MetadataStore.watch_session`."""
+        return self._session_events.add(listener)
+
+    async def close(self) -> None:
+        """See `MetadataStore.close`; may be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._changes.clear()
+        self._session_events.clear()
+        await self._session.close()
+        await self._client.close()
+
+    def _lease(self) -> int:
+        if not self._session.lease:
+            raise StoreUnavailable("the session with etcd is lost and no new one stands yet")
+        return self._session.lease
+
+    async def _next_number(self, parent: str) -> int:
+        """Each number of a parent is given once: it is how often the parent's key was written (as Apache counts)."""
+        if parent == ROOT:
+            raise Misuse("sequential nodes need a parent other than the root")
+        for _ in range(_ATTEMPTS_MAX):
+            answer = await self._client.transact(number_transaction(parent))
+            if answer.succeeded:
+                version: int = answer.responses[0].response_put.prev_kv.version
+                return version
+            await self._make(parent)
+        raise StoreUnavailable(f"{parent} vanished under {_ATTEMPTS_MAX} attempts to count")
+
+    async def _make_parent(self, path: str, found: pb.RangeResponse) -> None:
+        parent = parent_of(path)
+        if found.kvs:
+            if found.kvs[0].lease:
+                raise Misuse(f"{parent} is ephemeral and has no children")
+            return
+        await self._make(parent)
+
+    async def _make(self, path: str) -> None:
+        try:
+            await self.put(path, b"", MUST_NOT_EXIST)
+        except VersionConflict:
+            return  # Another was quicker, which is as good.
+
+    async def _stored(self, path: str, answer: pb.TxnResponse, lease: int) -> Stat:
+        """What a put has done: the stat of the new version."""
+        if not answer.responses:
+            raise VersionConflict(f"{path} has not the expected version")
+        put = answer.responses[0].response_put
+        replaced = put.HasField("prev_kv")
+        version = put.prev_kv.version if replaced else 0
+        holder = put.prev_kv.lease if replaced else lease
+        if replaced:
+            self._changes.tell([Notification(Change.MODIFIED, path)])
+        else:
+            parent = Notification(Change.CHILDREN_CHANGED, parent_of(path))
+            self._changes.tell([Notification(Change.CREATED, path), parent])
+        await asyncio.sleep(0)  # Listeners hear of a write before it returns.
+        return self._stat(path, version, holder)
+
+    async def _tell_deleted(self, paths: list[str]) -> None:
+        for path in paths:
+            parent = Notification(Change.CHILDREN_CHANGED, parent_of(path))
+            self._changes.tell([Notification(Change.DELETED, path), parent])
+        await asyncio.sleep(0)
+
+    def _node(self, path: str, found: pb.KeyValue) -> Node:
+        return Node(found.value, self._stat(path, found.version - 1, found.lease))
+
+    def _stat(self, path: str, version: int, lease: int) -> Stat:
+        ours = lease != 0 and lease == self._session.lease
+        return Stat(path, version, 0, 0, ephemeral=lease != 0, owned_by_this_session=ours)
+
+    def _take_event(self, event: pb.Event) -> None:
+        path = event.kv.key.decode(errors="replace")
+        deleted = event.type == pb.Event.DELETE
+        if not deleted and event.kv.version > 1:
+            self._changes.tell([Notification(Change.MODIFIED, path)])
+        elif path != ROOT:
+            change = Change.DELETED if deleted else Change.CREATED
+            parent = Notification(Change.CHILDREN_CHANGED, parent_of(path))
+            self._changes.tell([Notification(change, path), parent])
+
+    def _take_session_event(self, event: SessionEvent) -> None:
+        self._session_events.tell([event])

@@ -1,0 +1,184 @@
+"""etcd's v3 API over gRPC: calls that go to another server when one cannot be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, Final, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+from magnetar.core.errors import SettingError
+from magnetar.metadata.generated import etcd_pb2 as pb
+from magnetar.metadata.store import StoreClosed, StoreUnavailable
+
+_logger: Final = logging.getLogger(__name__)
+
+RETRY_DELAY_SECONDS: Final = 0.1
+"""Between attempts to find a server that can be reached; the caller's time bounds their number."""
+
+CALL_SECONDS_MAX: Final = 10.0
+"""For one attempt: a server that takes longer hangs, and another one may not."""
+
+OPTIONS: Final = [
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),  # A page of keys, or of watch events.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.enable_retries", 0),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+]
+NOT_SENT: Final = ("failed to connect", "connection refused", "no route to host", "dns resolution failed")
+"""What gRPC says when a request never left: such a write may go to another server without being done twice."""
+
+
+class Message(Protocol):
+    """A protobuf message."""
+
+    def SerializeToString(self) -> bytes: ...  # noqa: N802
+
+    @staticmethod
+    def FromString(data: bytes, /) -> Any: ...  # noqa: N802
+
+
+Answer = TypeVar("Answer", bound=Message)
+
+
+def parse_endpoints(url: str) -> list[tuple[str, bool]]:
+    """(host:port, whether by TLS) of each server of `etcd:http://h1:2379,http://h2:2379`. `SettingError`."""
+    endpoints = []
+    for text in url.removeprefix("etcd:").split(","):
+        scheme, separator, address = text.strip().partition("://")
+        if not separator:
+            scheme, address = "http", text.strip()
+        address = address.rstrip("/")
+        if scheme not in ("http", "https") or not address or "/" in address:
+            raise SettingError(f"metadata URL {url!r}: {text!r} is not like http://host:2379")
+        endpoints.append((address if ":" in address else f"{address}:2379", scheme == "https"))
+    return endpoints
+
+
+class EtcdClient:
+    """Channels to the servers of one etcd cluster; one of them is in use."""
+
+    def __init__(self, endpoints: list[tuple[str, bool]], operation_timeout_ms: int) -> None:
+        self._channels = [_channel(address, tls=tls) for address, tls in endpoints]
+        self._current = 0
+        self._patience_seconds = operation_timeout_ms / 1000
+        self._closed = False
+
+    async def range(self, request: pb.RangeRequest) -> pb.RangeResponse:
+        """Read keys."""
+        return await self._call("/etcdserverpb.KV/Range", request, pb.RangeResponse, repeatable=True)
+
+    async def transact(self, request: pb.TxnRequest, *, reads_only: bool = False) -> pb.TxnResponse:
+        """Compare and do. `StoreUnavailable` if it is not known whether it was done."""
+        return await self._call("/etcdserverpb.KV/Txn", request, pb.TxnResponse, repeatable=reads_only)
+
+    async def grant(self, ttl_seconds: int) -> pb.LeaseGrantResponse:
+        """A new lease; one that was granted without our hearing of it ends by itself."""
+        request = pb.LeaseGrantRequest(TTL=ttl_seconds)
+        return await self._call("/etcdserverpb.Lease/LeaseGrant", request, pb.LeaseGrantResponse, repeatable=True)
+
+    async def revoke(self, lease: int) -> None:
+        """End a lease and all keys of it."""
+        request = pb.LeaseRevokeRequest(ID=lease)
+        await self._call("/etcdserverpb.Lease/LeaseRevoke", request, pb.LeaseRevokeResponse, repeatable=True)
+
+    async def keep_alive(self, lease: int, timeout_seconds: float) -> int:
+        """Renew once; the seconds that the lease lives from now on, 0 when it has ended. `StoreUnavailable`."""
+        call = self._channel().stream_stream(
+            "/etcdserverpb.Lease/LeaseKeepAlive",
+            request_serializer=pb.LeaseKeepAliveRequest.SerializeToString,
+            response_deserializer=pb.LeaseKeepAliveResponse.FromString,
+        )(_once(pb.LeaseKeepAliveRequest(ID=lease)), timeout=timeout_seconds)
+        try:
+            async for answer in call:
+                seconds: int = answer.TTL
+                return seconds
+        except grpc.aio.AioRpcError as error:
+            self._try_another()
+            raise StoreUnavailable(f"etcd did not renew the lease: {error.details()}") from error
+        raise StoreUnavailable("etcd did not renew the lease")
+
+    async def watch(self, create: pb.WatchCreateRequest) -> AsyncIterator[pb.WatchResponse]:
+        """What happens in a range, until the stream breaks (`StoreUnavailable`)."""
+        asked: asyncio.Queue[pb.WatchRequest] = asyncio.Queue()
+        asked.put_nowait(pb.WatchRequest(create_request=create))
+
+        async def requests() -> AsyncIterator[pb.WatchRequest]:
+            while True:  # The stream ends as soon as its requests do.
+                yield await asked.get()
+
+        call = self._channel().stream_stream(
+            "/etcdserverpb.Watch/Watch",
+            request_serializer=pb.WatchRequest.SerializeToString,
+            response_deserializer=pb.WatchResponse.FromString,
+        )(requests())
+        try:
+            async for answer in call:
+                yield answer
+        except grpc.aio.AioRpcError as error:
+            self._try_another()
+            raise StoreUnavailable(f"the watch on etcd broke: {error.details()}") from error
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        """Drop the connections."""
+        self._closed = True
+        for channel in self._channels:
+            await channel.close()
+
+    def check_open(self) -> None:
+        """`StoreClosed` after `close`."""
+        if self._closed:
+            raise StoreClosed("the metadata store is closed")
+
+    def _channel(self) -> grpc.aio.Channel:
+        self.check_open()
+        return self._channels[self._current]
+
+    def _try_another(self) -> None:
+        self._current = (self._current + 1) % len(self._channels)
+
+    async def _call(self, method: str, request: Message, answer: type[Answer], *, repeatable: bool) -> Answer:
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self._patience_seconds
+        while True:
+            call = self._channel().unary_unary(
+                method, request_serializer=type(request).SerializeToString, response_deserializer=answer.FromString
+            )
+            try:
+                found: Answer = await call(request, timeout=min(CALL_SECONDS_MAX, self._patience_seconds))
+                return found
+            except grpc.aio.AioRpcError as error:
+                self.check_open()
+                if not _may_repeat(error, repeatable=repeatable) or loop.time() > give_up:
+                    raise StoreUnavailable(f"etcd: {error.code().name}: {error.details()}") from error
+                _logger.info("etcd cannot be reached, trying another server: %s", error.details())
+            except asyncio.CancelledError:
+                self.check_open()  # A channel that closes cancels its calls.
+                raise
+            self._try_another()
+            await asyncio.sleep(RETRY_DELAY_SECONDS)
+
+
+def _may_repeat(error: grpc.aio.AioRpcError, *, repeatable: bool) -> bool:
+    details = (error.details() or "").lower()
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        return repeatable or any(text in details for text in NOT_SENT)
+    return repeatable and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def _channel(address: str, *, tls: bool) -> grpc.aio.Channel:
+    if tls:
+        return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), OPTIONS)
+    return grpc.aio.insecure_channel(address, OPTIONS)
+
+
+async def _once(request: pb.LeaseKeepAliveRequest) -> AsyncIterator[pb.LeaseKeepAliveRequest]:
+    yield request

@@ -1,0 +1,1 @@
+"""Generated from the definitions in `proto` by `tools/generate_protobuf.py`; not edited by hand."""
