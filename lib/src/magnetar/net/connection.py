@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
+from magnetar.core.errors import Misuse
 from magnetar.core.limits import MIB
 
 JOIN_PARTS_BYTES_MAX: Final = 64 * 1024
@@ -105,6 +106,40 @@ class Connection(asyncio.Protocol):
         self._pause_reasons.remove(reason)
         if not self._pause_reasons and self._transport is not None and not self.closed:
             self._transport.resume_reading()
+
+    def replace_handler(self, handler: Handler) -> None:
+        """From now on everything goes to this handler; the one before hears nothing more. `connection_made` is not
+        called."""
+        self._handler = handler
+
+    def hand_over(self, protocol: asyncio.Protocol) -> asyncio.Transport:
+        """Give the transport to another protocol, what is in the outbox sent and reading not paused. This object is
+        closed then, and does not tell its handler. `Misuse` when it is closed already."""
+        transport = self._transport
+        if transport is None or self.closed:
+            raise Misuse("a connection that is closed cannot be handed over")
+        self._flush()
+        self.closed = True
+        # What refers to each other here would else wait for the collector of cycles.
+        self._transport = None
+        self._handler = None
+        if self._on_lost is not None:
+            self._on_lost(self)
+        transport.set_protocol(protocol)
+        if self._pause_reasons:
+            self._pause_reasons.clear()
+            transport.resume_reading()
+        return transport
+
+    @property
+    def socket_addresses(self) -> tuple[tuple[str, int], tuple[str, int]] | None:
+        """(host, port) of the other end and of this one; None when it is closed or no TCP connection."""
+        if self._transport is None:
+            return None
+        peer, own = self._transport.get_extra_info("peername"), self._transport.get_extra_info("sockname")
+        if not isinstance(peer, tuple) or not isinstance(own, tuple):
+            return None
+        return (peer[0], peer[1]), (own[0], own[1])
 
     def close(self) -> None:
         """Send what is in the outbox, then close."""

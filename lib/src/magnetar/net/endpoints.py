@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 from magnetar.net.connection import Connection, HandlerFactory
+from magnetar.net.tls import HANDSHAKE_SECONDS_MAX, ClientTls, ServerTls
 
 LISTEN_BACKLOG: Final = 4096
 """Connections the kernel may queue while we are busy; a whole fleet of clients reconnects at once after a restart."""
@@ -29,6 +30,10 @@ class Listener:
         """A snapshot of the open connections."""
         return frozenset(self._connections)
 
+    def stop_accepting(self) -> None:
+        """Stop listening; connections go on. Twice is no error."""
+        self._server.close()
+
     async def close(self) -> None:
         """Stop listening and close every connection, sending what is in the outboxes."""
         self._server.close()
@@ -38,8 +43,8 @@ class Listener:
         await self._server.wait_closed()
 
 
-async def listen(host: str, port: int, make_handler: HandlerFactory) -> Listener:
-    """Listen on a TCP address. Raises OSError when the address is taken or not ours."""
+async def listen(host: str, port: int, make_handler: HandlerFactory, *, tls: ServerTls | None = None) -> Listener:
+    """Listen on a TCP address, with TLS if given. Raises OSError when the address is taken or not ours."""
     loop = asyncio.get_running_loop()
     connections: dict[Connection, None] = {}
 
@@ -51,13 +56,36 @@ async def listen(host: str, port: int, make_handler: HandlerFactory) -> Listener
         connections[connection] = None
         return connection
 
-    server = await loop.create_server(make_connection, host, port, backlog=LISTEN_BACKLOG, reuse_address=True)
+    server = await loop.create_server(
+        make_connection,
+        host,
+        port,
+        backlog=LISTEN_BACKLOG,
+        reuse_address=True,
+        ssl=None if tls is None else tls.context,
+        ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS_MAX,
+    )
     return Listener(server, connections)
 
 
-async def connect(host: str, port: int, make_handler: HandlerFactory, timeout_seconds: float) -> Connection:
-    """Open a TCP connection. Raises OSError or TimeoutError."""
+async def connect(
+    host: str,
+    port: int,
+    make_handler: HandlerFactory,
+    timeout_seconds: float,
+    *,
+    tls: ClientTls | None = None,
+    server_name: str | None = None,
+) -> Connection:
+    """Open a TCP connection, with TLS if given; then `server_name` is who the certificate must be for, unless it is
+    `host`. Raises OSError (bad certificates are such, too) or TimeoutError."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout_seconds):
-        _, connection = await loop.create_connection(lambda: Connection(loop, make_handler), host, port)
+        _, connection = await loop.create_connection(
+            lambda: Connection(loop, make_handler),
+            host,
+            port,
+            ssl=None if tls is None else tls.context,
+            server_hostname=None if tls is None else server_name or host,
+        )
     return connection

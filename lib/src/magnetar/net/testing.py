@@ -1,0 +1,53 @@
+"""Certificates for tests, made by the `openssl` command."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate and its key, PEM."""
+
+    certificate_file: Path
+    key_file: Path
+
+
+class TestAuthority:
+    """An authority that lives in a folder."""
+
+    __test__ = False
+
+    def __init__(self, folder: Path, name: str = "authority") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self.own = Certificate(folder / f"{name}.pem", folder / f"{name}.key")
+        files = ("-keyout", self.own.key_file, "-out", self.own.certificate_file)
+        _openssl("req", "-x509", *_NEW_KEY, *files, "-days", 2, "-subj", f"/CN={name}")
+
+    @property
+    def certificate_file(self) -> Path:
+        """What those who trust it need."""
+        return self.own.certificate_file
+
+    def issue(self, name: str, *alternative_names: str, file_name: str = "") -> Certificate:
+        """A certificate for a name; alternative names such as `DNS:localhost`, `IP:127.0.0.1`."""
+        stem = self._folder / (file_name or name)
+        made = Certificate(stem.with_suffix(".pem"), stem.with_suffix(".key"))
+        request, extensions = stem.with_suffix(".csr"), stem.with_suffix(".ext")
+        _openssl("req", *_NEW_KEY, "-keyout", made.key_file, "-out", request, "-subj", f"/CN={name}")
+        extensions.write_text(f"subjectAltName={','.join(alternative_names or (f'DNS:{name}',))}\n")
+        _openssl(
+            *("x509", "-req", "-in", request, "-out", made.certificate_file, "-days", 2, "-extfile", extensions),
+            *("-CA", self.own.certificate_file, "-CAkey", self.own.key_file, "-CAcreateserial"),
+        )
+        return made
+
+
+_NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
+def _openssl(*arguments: object) -> None:
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)  # noqa: S603, S607  (tests)
