@@ -1,0 +1,152 @@
+"""Hands all bundles of this broker over to others, as long as that takes, and tells how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from magnetar.broker.bundles import named_broker
+from magnetar.broker.load.api import BrokerAddresses
+from magnetar.broker.load.settings import LoadSettings
+from magnetar.core.bundle import BundleName
+from magnetar.core.errors import MagnetarError
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE_MAX: Final = 8
+"""Bundles on their way: each has its topics closed here and loaded elsewhere."""
+
+RETRY_SECONDS: Final = 1.0
+"""Before bundles that could not be unloaded are tried again."""
+
+
+class DrainStep(enum.Enum):
+    """How far it is."""
+
+    NONE = enum.auto()
+    RUNNING = enum.auto()
+    DONE = enum.auto()
+    """Nothing is owned: the broker can be stopped without anybody noticing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainState:
+    """At one moment."""
+
+    step: DrainStep
+    bundles_total: int = 0
+    """When it began."""
+    bundles_left: int = 0
+    blockers: tuple[tuple[str, str], ...] = ()
+    """Bundles whose last attempt failed, with why; they are tried again."""
+
+
+class DrainedBroker(Protocol):
+    """What a drain needs from load management."""
+
+    def brokers(self) -> Mapping[str, BrokerAddresses]: ...
+    async def place(self, bundle: BundleName) -> BrokerAddresses | None: ...
+    async def register(self) -> None: ...
+    async def unregister(self) -> None: ...
+
+
+class Moves(Protocol):
+    """What a drain needs from bundle moves."""
+
+    async def unload(self, bundle: BundleName, *, destination: str | None = None) -> None: ...
+
+
+class Owned(Protocol):
+    """What a drain needs from ownership."""
+
+    def owned(self) -> Mapping[BundleName, object]: ...
+
+
+class DrainRefused(MagnetarError):
+    """A drain makes no sense now; the text says why."""
+
+
+class Drains:
+    """At most one drain at a time. It takes the broker off the list of those that are alive, which is what any broker
+    of the cluster understands, Apache's too: no bundle comes back."""
+
+    def __init__(self, broker: DrainedBroker, ownership: Owned, moves: Moves, settings: LoadSettings) -> None:
+        self._broker = broker
+        self._ownership = ownership
+        self._moves = moves
+        self._seconds_between = 1.0 / settings.unloads_per_second_max
+        self._task: asyncio.Task[None] | None = None
+        self._total = 0
+        self._blockers: dict[BundleName, str] = {}
+
+    def state(self) -> DrainState:
+        """How far it is."""
+        if self._task is None:
+            return DrainState(step=DrainStep.NONE)
+        left = len(self._to_leave())
+        done = self._task.done() and left == 0
+        return DrainState(
+            step=DrainStep.DONE if done else DrainStep.RUNNING,
+            bundles_total=max(self._total, left),
+            bundles_left=left,
+            blockers=tuple((str(bundle), reason) for bundle, reason in self._blockers.items()),
+        )
+
+    async def start(self, *, own_id: str) -> DrainState:
+        """Begin, or go on with the one that runs. `DrainRefused` when nobody else could take the bundles."""
+        if self._task is None or self._task.done():
+            if not any(broker_id != own_id for broker_id in self._broker.brokers()):
+                raise DrainRefused("no other broker is alive that could take the bundles: start one first")
+            self._total = len(self._to_leave())
+            self._blockers.clear()
+            logger.info("draining %d bundles", self._total)
+            await self._broker.unregister()
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="drain")
+        return self.state()
+
+    async def cancel(self) -> DrainState:
+        """Keep what is left, and be alive for others again. `StoreUnavailable`."""
+        if self._task is not None:
+            await self.close()
+            await self._broker.register()
+            logger.info("the drain was cancelled with %d bundles left", len(self._to_leave()))
+        return self.state()
+
+    async def close(self) -> None:
+        """Stop; a bundle on its way is finished or stays."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _run(self) -> None:
+        while bundles := self._to_leave():
+            async with asyncio.TaskGroup() as group:
+                places = asyncio.Semaphore(AT_ONCE_MAX)
+                for bundle in bundles:
+                    await places.acquire()
+                    group.create_task(self._unload(bundle, places))
+                    await asyncio.sleep(self._seconds_between)
+            if len(self._to_leave()) >= len(bundles):
+                await asyncio.sleep(RETRY_SECONDS)
+        logger.info("drained: nothing is owned any more")
+
+    def _to_leave(self) -> list[BundleName]:
+        """Not those that are of this broker by their name, for health checks: they come and go with it."""
+        return [bundle for bundle in self._ownership.owned() if named_broker(bundle.namespace) is None]
+
+    async def _unload(self, bundle: BundleName, places: asyncio.Semaphore) -> None:
+        try:
+            if bundle in self._ownership.owned():
+                destination = await self._broker.place(bundle)
+                await self._moves.unload(bundle, destination=destination.broker_id if destination else None)
+            self._blockers.pop(bundle, None)
+        except MagnetarError as error:
+            self._blockers[bundle] = str(error)
+            logger.warning("%s cannot be handed over now: %s", bundle, error)
+        finally:
+            places.release()

@@ -1,0 +1,168 @@
+"""How full this broker's container or host is: CPU, memory, network. Linux' own files, read on demand.
+
+The units are those of Pulsar's load reports (`LinuxBrokerHostUsageImpl`): CPU in percent of one core, memory in MiB,
+network in kbit/s. A container's limits count where it has some (control groups, version 2, then 1); else the host's.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from magnetar.core.clock import Clock
+from magnetar.core.limits import MIB
+
+CGROUP: Final = "sys/fs/cgroup"
+ETHERNET: Final = "1"
+"""What `/sys/class/net/<interface>/type` holds for interfaces that carry traffic out of the host (ARPHRD_ETHER)."""
+
+USABLE_STATES: Final = ("up", "unknown", "dormant")
+KBIT_BYTES: Final = 1024 / 8
+UNLIMITED_BYTES_MIN: Final = 1 << 60
+"""Version 1 writes "no limit" as a number of pages close to 2^63."""
+
+
+class Usage:
+    """How much of something is used, and its limit; a limit of 0 is not known."""
+
+    __slots__ = ("limit", "usage")
+
+    def __init__(self, usage: float = 0.0, limit: float = 0.0) -> None:
+        self.usage = usage
+        self.limit = limit
+
+    @property
+    def percent(self) -> float:
+        """0 while the limit is not known."""
+        return 100.0 * self.usage / self.limit if self.limit > 0 else 0.0
+
+
+class HostUsage:
+    """One measurement."""
+
+    __slots__ = ("bandwidth_in", "bandwidth_out", "cpu", "direct_memory", "memory")
+
+    def __init__(self) -> None:
+        self.cpu = Usage()
+        self.memory = Usage()
+        self.direct_memory = Usage()
+        """A notion of the Java machine; always unknown."""
+        self.bandwidth_in = Usage()
+        self.bandwidth_out = Usage()
+
+    def percents(self) -> list[float]:
+        """Every usage."""
+        parts = (self.cpu, self.memory, self.direct_memory, self.bandwidth_in, self.bandwidth_out)
+        return [part.percent for part in parts]
+
+
+class HostUsageMeter:
+    """Measures; CPU and network are averages since the call before, so the first one has none."""
+
+    def __init__(self, clock: Clock, *, nic_speed_gbps: float | None = None, root: Path = Path("/")) -> None:
+        self._clock = clock
+        self._nic_speed_gbps = nic_speed_gbps
+        self._root = root
+        self._before_seconds = 0.0
+        self._before: tuple[float, float, float] | None = None
+
+    def measure(self) -> HostUsage:
+        """What is used now. Files that are missing or odd leave their part unknown. Some ten small reads."""
+        now_seconds = self._clock.monotonic_seconds()
+        names = self._interfaces()
+        counters = (self._cpu_seconds(), self._bytes(names, "rx_bytes"), self._bytes(names, "tx_bytes"))
+        usage = HostUsage()
+        usage.memory = self._memory()
+        usage.cpu.limit = self._cpu_limit_percent()
+        usage.bandwidth_in.limit = usage.bandwidth_out.limit = self._bandwidth_limit_kbits(names)
+        elapsed_seconds = now_seconds - self._before_seconds
+        if self._before is not None and elapsed_seconds > 0:
+            cpu, received, sent = (max(0.0, now - before) for now, before in zip(counters, self._before, strict=True))
+            usage.cpu.usage = 100.0 * cpu / elapsed_seconds
+            usage.bandwidth_in.usage = received / KBIT_BYTES / elapsed_seconds
+            usage.bandwidth_out.usage = sent / KBIT_BYTES / elapsed_seconds
+        self._before, self._before_seconds = counters, now_seconds
+        return usage
+
+    def _text(self, *parts: str) -> str | None:
+        try:
+            return self._root.joinpath(*parts).read_text(encoding="ascii", errors="replace").strip()
+        except OSError:
+            return None
+
+    def _number(self, *parts: str) -> float | None:
+        text = self._text(*parts)
+        try:
+            return float(text) if text else None
+        except ValueError:
+            return None
+
+    def _keyed(self, *parts: str) -> dict[str, float]:
+        """A file of `name number` lines; a colon behind the name and a unit behind the number are let pass."""
+        found: dict[str, float] = {}
+        for line in (self._text(*parts) or "").splitlines():
+            words = line.split()
+            if len(words) >= 2 and words[1].lstrip("-").isdigit():
+                found[words[0].rstrip(":")] = float(words[1])
+        return found
+
+    def _cpu_seconds(self) -> float:
+        used = self._keyed(CGROUP, "cpu.stat").get("usage_usec")
+        if used is not None:
+            return used / 1e6
+        for folder in ("cpuacct", "cpu,cpuacct", "cpu"):
+            used = self._number(CGROUP, folder, "cpuacct.usage")
+            if used is not None:
+                return used / 1e9
+        words = (self._text("proc", "stat") or "").partition("\n")[0].split()
+        ticks = [float(word) for word in words[1:] if word.isdigit()]
+        # The fourth and fifth are idle and waiting for the disk; see proc(5).
+        return (sum(ticks) - sum(ticks[3:5])) / os.sysconf("SC_CLK_TCK")
+
+    def _cpu_limit_percent(self) -> float:
+        quota, _, period = (self._text(CGROUP, "cpu.max") or "").partition(" ")
+        if quota.isdigit() and period.isdigit() and int(period) > 0:
+            return 100.0 * int(quota) / int(period)
+        for folder in ("cpu", "cpu,cpuacct"):
+            limit, length = (self._number(CGROUP, folder, f"cpu.cfs_{what}_us") for what in ("quota", "period"))
+            if limit is not None and length is not None and limit > 0 and length > 0:
+                return 100.0 * limit / length
+        return 100.0 * len(os.sched_getaffinity(0))
+
+    def _memory(self) -> Usage:
+        """Without what the kernel would give back at once (inactive pages of files), as Kubernetes counts it."""
+        host = self._keyed("proc", "meminfo")
+        total_bytes = host.get("MemTotal", 0.0) * 1024
+        for used_name, limit_name in (
+            (("memory.current",), ("memory.max",)),
+            (("memory", "memory.usage_in_bytes"), ("memory", "memory.limit_in_bytes")),
+        ):
+            used, limit = self._number(CGROUP, *used_name), self._number(CGROUP, *limit_name)
+            if used is not None and limit is not None and limit < UNLIMITED_BYTES_MIN:
+                pages = self._keyed(CGROUP, *used_name[:-1], "memory.stat")
+                used -= pages.get("total_inactive_file", pages.get("inactive_file", 0.0))
+                return Usage(max(0.0, used) / MIB, (min(limit, total_bytes) or limit) / MIB)
+        return Usage((total_bytes - host.get("MemAvailable", 0.0) * 1024) / MIB, total_bytes / MIB)
+
+    def _interfaces(self) -> list[str]:
+        folder = self._root / "sys" / "class" / "net"
+        try:
+            names = sorted(path.name for path in folder.iterdir())
+        except OSError:
+            return []
+        return [
+            name
+            for name in names
+            if self._text("sys/class/net", name, "type") == ETHERNET
+            and (self._text("sys/class/net", name, "operstate") or "").lower() in USABLE_STATES
+        ]
+
+    def _bytes(self, names: list[str], counter: str) -> float:
+        return sum(self._number("sys/class/net", name, "statistics", counter) or 0.0 for name in names)
+
+    def _bandwidth_limit_kbits(self, names: list[str]) -> float:
+        if self._nic_speed_gbps is not None:
+            return self._nic_speed_gbps * len(names) * 1024 * 1024
+        # In Mbit/s; virtual ones say -1 or nothing.
+        return sum(max(0.0, self._number("sys/class/net", name, "speed") or 0.0) for name in names) * 1024

@@ -1,0 +1,321 @@
+"""Load management of one broker, by the rules of Pulsar's `ModularLoadManagerImpl`, so that Apache's brokers and ours
+share one cluster: this broker's registration and report, the election, and placement."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker.load.api import BrokerAddresses
+from magnetar.broker.load.broker_directory import BrokerDirectory
+from magnetar.broker.load.broker_report import BrokerReport
+from magnetar.broker.load.bundle_statistics import Bundle, BundleStatistics
+from magnetar.broker.load.host_usage import HostUsage, HostUsageMeter
+from magnetar.broker.load.registration import Registration
+from magnetar.broker.load.reporter import Reporter, report_due
+from magnetar.broker.load.settings import LoadSettings
+from magnetar.core.bundle import BundleName
+from magnetar.core.clock import Clock
+from magnetar.core.errors import MagnetarError
+from magnetar.metadata.coordination import LeaderElection, LeaderState
+from magnetar.metadata.store import MetadataStore, StoreUnavailable
+
+if TYPE_CHECKING:
+    from magnetar.balance.settings import BalanceSettings
+    from magnetar.broker.load.cluster_policies import ClusterPolicies
+    from magnetar.broker.load.execution import Peers
+    from magnetar.broker.load.leader import Balancing
+
+logger = logging.getLogger(__name__)
+
+LEADER_PATH: Final = "/loadbalance/leader"
+
+ALONE_SECONDS: Final = 60.0
+"""How often the report of a broker that is alone is looked at: nobody decides by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadParts:
+    """What load management of a broker stands on."""
+
+    settings: LoadSettings
+    addresses: BrokerAddresses
+    cluster: str
+    version: str
+    """Of Pulsar, as reports say it."""
+    store: MetadataStore
+    configuration_store: MetadataStore
+    clock: Clock
+    peers: Peers
+    owned: Callable[[], Mapping[BundleName, Bundle]]
+    """What this broker serves, with its topics that are loaded."""
+    balance: BalanceSettings | None = None
+    """None: the defaults, read when there are several brokers, as nobody else needs them."""
+
+
+class ModularLoadManager:
+    """A `LoadManager`. `start` comes last when a broker starts, `unregister` first when it stops."""
+
+    def __init__(self, parts: LoadParts) -> None:
+        self.parts = parts
+        self.settings = parts.settings
+        self.directory = BrokerDirectory(parts.store, self._brokers_changed)
+        self.statistics = BundleStatistics(parts.owned, parts.clock)
+        self._meter = HostUsageMeter(parts.clock, nic_speed_gbps=parts.settings.nic_speed_gbps)
+        self._host = HostUsage()
+        self._measured_seconds = float("-inf")
+        self._measurements = 0
+        self._reporter = Reporter(parts.addresses, parts.version, parts.clock.now_ms())
+        self._registration = Registration(parts.store, self._registration_changed)
+        self._on_registered: list[Callable[[bool], None]] = []
+        self._election = self._new_election()
+        self._policies: ClusterPolicies | None = None
+        self._balancing: Balancing | None = None
+        self.several = False
+        """Whether there is any other broker; before that there is nothing to decide."""
+        self._report_wanted = asyncio.Event()
+        self._reports: asyncio.Task[None] | None = None
+        self._turning: asyncio.Task[None] | None = None
+
+    # --- what lookups and the admin API ask
+
+    @property
+    def leading(self) -> bool:
+        """Whether this broker is the leader."""
+        return self._election.state is LeaderState.LEADING
+
+    @property
+    def registered(self) -> bool:
+        """Whether this broker counts as alive: then bundles may come."""
+        return self._registration.registered
+
+    def leader(self) -> BrokerAddresses | None:
+        """The leader, as far as known and alive."""
+        if self._election.leader is None:
+            return None
+        try:
+            broker_id = json.loads(self._election.leader).get("brokerId")
+        except (ValueError, AttributeError):
+            return None
+        return self.brokers().get(broker_id)
+
+    def brokers(self) -> Mapping[str, BrokerAddresses]:
+        """The brokers that are alive, by id; this one among them once it is registered."""
+        return {broker_id: report.addresses for broker_id, report in self.directory.reports.items()}
+
+    async def place(self, bundle: BundleName) -> BrokerAddresses | None:
+        """The broker that should own a bundle which nobody owns; None when none may take it."""
+        reports = self.directory.reports
+        if len(reports) == 1 and self.registered and not await self.policies.isolation_policies():
+            return self.parts.addresses
+        placement = await self.balancing.place(bundle)
+        report = self.directory.reports.get(placement.broker_id or "")
+        return None if report is None else report.addresses
+
+    def set_affinity(self, bundle: BundleName, broker_id: str) -> None:
+        """The coming placement of a bundle ends at this broker, if that is alive then. For the leader only: it is what
+        `unload` with a destination asks of it."""
+        self.balancing.prefer(bundle, broker_id)
+
+    @property
+    def driver(self) -> str:
+        """Who drives load management, as of the last round seen here."""
+        return self.settings.driver if self._balancing is None else self._balancing.settings.driver
+
+    async def load_report(self) -> dict[str, Any]:
+        """This broker's report as of now, as its node would have it (`GET /admin/v2/broker-stats/load-report`)."""
+        return (await self.report(at_once=True)).document()
+
+    async def report(self, *, at_once: bool = False) -> BrokerReport:
+        """What this broker does now; `at_once` sums its topics up however long ago that was done."""
+        stats = await self.statistics.collect(at_once=at_once)
+        return self._reporter.report(self.host_usage(), stats, self.parts.clock.now_ms())
+
+    def load_balancing_metrics(self) -> list[dict[str, Any]]:
+        """What `GET /admin/v2/broker-stats/metrics` tells of load balancing: Pulsar's names and groups."""
+        host = self.host_usage()
+        advertised = self.parts.addresses.broker_id.rpartition(":")[0]
+        usages = {
+            "brk_lb_cpu_usage": host.cpu.percent,
+            "brk_lb_memory_usage": host.memory.percent,
+            "brk_lb_directMemory_usage": host.direct_memory.percent,
+            "brk_lb_bandwidth_in_usage": host.bandwidth_in.percent,
+            "brk_lb_bandwidth_out_usage": host.bandwidth_out.percent,
+        }
+        groups: list[dict[str, Any]] = [
+            {"dimensions": {"broker": advertised, "metric": "loadBalancing"}, "metrics": usages}
+        ]
+        log = self._balancing.log if self._balancing is not None else None
+        if log is not None:
+            unloads = {
+                "brk_lb_unload_broker_total": log.unloading_brokers,
+                "brk_lb_unload_bundle_total": log.unloads,
+            }
+            splits = {"brk_lb_bundles_split_total": log.splits}
+            groups.append({"dimensions": {"metric": "bundleUnloading"}, "metrics": unloads})
+            groups.append({"dimensions": {"metric": "bundlesSplit"}, "metrics": splits})
+        return groups
+
+    def host_usage(self) -> HostUsage:
+        """The last measurement; a new one when that is too old."""
+        now_seconds = self.parts.clock.monotonic_seconds()
+        age_seconds = now_seconds - self._measured_seconds
+        # The first one has no averages yet, so the second one comes soon.
+        wanted_seconds: float = self.settings.host_usage_seconds
+        if self._measurements == 1:
+            wanted_seconds = min(wanted_seconds, self.settings.report_interval_ms_min / 1000)
+        if age_seconds >= wanted_seconds:
+            self._host, self._measured_seconds = self._meter.measure(), now_seconds
+            self._measurements += 1
+        return self._host
+
+    @property
+    def policies(self) -> ClusterPolicies:
+        """What the metadata says about where bundles may be."""
+        if self._policies is None:
+            from magnetar.broker.load.cluster_policies import ClusterPolicies
+
+            self._policies = ClusterPolicies(self.parts.store, self.parts.configuration_store, self.parts.cluster)
+        return self._policies
+
+    @property
+    def balancing(self) -> Balancing:
+        """Rounds and placement; made when there are several brokers."""
+        if self._balancing is None:
+            from magnetar.balance.settings import BalanceSettings
+            from magnetar.broker.load.leader import Balancing
+
+            parts = self.parts
+            self._balancing = Balancing(
+                self.settings,
+                parts.balance or BalanceSettings(),
+                self.policies,
+                parts.store,
+                parts.clock,
+                parts.peers,
+                lambda: self.directory.reports,
+            )
+        return self._balancing
+
+    # --- life
+
+    async def start(self) -> None:
+        """Register, and take part in the election. `StoreUnavailable`, `LockTaken` (another broker has our name)."""
+        self.host_usage()
+        await self.register()
+        await self.directory.start()
+        self._reports = asyncio.get_running_loop().create_task(self._report_on(), name="load-reports")
+
+    async def register(self) -> None:
+        """Be alive for others, and ready to lead."""
+        self._reporter.draining = False
+        report = await self.report(at_once=True)
+        await self._registration.register(report)
+        self._reporter.written = report
+        self._election = self._new_election()
+        await self._election.start()
+
+    async def unregister(self) -> None:
+        """Get no more bundles and lead no more; what this broker owns it still serves. Safe in any state."""
+        self._reporter.draining = True
+        await self._registration.unregister()
+        await self._election.close()
+        await self._turned()
+
+    async def close(self) -> None:
+        """Stop; unregisters if that was not done."""
+        reports, self._reports = self._reports, None
+        if reports is not None:
+            reports.cancel()
+            await asyncio.wait([reports])
+        await self.unregister()
+        await self.directory.close()
+        if self._balancing is not None:
+            await self._balancing.follow()
+        if self._policies is not None:
+            self._policies.close()
+
+    def watch_registration(self, listener: Callable[[bool], None]) -> None:
+        """Be told whether this broker counts as alive, after each change."""
+        self._on_registered.append(listener)
+
+    # --- reports
+
+    def renew_report(self) -> None:
+        """Look at once whether the report is to be renewed."""
+        self._report_wanted.set()
+
+    async def _report_on(self) -> None:
+        while True:
+            pause = self.settings.report_interval_ms_min / 1000 if self.several else ALONE_SECONDS
+            try:
+                async with asyncio.timeout(pause):
+                    await self._report_wanted.wait()
+            except TimeoutError:
+                pass
+            self._report_wanted.clear()
+            try:
+                await self._renew_if_due()
+            except StoreUnavailable as error:
+                logger.info("the load report is not renewed now: %s", error)
+            except Exception:
+                logger.exception("the load report is not renewed now")
+
+    async def _renew_if_due(self) -> None:
+        if not self.registered:
+            return
+        report = await self.report()
+        if report_due(self._reporter.written, report, self.settings, report.updated_ms):
+            await self._registration.update(report)
+            self._reporter.written = report
+
+    # --- what changes
+
+    def _brokers_changed(self) -> None:
+        if self._balancing is not None:
+            self._balancing.reports_changed()
+        several = len(self.directory.reports) > 1
+        if several != self.several:
+            self.several = several
+            self._turn_soon()
+            # Somebody looks at it from now on.
+            self.renew_report()
+
+    def _registration_changed(self, registered: bool) -> None:
+        logger.info("%s is %s", self.parts.addresses.broker_id, "registered" if registered else "not registered")
+        for listener in self._on_registered:
+            listener(registered)
+
+    def _new_election(self) -> LeaderElection:
+        addresses = self.parts.addresses
+        web_url = addresses.web_service_url or addresses.web_service_url_tls
+        value = json.dumps({"brokerId": addresses.broker_id, "serviceUrl": web_url}, separators=(",", ":"))
+        return LeaderElection(self.parts.store, LEADER_PATH, value.encode(), self._leadership_changed)
+
+    def _leadership_changed(self, state: LeaderState) -> None:
+        logger.info("%s: %s", self.parts.addresses.broker_id, state.name.lower())
+        self._turn_soon()
+
+    def _turn_soon(self) -> None:
+        before = self._turning
+        self._turning = asyncio.get_running_loop().create_task(self._turn(before), name="leadership")
+
+    async def _turn(self, before: asyncio.Task[None] | None) -> None:
+        """Begin or end the rounds, after an earlier turn is done."""
+        if before is not None:
+            await asyncio.wait([before])
+        if self.leading and self.several:
+            self.balancing.lead()
+        elif self._balancing is not None:
+            await self._balancing.follow()
+
+    async def _turned(self) -> None:
+        turning, self._turning = self._turning, None
+        if turning is not None:
+            await asyncio.wait([turning])
+            if not turning.cancelled() and (error := turning.exception()) is not None:
+                raise MagnetarError(f"leadership did not change well: {error}") from error

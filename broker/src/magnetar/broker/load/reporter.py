@@ -1,0 +1,67 @@
+"""When this broker's load report is renewed, and what then stands in it. Pure but for what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from magnetar.broker.load.api import BrokerAddresses
+from magnetar.broker.load.broker_report import BrokerReport, BundleStats
+from magnetar.broker.load.host_usage import HostUsage
+from magnetar.broker.load.settings import LoadSettings
+
+
+def change_percent(before: float, now: float) -> float:
+    """How much a quantity changed; from nothing to something is infinitely much."""
+    if before == 0:
+        return 0.0 if now == 0 else float("inf")
+    return 100.0 * abs((before - now) / before)
+
+
+def report_due(before: BrokerReport, now: BrokerReport, settings: LoadSettings, now_ms: int) -> bool:
+    """Whether `now` is to replace `before`, the report that was written last.
+
+    Pulsar: `ModularLoadManagerImpl.needBrokerDataUpdate`; there bundles that came and went in equal numbers wait for
+    the next change, here they count, as the leader decides by them."""
+    age_ms = now_ms - before.updated_ms
+    if age_ms < settings.report_interval_ms_min:
+        return False
+    if age_ms > settings.report_interval_seconds_max * 1000 or before.bundles != now.bundles:
+        return True
+    changes = (
+        change_percent(_both_ways(before, "msg_rate"), _both_ways(now, "msg_rate")),
+        change_percent(_both_ways(before, "throughput"), _both_ways(now, "throughput")),
+        abs(max(before.host.percents()) - max(now.host.percents())),
+    )
+    return max(changes) > settings.report_change_percent or before.draining != now.draining
+
+
+def _both_ways(report: BrokerReport, quantity: str) -> float:
+    return report.total(f"{quantity}_in") + report.total(f"{quantity}_out")
+
+
+class Reporter:
+    """Makes reports of one broker, each with what came and went since the one before."""
+
+    def __init__(self, addresses: BrokerAddresses, version: str, started_ms: int) -> None:
+        self.written = BrokerReport(addresses)
+        """The last one that was written."""
+        self.draining = False
+        self._addresses = addresses
+        self._version = version
+        self._started_ms = started_ms
+
+    def report(self, host: HostUsage, stats: Mapping[str, BundleStats], now_ms: int) -> BrokerReport:
+        """What is so now."""
+        report = BrokerReport(self._addresses)
+        report.version = self._version
+        report.started_ms = self._started_ms
+        report.updated_ms = now_ms
+        report.ours = True
+        report.draining = self.draining
+        report.host = host
+        report.stats = dict(stats)
+        report.bundles = sorted(stats)
+        before = set(self.written.bundles)
+        report.bundle_gains = [name for name in report.bundles if name not in before]
+        report.bundle_losses = sorted(before.difference(report.bundles))
+        return report

@@ -1,0 +1,78 @@
+"""Clients of a broker's control service, for the command line and the operator. Importing this module loads gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Self
+
+from magnetar.control.client import ControlChannel
+from magnetar.control.generated import broker_pb2 as messages
+from magnetar.control.generated.broker_pb2_grpc import BrokerStub
+from magnetar.control.settings import ClientTls
+
+
+class BrokerControl:
+    """One broker's control service. Errors: `ControlRefused`, `ControlUnavailable`."""
+
+    def __init__(self, channel: ControlChannel) -> None:
+        self.channel = channel
+        self._stub = BrokerStub(channel.channel)
+
+    @classmethod
+    def to(cls, address: str, *, token: str = "", tls: ClientTls | None = None) -> Self:
+        """As `ControlChannel`. An asynchronous context manager that closes the channel."""
+        return cls(ControlChannel(address, token=token, tls=tls))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.channel.close()
+
+    async def load_report(self) -> messages.LoadReport:
+        """What the broker does now."""
+        return await self.channel.ask(self._stub.GetLoadReport, messages.GetLoadReportRequest())
+
+    async def bundles(self) -> Sequence[messages.OwnedBundle]:
+        """What it owns, by name."""
+        return (await self.channel.ask(self._stub.ListBundles, messages.ListBundlesRequest())).bundles
+
+    async def split_bundle(
+        self, bundle: str, *, algorithm: str = "", boundaries: Sequence[int] = (), unload: bool = False
+    ) -> None:
+        """Cut a bundle of it."""
+        request = messages.SplitBundleRequest(bundle=bundle, algorithm=algorithm, boundaries=boundaries, unload=unload)
+        await self.channel.ask(self._stub.SplitBundle, request)
+
+    async def unload_bundle(self, bundle: str) -> None:
+        """Let a bundle of it go."""
+        await self.channel.ask(self._stub.UnloadBundle, messages.UnloadBundleRequest(bundle=bundle))
+
+    async def transfer_bundle(self, bundle: str, destination_broker_id: str) -> None:
+        """Hand a bundle of it to another broker."""
+        request = messages.TransferBundleRequest(bundle=bundle, destination_broker_id=destination_broker_id)
+        await self.channel.ask(self._stub.TransferBundle, request)
+
+    def drain(self, interval_ms: int = 0) -> AsyncIterator[messages.BrokerDrain]:
+        """Hand everything over: the state now and after each change, until nothing is left."""
+        return self.channel.each(self._stub.Drain, messages.DrainRequest(interval_ms=interval_ms))
+
+    async def drain_state(self) -> messages.BrokerDrain:
+        """How far that is."""
+        return await self.channel.ask(self._stub.GetDrain, messages.GetBrokerDrainRequest())
+
+    async def cancel_drain(self) -> messages.BrokerDrain:
+        """Keep what is left and take bundles again."""
+        return await self.channel.ask(self._stub.CancelDrain, messages.CancelBrokerDrainRequest())
+
+    async def decisions(self, count_max: int = 0) -> messages.Decisions:
+        """What it decided as the leader."""
+        return await self.channel.ask(self._stub.GetDecisions, messages.GetDecisionsRequest(count_max=count_max))
+
+    async def set_driver(self, driver: str) -> str:
+        """Choose who drives load management in its cluster."""
+        return (await self.channel.ask(self._stub.SetDriver, messages.SetDriverRequest(driver=driver))).driver
+
+    async def driver(self) -> str:
+        """Who drives it."""
+        return (await self.channel.ask(self._stub.GetDriver, messages.GetDriverRequest())).driver
