@@ -402,3 +402,23 @@ async def test_a_write_of_the_list_with_unknown_outcome_does_not_fence(world: Ma
     await ledger.set_property("a", "2")
     again = await world.factory(small_ledgers(10)).open(NAME)
     assert again.properties == {"a": "2"}
+
+
+async def test_truncate_leaves_nothing_to_anybody(world: ManagedWorld) -> None:
+    ledger = await world.factory(small_ledgers(10)).open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    for number in range(15):
+        await append(ledger, numbered(number, number))
+    await ledger.truncate()
+    assert (ledger.number_of_entries, cursor.backlog_entries) == (0, 0)
+    await append(ledger, [b"x"])
+    assert cursor.backlog_entries == 1
+
+
+async def test_a_made_ledger_is_opened_like_any_other(world: ManagedWorld) -> None:
+    factory = world.factory(small_ledgers(10))
+    assert await factory.create(NAME)
+    assert not await factory.create(NAME)
+    ledger = await factory.open(NAME, create=False)
+    await append(ledger, [b"x"])
+    assert ledger.number_of_entries == 1

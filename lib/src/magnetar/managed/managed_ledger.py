@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from magnetar.core.errors import MagnetarError
@@ -272,10 +273,17 @@ class ManagedLedger:
         if self._trim_task is None and self._state_allows_trim() and self._trimmable():
             self._trim_task = self._shared.start(self._trim_in_background())
 
-    async def trim(self) -> None:
-        """Delete the oldest ledgers as far as cursors and retention allow. Runs by itself also."""
+    async def truncate(self) -> None:
+        """Delete every entry that is there now, whoever has not acknowledged it, whatever retention says."""
+        for cursor in list(self.cursors.values()):
+            await cursor.clear_backlog()
+        await self.roll()
+        await self.trim(retain=False)
+
+    async def trim(self, *, retain: bool = True) -> None:
+        """Delete the oldest ledgers as far as cursors and (unless told not to) retention allow. Runs by itself also."""
         async with self._node.lock:
-            doomed = set(self._trimmable()) if self._state_allows_trim() else set()
+            doomed = set(self._trimmable(retain=retain)) if self._state_allows_trim() else set()
             if not doomed:
                 return
             await self._write_info([each for each in self.ledgers.records() if each.ledger_id not in doomed])
@@ -403,9 +411,10 @@ class ManagedLedger:
         finally:
             self._trim_task = None
 
-    def _trimmable(self) -> list[int]:
+    def _trimmable(self, *, retain: bool = True) -> list[int]:
         slowest = min((cursor.mark_delete for cursor in self.cursors.values()), default=None)
-        return ledgers_to_delete(self.ledgers.records(), slowest, self.settings, self._shared.clock.now_ms())
+        settings = self.settings if retain else replace(self.settings, retention_time_ms=0, retention_size_bytes=0)
+        return ledgers_to_delete(self.ledgers.records(), slowest, settings, self._shared.clock.now_ms())
 
     def _state_allows_trim(self) -> bool:
         return self.state not in (LedgerState.FENCED, LedgerState.CLOSED)
