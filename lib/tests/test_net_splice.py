@@ -66,9 +66,11 @@ class Bridge:
         self.far: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
         self.listener: Listener | None = None
         self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
 
     async def start(self) -> None:
         async def arrived(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._writers.append(writer)
             await self.far.put((reader, writer))
 
         self._server = await asyncio.start_server(arrived, "127.0.0.1", 0, limit=64 * 1024)
@@ -93,6 +95,9 @@ class Bridge:
         assert self._server is not None
         await self.listener.close()
         self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)
 
 
 @pytest.fixture
