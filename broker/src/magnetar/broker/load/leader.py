@@ -87,8 +87,7 @@ class Balancing:
         if preferred is not None:
             placement = Placement(bundle=bundle, broker_id=preferred, reason="it was moved there")
         else:
-            snapshot = await self.snapshot()
-            await self._add_namespace(snapshot, bundle)
+            snapshot = await self._with_namespace(await self.snapshot(), bundle)
             placement = self._balancer.place(bundle, snapshot)
         self.log.placed_bundle(placement, self._clock.now_ms())
         return placement
@@ -118,18 +117,25 @@ class Balancing:
             return None
         return broker_id
 
-    async def _add_namespace(self, snapshot: LoadSnapshot, bundle: BundleName) -> None:
-        """What a namespace without any bundle so far must not share brokers with is not in the snapshot yet."""
+    async def _with_namespace(self, snapshot: LoadSnapshot, bundle: BundleName) -> LoadSnapshot:
+        """The snapshot with what is known of a namespace that has no bundles yet, and so was not asked about."""
         name = str(bundle.namespace)
         if name in snapshot.bundle_counts:
-            return
+            return snapshot
         facts = await self._policies.namespace(name)
-        # Ours, made in `take_snapshot`: only the type forbids readers to write.
-        assert isinstance(snapshot.bundle_counts, dict)
-        assert isinstance(snapshot.anti_affinity_groups, dict)
-        snapshot.bundle_counts[name] = facts.bundle_count
-        if facts.anti_affinity_group is not None:
-            snapshot.anti_affinity_groups[name] = facts.anti_affinity_group
+        if facts.anti_affinity_group is None:
+            # The same snapshot, as the balancer keeps what it summed up for it. Its dictionary was made here.
+            assert isinstance(snapshot.bundle_counts, dict)
+            snapshot.bundle_counts[name] = facts.bundle_count
+            return snapshot
+        extended = replace(
+            snapshot,
+            bundle_counts={**snapshot.bundle_counts, name: facts.bundle_count},
+            anti_affinity_groups={**snapshot.anti_affinity_groups, name: facts.anti_affinity_group},
+        )
+        if self._snapshot is snapshot:
+            self._snapshot = extended
+        return extended
 
     # --- rounds
 

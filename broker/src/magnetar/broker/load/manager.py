@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.load.api import BrokerAddresses
@@ -53,6 +54,8 @@ class LoadParts:
     peers: Peers
     owned: Callable[[], Mapping[BundleName, Bundle]]
     """What this broker serves, with its topics that are loaded."""
+    host_root: Path = Path("/")
+    """Where the system's own files are that tell how full the host is."""
     balance: BalanceSettings | None = None
     """None: the defaults, read when there are several brokers, as nobody else needs them."""
 
@@ -65,7 +68,7 @@ class ModularLoadManager:
         self.settings = parts.settings
         self.directory = BrokerDirectory(parts.store, self._brokers_changed)
         self.statistics = BundleStatistics(parts.owned, parts.clock)
-        self._meter = HostUsageMeter(parts.clock, nic_speed_gbps=parts.settings.nic_speed_gbps)
+        self._meter = HostUsageMeter(parts.clock, nic_speed_gbps=parts.settings.nic_speed_gbps, root=parts.host_root)
         self._host = HostUsage()
         self._measured_seconds = float("-inf")
         self._measurements = 0

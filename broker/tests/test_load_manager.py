@@ -1,0 +1,465 @@
+"""Three brokers over sessions on one tree: who is alive, who leads, where bundles go, and what the leader has done."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from magnetar.broker.load.api import BrokerAddresses
+from magnetar.broker.load.broker_report import BrokerReport
+from magnetar.broker.load.bundle_statistics import LoadedTopic
+from magnetar.broker.load.drain import DrainRefused, Drains, DrainStep
+from magnetar.broker.load.manager import LoadParts, ModularLoadManager
+from magnetar.broker.load.operations import BrokerOperations, NotOwned, UnknownBroker
+from magnetar.broker.load.registration import Registration, broker_path
+from magnetar.broker.load.settings import LoadSettings
+from magnetar.broker.owned_bundles import BundleState
+from magnetar.broker.peer_client import PeerAnswer, PeerRefused
+from magnetar.broker.resources import Documents, bundles_document
+from magnetar.core.bundle import BundleName, BundleRange
+from magnetar.core.clock import SystemClock
+from magnetar.core.topic_name import NamespaceName
+from magnetar.metadata.coordination import LockTaken
+from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
+from magnetar.metadata.store import MetadataStore
+
+SETTINGS = LoadSettings(report_interval_ms_min=1, round_seconds=3600, unloads_per_second_max=10_000)
+
+
+class FakeBundle:
+    def __init__(self) -> None:
+        self.state = BundleState.ACTIVE
+        self.topics: dict[str, LoadedTopic] = {}
+
+
+class FakeBroker:
+    """A broker with load management alone: what it owns is a dictionary."""
+
+    def __init__(self, cluster: FakeCluster, port: int, settings: LoadSettings) -> None:
+        self.cluster = cluster
+        self.store = cluster.first_store.another_session()
+        self.bundles: dict[BundleName, FakeBundle] = {}
+        self.stuck: set[BundleName] = set()
+        self.splits: list[tuple[BundleName, str, list[int] | None, bool]] = []
+        self.addresses = BrokerAddresses(
+            broker_id=f"b{port}:{port}",
+            service_url=f"pulsar://b{port}:1{port}",
+            service_url_tls=None,
+            web_service_url=f"http://b{port}:{port}",
+            web_service_url_tls=None,
+        )
+        self.load = ModularLoadManager(
+            LoadParts(
+                settings=settings,
+                addresses=self.addresses,
+                cluster="c",
+                version="4.0.8",
+                store=self.store,
+                configuration_store=self.store,
+                clock=SystemClock(),
+                peers=cluster,
+                owned=self.owned,
+                # A host that tells nothing: what this machine does must not decide here.
+                host_root=Path("/nowhere"),
+            )
+        )
+        self.drains = Drains(self.load, self, self, settings)
+        self.operations = BrokerOperations(self.load, self, self, self.drains, Documents(self.store))
+
+    @property
+    def id(self) -> str:
+        return self.addresses.broker_id
+
+    def owned(self) -> Mapping[BundleName, FakeBundle]:
+        return self.bundles
+
+    async def unload(self, bundle: BundleName, *, destination: str | None = None) -> None:
+        if bundle in self.stuck:
+            raise PeerRefused(500, "it is stuck")
+        await asyncio.sleep(0)
+        del self.bundles[bundle]
+        if destination is not None:
+            self.cluster.by_id[destination].bundles[bundle] = FakeBundle()
+
+    async def split(
+        self, bundle: BundleName, algorithm: str, *, boundaries: list[int] | None = None, unload: bool = False
+    ) -> None:
+        self.splits.append((bundle, algorithm, boundaries, unload))
+
+    async def close(self) -> None:
+        await self.drains.close()
+        await self.load.close()
+        await self.store.close()
+
+
+class FakeCluster:
+    """The brokers, and how they call each other."""
+
+    def __init__(self) -> None:
+        self.first_store = MemoryMetadataStore(MemoryTree())
+        self.by_id: dict[str, FakeBroker] = {}
+        self.calls: list[tuple[str, str, str, dict[str, str]]] = []
+        self.refusing = False
+
+    async def start(self, *ports: int, settings: LoadSettings = SETTINGS) -> list[FakeBroker]:
+        brokers = [FakeBroker(self, port, settings) for port in ports]
+        for broker in brokers:
+            self.by_id[broker.id] = broker
+            await broker.load.start()
+        await until(lambda: all(len(broker.load.brokers()) == len(self.by_id) for broker in self.by_id.values()))
+        return brokers
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        base_url: str | None = None,
+    ) -> PeerAnswer:
+        assert (method, body) == ("PUT", None)
+        self.calls.append((method, path, base_url or "", dict(query or {})))
+        if self.refusing:
+            raise PeerRefused(503, "try later")
+        owner = next(broker for broker in self.by_id.values() if broker.addresses.web_service_url == base_url)
+        name, _, verb = path.removeprefix("/admin/v2/namespaces/").rpartition("/")
+        bundle = BundleName.parse(name)
+        if verb == "unload":
+            await owner.unload(bundle, destination=(query or {}).get("destinationBroker"))
+        else:
+            await owner.split(bundle, (query or {})["splitAlgorithmName"], unload=(query or {})["unload"] == "true")
+        return PeerAnswer(204, b"")
+
+    @property
+    def leader(self) -> FakeBroker:
+        return next(broker for broker in self.by_id.values() if broker.load.leading)
+
+    def reports_are_true(self) -> bool:
+        """Whether the leader knows what everybody owns."""
+        known = self.leader.load.directory.reports
+        return all(len(broker.bundles) == len(known[broker.id].bundles) for broker in self.by_id.values())
+
+    async def close(self) -> None:
+        for broker in self.by_id.values():
+            await broker.close()
+        await self.first_store.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    made = FakeCluster()
+    yield made
+    await made.close()
+
+
+def bundles(count: int, namespace: str = "t/n") -> list[BundleName]:
+    step = (1 << 32) // count
+    name = NamespaceName.parse(namespace)
+    bounds = [index * step for index in range(count)] + [0xFFFFFFFF]
+    return [BundleName(name, BundleRange(bounds[index], bounds[index + 1])) for index in range(count)]
+
+
+async def json_at(store: MetadataStore, path: str) -> Any:
+    node = await store.get(path)
+    assert node is not None
+    return json.loads(node.value)
+
+
+async def test_brokers_see_each_other_and_elect_one(cluster: FakeCluster) -> None:
+    one, two, three = await cluster.start(1, 2, 3)
+    assert one.load.leading
+    assert not two.load.leading
+    for broker in (one, two, three):
+        assert sorted(broker.load.brokers()) == ["b1:1", "b2:2", "b3:3"]
+        assert broker.load.leader() == one.addresses
+        assert broker.load.registered
+    assert await json_at(one.store, "/loadbalance/leader") == {"brokerId": "b1:1", "serviceUrl": "http://b1:1"}
+    node = await one.store.get("/loadbalance/brokers/b2:2")
+    assert node is not None
+    assert node.stat.ephemeral
+    assert BrokerReport.decode("b2:2", node.value).addresses == two.addresses
+
+
+async def test_another_leads_when_the_leader_goes(cluster: FakeCluster) -> None:
+    one, two, three = await cluster.start(1, 2, 3)
+    await one.load.unregister()
+    await until(lambda: two.load.leading or three.load.leading)
+    await until(lambda: "b1:1" not in two.load.brokers())
+    assert two.load.leader() == cluster.leader.addresses
+    assert not one.load.registered
+    assert (await one.load.load_report())["magnetar"] == {"draining": True}
+
+
+async def test_a_lost_session_comes_back_registered(cluster: FakeCluster) -> None:
+    one, two = await cluster.start(1, 2)
+    told: list[bool] = []
+    one.load.watch_registration(told.append)
+    one.store.expire_session()
+    await until(lambda: told == [False, True])
+    await until(lambda: set(two.load.brokers()) == {"b1:1", "b2:2"} == set(one.load.brokers()))
+
+
+async def test_a_leftover_of_this_very_broker_is_taken_over_at_once(cluster: FakeCluster) -> None:
+    (one,) = await cluster.start(1)
+    report = BrokerReport(one.addresses)
+    again = Registration(cluster.first_store, lambda _: None)
+    await again.register(report)
+    assert again.registered
+    await again.unregister()
+
+
+async def test_another_broker_of_the_same_name_is_an_error(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.broker.load.registration.RETRY_SECONDS", 0.0)
+    await cluster.start(1)
+    stranger = BrokerAddresses(
+        broker_id="b1:1", service_url="pulsar://x:1", service_url_tls=None, web_service_url=None,
+        web_service_url_tls=None,
+    )  # fmt: skip
+    with pytest.raises(LockTaken):
+        await Registration(cluster.first_store, lambda _: None).register(BrokerReport(stranger))
+
+
+async def test_reports_follow_what_is_owned(cluster: FakeCluster) -> None:
+    one, two = await cluster.start(1, 2)
+    one.bundles.update((bundle, FakeBundle()) for bundle in bundles(4))
+    await until(lambda: len(two.load.directory.reports["b1:1"].bundles) == 4)
+    document = await json_at(two.store, broker_path("b1:1"))
+    assert document["numBundles"] == 4
+    assert len(document["lastBundleGains"]) == 4
+
+
+async def test_alone_a_broker_takes_everything(cluster: FakeCluster) -> None:
+    (one,) = await cluster.start(1)
+    assert await one.load.place(bundles(1)[0]) == one.addresses
+    assert not one.load.several
+    assert one.operations.decisions()["placements"] == []
+
+
+async def test_a_burst_of_placements_spreads(cluster: FakeCluster) -> None:
+    await cluster.start(1, 2, 3)
+    leader = cluster.leader.load
+    placed = await asyncio.gather(*(leader.place(bundle) for bundle in bundles(30)))
+    counts = [sum(to is not None and to.broker_id == broker for to in placed) for broker in cluster.by_id]
+    assert counts == [10, 10, 10]
+    again = await asyncio.gather(*(leader.place(bundle) for bundle in bundles(30)))
+    assert again == placed, "whoever asks again hears the same"
+    log = cluster.leader.operations.decisions()["placements"]
+    assert len(log) == 60
+    assert all(entry["reason"] and entry["outcome"] == "done" for entry in log)
+
+
+async def test_isolation_policies_hold(cluster: FakeCluster) -> None:
+    await cluster.start(1, 2, 3)
+    policy = {
+        "namespaces": ["t/alone"],
+        "primary": ["b2"],
+        "secondary": [],
+        "auto_failover_policy": {
+            "policy_type": "min_available",
+            "parameters": {"min_limit": "1", "usage_threshold": "100"},
+        },
+    }
+    documents = Documents(cluster.first_store)
+    await documents.put("/admin/clusters/c/namespaceIsolationPolicies", {"p": policy})
+    leader = cluster.leader.load
+    leader.balancing.reports_changed()
+    for bundle in bundles(4, "t/alone"):
+        placed = await leader.place(bundle)
+        assert placed is not None
+        assert placed.broker_id == "b2:2"
+    for bundle in bundles(4, "t/other"):
+        placed = await leader.place(bundle)
+        assert placed is not None
+        assert placed.broker_id != "b2:2"
+
+
+async def test_namespaces_that_must_not_meet_are_kept_apart(cluster: FakeCluster) -> None:
+    await cluster.start(1, 2, 3)
+    documents = Documents(cluster.first_store)
+    for name in ("x", "y", "z"):
+        local = {"bundles": bundles_document(1), "namespaceAntiAffinityGroup": "g"}
+        await documents.put(f"/admin/local-policies/t/{name}", local)
+    leader = cluster.leader.load
+    owners = []
+    for name in ("x", "y", "z"):
+        placed = await leader.place(bundles(1, f"t/{name}")[0])
+        assert placed is not None
+        owners.append(placed.broker_id)
+    assert sorted(owners) == ["b1:1", "b2:2", "b3:3"]
+
+
+async def test_a_moved_bundle_is_placed_where_it_was_meant_to_go(cluster: FakeCluster) -> None:
+    await cluster.start(1, 2, 3)
+    leader = cluster.leader.load
+    for bundle in bundles(6):
+        leader.set_affinity(bundle, "b3:3")
+        placed = await leader.place(bundle)
+        assert placed is not None
+        assert placed.broker_id == "b3:3"
+    leader.set_affinity(bundles(1)[0], "gone:1")
+    placed = await leader.place(bundles(1)[0])
+    assert placed is not None
+
+
+async def test_the_leader_balances_by_calls_to_the_owners(cluster: FakeCluster) -> None:
+    _, two, three = await cluster.start(1, 2, 3)
+    two.bundles.update((bundle, FakeBundle()) for bundle in bundles(12))
+    leader = cluster.leader.load
+    await until(lambda: len(leader.directory.reports["b2:2"].bundles) == 12)
+    for _ in range(8):
+        await leader.balancing.round()
+        for broker in cluster.by_id.values():
+            broker.load.renew_report()
+        await until(cluster.reports_are_true)
+    assert cluster.calls, leader.balancing.outlook
+    assert {(method, url) for method, _, url, _ in cluster.calls} == {("PUT", "http://b2:2")}
+    assert len(two.bundles) <= 6
+    assert len(three.bundles) >= 3
+    log = cluster.leader.operations.decisions()["decisions"]
+    assert all(entry["reason"] and entry["outcome"] == "done" and entry["broker"] == "b2:2" for entry in log)
+    metrics = {name: value for group in leader.load_balancing_metrics() for name, value in group["metrics"].items()}
+    assert metrics["brk_lb_unload_bundle_total"] == len(cluster.calls)
+
+
+async def test_what_fails_is_logged_and_tried_again(cluster: FakeCluster) -> None:
+    _, two, _ = await cluster.start(1, 2, 3)
+    two.bundles.update((bundle, FakeBundle()) for bundle in bundles(12))
+    leader = cluster.leader.load
+    await until(lambda: len(leader.directory.reports["b2:2"].bundles) == 12)
+    cluster.refusing = True
+    while not cluster.calls:
+        await leader.balancing.round()
+    entry = cluster.leader.operations.decisions()["decisions"][0]
+    assert (entry["outcome"], entry["error"]) == ("failed", "try later")
+    assert len(two.bundles) == 12
+
+
+@pytest.mark.parametrize(
+    "dynamic", [{"loadBalancerEnabled": "false"}, {"magnetarLoadBalanceDriver": "control"},
+                {"loadBalancerSheddingEnabled": "false"}]
+)  # fmt: skip
+async def test_dynamic_settings_stop_the_leader(cluster: FakeCluster, dynamic: dict[str, str]) -> None:
+    _, two, _ = await cluster.start(1, 2, 3)
+    two.bundles.update((bundle, FakeBundle()) for bundle in bundles(12))
+    leader = cluster.leader.load
+    await until(lambda: len(leader.directory.reports["b2:2"].bundles) == 12)
+    await Documents(cluster.first_store).put("/admin/configuration", dynamic)
+    for _ in range(6):
+        await leader.balancing.round()
+    assert cluster.calls == []
+
+
+async def test_the_leader_stores_averages(cluster: FakeCluster) -> None:
+    one, two = await cluster.start(1, 2)
+    two.bundles.update((bundle, FakeBundle()) for bundle in bundles(2))
+    await until(lambda: len(one.load.directory.reports["b2:2"].bundles) == 2)
+    await one.load.balancing.round()
+    await one.load.balancing.store_averages()
+    name = str(bundles(2)[0])
+    assert await json_at(one.store, f"/loadbalance/bundle-data/{name}") == {
+        "shortTermData": average(10),
+        "longTermData": average(1000),
+        "topics": 0,
+    }
+    broker = await json_at(one.store, "/loadbalance/broker-time-average/b2:2")
+    assert list(broker) == [
+        "shortTermMsgThroughputIn", "shortTermMsgThroughputOut", "shortTermMsgRateIn", "shortTermMsgRateOut",
+        "longTermMsgThroughputIn", "longTermMsgThroughputOut", "longTermMsgRateIn", "longTermMsgRateOut",
+    ]  # fmt: skip
+    two.bundles.clear()
+    await two.load.unregister()
+    await until(lambda: "b2:2" not in one.load.directory.reports)
+    await one.load.balancing.round()
+    await one.load.balancing.store_averages()
+    assert not await one.store.exists(f"/loadbalance/bundle-data/{name}")
+    assert not await one.store.exists("/loadbalance/broker-time-average/b2:2")
+
+
+def average(samples_max: int) -> dict[str, float]:
+    return {
+        "maxSamples": samples_max, "numSamples": 1, "msgThroughputIn": 0.0, "msgThroughputOut": 0.0, "msgRateIn": 0.0,
+        "msgRateOut": 0.0,
+    }  # fmt: skip
+
+
+# --- drains
+
+
+async def test_a_drained_broker_owns_nothing_and_gets_nothing(cluster: FakeCluster) -> None:
+    one, two, three = await cluster.start(1, 2, 3)
+    one.bundles.update((bundle, FakeBundle()) for bundle in bundles(10))
+    named = BundleName.parse("pulsar/b1:1/0x00000000_0xffffffff")
+    one.bundles[named] = FakeBundle()
+    stuck = bundles(10)[3]
+    one.stuck.add(stuck)
+    state = await one.operations.drain()
+    assert (state.step, state.bundles_total, state.bundles_left) == (DrainStep.RUNNING, 10, 10)
+    assert await one.operations.drain() == state, "asking again is no error"
+    await until(lambda: one.operations.drain_state().bundles_left == 1)
+    await until(lambda: one.operations.drain_state().blockers == ((str(stuck), "it is stuck"),))
+    one.stuck.clear()
+    await until(lambda: one.operations.drain_state().step is DrainStep.DONE)
+    assert set(one.bundles) == {named}
+    assert (len(two.bundles), len(three.bundles)) == (5, 5)
+    await until(lambda: set(two.load.brokers()) == {"b2:2", "b3:3"})
+    assert cluster.leader is not one
+
+
+async def test_a_cancelled_drain_keeps_what_is_left(cluster: FakeCluster) -> None:
+    one, two = await cluster.start(1, 2)
+    one.bundles.update((bundle, FakeBundle()) for bundle in bundles(3))
+    one.stuck.update(one.bundles)
+    await one.operations.drain()
+    assert not one.load.registered
+    assert (await one.operations.cancel_drain()).step is DrainStep.NONE
+    assert len(one.bundles) == 3
+    await until(lambda: set(two.load.brokers()) == {"b1:1", "b2:2"})
+
+
+async def test_the_last_broker_is_not_drained(cluster: FakeCluster) -> None:
+    (one,) = await cluster.start(1)
+    with pytest.raises(DrainRefused, match="no other broker"):
+        await one.operations.drain()
+    assert one.load.registered
+
+
+# --- operations
+
+
+async def test_bundles_are_handed_over_by_their_owner_only(cluster: FakeCluster) -> None:
+    one, two = await cluster.start(1, 2)
+    bundle, other = bundles(2)
+    one.bundles[bundle] = FakeBundle()
+    with pytest.raises(NotOwned):
+        await one.operations.unload(other)
+    with pytest.raises(UnknownBroker):
+        await one.operations.transfer(bundle, "b9:9")
+    await one.operations.split(bundle, "", [], unload=True)
+    assert one.splits == [(bundle, "range_equally_divide", None, True)]
+    assert [(row.name, row.state) for row in await one.operations.bundles()] == [(str(bundle), "ACTIVE")]
+    await one.operations.transfer(bundle, "b1:1")
+    assert bundle in one.bundles
+    await one.operations.transfer(bundle, "b2:2")
+    assert bundle in two.bundles
+
+
+async def test_the_driver_is_the_clusters(cluster: FakeCluster) -> None:
+    one, two = await cluster.start(1, 2)
+    assert await one.operations.driver() == "leader"
+    await one.operations.set_driver("control")
+    assert await two.operations.driver() == "control"
+    await two.operations.set_driver("leader")
+    assert await json_at(one.store, "/admin/configuration") == {"magnetarLoadBalanceDriver": "leader"}
