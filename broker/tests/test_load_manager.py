@@ -4,156 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from magnetar.broker.load.api import BrokerAddresses
 from magnetar.broker.load.broker_report import BrokerReport
-from magnetar.broker.load.bundle_statistics import LoadedTopic
-from magnetar.broker.load.drain import DrainRefused, Drains, DrainStep
-from magnetar.broker.load.manager import LoadParts, ModularLoadManager
-from magnetar.broker.load.operations import BrokerOperations, NotOwned, UnknownBroker
+from magnetar.broker.load.drain import DrainRefused, DrainStep
+from magnetar.broker.load.operations import NotOwned, UnknownBroker
 from magnetar.broker.load.registration import Registration, broker_path
-from magnetar.broker.load.settings import LoadSettings
-from magnetar.broker.owned_bundles import BundleState
-from magnetar.broker.peer_client import PeerAnswer, PeerRefused
+from magnetar.broker.load.testing import FakeBundle, FakeCluster, bundles, until
 from magnetar.broker.resources import Documents, bundles_document
-from magnetar.core.bundle import BundleName, BundleRange
-from magnetar.core.clock import SystemClock
-from magnetar.core.topic_name import NamespaceName
+from magnetar.core.bundle import BundleName
 from magnetar.metadata.coordination import LockTaken
-from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.store import MetadataStore
-
-SETTINGS = LoadSettings(report_interval_ms_min=1, round_seconds=3600, unloads_per_second_max=10_000)
-
-
-class FakeBundle:
-    def __init__(self) -> None:
-        self.state = BundleState.ACTIVE
-        self.topics: dict[str, LoadedTopic] = {}
-
-
-class FakeBroker:
-    """A broker with load management alone: what it owns is a dictionary."""
-
-    def __init__(self, cluster: FakeCluster, port: int, settings: LoadSettings) -> None:
-        self.cluster = cluster
-        self.store = cluster.first_store.another_session()
-        self.bundles: dict[BundleName, FakeBundle] = {}
-        self.stuck: set[BundleName] = set()
-        self.splits: list[tuple[BundleName, str, list[int] | None, bool]] = []
-        self.addresses = BrokerAddresses(
-            broker_id=f"b{port}:{port}",
-            service_url=f"pulsar://b{port}:1{port}",
-            service_url_tls=None,
-            web_service_url=f"http://b{port}:{port}",
-            web_service_url_tls=None,
-        )
-        self.load = ModularLoadManager(
-            LoadParts(
-                settings=settings,
-                addresses=self.addresses,
-                cluster="c",
-                version="4.0.8",
-                store=self.store,
-                configuration_store=self.store,
-                clock=SystemClock(),
-                peers=cluster,
-                owned=self.owned,
-                # A host that tells nothing: what this machine does must not decide here.
-                host_root=Path("/nowhere"),
-            )
-        )
-        self.drains = Drains(self.load, self, self, settings)
-        self.operations = BrokerOperations(self.load, self, self, self.drains, Documents(self.store))
-
-    @property
-    def id(self) -> str:
-        return self.addresses.broker_id
-
-    def owned(self) -> Mapping[BundleName, FakeBundle]:
-        return self.bundles
-
-    async def unload(self, bundle: BundleName, *, destination: str | None = None) -> None:
-        if bundle in self.stuck:
-            raise PeerRefused(500, "it is stuck")
-        await asyncio.sleep(0)
-        del self.bundles[bundle]
-        if destination is not None:
-            self.cluster.by_id[destination].bundles[bundle] = FakeBundle()
-
-    async def split(
-        self, bundle: BundleName, algorithm: str, *, boundaries: list[int] | None = None, unload: bool = False
-    ) -> None:
-        self.splits.append((bundle, algorithm, boundaries, unload))
-
-    async def close(self) -> None:
-        await self.drains.close()
-        await self.load.close()
-        await self.store.close()
-
-
-class FakeCluster:
-    """The brokers, and how they call each other."""
-
-    def __init__(self) -> None:
-        self.first_store = MemoryMetadataStore(MemoryTree())
-        self.by_id: dict[str, FakeBroker] = {}
-        self.calls: list[tuple[str, str, str, dict[str, str]]] = []
-        self.refusing = False
-
-    async def start(self, *ports: int, settings: LoadSettings = SETTINGS) -> list[FakeBroker]:
-        brokers = [FakeBroker(self, port, settings) for port in ports]
-        for broker in brokers:
-            self.by_id[broker.id] = broker
-            await broker.load.start()
-        await until(lambda: all(len(broker.load.brokers()) == len(self.by_id) for broker in self.by_id.values()))
-        return brokers
-
-    async def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: object = None,
-        base_url: str | None = None,
-    ) -> PeerAnswer:
-        assert (method, body) == ("PUT", None)
-        self.calls.append((method, path, base_url or "", dict(query or {})))
-        if self.refusing:
-            raise PeerRefused(503, "try later")
-        owner = next(broker for broker in self.by_id.values() if broker.addresses.web_service_url == base_url)
-        name, _, verb = path.removeprefix("/admin/v2/namespaces/").rpartition("/")
-        bundle = BundleName.parse(name)
-        if verb == "unload":
-            await owner.unload(bundle, destination=(query or {}).get("destinationBroker"))
-        else:
-            await owner.split(bundle, (query or {})["splitAlgorithmName"], unload=(query or {})["unload"] == "true")
-        return PeerAnswer(204, b"")
-
-    @property
-    def leader(self) -> FakeBroker:
-        return next(broker for broker in self.by_id.values() if broker.load.leading)
-
-    def reports_are_true(self) -> bool:
-        """Whether the leader knows what everybody owns."""
-        known = self.leader.load.directory.reports
-        return all(len(broker.bundles) == len(known[broker.id].bundles) for broker in self.by_id.values())
-
-    async def close(self) -> None:
-        for broker in self.by_id.values():
-            await broker.close()
-        await self.first_store.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 @pytest.fixture
@@ -161,13 +25,6 @@ async def cluster() -> AsyncIterator[FakeCluster]:
     made = FakeCluster()
     yield made
     await made.close()
-
-
-def bundles(count: int, namespace: str = "t/n") -> list[BundleName]:
-    step = (1 << 32) // count
-    name = NamespaceName.parse(namespace)
-    bounds = [index * step for index in range(count)] + [0xFFFFFFFF]
-    return [BundleName(name, BundleRange(bounds[index], bounds[index + 1])) for index in range(count)]
 
 
 async def json_at(store: MetadataStore, path: str) -> Any:
