@@ -1,0 +1,100 @@
+"""The client: what hands out producers, readers and consumers, and closes them all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Final, TypeVar
+
+from magnetar.client.connection import Authentication
+from magnetar.client.consumer import Consumer, ConsumerOptions
+from magnetar.client.errors import ClientClosed
+from magnetar.client.lookup import LookupService
+from magnetar.client.pool import ConnectionPool, Connector
+from magnetar.client.producer import Producer, ProducerOptions
+from magnetar.client.reader import Reader, ReaderOptions
+from magnetar.client.settings import ClientSettings
+from magnetar.client.topic_end import ClientParts, TopicEnd
+from magnetar.core.clock import Clock
+from magnetar.core.topic_name import TopicName
+from magnetar.net.endpoints import connect as connect_tcp
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
+
+End = TypeVar("End", bound=TopicEnd)
+
+_DEFAULT_SETTINGS: Final = ClientSettings()
+
+
+class PulsarClient:
+    """Talks to one cluster.
+
+    `service_url` is asked again for each lookup, as brokers learn their own port only when they listen; it may name
+    several brokers. `connect_tls` opens connections to `pulsar+ssl://` brokers: `functools.partial` of
+    `magnetar.net.endpoints.connect` with its certificates. `authentication` gives the credentials each time a broker
+    asks. All times come from `clock` and the event loop."""
+
+    def __init__(
+        self,
+        service_url: Callable[[], str],
+        clock: Clock,
+        settings: ClientSettings = _DEFAULT_SETTINGS,
+        *,
+        authentication: Authentication | None = None,
+        connect: Connector = connect_tcp,
+        connect_tls: Connector | None = None,
+        listener_name: str = "",
+        rng: Random | None = None,
+    ) -> None:
+        pool = ConnectionPool(settings, connect, connect_tls, authentication)
+        lookup = LookupService(service_url, pool, settings, listener_name)
+        rng = rng if rng is not None else Random()  # noqa: S311 - Pauses and names of readers, no secrets.
+        self.lookup = lookup
+        """Brokers, partitions and schemas of topics."""
+        self._parts = ClientParts(pool, lookup, settings, clock, rng)
+        self._ends: set[TopicEnd] = set()
+        self._closed = False
+
+    async def producer(self, topic: TopicName, options: ProducerOptions | None = None) -> Producer:
+        """Open a producer of a topic that has no partitions, or of one partition.
+
+        Raises `PulsarError` when the broker refuses for good, else `Unavailable` after a bounded time."""
+        return await self._open(Producer(self._parts, topic, options if options is not None else ProducerOptions()))
+
+    async def reader(self, topic: TopicName, options: ReaderOptions | None = None) -> Reader:
+        """Open a reader; otherwise as `producer`."""
+        return await self._open(Reader(self._parts, topic, options if options is not None else ReaderOptions()))
+
+    async def consumer(self, topic: TopicName, options: ConsumerOptions) -> Consumer:
+        """Open a consumer; otherwise as `producer`."""
+        return await self._open(Consumer(self._parts, topic, options))
+
+    async def topics(self, topic: TopicName, *, create: bool = False) -> list[TopicName]:
+        """The partitions of a topic, or the topic itself when it has none."""
+        count = await self.lookup.partitions_of(topic, create=create)
+        return [topic.partition(index) for index in range(count)] if count else [topic]
+
+    async def schema(self, topic: TopicName, version: bytes | None = None) -> Schema:
+        """A topic's schema: the newest, or that of one version. `PulsarError` when there is none."""
+        return await self.lookup.schema_of(topic, version)
+
+    async def close(self) -> None:
+        """Close every producer, reader and consumer, then the connections."""
+        self._closed = True
+        ends, self._ends = self._ends, set()
+        await asyncio.gather(*(end.close() for end in ends))
+        await self._parts.pool.close()
+
+    async def _open(self, end: End) -> End:
+        if self._closed:
+            raise ClientClosed("the client is closed")
+        # Those that were closed by their users need not be closed again.
+        self._ends = {one for one in self._ends if one.failure is None}
+        self._ends.add(end)
+        try:
+            await end.open()
+        except BaseException:
+            self._ends.discard(end)
+            await asyncio.shield(end.close())
+            raise
+        return end

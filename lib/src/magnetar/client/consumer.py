@@ -1,0 +1,245 @@
+"""Consumers: messages come ahead of being asked for, up to a bound, and are taken one by one or many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final, cast
+
+from magnetar.client.connection import BrokerConnection
+from magnetar.client.message import Message, MessageId, messages_of_entry
+from magnetar.client.topic_end import ClientParts, TopicEnd
+from magnetar.core.errors import MagnetarError
+from magnetar.core.topic_name import TopicName
+from magnetar.wire.pulsar import requests
+from magnetar.wire.pulsar.errors import BadMetadata
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import CommandMessage, CommandSubscribe, Schema
+from magnetar.wire.pulsar.metadata import checksum_ok, skim, strip_broker_entry_metadata
+
+logger: Final = logging.getLogger(__name__)
+
+
+class SubscriptionType(IntEnum):
+    """How consumers of one subscription share its messages; the wire's numbers."""
+
+    EXCLUSIVE = 0
+    SHARED = 1
+    FAILOVER = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions:
+    """How a consumer is opened."""
+
+    subscription: str
+    kind: SubscriptionType = SubscriptionType.EXCLUSIVE
+    name: str = ""
+    from_earliest: bool = False
+    """Where a subscription that is new begins; else at the end of the topic."""
+    read_compacted: bool = False
+    create_topic: bool = True
+    schema: Schema | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class Receiver(TopicEnd):
+    """What readers and consumers have in common: permits and the queue of messages.
+
+    The broker is owed a permit for each message that is taken or dropped; they go out when half a queue is owed."""
+
+    def __init__(self, parts: ClientParts, topic: TopicName) -> None:
+        super().__init__(parts, topic)
+        # At most `receiver_queue_size` messages, and the rest of a batch.
+        self._queue: deque[Message] = deque()
+        self._owed = 0
+        self._news = asyncio.Event()
+
+    @abstractmethod
+    def _subscribe_request(self) -> requests.SubscribeRequest:
+        """What to ask for, this time."""
+
+    @abstractmethod
+    def _wanted(self, messages: list[Message]) -> list[Message]:
+        """Those that the user has not had yet."""
+
+    def _taken(self, message: Message) -> None:
+        """The user gets it now."""
+
+    def _permits_sent(self, connection: BrokerConnection) -> None:
+        """Half a queue was taken."""
+
+    async def receive(self) -> Message:
+        """The next message; waits for it. Raises why it is over."""
+        while not self._queue:
+            await self._wait_for_news()
+        return self._take()
+
+    async def receive_many(self, count_max: int) -> list[Message]:
+        """Up to so many messages; waits for the first one only."""
+        messages = [await self.receive()]
+        while self._queue and len(messages) < count_max:
+            messages.append(self._take())
+        return messages
+
+    async def last_message_id(self) -> MessageId:
+        """Of the topic's last message; entry id -1 when it holds none."""
+        connection = await self._wait_until_attached()
+        answer = await connection.request(lambda request_id: requests.get_last_message_id(request_id, self._id))
+        last: MessageId = MessageId.from_wire(answer.last_message_id)
+        return last
+
+    async def _wait_for_news(self) -> None:
+        self._check()
+        self._news.clear()
+        await self._news.wait()
+
+    def _take(self) -> Message:
+        message = self._queue.popleft()
+        self._taken(message)
+        self._owe(1)
+        return message
+
+    def _owe(self, count: int) -> None:
+        self._owed += count
+        connection = self._connection
+        if 2 * self._owed >= self._parts.settings.receiver_queue_size and connection is not None:
+            connection.write(requests.flow(self._id, self._owed))
+            self._owed = 0
+            self._permits_sent(connection)
+
+    # --- from the connection
+
+    def arrived(self, command: CommandMessage, entry: bytes) -> None:
+        """A stored entry."""
+        entry_id = MessageId.from_wire(command.message_id)._replace(partition=self.topic.partition_index)
+        count = 1
+        messages: list[Message] = []
+        try:
+            content = strip_broker_entry_metadata(entry)
+            count = skim(content).num_messages
+            if checksum_ok(content, 0, len(content)):
+                messages = messages_of_entry(content, entry_id, command.redelivery_count, command.ack_set)
+            else:
+                logger.warning("%s: entry %s is passed over: its checksum is wrong", self.topic, entry_id)
+        except BadMetadata as error:
+            logger.warning("%s: entry %s is passed over: %s", self.topic, entry_id, error)
+        wanted = self._wanted(messages)
+        self._passed(entry_id)
+        self._queue.extend(wanted)
+        self._news.set()
+        if len(wanted) != count:
+            self._owe(count - len(wanted))
+
+    def _passed(self, entry_id: MessageId) -> None:
+        """Everything of this entry that is of use is in the queue now."""
+
+    # --- life
+
+    async def _attach(self, connection: BrokerConnection) -> None:
+        self._queue.clear()  # What was not taken comes again.
+        self._owed = 0
+        self._id = connection.attach_consumer(self)
+        request = self._subscribe_request()
+        try:
+            await connection.request(lambda request_id: requests.subscribe(request_id, self._id, request))
+        except BaseException:
+            connection.detach(self._id)
+            if not connection.closed:
+                connection.write(requests.close_consumer(0, self._id))
+            raise
+
+    def _has_attached(self, connection: BrokerConnection) -> None:
+        connection.write(requests.flow(self._id, self._parts.settings.receiver_queue_size))
+
+    def _has_ended(self, error: MagnetarError) -> None:
+        self._news.set()
+
+    async def _take_leave(self, connection: BrokerConnection) -> None:
+        await connection.request(lambda request_id: requests.close_consumer(request_id, self._id))
+
+
+class Consumer(Receiver):
+    """One consumer of a durable subscription. Made by `PulsarClient.consumer`."""
+
+    def __init__(self, parts: ClientParts, topic: TopicName, options: ConsumerOptions) -> None:
+        super().__init__(parts, topic)
+        self._options = options
+        # Which messages of a batch are not acknowledged: brokers know entries. Bounded by what a broker gives out
+        # without an acknowledgement.
+        self._open_batches: dict[tuple[int, int], set[int]] = {}
+
+    async def acknowledge(self, message_ids: Sequence[MessageId]) -> None:
+        """These are done; returns when the broker knows. A batch is told once all of its messages are done.
+
+        Raises `PulsarError` when the broker refuses, `Unavailable` when it cannot be told: they come again then."""
+        done = [message_id for message_id in message_ids if self._is_last_open(message_id)]
+        if done:
+            await self._send_acknowledgement(done, cumulative=False)
+
+    async def acknowledge_up_to(self, message_id: MessageId) -> None:
+        """This message and all before it are done (not for SHARED). Of a batch that is not done wholly: those before
+        the batch."""
+        if 0 <= message_id.batch_index < message_id.batch_size - 1:
+            # Acknowledging the entry would lose the rest of the batch; the broker takes the one before for "up to".
+            message_id = MessageId(message_id.ledger_id, message_id.entry_id - 1, partition=message_id.partition)
+        for position in [position for position in self._open_batches if position <= message_id.position]:
+            del self._open_batches[position]
+        await self._send_acknowledgement([message_id], cumulative=True)
+
+    async def negative_acknowledge(self, message_ids: Sequence[MessageId]) -> None:
+        """Have the broker send them again, whole batches of them, at once."""
+        connection = await self._wait_until_attached()
+        for message_id in message_ids:
+            self._open_batches.pop(message_id.position, None)
+        entries = {message_id.position: message_id.to_wire() for message_id in message_ids}
+        connection.write(requests.redeliver(self._id, list(entries.values())))
+
+    async def unsubscribe(self) -> None:
+        """Delete the subscription and close."""
+        connection = await self._wait_until_attached()
+        await connection.request(lambda request_id: requests.unsubscribe(request_id, self._id))
+        await self.close()
+
+    def _is_last_open(self, message_id: MessageId) -> bool:
+        if message_id.batch_index < 0:
+            return True
+        still_open = self._open_batches.get(message_id.position)
+        if still_open is None:
+            return False  # From before a reconnection, or done: what is not done comes again.
+        still_open.discard(message_id.batch_index)
+        if still_open:
+            return False
+        del self._open_batches[message_id.position]
+        return True
+
+    async def _send_acknowledgement(self, message_ids: Sequence[MessageId], *, cumulative: bool) -> None:
+        connection = await self._wait_until_attached()
+        ids = [message_id.to_wire() for message_id in message_ids]
+        await connection.request(
+            lambda request_id: requests.ack(self._id, ids, cumulative=cumulative, request_id=request_id)
+        )
+
+    def _subscribe_request(self) -> requests.SubscribeRequest:
+        options = self._options
+        self._open_batches.clear()
+        return requests.SubscribeRequest(
+            topic=str(self.topic),
+            subscription=options.subscription,
+            kind=cast(CommandSubscribe.SubType, int(options.kind)),
+            consumer_name=options.name,
+            read_compacted=options.read_compacted,
+            from_earliest=options.from_earliest,
+            create_topic=options.create_topic,
+            schema=options.schema,
+            metadata=options.metadata,
+        )
+
+    def _wanted(self, messages: list[Message]) -> list[Message]:
+        if messages and messages[0].id.batch_index >= 0:
+            self._open_batches[messages[0].id.position] = {message.id.batch_index for message in messages}
+        return messages

@@ -1,0 +1,104 @@
+"""Which broker serves a topic, over the binary protocol (Pulsar: BinaryProtoLookupService)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from magnetar.client.addresses import BrokerAddress, parse_service_url
+from magnetar.client.connection import BrokerConnection
+from magnetar.client.errors import ConnectionFailed
+from magnetar.client.pool import ConnectionPool
+from magnetar.client.settings import ClientSettings
+from magnetar.core.errors import Unavailable
+from magnetar.core.topic_name import TopicName
+from magnetar.wire.pulsar import requests
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
+    CommandGetSchemaResponse,
+    CommandLookupTopicResponse,
+    CommandPartitionedTopicMetadataResponse,
+    Schema,
+)
+
+
+class LookupService:
+    """Asks the brokers of the service URL, one after the other when some cannot be reached."""
+
+    def __init__(
+        self,
+        service_url: Callable[[], str],
+        pool: ConnectionPool,
+        settings: ClientSettings,
+        listener_name: str = "",
+    ) -> None:
+        self._service_url = service_url
+        self._pool = pool
+        self._settings = settings
+        self._listener_name = listener_name
+        self._first = 0
+        """Which of the service URL's brokers is asked first: the one that answered last."""
+
+    async def broker_of(self, topic: TopicName) -> BrokerAddress:
+        """Where to connect for a topic. Raises `PulsarError`, `ConnectionFailed` or another `Unavailable`."""
+        connection = await self.any_broker()
+        authoritative = False
+        for _ in range(self._settings.redirects_max):
+            answer = await self._ask(connection, topic, authoritative)
+            address = self._address(connection, answer)
+            if answer.response == CommandLookupTopicResponse.Connect:
+                if answer.proxy_through_service_url:
+                    return address.through(connection.address.connect_to)
+                return address
+            authoritative = answer.authoritative
+            if answer.proxy_through_service_url:
+                address = address.through(connection.address.connect_to)
+            connection = await self._pool.get(address)
+        raise ConnectionFailed(f"the lookup of {topic} was redirected {self._settings.redirects_max} times")
+
+    async def _ask(
+        self, connection: BrokerConnection, topic: TopicName, authoritative: bool
+    ) -> CommandLookupTopicResponse:
+        answer: CommandLookupTopicResponse = await connection.request(
+            lambda request_id: requests.lookup(
+                request_id, str(topic), authoritative=authoritative, listener_name=self._listener_name
+            )
+        )
+        return answer
+
+    def _address(self, connection: BrokerConnection, answer: CommandLookupTopicResponse) -> BrokerAddress:
+        tls = connection.address.tls
+        url = answer.brokerServiceUrlTls if tls else answer.brokerServiceUrl
+        if not url:
+            raise ConnectionFailed(f"{connection.address.host_and_port} names a broker without an address for us")
+        return parse_service_url(url)[0]
+
+    async def partitions_of(self, topic: TopicName, *, create: bool) -> int:
+        """How many partitions; 0 for a topic that is not partitioned. `PulsarError` when it is not there."""
+        connection = await self.any_broker()
+        answer: CommandPartitionedTopicMetadataResponse = await connection.request(
+            lambda request_id: requests.partitioned_metadata(request_id, str(topic), create=create)
+        )
+        return answer.partitions
+
+    async def schema_of(self, topic: TopicName, version: bytes | None = None) -> Schema:
+        """A topic's schema: the newest, or that of one version. `PulsarError` when there is none."""
+        connection = await self._pool.get(await self.broker_of(topic))
+        answer: CommandGetSchemaResponse = await connection.request(
+            lambda request_id: requests.get_schema(request_id, str(topic), version)
+        )
+        return answer.schema
+
+    async def any_broker(self) -> BrokerConnection:
+        """A connection to one of the service URL's brokers."""
+        addresses = parse_service_url(self._service_url())
+        failure: Unavailable | None = None
+        for offset in range(len(addresses)):
+            index = (self._first + offset) % len(addresses)
+            try:
+                connection = await self._pool.get(addresses[index])
+            except Unavailable as error:
+                failure = error
+                continue
+            self._first = index
+            return connection
+        assert failure is not None
+        raise failure
