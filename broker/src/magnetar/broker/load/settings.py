@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from magnetar.core.errors import SettingError
-from magnetar.core.settings_file import SettingNames, parse_value
+from magnetar.core.settings_file import SettingNames, parse_value, unit_factor
 
 LEADER: Final = "leader"
 CONTROL: Final = "control"
@@ -63,6 +63,19 @@ class LoadSettings:
                 raise SettingError(f"{name} is {getattr(self, name)}: it must be more than 0")
         if self.nic_speed_gbps is not None and self.nic_speed_gbps <= 0:
             raise SettingError(f"nic_speed_gbps is {self.nic_speed_gbps}: it must be more than 0")
+
+    def upstream(self) -> dict[str, str]:
+        """The settings by their names in a `broker.conf`, written as they are there."""
+        values: dict[str, str] = {}
+        for name, field in LOAD_NAMES.fields.items():
+            value = getattr(self, field)
+            if isinstance(value, bool):
+                values[name] = str(value).lower()
+            elif isinstance(value, int):
+                values[name] = str(int(value / unit_factor(name, field)))
+            else:
+                values[name] = "" if value is None else str(value)
+        return values
 
 
 LOAD_NAMES: Final = SettingNames(
