@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from magnetar.broker.load.settings import LOAD_NAMES
 from magnetar.broker.policies.settings import POLICY_NAMES, POLICY_UNITS
 from magnetar.core.settings_file import SettingNames
 
@@ -45,6 +46,7 @@ BROKER_NAMES: Final = SettingNames(
         "maxUnackedMessagesPerConsumer": "dispatch.unacked_messages_per_consumer_max",
         "maxUnackedMessagesPerSubscription": "dispatch.unacked_messages_per_subscription_max",
         **{name: f"policies.{field}" for name, field in POLICY_NAMES.items()},
+        **{name: f"load.{field}" for name, field in LOAD_NAMES.fields.items()},
     },
     units=POLICY_UNITS,
     readers={"allowAutoTopicCreationType": _partitioned},
@@ -91,8 +93,22 @@ BOOKIE_CONNECTION_NAMES: Final = SettingNames(fields={"bookkeeperClientTimeoutIn
 """Pulsar's names of the fields of `TcpBookieSettings`."""
 
 
+CONTROL_NAMES: Final = (
+    "controlEnabled",
+    "controlHost",
+    "controlPort",
+    "controlTlsCertificateFile",
+    "controlTlsClientAuthorityFile",
+    "controlTlsKeyFile",
+    "controlToken",
+)
+"""Our own: the gRPC control port, which Pulsar's brokers do not have."""
+
+
 def known_names() -> frozenset[str]:
     """Every name that a `broker.conf` may hold (made by `tools/generate_setting_names.py`), and our own."""
+    from magnetar.broker.load.balance_names import BALANCE_NAMES  # What a standalone need not load.
+
     listed = Path(__file__).with_name("upstream_settings.txt").read_text(encoding="utf-8").split()
-    parts = (BROKER_NAMES, MANAGED_LEDGER_NAMES, LEDGER_CLIENT_NAMES, BOOKIE_CONNECTION_NAMES)
-    return frozenset(listed).union(*(part.fields for part in parts))
+    parts = (BROKER_NAMES, MANAGED_LEDGER_NAMES, LEDGER_CLIENT_NAMES, BOOKIE_CONNECTION_NAMES, BALANCE_NAMES)
+    return frozenset(listed).union(CONTROL_NAMES, *(part.fields for part in parts))

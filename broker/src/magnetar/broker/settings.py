@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from magnetar.broker.load.settings import LoadSettings
 from magnetar.broker.policies.settings import PolicySettings
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MESSAGE_SIZE_BYTES_MAX, MIB
@@ -80,6 +81,7 @@ class BrokerSettings:
     auto_creation: AutoCreationSettings = field(default_factory=AutoCreationSettings)
     dispatch: DispatchSettings = field(default_factory=DispatchSettings)
     policies: PolicySettings = field(default_factory=PolicySettings)
+    load: LoadSettings = field(default_factory=LoadSettings)
 
     def __post_init__(self) -> None:
         for name in ("broker_service_port", "web_service_port"):
@@ -122,7 +124,7 @@ class BrokerSettings:
             "activeConsumerFailoverDelayTimeMillis": dispatch.failover_delay_ms,
         }
         texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
-        return {**texts, **self.policies.upstream()}
+        return {**texts, **self.policies.upstream(), **self.load.upstream()}
 
     @property
     def broker_id(self) -> str:
