@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from magnetar.balance.balancer import Balancer
-from magnetar.balance.model import Decision, LoadSnapshot, Placement, Split
+from magnetar.balance.model import LoadSnapshot, Placement
 from magnetar.balance.settings import BalanceSettings
 from magnetar.broker.load.averages import BundleAverages, LoadAverages
 from magnetar.broker.load.broker_report import BrokerReport
@@ -176,19 +176,11 @@ class Balancing:
         await self._averages.sample(reports)
         if not settings.enabled or settings.driver != LEADER or len(reports) < 2:
             return
-        self._balancer.settings = replace(self._balance, shedding_enabled=settings.shedding_enabled)
-        decisions = self._without_what_is_off(self._balancer.decide(await self.snapshot()))
+        split = replace(self._balance.split, enabled=settings.auto_split, unload_parts=settings.unload_after_split)
+        self._balancer.settings = replace(self._balance, shedding_enabled=settings.shedding_enabled, split=split)
+        decisions = self._balancer.decide(await self.snapshot())
         if decisions:
             await self._executor.carry_out(decisions, self._balancer.failed, unload_parts=settings.unload_after_split)
-
-    def _without_what_is_off(self, decisions: list[Decision]) -> list[Decision]:
-        """Splits may have been switched off since the balancer was made."""
-        if self.settings.auto_split:
-            return decisions
-        for decision in decisions:
-            if isinstance(decision, Split):
-                self._balancer.failed(decision)
-        return [decision for decision in decisions if not isinstance(decision, Split)]
 
     async def store_averages(self) -> None:
         """Write averages for whoever leads next. `StoreUnavailable`."""
