@@ -20,7 +20,6 @@ from magnetar.bookie.setting_names import (
     known_names,
 )
 from magnetar.bookie.settings import BookieSettings
-from magnetar.control.settings import ControlSettings, ServerTls
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
 from magnetar.core.settings_file import GivenSettings
@@ -30,6 +29,7 @@ from magnetar.metadata.factory import open_store
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.urls import store_url, zookeeper_url
 from magnetar.standalone import own_address
+from magnetar.standalone.control_settings import ANY_HOST, control_settings
 from magnetar.standalone.protection import refuse_protection
 
 DEFAULT_JOURNAL: Final = Path("data/bookkeeper/journal")
@@ -45,7 +45,6 @@ PLACEMENT_POLICIES: Final = (
     "DefaultEnsemblePlacementPolicy",
 )
 """The classes that ensemblePlacementPolicy names. The groups of an isolated ledger are in its metadata, and kept."""
-ANY_HOST: Final = "0.0.0.0"  # noqa: S104  (a server's default)
 SECRET: Final = re.compile(r"(?i)passw|token|secret|credential")
 """Names of settings that nobody is told."""
 SESSION_TIMEOUT_MS: Final = 30_000
@@ -103,7 +102,7 @@ def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
         recovery_enabled=given.flag("autoRecoveryDaemonEnabled", True),
         client=LedgerClientSettings(placement=placement_settings(given)),
         http=_http(given),
-        control=_control(given),
+        control=control_settings(given, DEFAULT_CONTROL_PORT),
         shown=_shown(given),
     )
     return BookieProcessSettings(metadata=bookkeeper_metadata(given), node=node)
@@ -138,25 +137,6 @@ def _http(given: GivenSettings) -> HttpSettings | None:
         return None
     port = given.number("prometheusStatsHttpPort", 8000, 0, 65535)
     return HttpSettings(host=given.text("prometheusStatsHttpAddress") or ANY_HOST, port=port)
-
-
-def _control(given: GivenSettings) -> ControlSettings | None:
-    if not given.flag("controlEnabled", True):
-        return None
-    certificate, key = given.text("controlTlsCertificateFile"), given.text("controlTlsKeyFile")
-    authority = given.text("controlTlsClientAuthorityFile")
-    if bool(certificate) != bool(key):
-        raise SettingError("controlTlsCertificateFile and controlTlsKeyFile go together: set both or none")
-    tls = None
-    if certificate and key:
-        client_authority = Path(authority) if authority else None
-        tls = ServerTls(certificate_file=Path(certificate), key_file=Path(key), client_authority_file=client_authority)
-    return ControlSettings(
-        host=given.text("controlHost") or ANY_HOST,
-        port=given.number("controlPort", DEFAULT_CONTROL_PORT, 0, 65535),
-        tls=tls,
-        token=given.text("controlToken") or "",
-    )
 
 
 def _shown(given: GivenSettings) -> Mapping[str, str]:

@@ -47,7 +47,10 @@ def prepare(log_level: str) -> None:
 
 
 async def serve_until_told(
-    start: Callable[[], Coroutine[None, None, S]], started: Callable[[S], None], stopping: Callable[[], None]
+    start: Callable[[], Coroutine[None, None, S]],
+    started: Callable[[S], None],
+    stopping: Callable[[], None],
+    stop_seconds_max: float = STOP_SECONDS_MAX,
 ) -> None:
     """Start, say so, serve until SIGINT or SIGTERM, say so, stop. A signal while starting gives the start up.
 
@@ -73,7 +76,7 @@ async def serve_until_told(
         await asyncio.wait((starting,), timeout=GIVE_UP_SECONDS_MAX)
         if not starting.done() or starting.cancelled() or starting.exception() is not None:
             _leave()
-        await _close(starting.result())
+        await _close(starting.result(), stop_seconds_max)
         return
     try:
         service = starting.result()
@@ -85,7 +88,7 @@ async def serve_until_told(
     gc.freeze()
     gc.enable()
     await stop
-    await _close(service)
+    await _close(service, stop_seconds_max)
 
 
 def _leave() -> NoReturn:
@@ -96,6 +99,6 @@ def _leave() -> NoReturn:
     os._exit(EXIT_STOPPED)
 
 
-async def _close(service: Closable) -> None:
-    async with asyncio.timeout(STOP_SECONDS_MAX):
+async def _close(service: Closable, seconds_max: float) -> None:
+    async with asyncio.timeout(seconds_max):
         await service.close()

@@ -67,6 +67,8 @@ class Service(Generic[T, S]):
     start: Callable[[T], Coroutine[None, None, S]]
     describe: Callable[[S], str]
     """What the ready line says, such as where it listens."""
+    stop_seconds_max: Callable[[T], float] = lambda _: STOP_SECONDS_MAX
+    """How long a clean stop may take."""
 
 
 def run_service(service: Service[T, S], sources: SettingSources, *, check_only: bool, log_level: str) -> int:
@@ -88,7 +90,8 @@ def run_service(service: Service[T, S], sources: SettingSources, *, check_only: 
     try:
         uvloop.run(_serve(service, settings))
     except TimeoutError:
-        show_error(f"Not stopped within {STOP_SECONDS_MAX:g} s.", "Everything acknowledged is in the journal.")
+        seconds = service.stop_seconds_max(settings)
+        show_error(f"Not stopped within {seconds:g} s.", "Everything acknowledged is in the journal.")
         return EXIT_FAILED
     except OSError as error:
         show_error(*explain_os_error(error))
@@ -108,6 +111,7 @@ async def _serve(service: Service[T, S], settings: T) -> None:
         lambda: service.start(settings),
         lambda started: say(f"{service.name} ready: {service.describe(started)}"),
         lambda: log.info("%s stops", service.name),
+        service.stop_seconds_max(settings),
     )
     log.info("%s has stopped", service.name)
 
