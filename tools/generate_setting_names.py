@@ -56,13 +56,24 @@ def broker_names(distribution: Path) -> set[str]:
     return set(fields).union(*(from_file(distribution / "conf" / name) for name in files)) - {"properties"}
 
 
+def proxy_names(distribution: Path) -> set[str]:
+    """What a proxy knows."""
+    fields = FIELD.findall(disassembled(distribution, "org.apache.pulsar.proxy.server.ProxyConfiguration"))
+    return set(fields).union(from_file(distribution / "conf" / "proxy.conf")) - {"properties"}
+
+
 def main(arguments: list[str]) -> int:
-    """Write both lists."""
+    """Write all lists."""
     if not 1 <= len(arguments) <= 2:
         print(__doc__, file=sys.stderr)
         return 2
     distribution, *examples = map(Path, arguments)
-    for component, names in (("bookie", bookie_names(distribution, examples)), ("broker", broker_names(distribution))):
+    lists = {
+        "bookie": bookie_names(distribution, examples),
+        "broker": broker_names(distribution),
+        "proxy": proxy_names(distribution),
+    }
+    for component, names in lists.items():
         target = ROOT / component / "src" / "magnetar" / component / "upstream_settings.txt"
         target.write_text("".join(f"{name}\n" for name in sorted(names)))
         print(f"{target.relative_to(ROOT)}: {len(names)} names")

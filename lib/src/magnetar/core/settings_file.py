@@ -141,6 +141,12 @@ class GivenSettings:
         given = self._given.get(name)
         return given.value if given is not None and given.value else None
 
+    def emptied(self, name: str) -> bool:
+        """Whether it was given with an empty value, which switches some settings off (ports)."""
+        self._used.add(name)
+        given = self._given.get(name)
+        return given is not None and not given.value
+
     def flag(self, name: str, default: bool) -> bool:
         """A value that is true or false. `SettingError`."""
         return cast(bool, self._read(name, lambda text: parse_value(text, bool), default))
