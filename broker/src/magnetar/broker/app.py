@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from magnetar.broker.addresses import own_addresses
 from magnetar.broker.admin.server import AdminServer
+from magnetar.broker.bundle_moves import BundleMoves
+from magnetar.broker.bundles import Bundles, heartbeat_bundle
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.load.drain import Drains
+from magnetar.broker.load.manager import LoadParts, ModularLoadManager
+from magnetar.broker.load.operations import BrokerOperations
+from magnetar.broker.load.settings import LoadSettings
 from magnetar.broker.lookup import Lookup
+from magnetar.broker.ownership import BundleOwnership
+from magnetar.broker.peer_client import PeerClient
+from magnetar.broker.policies.memory import MemoryTopicPolicies
 from magnetar.broker.resources import Resources
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.storage import SchemaStorage
 from magnetar.broker.service import BrokerService
 from magnetar.broker.session import ServerSession
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings import SERVER_VERSION, BrokerSettings
 from magnetar.broker.topic_lists import TopicLists
 from magnetar.core.clock import Clock
 from magnetar.ledger.api import LedgerClient, LedgerOptions
@@ -36,6 +46,7 @@ class BrokerParts:
     ledger_settings: ManagedLedgerSettings
     configuration_store: MetadataStore | None = None
     """Where the clusters of an instance keep what they share; None: in `store`."""
+    load_settings: LoadSettings = field(default_factory=LoadSettings)
 
 
 class RunningBroker:
@@ -51,10 +62,18 @@ class RunningBroker:
         self._admin = admin
 
     async def close(self) -> None:
-        """Unload the topics, telling clients, then stop listening."""
+        """Get no more bundles, let go of those there are, telling clients, then stop listening."""
+        context = self.context
+        await context.load.unregister()
+        await context.moves.unload_all()
         await self._admin.close()
-        self.context.topic_lists.close()
-        await self.context.service.close()
+        context.topic_lists.close()
+        await context.service.close()
+        await context.load.close()
+        await context.peers.close()
+        await context.ownership.close()
+        context.bundles.close()
+        context.service.resources.close()
         await self._listener.close()
         await self._managed.close()
 
@@ -85,11 +104,51 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
     admin = AdminServer(settings.bind_address, settings.web_service_port)
     settings = replace(settings, web_service_port=await admin.listen())
     resources = Resources(parts.store, parts.configuration_store)
-    service = BrokerService(settings, parts.store, managed, schemas, parts.clock, resources)
-    topic_lists = TopicLists(parts.store, service.resources, service.list_topics, service.spawn)
-    context = BrokerContext(settings, parts.clock, service, Lookup(settings, service.resources), topic_lists)
+    bundles = Bundles(parts.store, resources)
+    ownership = BundleOwnership(parts.store, own_addresses(settings), bundles, parts.clock)
+    peers = PeerClient(settings.web_service_url)
+    load = _load_manager(settings, parts, ownership, peers)
+    lookup = Lookup(settings, resources, bundles, ownership, load)
+    service = BrokerService(settings, parts.store, managed, schemas, parts.clock, lookup)
+    moves = BundleMoves(service, bundles, load, peers)
+    drains = Drains(load, ownership, moves, parts.load_settings)
+    context = BrokerContext(
+        settings=settings,
+        clock=parts.clock,
+        service=service,
+        lookup=lookup,
+        topic_lists=TopicLists(parts.store, resources, service.list_topics, service.spawn),
+        peers=peers,
+        topic_policies=MemoryTopicPolicies(),
+        load=load,
+        bundles=bundles,
+        ownership=ownership,
+        moves=moves,
+        operations=BrokerOperations(load, ownership, moves, drains, resources.local_documents),
+    )
     contexts.append(context)
     service.start()
     await admin.serve(context)
+    # Only who answers may be sent clients.
+    await load.start()
+    await lookup.find_bundle(heartbeat_bundle(settings.broker_id))
     logger.info("broker %s serves %s", settings.broker_id, settings.service_url)
     return RunningBroker(context, managed, listener, admin)
+
+
+def _load_manager(
+    settings: BrokerSettings, parts: BrokerParts, ownership: BundleOwnership, peers: PeerClient
+) -> ModularLoadManager:
+    return ModularLoadManager(
+        LoadParts(
+            settings=parts.load_settings,
+            addresses=ownership.own,
+            cluster=settings.cluster_name,
+            version=SERVER_VERSION.removeprefix("Pulsar Server"),
+            store=parts.store,
+            configuration_store=parts.configuration_store or parts.store,
+            clock=parts.clock,
+            peers=peers,
+            owned=ownership.owned,
+        )
+    )

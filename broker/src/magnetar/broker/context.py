@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from magnetar.broker.bundle_moves import BundleMoves
+from magnetar.broker.bundles import Bundles
+from magnetar.broker.load.manager import ModularLoadManager
+from magnetar.broker.load.operations import BrokerOperations
 from magnetar.broker.lookup import Lookup
+from magnetar.broker.ownership import BundleOwnership
+from magnetar.broker.peer_client import PeerClient
+from magnetar.broker.policies.api import TopicPolicyStore
 from magnetar.broker.service import BrokerService
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic_lists import TopicLists
 from magnetar.core.clock import Clock
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerContext:
     """The parts that `app.py` has wired together."""
 
@@ -20,3 +27,10 @@ class BrokerContext:
     service: BrokerService
     lookup: Lookup
     topic_lists: TopicLists
+    peers: PeerClient
+    topic_policies: TopicPolicyStore
+    load: ModularLoadManager
+    bundles: Bundles
+    ownership: BundleOwnership
+    moves: BundleMoves
+    operations: BrokerOperations
