@@ -87,6 +87,17 @@ class Acknowledger:
         consumer.released(messages)
         return taken, messages
 
+    def take_acknowledged(self, consumers: list[Consumer], dispatcher: Dispatcher) -> bool:
+        """Entries were acknowledged by others than consumers: nobody holds those up to the mark any more.
+
+        True when somebody can be sent more than before."""
+        mark_delete = self._cursor.mark_delete
+        freed = False
+        for consumer in consumers:
+            for position in [one for one in consumer.pending.messages if one <= mark_delete]:
+                freed |= self._release(consumer, position, dispatcher)
+        return freed
+
     def _release(self, consumer: Consumer, position: Position, dispatcher: Dispatcher) -> bool:
         """An entry is wholly acknowledged."""
         self._redelivery_counts.forget(position)

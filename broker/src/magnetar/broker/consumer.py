@@ -223,6 +223,12 @@ class Consumer:
             self.blocked = True
         return added
 
+    def limit(self, unacked_messages_max: int) -> None:
+        """It may hold so many unacknowledged messages from now on; 0 is no limit."""
+        self.unacked_messages_max = unacked_messages_max
+        if self.blocked and (unacked_messages_max <= 0 or self.unacked_messages < unacked_messages_max):
+            self.blocked = False
+
     def released(self, messages: int) -> bool:
         """So many held messages are acknowledged or taken back. True when this ends its being blocked (at half)."""
         self.unacked_messages -= messages

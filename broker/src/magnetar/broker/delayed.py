@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 DELAYED_ENTRIES_MAX: Final = 1_000_000
 """Entries that may wait for their time before the subscription reads no further; some 200 bytes of memory each."""
 
+FAR_FUTURE_MS: Final = 1 << 63
+
 DELAY_SECONDS_MAX: Final = 3_600.0
 """A timer is set no further ahead than this, so that a clock that is put right takes effect."""
 
@@ -92,6 +94,15 @@ class DelayedEntries:
                 del self._positions[position]
                 taken.append((position, key_hash))
         return taken
+
+    def take_all(self) -> list[tuple[Position, int]]:
+        """Take out everything, in the order of the times."""
+        return self.take_due(FAR_FUTURE_MS)
+
+    def discard_up_to(self, mark_delete: Position) -> None:
+        """Everything up to the position is acknowledged (it expired, or was skipped)."""
+        for position in [one for one in self._positions if one <= mark_delete]:
+            self.discard(position)
 
     def arm(self, now_ms: int) -> None:
         """Have the timer stand at the first entry's time."""

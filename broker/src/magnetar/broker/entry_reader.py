@@ -10,6 +10,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from magnetar.broker.policies.broker_limits import BrokerLimits
+from magnetar.broker.policies.settings import PolicySettings
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import EntryUnreadable
 
@@ -42,12 +44,13 @@ class Spawn(Protocol):
 class SubscriptionRuntime:
     """The world as subscriptions see it; one for a whole broker."""
 
-    __slots__ = ("call_later", "clock", "spawn")
+    __slots__ = ("call_later", "clock", "limits", "spawn")
 
-    def __init__(self, clock: Clock, spawn: Spawn, call_later: CallLater) -> None:
+    def __init__(self, clock: Clock, spawn: Spawn, call_later: CallLater, limits: BrokerLimits | None = None) -> None:
         self.clock = clock
         self.spawn = spawn
         self.call_later = call_later
+        self.limits = limits if limits is not None else BrokerLimits(PolicySettings(), clock, call_later)
 
 
 class Backoff:

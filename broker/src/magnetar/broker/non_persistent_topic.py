@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any
-
 from magnetar.broker.consumer import Consumer
+from magnetar.broker.entry_reader import SubscriptionRuntime
+from magnetar.broker.message_checks import publish_checked
 from magnetar.broker.non_persistent_subscription import NonPersistentSubscription
+from magnetar.broker.policies.broker_limits import BrokerLimits
+from magnetar.broker.policies.limiter import RateLimiter, limiter_for
+from magnetar.broker.policies.model import EffectivePolicies
+from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.producer_admission import Admitted, ProducerAdmission
 from magnetar.broker.producers import Producers
-from magnetar.broker.settings import BrokerSettings
-from magnetar.core.clock import Clock
+from magnetar.broker.topic_limits import (
+    check_consumer,
+    check_new_subscription,
+    check_producer,
+    check_subscription_type,
+)
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.topic_name import TopicName
@@ -25,21 +32,67 @@ class NonPersistentTopic:
     def __init__(
         self,
         name: TopicName,
-        settings: BrokerSettings,
-        clock: Clock,
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        policies: EffectivePolicies,
+        runtime: SubscriptionRuntime,
     ) -> None:
+        clock = runtime.clock
         self.name = name
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
-        self.admission = ProducerAdmission(None, self._store_epoch, spawn)
+        self.admission = ProducerAdmission(None, self._store_epoch, runtime.spawn)
         self.created_ms = clock.now_ms()
         self.last_active_seconds = clock.monotonic_seconds()
         self.last_publish_ms = 0
         self.closing = False
         self.messages_in = 0
         self.bytes_in = 0
-        self._settings = settings
+        self.of_broker = belongs_to_brokers(name)
+        """No client's: limits and inactivity do not concern it."""
+        self.policies = policies
+        self.publish_limiter: RateLimiter | None = None
+        self._runtime = runtime
         self._clock = clock
+        self.follow(policies)
+
+    def follow(self, policies: EffectivePolicies) -> None:
+        """Other policies hold from now on."""
+        self.policies = policies
+        self.publish_limiter = limiter_for(
+            policies.publish_rate,
+            self.publish_limiter,
+            self._clock,
+            self._runtime.call_later,
+            f"publish rate of {self.name}",
+        )
+        if policies.encryption_required and not self.of_broker:
+            for producer in [one for one in self.producers.by_name.values() if not one.identity.encrypted]:
+                producer.disconnect()
+                self.remove_producer(producer)
+
+    def update_rates(self, seconds: float) -> None:
+        """Turn counters into rates over the time since the last call."""
+        for producer in self.producers.by_name.values():
+            producer.update_rates(seconds)
+        for subscription in self.subscriptions.values():
+            subscription.update_rates(seconds)
+
+    @property
+    def limits(self) -> BrokerLimits:
+        """Of the whole broker."""
+        return self._runtime.limits
+
+    async def check_producer(self, producer: Producer) -> None:
+        """Raises PulsarError when policies keep a producer out."""
+        self._check_limits(producer)
+
+    def _check_limits(self, producer: Producer) -> None:
+        if not self.of_broker:
+            present = self.producers.by_name.values()
+            check_producer(self.name, self.policies, self._runtime.limits.settings, producer, present)
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """Nothing is stored, so nothing is stored twice."""
+        del producer_name
+        return -1
 
     @property
     def producers(self) -> Producers:
@@ -55,7 +108,12 @@ class NonPersistentTopic:
         """Hand a batch to the subscriptions; receipts carry no real position."""
         if self.closing:
             batch.producer.dropped(batch, MagnetarError("the topic is closing"))
-            return
+        elif self.policies.checks_messages:
+            publish_checked(batch, self.policies, str(self.name), None, self._publish)
+        else:
+            self._publish(batch)
+
+    def _publish(self, batch: PublishBatch) -> None:
         self.messages_in += batch.message_count
         self.bytes_in += batch.size_bytes
         self.last_publish_ms = self._clock.now_ms()
@@ -67,6 +125,7 @@ class NonPersistentTopic:
     async def add_producer(self, producer: Producer, admitted: Admitted) -> bool:
         """Let a producer in. True when it has to wait: then `admitted` is called once its turn (or the end) comes."""
         self._refuse_when_closing()
+        self._check_limits(producer)
         waits = await self.admission.add(producer, admitted)
         self._refuse_when_closing()
         return waits
@@ -88,8 +147,10 @@ class NonPersistentTopic:
         self._refuse_when_closing()
         subscription = self.subscriptions.get(name)
         if subscription is None:
+            if not self.of_broker:
+                check_new_subscription(self.name, self.policies, len(self.subscriptions))
             subscription = self.subscriptions[name] = NonPersistentSubscription(
-                str(self.name), name, self._settings.dispatch
+                str(self.name), name, self.policies.dispatch
             )
         return subscription
 
@@ -97,6 +158,10 @@ class NonPersistentTopic:
         self, consumer: Consumer, name: str, start: Position, properties: dict[str, str]
     ) -> NonPersistentSubscription:
         """Attach a consumer."""
+        check_subscription_type(self.name, self.policies, consumer.identity.subscription_type)
+        if not self.of_broker:
+            settings, present = self._runtime.limits.settings, self.subscriptions.get(name)
+            check_consumer(self.policies, settings, consumer, self.subscriptions.values(), present)
         subscription = await self.create_subscription(name, start, properties)
         subscription.add_consumer(consumer)
         return subscription

@@ -35,6 +35,7 @@ class PublishBatch:
     """The messages of one producer that came in one read: they are stored by one append and answered by one write."""
 
     __slots__ = (
+        "has_chunks",
         "highest_sequence_ids",
         "message_count",
         "payloads",
@@ -50,6 +51,19 @@ class PublishBatch:
         self.highest_sequence_ids: list[int] = []
         self.message_count = 0
         self.size_bytes = 0
+        self.has_chunks = False
+        """Whether any SEND says that it is a part of a larger message."""
+
+    def part(self, start: int, end: int, message_count: int) -> PublishBatch:
+        """The SENDs from the one to before the other, which hold so many messages."""
+        part = PublishBatch(self.producer)
+        part.payloads = self.payloads[start:end]
+        part.sequence_ids = self.sequence_ids[start:end]
+        part.highest_sequence_ids = self.highest_sequence_ids[start:end]
+        part.message_count = message_count
+        part.size_bytes = sum(map(len, part.payloads))
+        part.has_chunks = self.has_chunks
+        return part
 
     def add(self, payload: bytes, sequence_id: int, highest_sequence_id: int, message_count: int) -> None:
         """One SEND: `payload` is its headersAndPayload, stored as it is."""
@@ -58,6 +72,20 @@ class PublishBatch:
         self.highest_sequence_ids.append(highest_sequence_id)
         self.message_count += message_count
         self.size_bytes += len(payload)
+
+
+class HeldAnswer:
+    """The answer to what was not stored, which waits for the receipts of what was sent before it.
+
+    `after` counts the batches that the topic must have answered; `code` is None for a duplicate."""
+
+    __slots__ = ("after", "batch", "code", "message")
+
+    def __init__(self, after: int, batch: PublishBatch, code: ServerError | None, message: str) -> None:
+        self.after = after
+        self.batch = batch
+        self.code = code
+        self.message = message
 
 
 class ProducerIdentity:
@@ -104,6 +132,9 @@ class Producer:
         self.batches_pending = 0
         """Batches that the topic was given and has not answered."""
         self._on_drained: list[Callable[[], None]] = []
+        self._answered = 0
+        self._held_answers: list[HeldAnswer] | None = None
+        """Bounded by the bytes that a connection may have unanswered."""
         self.messages_in = 0
         self.bytes_in = 0
         self.chunked_messages_in = 0
@@ -122,7 +153,7 @@ class Producer:
                     self.producer_id, ledger_id, first_entry_id, batch.sequence_ids, batch.highest_sequence_ids
                 )
             )
-        self._finished(batch)
+        self._stored_or_not(batch)
 
     def not_stored(self, batch: PublishBatch) -> None:
         """A non-persistent topic took the batch: receipts with 0:0, as Apache's broker sends them."""
@@ -137,19 +168,50 @@ class Producer:
                     ]
                 )
             )
-        self._finished(batch)
+        self._stored_or_not(batch)
 
     def refused(self, batch: PublishBatch, code: ServerError, message: str) -> None:
         """The batch is not stored: say so for each of its messages."""
-        if not self.closed:
-            for sequence_id, highest in zip(batch.sequence_ids, batch.highest_sequence_ids, strict=True):
-                self.connection.write(messages.send_error(self.producer_id, max(sequence_id, highest), code, message))
-        self._finished(batch)
+        self._write_answer(batch, code, message)
+        self._stored_or_not(batch)
 
     def dropped(self, batch: PublishBatch, error: MagnetarError) -> None:
         """The batch is not stored and the client is about to reconnect and send it again: say nothing."""
         del error
+        self._stored_or_not(batch)
+
+    def answer_in_order(self, batch: PublishBatch, code: ServerError | None, message: str = "") -> None:
+        """The batch, of which the topic stores nothing, is answered once all before it is: with an error, or (None) as
+        one that is stored already."""
+        held = self._held_answers
+        unanswered = self.batches_pending - 1 - (len(held) if held is not None else 0)
+        if unanswered <= 0:
+            self._write_answer(batch, code, message)
+            self._finished(batch)
+            return
+        if held is None:
+            held = self._held_answers = []
+        held.append(HeldAnswer(self._answered + unanswered, batch, code, message))
+
+    def _write_answer(self, batch: PublishBatch, code: ServerError | None, message: str) -> None:
+        if self.closed:
+            return
+        for sequence_id, highest in zip(batch.sequence_ids, batch.highest_sequence_ids, strict=True):
+            if code is None:
+                self.connection.write(encode_send_receipt(self.producer_id, sequence_id, highest, -1, -1))
+            else:
+                self.connection.write(messages.send_error(self.producer_id, max(sequence_id, highest), code, message))
+
+    def _stored_or_not(self, batch: PublishBatch) -> None:
+        """The topic is done with a batch: the answers that waited for this are next."""
+        self._answered += 1
         self._finished(batch)
+        while self._held_answers is not None and self._held_answers[0].after <= self._answered:
+            held = self._held_answers.pop(0)
+            if not self._held_answers:
+                self._held_answers = None
+            self._write_answer(held.batch, held.code, held.message)
+            self._finished(held.batch)
 
     def _finished(self, batch: PublishBatch) -> None:
         self.connection.publish_finished(batch.size_bytes)

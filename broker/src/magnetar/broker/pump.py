@@ -14,6 +14,7 @@ from magnetar.broker.consumer import SubscriptionType
 from magnetar.broker.delayed import DelayedEntries
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.entry_reader import EntryReader, SubscriptionRuntime
+from magnetar.broker.policies.limiter import NO_LIMITERS, RateLimiter
 from magnetar.broker.redelivery import RedeliveryCounts
 from magnetar.broker.screening import Screened, screen
 from magnetar.core.limits import MIB
@@ -48,6 +49,10 @@ UNLIMITED: Final = 1 << 62
 NOT_DELAYED: Final = -1
 """The time that `screen` takes for "deliver everything now"."""
 
+CAUGHT_UP_ENTRIES: Final = 1_000
+"""A backlog below this is none to dispatch rates that leave tail readers alone
+(`managedLedgerCursorBackloggedThreshold`)."""
+
 
 class Pump:
     """One subscription's dispatch. `start` gives it a dispatcher, `stop` takes it away with all that it remembers.
@@ -59,9 +64,11 @@ class Pump:
         "_bytes_per_entry",
         "_caught_up",
         "_cursor",
+        "_delays",
         "_dispatcher",
         "_handover",
         "_key_shared",
+        "_limiters",
         "_messages_per_entry",
         "_next_turn",
         "_pumping",
@@ -72,6 +79,7 @@ class Pump:
         "acknowledger",
         "blocked",
         "delayed",
+        "held",
         "reader",
         "redelivery_counts",
         "stopped",
@@ -86,6 +94,8 @@ class Pump:
         caught_up: Callable[[], None],
     ) -> None:
         self.blocked = False
+        self.held = False
+        """The broker's consumers hold so much, and this subscription's so much of it, that nothing more is sent."""
         self.stopped = False
         self.redelivery_counts = RedeliveryCounts()
         self.acknowledger = Acknowledger(cursor, self.redelivery_counts)
@@ -94,6 +104,8 @@ class Pump:
         self._cursor = cursor
         self._runtime = runtime
         self._settings = settings
+        self._limiters: tuple[RateLimiter, ...] = NO_LIMITERS
+        self._delays = True
         self._caught_up = caught_up
         self._dispatcher: Dispatcher | None = None
         self._key_shared: KeySharedDispatcher | None = None
@@ -104,6 +116,22 @@ class Pump:
         self._unreadable_retry: TimerHandle | None = None
         self._messages_per_entry = 1.0
         self._bytes_per_entry = 1024.0
+
+    def follow(self, settings: DispatchSettings, limiters: tuple[RateLimiter, ...], *, delays: bool) -> None:
+        """Other policies hold from now on; without `delays` everything is delivered at once."""
+        self._settings = settings
+        if limiters != self._limiters:
+            for limiter in self._limiters:
+                limiter.forget(self.run)
+            self._limiters = limiters
+        self._delays = delays
+        if not delays and len(self.delayed) and self._dispatcher is not None:
+            self._dispatcher.redeliver(self.delayed.take_all())
+        if settings.unacked_messages_per_subscription_max <= 0:
+            self.blocked = False
+        else:
+            self.unblock()
+        self.wake()
 
     def start(self, dispatcher: Dispatcher) -> None:
         """Send by this dispatcher, from the first unacknowledged entry on."""
@@ -118,6 +146,9 @@ class Pump:
         self._dispatcher = None
         self._key_shared = None
         self.blocked = False
+        self.held = False
+        for limiter in self._limiters:
+            limiter.forget(self.run)
         self.redelivery_counts.clear()
         self.delayed.clear()
         self.reader.drop()
@@ -175,20 +206,33 @@ class Pump:
         size_bytes = 0
         reads = 0
         while size_bytes < TURN_BYTES_MAX and reads < TURN_READS_MAX:
-            if self.blocked or self._handover is not None or self._dispatcher is not dispatcher:
+            if self.blocked or self.held or self._handover is not None or self._dispatcher is not dispatcher:
                 return False
-            if dispatcher.waiting and not self.reader.replay_backoff.pausing:
-                positions = dispatcher.take_replay(self._replay_entries_max())
+            may_wait = dispatcher.waiting and not self.reader.replay_backoff.pausing
+            room = dispatcher.room()
+            if not may_wait and room <= 0:
+                return False
+            read_bytes_max = settings.read_bytes_max
+            if self._limiters:
+                allowed, allowed_bytes = self._allowance()
+                if allowed <= 0:
+                    return False
+                room = min(room, allowed)
+                read_bytes_max = min(read_bytes_max, allowed_bytes)
+            else:
+                allowed = UNLIMITED
+            if may_wait:
+                positions = dispatcher.take_replay(self._replay_entries_max(allowed, read_bytes_max))
                 if positions:
                     self.reader.replay(positions)
                     return False
-            room = min(dispatcher.room(), self._headroom())
+            room = min(room, self._headroom())
             if room <= 0 or self.delayed.full or self.reader.read_backoff.pausing:
                 return False
             count = min(settings.read_entries_max, max(1, int(room / self._messages_per_entry)))
-            entries = self._cursor.read_cached(count, settings.read_bytes_max)
+            entries = self._cursor.read_cached(count, read_bytes_max)
             if entries is None:
-                self.reader.read(count, settings.read_bytes_max)
+                self.reader.read(count, read_bytes_max)
                 return False
             if not entries:
                 self._caught_up()
@@ -244,7 +288,8 @@ class Pump:
         shared = dispatcher.type.acknowledges_individually
         slots = self._key_shared.selector if self._key_shared is not None else None
         now_ms = self._runtime.clock.now_ms()
-        screened = screen(entries, self._cursor, now_ms if shared else NOT_DELAYED, slots)
+        delays_at_ms = now_ms if shared and self._delays else NOT_DELAYED
+        screened = screen(entries, self._cursor, delays_at_ms, slots, self._runtime.limits.settings.delay_clamped_ms)
         for (ledger_id, entry_id), error in screened.unreadable:
             LOG.warning("skipping entry %d:%d: %s", ledger_id, entry_id, error)
         if screened.markers:
@@ -261,6 +306,8 @@ class Pump:
         for consumer, share in assignments:
             self._send(consumer, share, screened, held=shared)
             consumer.last_consumed_ms = now_ms
+        if self._limiters:
+            self._spend(assignments)
         if left.entries:
             self._leave(dispatcher, screened, left, replayed=replayed)
         return screened.size_bytes
@@ -305,14 +352,41 @@ class Pump:
         self._messages_per_entry = 0.8 * self._messages_per_entry + 0.2 * max(1.0, messages / count)
         self._bytes_per_entry = 0.8 * self._bytes_per_entry + 0.2 * (screened.size_bytes / count)
 
+    def _allowance(self) -> tuple[int, int]:
+        """Messages and bytes that dispatch rates let pass now. Without any, `run` is called when there are some."""
+        messages, size_bytes = UNLIMITED, UNLIMITED
+        tail_readers_too = self._runtime.limits.settings.dispatch_limits_caught_up
+        if not tail_readers_too and self._cursor.backlog_entries < CAUGHT_UP_ENTRIES:
+            return messages, size_bytes
+        for limiter in self._limiters:
+            its_messages, its_bytes = limiter.room()
+            if its_messages <= 0 or its_bytes <= 0:
+                limiter.wait(self.run)
+                return 0, 0
+            messages = min(messages, its_messages)
+            size_bytes = min(size_bytes, its_bytes)
+        return messages, size_bytes
+
+    def _spend(self, assignments: list[tuple[Consumer, EntryBatch]]) -> None:
+        """Take what was sent off the dispatch rates."""
+        messages = 0
+        size_bytes = 0
+        as_batches = self._runtime.limits.settings.dispatch_counts_batches
+        for _, share in assignments:
+            messages += len(share.entries) if as_batches else sum(share.message_counts)
+            size_bytes += sum([len(entry.data) for entry in share.entries])
+        for limiter in self._limiters:
+            limiter.take(messages, size_bytes)
+
     def _headroom(self) -> int:
         """Messages that consumers may hold before the pump is blocked."""
         limit = self._settings.unacked_messages_per_subscription_max
         return limit - self.acknowledger.unacked_messages if limit > 0 else UNLIMITED
 
-    def _replay_entries_max(self) -> int:
-        by_size = int(self._settings.read_bytes_max / max(1.0, self._bytes_per_entry))
-        return max(1, min(self._settings.read_entries_max, by_size, self._headroom()))
+    def _replay_entries_max(self, messages_max: int, size_bytes_max: int) -> int:
+        by_size = int(size_bytes_max / max(1.0, self._bytes_per_entry))
+        by_rate = int(messages_max / self._messages_per_entry)
+        return max(1, min(self._settings.read_entries_max, by_size, by_rate, self._headroom()))
 
     def _handed_over(self) -> None:
         self._handover = None

@@ -47,13 +47,42 @@ class ConsumerRates:
 class SubscriptionTotals:
     """What a subscription keeps of consumers that left, so that its counters never go back."""
 
+    __slots__ = (
+        "_bytes_out",
+        "_expired_before",
+        "_messages_out",
+        "expired_per_second",
+        "last_acknowledged_ms",
+        "last_consumed_ms",
+        "last_expired_ms",
+        "last_flow_ms",
+        "last_mark_delete_advanced_ms",
+        "messages_expired",
+    )
+
     def __init__(self) -> None:
+        self.messages_expired = 0
+        """Entries, as Pulsar counts them."""
+        self.last_expired_ms = 0
+        self.expired_per_second = 0.0
+        self._expired_before = 0
         self.last_flow_ms = 0
         self.last_consumed_ms = 0
         self.last_acknowledged_ms = 0
         self.last_mark_delete_advanced_ms = 0
         self._messages_out = 0
         self._bytes_out = 0
+
+    def expired(self, entries: int, now_ms: int) -> None:
+        """Entries were too old to be kept."""
+        self.messages_expired += entries
+        self.last_expired_ms = now_ms
+
+    def update_rates(self, seconds: float) -> None:
+        """Turn counters into rates over the time since the last call."""
+        if self.messages_expired != self._expired_before or self.expired_per_second:
+            self.expired_per_second = (self.messages_expired - self._expired_before) / seconds
+            self._expired_before = self.messages_expired
 
     def consumer_left(self, consumer: Consumer) -> None:
         """Take over its counters."""

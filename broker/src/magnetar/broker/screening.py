@@ -39,8 +39,12 @@ class Screened:
         self.size_bytes = 0
 
 
-def screen(entries: list[Entry], cursor: SubscriptionCursor, now_ms: int, slots: Slots | None) -> Screened:
-    """Sort entries. `now_ms` below 0 means that nothing is delayed on this subscription; `slots` is for Key_Shared."""
+def screen(
+    entries: list[Entry], cursor: SubscriptionCursor, now_ms: int, slots: Slots | None, delay_ms_max: int = 0
+) -> Screened:
+    """Sort entries. `now_ms` below 0 means that nothing is delayed on this subscription; `slots` is for Key_Shared.
+
+    Longer delays than `delay_ms_max`, if it is not 0, are cut to it."""
     screened = Screened()
     batch = screened.batch
     for entry in entries:
@@ -56,8 +60,12 @@ def screen(entries: list[Entry], cursor: SubscriptionCursor, now_ms: int, slots:
             continue
         key_hash = 0 if slots is None else slots.slot(sticky_key(metadata))
         if metadata.deliver_at_ms > now_ms >= 0:
-            screened.delayed.append((metadata.deliver_at_ms, (entry.ledger_id, entry.entry_id), key_hash))
-            continue
+            deliver_at_ms = metadata.deliver_at_ms
+            if delay_ms_max > 0:
+                deliver_at_ms = min(deliver_at_ms, metadata.publish_time_ms + delay_ms_max)
+            if deliver_at_ms > now_ms:
+                screened.delayed.append((deliver_at_ms, (entry.ledger_id, entry.entry_id), key_hash))
+                continue
         count = metadata.num_messages
         if count > 1:
             ack_set = cursor.remaining_ack_set((entry.ledger_id, entry.entry_id))

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from magnetar.broker.entry_reader import SubscriptionRuntime
 from magnetar.broker.non_persistent_topic import NonPersistentTopic
+from magnetar.broker.policies.broker_limits import BrokerLimits
+from magnetar.broker.policies.effective import BrokerLevel
+from magnetar.broker.policies.model import EffectivePolicies
+from magnetar.broker.policies.policies import Policies
+from magnetar.broker.policies.system_topics import belongs_to_brokers
+from magnetar.broker.policies.upkeep import Upkeep
 from magnetar.broker.resources import Resources
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.settings import BrokerSettings
@@ -18,11 +23,9 @@ from magnetar.broker.topic_schemas import TopicSchemas
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST
-from magnetar.core.limits import MIB
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.errors import ManagedLedgerNotFound
 from magnetar.managed.factory import ManagedLedgerFactory
-from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.coordination import NameGenerator
 from magnetar.metadata.store import MetadataStore, VersionConflict
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -36,9 +39,6 @@ PRODUCER_NAMES_PATH: Final = "/counters/producer-name"
 
 CREATING: Final = "creating"
 """Name of the tasks that load a topic and make it if need be."""
-
-RATE_UPDATE_SECONDS: Final = 10.0
-"""How often counters become rates. Apache's `statsUpdateFrequencyInSecs` is 60; people who watch want it sooner."""
 
 
 class BrokerService:
@@ -62,17 +62,25 @@ class BrokerService:
         self.clock = clock
         self.topics: dict[str, Topic] = {}
         self._loading: dict[str, asyncio.Task[Topic]] = {}
-        self._runtime = SubscriptionRuntime(clock, self.spawn, asyncio.get_running_loop().call_later)
+        call_later = asyncio.get_running_loop().call_later
+        self.limits = BrokerLimits(settings.policies, clock, call_later)
+        self.policies = Policies(
+            BrokerLevel(settings, ledgers.settings),
+            self.resources,
+            self.spawn,
+            lambda: {topic.name.namespace_name for topic in self.topics.values()},
+        )
+        self._runtime = SubscriptionRuntime(clock, self.spawn, call_later, self.limits)
+        self._upkeep = Upkeep(self, call_later)
         self._growing: dict[str, int] = {}
         """Partitioned topics that get more partitions just now, with the new count."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._producer_names: NameGenerator | None = None
-        self._rates: asyncio.TimerHandle | None = None
         self._closing = False
 
     def start(self) -> None:
         """Begin the periodic work."""
-        self._schedule_rates()
+        self._upkeep.start()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something on the side; the service waits for it when it closes, and logs what fails."""
@@ -131,22 +139,30 @@ class BrokerService:
             loading.exception()  # Looked at: nobody may be left to wait for it.
 
     async def _load(self, name: TopicName, *, create: bool) -> Topic:
-        await self._check_may_exist(name, create=create)
-        if name.domain == "non-persistent":
-            topic: Topic = NonPersistentTopic(name, self.settings, self.clock, self.spawn)
-        else:
-            try:
-                ledger = await self.ledgers.open(
-                    name.persistence_name, await self._ledger_settings(name.namespace_name), create=create
-                )
-            except ManagedLedgerNotFound:
-                raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} does not exist") from None
-            topic = PersistentTopic(name, ledger, self.settings, self._runtime, self._lost)
+        topic = await self._open(name, create=create)
         self.topics[str(name)] = topic
         return topic
 
-    async def _check_may_exist(self, name: TopicName, *, create: bool) -> None:
-        if await self.resources.policies(name.namespace_name) is None:
+    async def _open(self, name: TopicName, *, create: bool) -> Topic:
+        policies = await self._check_may_exist(name, create=create)
+        if name.domain == "non-persistent":
+            return NonPersistentTopic(name, policies, self._runtime)
+        try:
+            ledger = await self.ledgers.open(name.persistence_name, policies.ledger, create=create)
+        except ManagedLedgerNotFound:
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} does not exist") from None
+        # Again from memory: they may have changed meanwhile, when nobody could tell the topic.
+        topic = PersistentTopic(name, ledger, self.policies.of(name), self._runtime, self._lost)
+        try:
+            await topic.prepare()
+        except MagnetarError:
+            await topic.close()
+            raise
+        return topic
+
+    async def _check_may_exist(self, name: TopicName, *, create: bool) -> EffectivePolicies:
+        policies = await self.policies.load(name)
+        if policies is None:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Namespace {name.namespace_name} does not exist")
         if name.partition_index >= 0:
             partitions = await self.resources.partitions(name.partitioned_name())
@@ -160,24 +176,23 @@ class BrokerService:
             raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"{name} is a partitioned topic, use its partitions")
         if name.domain == "non-persistent" and not create:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} does not exist")
+        if create and policies.topics_per_namespace_max > 0 and not await self.exists(name):
+            await self.check_topics_max(name, 1)
+        return policies
 
-    async def _ledger_settings(self, namespace: NamespaceName) -> ManagedLedgerSettings:
-        """How a namespace's topics are stored: the broker's settings under the namespace's retention."""
-        policies = await self.resources.policies(namespace) or {}
-        retention = policies.get("retention_policies") or {}
-        minutes, megabytes = retention.get("retentionTimeInMinutes", 0), retention.get("retentionSizeInMB", 0)
-        return replace(
-            self.ledgers.settings,
-            retention_time_ms=minutes * 60_000 if minutes >= 0 else -1,
-            retention_size_bytes=megabytes * MIB if megabytes >= 0 else -1,
-        )
+    async def check_topics_max(self, name: TopicName, more: int) -> None:
+        """Raises PulsarError(NOT_ALLOWED_ERROR) when a namespace may not have so many more topics (partitions)."""
+        policies = await self.policies.namespace(name.namespace_name)
+        limit = policies.topics_per_namespace_max if policies is not None else 0
+        if limit <= 0 or name.domain != "persistent" or belongs_to_brokers(name):
+            return
+        present = await self.resources.persistent_topics(name.namespace_name)
+        if sum(not belongs_to_brokers(TopicName.parse(one)) for one in present) + more > limit:
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, "Exceed maximum number of topics in namespace.")
 
     async def policies_changed(self, namespace: NamespaceName) -> None:
-        """Apply a namespace's policies to its topics that are loaded."""
-        settings = await self._ledger_settings(namespace)
-        for topic in self.topics.values():
-            if topic.name.namespace_name == namespace and isinstance(topic, PersistentTopic):
-                topic.ledger.settings = settings
+        """Return once a namespace's policies, which were just written, hold for its topics that are loaded."""
+        await self.policies.refresh(namespace)
 
     def _lost(self, topic: PersistentTopic, error: MagnetarError) -> None:
         logger.warning("topic %s has another owner now, letting go of it: %s", topic.name, error)
@@ -196,13 +211,14 @@ class BrokerService:
             return count
         if name.partition_index >= 0 or await self.exists(name):
             return 0
-        policies = await self.resources.policies(name.namespace_name)
+        policies = await self.policies.namespace(name.namespace_name)
         if policies is None:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Namespace {name.namespace_name} not found")
-        allowed, partitions = self._auto_creation(policies.get("autoTopicCreationOverride"))
-        if not create or not allowed:
+        creation = policies.auto_topic_creation
+        if not create or not (creation.allowed or belongs_to_brokers(name)):
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} not found")
-        if partitions == 0:
+        partitions = creation.partitions
+        if partitions == 0 or belongs_to_brokers(name):
             return 0
         try:
             await self.create_partitioned(name, partitions)
@@ -210,32 +226,26 @@ class BrokerService:
             return await self.resources.partitions(name) or 0
         return partitions
 
-    def _auto_creation(self, override: dict[str, Any] | None) -> tuple[bool, int]:
-        """Whether topics are made on first use, and with how many partitions (0: not partitioned)."""
-        settings = self.settings.auto_creation
-        if override:
-            partitioned = override.get("topicType") == "partitioned"
-            return bool(override.get("allowAutoTopicCreation")), int(
-                override.get("defaultNumPartitions") or 1
-            ) if partitioned else 0
-        return settings.topics_allowed, settings.default_partitions if settings.partitioned else 0
-
     async def may_create_topics(self, namespace: NamespaceName) -> bool:
         """Whether a topic of this namespace may be made by its first client."""
-        policies = await self.resources.policies(namespace) or {}
-        return self._auto_creation(policies.get("autoTopicCreationOverride"))[0]
+        policies = await self.policies.namespace(namespace)
+        return (policies if policies is not None else self.policies.defaults).auto_topic_creation.allowed
+
+    async def may_create(self, name: TopicName) -> bool:
+        """Whether this topic may be made by its first client: a partition of a recorded topic always, for it may have
+        been deleted because nobody used it."""
+        if belongs_to_brokers(name) or await self.may_create_topics(name.namespace_name):
+            return True
+        return name.partition_index >= 0 and await self.resources.partitions(name.partitioned_name()) is not None
 
     async def may_create_subscriptions(self, namespace: NamespaceName) -> bool:
-        """Whether a subscription in this namespace may be made by its first consumer."""
-        policies = await self.resources.policies(namespace) or {}
-        override = policies.get("autoSubscriptionCreationOverride")
-        if override:
-            return bool(override.get("allowAutoSubscriptionCreation"))
-        return self.settings.auto_creation.subscriptions_allowed
+        """Whether a subscription in this namespace may be made by its first consumer; a topic may say otherwise."""
+        policies = await self.policies.namespace(namespace)
+        return (policies if policies is not None else self.policies.defaults).auto_subscription_creation
 
-    async def check_may_create_subscription(self, namespace: NamespaceName, subscription: str) -> None:
+    def check_may_create_subscription(self, topic: Topic, subscription: str) -> None:
         """Raises when a new subscription may not be made by its first consumer."""
-        if not await self.may_create_subscriptions(namespace):
+        if not topic.policies.auto_subscription_creation and not topic.of_broker:
             raise PulsarError(ServerError.SUBSCRIPTION_NOT_FOUND, f"Subscription {subscription} does not exist")
 
     async def create_partitioned(
@@ -353,8 +363,8 @@ class BrokerService:
     async def close(self) -> None:
         """Unload every topic; positions are persisted."""
         self._closing = True
-        if self._rates is not None:
-            self._rates.cancel()
+        self._upkeep.stop()
+        self.policies.close()
         if self._loading:
             await asyncio.wait(list(self._loading.values()))
         results = await asyncio.gather(*(topic.close() for topic in self.topics.values()), return_exceptions=True)
@@ -364,14 +374,3 @@ class BrokerService:
         self.topics.clear()
         if self._tasks:
             await asyncio.wait(list(self._tasks))
-
-    def _schedule_rates(self) -> None:
-        self._rates = asyncio.get_running_loop().call_later(RATE_UPDATE_SECONDS, self._update_rates)
-
-    def _update_rates(self) -> None:
-        for topic in self.topics.values():
-            for producer in topic.producers.by_name.values():
-                producer.update_rates(RATE_UPDATE_SECONDS)
-            for subscription in topic.subscriptions.values():
-                subscription.update_rates(RATE_UPDATE_SECONDS)
-        self._schedule_rates()

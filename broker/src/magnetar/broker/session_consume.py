@@ -171,17 +171,17 @@ class ConsumerCommands:
     async def _open_consumer(self, request: CommandSubscribe, opening: object) -> None:
         self._check_request(request)
         name = parse_topic(request.topic)
-        create = request.force_topic_creation and await self._service.may_create_topics(name.namespace_name)
+        create = request.force_topic_creation and await self._service.may_create(name)
         topic = await self._service.topic(name, create=create)
         if request.HasField("schema"):
             await self._service.topic_schemas.check_for_consumer(topic, request.schema)
         if request.durable and isinstance(topic, PersistentTopic) and request.subscription not in topic.subscriptions:
-            await self._service.check_may_create_subscription(name.namespace_name, request.subscription)
+            self._service.check_may_create_subscription(topic, request.subscription)
         consumer = Consumer(
             self._identity(request),
             self,
             partition_index=name.partition_index,
-            unacked_messages_max=self._session.context.settings.dispatch.unacked_messages_per_consumer_max,
+            unacked_messages_max=topic.policies.dispatch.unacked_messages_per_consumer_max,
             connected_since_ms=self._session.context.clock.now_ms(),
         )
         start = await self._start(topic, request)

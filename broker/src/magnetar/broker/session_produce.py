@@ -63,6 +63,7 @@ class ProducerCommands:
     def __init__(self, session: ServerSession) -> None:
         self._session = session
         self._service = session.context.service
+        self._limits = session.context.service.limits
         self._buffer_bytes_max = session.context.settings.publish_buffer_bytes_per_connection_max
         self._producers: dict[int, Producer] = {}
         self._topics: dict[int, Topic] = {}
@@ -106,6 +107,8 @@ class ProducerCommands:
             )
             return
         batch.add(buffer[payload_start:end], send.sequence_id, send.highest_sequence_id, send.num_messages)
+        if send.is_chunk:
+            batch.has_chunks = True
 
     def flush(self) -> None:
         """Hand what was read to the topics, a batch per producer."""
@@ -113,12 +116,23 @@ class ProducerCommands:
             return
         batches = self._batches
         self._batches = {}
+        limits, connection = self._limits, self._session.connection
         for producer_id, batch in batches.items():
             if not batch.payloads:
                 continue
-            self._buffered_bytes += batch.size_bytes
+            size_bytes = batch.size_bytes
+            self._buffered_bytes += size_bytes
             batch.producer.batches_pending += 1
-            self._topics[producer_id].publish(batch)
+            topic = self._topics[producer_id]
+            limits.publish_buffer.add(size_bytes, connection)
+            message_count = batch.message_count
+            topic.publish(batch)
+            limiter = topic.publish_limiter
+            if limiter is not None and limiter.take(message_count, size_bytes):
+                limiter.hold(connection)
+            limiter = limits.publish
+            if limiter is not None and limiter.take(message_count, size_bytes):
+                limiter.hold(connection)
         if self._buffered_bytes > self._buffer_bytes_max and not self._paused:
             self._paused = True
             self._session.connection.pause_reading(PAUSED_FOR_PUBLISHES)
@@ -126,6 +140,7 @@ class ProducerCommands:
     def publish_finished(self, size_bytes: int) -> None:
         """Producer: these bytes are stored (or refused)."""
         self._buffered_bytes -= size_bytes
+        self._limits.publish_buffer.remove(size_bytes)
         if self._paused and self._buffered_bytes <= self._buffer_bytes_max // 2:
             self._paused = False
             self._session.connection.resume_reading(PAUSED_FOR_PUBLISHES)
@@ -178,12 +193,13 @@ class ProducerCommands:
 
     async def _open_producer(self, request: CommandProducer, opening: Opening) -> None:
         name = parse_topic(request.topic)
-        topic = await self._service.topic(name, create=await self._service.may_create_topics(name.namespace_name))
+        topic = await self._service.topic(name, create=await self._service.may_create(name))
         identity = self._identity(request)
         identity.name = identity.name or await self._service.new_producer_name()
+        producer = Producer(identity, self, self._session.context.clock.now_ms())
+        await topic.check_producer(producer)
         identity.schema_version = await self._service.topic_schemas.add_for_producer(topic, request)
         await self._create_initial_subscription(topic, request.initial_subscription_name)
-        producer = Producer(identity, self, self._session.context.clock.now_ms())
         await self._admit(opening, topic, producer)
 
     def _identity(self, request: CommandProducer) -> ProducerIdentity:
@@ -201,7 +217,7 @@ class ProducerCommands:
     async def _create_initial_subscription(self, topic: Topic, name: str) -> None:
         if not name or not isinstance(topic, PersistentTopic) or name in topic.subscriptions:
             return
-        if not await self._service.may_create_subscriptions(topic.name.namespace_name):
+        if not topic.policies.auto_subscription_creation:
             raise PulsarError(
                 ServerError.NOT_ALLOWED_ERROR,
                 "Could not create the initial subscription due to the auto subscription creation is not allowed.",
@@ -232,12 +248,14 @@ class ProducerCommands:
 
     def _success(self, request_id: int, producer: Producer, *, ready: bool = True) -> None:
         identity = producer.identity
+        topic = self._topics.get(producer.producer_id)
+        last_sequence_id = topic.last_sequence_id(producer.name) if topic is not None else -1
         exclusive = identity.access_mode != ProducerAccessMode.Shared
         self._session.write(
             messages.producer_success(
                 request_id,
                 producer.name,
-                last_sequence_id=-1,
+                last_sequence_id=last_sequence_id,
                 schema_version=identity.schema_version,
                 topic_epoch=identity.topic_epoch if exclusive and ready else None,
                 ready=ready,

@@ -10,6 +10,7 @@ from magnetar.broker.dispatch.failover import FailoverDispatcher
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.entry_reader import SubscriptionRuntime
+from magnetar.broker.policies.limiter import NO_LIMITERS, limiter_for
 from magnetar.broker.pump import Pump
 from magnetar.broker.rates import SubscriptionTotals
 from magnetar.broker.statistics import consumer_response, subscription_statistics
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from magnetar.broker.dispatch.entry_batch import Dispatcher
+    from magnetar.broker.policies.limiter import RateLimiter
+    from magnetar.broker.policies.model import EffectivePolicies
     from magnetar.broker.settings import DispatchSettings
     from magnetar.broker.subscription_cursor import SubscriptionCursor
     from magnetar.core.errors import MagnetarError
@@ -43,11 +46,13 @@ class Subscription:
 
     __slots__ = (
         "_dispatcher",
+        "_limiter",
         "_pump",
         "_runtime",
         "_settings",
         "cursor",
         "fenced",
+        "last_active_seconds",
         "name",
         "terminated",
         "topic_name",
@@ -70,8 +75,11 @@ class Subscription:
         self.terminated = False
         self.type: SubscriptionType | None = None
         self.totals = SubscriptionTotals()
+        self.last_active_seconds = runtime.clock.monotonic_seconds()
+        """When it last had a consumer, or was loaded."""
         self._runtime = runtime
         self._settings = settings
+        self._limiter: RateLimiter | None = None
         self._dispatcher: Dispatcher | None = None
         self._pump = Pump(cursor, runtime, settings, f"{topic_name} / {name}", self._announce_end)
 
@@ -143,6 +151,7 @@ class Subscription:
         elif dispatcher.type is not consumer.identity.subscription_type:
             raise PulsarError(ServerError.CONSUMER_BUSY, "Subscription is of different type")
         before = dispatcher.active
+        consumer.unacked_messages_max = self._settings.unacked_messages_per_consumer_max
         consumer.read_position_when_joining = self.cursor.read_position
         dispatcher.add(consumer)
         if self._dispatcher is None:
@@ -168,6 +177,7 @@ class Subscription:
             return
         before = dispatcher.active
         consumer.closed = True
+        self.last_active_seconds = self._runtime.clock.monotonic_seconds()
         self.totals.consumer_left(consumer)
         dispatcher.remove(consumer)
         held, _ = self._pump.acknowledger.take_back(consumer, None)
@@ -276,6 +286,56 @@ class Subscription:
         """A consumer's connection takes bytes again."""
         self._pump.wake()
 
+    def follow(self, policies: EffectivePolicies, topic_limiter: RateLimiter | None) -> None:
+        """Other policies hold from now on; `topic_limiter` is what all subscriptions of the topic share."""
+        runtime, settings = self._runtime, policies.dispatch
+        self._limiter = limiter_for(
+            policies.dispatch_rate_of(self.name),
+            self._limiter,
+            runtime.clock,
+            runtime.call_later,
+            f"dispatch rate of {self.topic_name} / {self.name}",
+        )
+        limiters = [one for one in (self._limiter, topic_limiter, runtime.limits.dispatch) if one is not None]
+        self._settings = settings
+        for consumer in self.consumers:
+            consumer.limit(settings.unacked_messages_per_consumer_max)
+        self._pump.follow(settings, tuple(limiters) or NO_LIMITERS, delays=policies.delayed_delivery)
+
+    def add_publish_rate(self, messages: float, size_bytes: float) -> None:
+        """So much is published per second: a dispatch rate that is relative to it comes on top."""
+        if self._limiter is not None and self._limiter.rate.relative_to_publish_rate:
+            self._limiter.set_rate(self._limiter.rate, messages, size_bytes)
+
+    def hold(self, *, held: bool) -> None:
+        """The broker's limit of unacknowledged messages is reached, and this subscription is a part of why."""
+        if self._pump.held is not held:
+            self._pump.held = held
+            self._pump.run()
+
+    def acknowledged_by_broker(self) -> None:
+        """The cursor's mark was moved on without consumers: they hold nothing before it any more."""
+        pump, mark_delete = self._pump, self.cursor.mark_delete
+        pump.delayed.discard_up_to(mark_delete)
+        dispatcher = self._dispatcher
+        if dispatcher is not None and dispatcher.type.acknowledges_individually:
+            pump.acknowledger.take_acknowledged(self.consumers, dispatcher)
+            pump.unblock()
+        self.totals.last_mark_delete_advanced_ms = self._runtime.clock.now_ms()
+        if self.terminated:
+            self._announce_end()
+        pump.wake()
+
+    def expire_up_to(self, position: Position) -> int:
+        """Acknowledge everything up to the position because it is too old. Returns how many entries that were."""
+        before = self.cursor.backlog_entries
+        self.cursor.acknowledge_cumulative(position)
+        expired = before - self.cursor.backlog_entries
+        if expired:
+            self.totals.expired(expired, self._runtime.clock.now_ms())
+            self.acknowledged_by_broker()
+        return expired
+
     def topic_terminated(self) -> None:
         """Nothing more will be published."""
         self.terminated = True
@@ -315,6 +375,7 @@ class Subscription:
 
     def update_rates(self, seconds: float) -> None:
         """Turn counters into rates over the time since the last call."""
+        self.totals.update_rates(seconds)
         for consumer in self.consumers:
             consumer.update_rates(seconds)
 

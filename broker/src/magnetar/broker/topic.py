@@ -9,11 +9,26 @@ from typing import Final
 
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.entry_reader import SubscriptionRuntime
+from magnetar.broker.message_checks import publish_checked
+from magnetar.broker.policies.backlog_quota import check_quotas
+from magnetar.broker.policies.broker_limits import BrokerLimits
+from magnetar.broker.policies.deduplication import CURSOR_NAME as DEDUPLICATION_CURSOR
+from magnetar.broker.policies.deduplication import Deduplication, open_deduplication
+from magnetar.broker.policies.limiter import RateLimiter, limiter_for
+from magnetar.broker.policies.model import EffectivePolicies
+from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.producer_admission import Admitted, ProducerAdmission
 from magnetar.broker.producers import Producers
-from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.subscription import Subscription
+from magnetar.broker.topic_limits import (
+    SubscribeLimiter,
+    check_consumer,
+    check_new_subscription,
+    check_producer,
+    check_subscription_type,
+)
+from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.topic_name import TopicName
@@ -30,18 +45,45 @@ TOPIC_EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
 BITS_PER_WORD: Final = 64
 """Of an ack set."""
 
-RESERVED_SUBSCRIPTIONS: Final = ("pulsar.repl", "pulsar.dedup")
+RESERVED_SUBSCRIPTIONS: Final = ("pulsar.repl", DEDUPLICATION_CURSOR)
 """Cursor names that belong to the broker itself."""
 
 
 class PersistentTopic:
     """Owns its producers and subscriptions; sessions hold references that `close` takes back."""
 
+    __slots__ = (
+        "_checks_messages",
+        "_clock",
+        "_deduplication_changes",
+        "_dispatch_limiter",
+        "_on_lost",
+        "_runtime",
+        "_spawn",
+        "_subscribe_limiter",
+        "_subscribing",
+        "admission",
+        "bytes_in",
+        "closing",
+        "created_ms",
+        "deduplication",
+        "farewell",
+        "last_active_seconds",
+        "last_publish_ms",
+        "ledger",
+        "messages_in",
+        "name",
+        "of_broker",
+        "policies",
+        "publish_limiter",
+        "subscriptions",
+    )
+
     def __init__(
         self,
         name: TopicName,
         ledger: ManagedLedger,
-        settings: BrokerSettings,
+        policies: EffectivePolicies,
         runtime: SubscriptionRuntime,
         on_lost: Callable[[PersistentTopic, MagnetarError], None],
     ) -> None:
@@ -57,16 +99,40 @@ class PersistentTopic:
         self.messages_in = 0
         self.bytes_in = 0
         self.last_publish_ms = 0
-        self._settings = settings
+        self.of_broker = belongs_to_brokers(name)
+        """No client's: limits and inactivity do not concern it."""
+        self.policies = policies
+        self.publish_limiter: RateLimiter | None = None
+        self.deduplication: Deduplication | None = None
+        self._checks_messages = policies.checks_messages
+        self._dispatch_limiter: RateLimiter | None = None
+        self._subscribe_limiter: SubscribeLimiter | None = None
+        self._deduplication_changes = False
         self._runtime = runtime
         self._clock = clock
         self._spawn = runtime.spawn
         self._on_lost = on_lost
         self._subscribing = asyncio.Lock()
+        self._follow_rates()
+        ledger.settings = policies.ledger
         for cursor_name, cursor in ledger.cursors.items():
             if not cursor_name.startswith(RESERVED_SUBSCRIPTIONS):
                 self.subscriptions[cursor_name] = self._subscription(cursor_name, cursor)
         ledger.on_appended.append(self._entries_available)
+
+    async def prepare(self) -> None:
+        """What takes time before anybody may use the topic. Raises what the ledger raises."""
+        await self._follow_deduplication()
+
+    @property
+    def clock(self) -> Clock:
+        """What time it is."""
+        return self._clock
+
+    @property
+    def limits(self) -> BrokerLimits:
+        """Of the whole broker."""
+        return self._runtime.limits
 
     @property
     def producers(self) -> Producers:
@@ -82,7 +148,12 @@ class PersistentTopic:
         """Store a batch; its producer hears how it went. Never waits."""
         if self.closing:
             batch.producer.dropped(batch, MagnetarError("the topic is closing"))
-            return
+        elif self._checks_messages:
+            publish_checked(batch, self.policies, str(self.name), self.deduplication, self._append)
+        else:
+            self.ledger.append(batch.payloads, self._appended, batch)
+
+    def _append(self, batch: PublishBatch) -> None:
         self.ledger.append(batch.payloads, self._appended, batch)
 
     def _appended(self, error: MagnetarError | None, ledger_id: int, first_entry_id: int, context: object) -> None:
@@ -90,11 +161,16 @@ class PersistentTopic:
         if error is None:
             self.messages_in += context.message_count
             self.bytes_in += context.size_bytes
+            if self.deduplication is not None:
+                last_entry_id = first_entry_id + len(context.payloads) - 1
+                self.deduplication.batch_stored(context, (ledger_id, last_entry_id))
             context.producer.stored(context, ledger_id, first_entry_id)
         else:
             self._append_failed(error, context)
 
     def _append_failed(self, error: MagnetarError, batch: PublishBatch) -> None:
+        if self.deduplication is not None:
+            self.deduplication.append_failed()
         if isinstance(error, ManagedLedgerTerminated):
             batch.producer.refused(batch, ServerError.TOPIC_TERMINATED_ERROR, "The topic is terminated")
             return
@@ -105,18 +181,32 @@ class PersistentTopic:
             self._on_lost(self, error)
             return
         # Clients keep what has no receipt: after this they look the topic up, come back and send it again, in order.
-        leaving = list(self.producers.by_name.values())
-        if leaving:
+        if self.producers.by_name:
             logger.warning("publishing to %s failed, its producers reconnect: %s", self.name, error)
-        for producer in leaving:
-            producer.disconnect()
-            self.remove_producer(producer)
+        self.disconnect_producers()
         self.ledger.ready_to_create_ledger()
 
     def _entries_available(self) -> None:
         self.last_publish_ms = self._clock.now_ms()
         for subscription in self.subscriptions.values():
             subscription.entries_available()
+
+    def disconnect_producers(self) -> None:
+        """Have those that publish look the topic up again."""
+        for producer in list(self.producers.by_name.values()):
+            producer.disconnect()
+            self.remove_producer(producer)
+
+    async def check_producer(self, producer: Producer) -> None:
+        """Raises PulsarError when policies keep a producer out: limits, encryption, a backlog that is too large."""
+        if not self.of_broker:
+            await check_quotas(self)
+            self._check_limits(producer)
+
+    def _check_limits(self, producer: Producer) -> None:
+        if not self.of_broker:
+            present = self.producers.by_name.values()
+            check_producer(self.name, self.policies, self._runtime.limits.settings, producer, present)
 
     async def add_producer(self, producer: Producer, admitted: Admitted) -> bool:
         """Let a producer in. True when it has to wait: then `admitted` is called once its turn (or the end) comes."""
@@ -128,9 +218,16 @@ class PersistentTopic:
         except ManagedLedgerWriteFailed as error:
             # Let in, it would be thrown out with its first message, and so start its send timeout anew for ever.
             raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} cannot be written: {error}") from error
+        self._check_limits(producer)
         waits = await self.admission.add(producer, admitted)
         self._refuse_when_closing()
+        if self.deduplication is not None:
+            self.deduplication.producer_added(producer.name)
         return waits
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """With deduplication: up to which message a producer need not send anything again; else -1."""
+        return self.deduplication.last_sequence_id(producer_name) if self.deduplication is not None else -1
 
     async def _store_epoch(self, epoch: int) -> None:
         await self.ledger.set_property(TOPIC_EPOCH_PROPERTY, str(epoch))
@@ -139,6 +236,8 @@ class PersistentTopic:
         """The producer is gone; the next one that waits may come in."""
         self.admission.remove(producer)
         self.last_active_seconds = self._clock.monotonic_seconds()
+        if self.deduplication is not None:
+            self.deduplication.producer_removed(producer.name)
 
     async def create_subscription(
         self, name: str, start: Position, properties: dict[str, str] | None = None
@@ -148,6 +247,7 @@ class PersistentTopic:
         async with self._subscribing:
             subscription = self.subscriptions.get(name)
             if subscription is None:
+                self._check_new_subscription()
                 cursor = await self.ledger.open_cursor(name, start, cursor_properties=properties)
                 self._refuse_when_closing()
                 subscription = self.subscriptions[name] = self._subscription(name, cursor)
@@ -157,6 +257,9 @@ class PersistentTopic:
         self, consumer: Consumer, name: str, start: Position, properties: dict[str, str]
     ) -> Subscription:
         """Attach a consumer; durable or not is the consumer's wish and must agree with what is there."""
+        check_subscription_type(self.name, self.policies, consumer.identity.subscription_type)
+        if self._subscribe_limiter is not None:
+            self._subscribe_limiter.check(consumer)
         self._refuse_when_closing()
         subscription = self.subscriptions.get(name)
         if subscription is not None and subscription.cursor.durable != consumer.durable:
@@ -164,10 +267,14 @@ class PersistentTopic:
             raise PulsarError(
                 ServerError.NOT_ALLOWED_ERROR, f"{present} subscription with the same name already exists."
             )
+        if not self.of_broker:
+            settings = self._runtime.limits.settings
+            check_consumer(self.policies, settings, consumer, self.subscriptions.values(), subscription)
         if consumer.durable:
             subscription = await self.create_subscription(name, start, properties)
             self._refuse_when_closing()
         elif subscription is None:
+            self._check_new_subscription()
             cursor = self.ledger.new_non_durable_cursor(name, start)
             subscription = self.subscriptions[name] = self._subscription(name, cursor)
         subscription.add_consumer(consumer)
@@ -226,9 +333,7 @@ class PersistentTopic:
     async def terminate(self) -> Position:
         """Take no more messages, for good. Returns the last one's position."""
         position = await self.ledger.terminate()
-        for producer in list(self.producers.by_name.values()):
-            producer.disconnect()
-            self.remove_producer(producer)
+        self.disconnect_producers()
         for subscription in self.subscriptions.values():
             subscription.topic_terminated()
         return position
@@ -255,12 +360,101 @@ class PersistentTopic:
         for subscription in self.subscriptions.values():
             subscription.close()
 
+    # --- policies
+
+    def follow(self, policies: EffectivePolicies) -> None:
+        """Other policies hold from now on."""
+        before, self.policies = self.policies, policies
+        if before is policies or self.closing:
+            return
+        self._checks_messages = policies.checks_messages
+        self.ledger.settings = policies.ledger
+        self.ledger.trim_later()
+        self._follow_rates()
+        for subscription in self.subscriptions.values():
+            subscription.follow(policies, self._dispatch_limiter)
+        if policies.encryption_required and not self.of_broker:
+            for producer in [one for one in self.producers.by_name.values() if not one.identity.encrypted]:
+                producer.disconnect()
+                self.remove_producer(producer)
+        self.maintain_deduplication()
+
+    def _follow_rates(self) -> None:
+        policies, clock, call_later = self.policies, self._clock, self._runtime.call_later
+        self.publish_limiter = limiter_for(
+            policies.publish_rate, self.publish_limiter, clock, call_later, f"publish rate of {self.name}"
+        )
+        self._dispatch_limiter = limiter_for(
+            policies.topic_dispatch_rate, self._dispatch_limiter, clock, call_later, f"dispatch rate of {self.name}"
+        )
+        if self.of_broker or not policies.subscribe_rate.limited:
+            self._subscribe_limiter = None
+        elif self._subscribe_limiter is None or self._subscribe_limiter.rate != policies.subscribe_rate:
+            self._subscribe_limiter = SubscribeLimiter(policies.subscribe_rate, clock)
+
+    async def _follow_deduplication(self) -> None:
+        """Switch it as policies say; one switch at a time, until they say nothing else."""
+        if self._deduplication_changes:
+            return
+        self._deduplication_changes = True
+        try:
+            while not self.closing and self._deduplication_differs:
+                if self.policies.deduplication:
+                    settings = self._runtime.limits.settings
+                    self.deduplication = await open_deduplication(self.ledger, settings, self._clock)
+                else:
+                    self.deduplication = None
+                    await self.ledger.delete_cursor(DEDUPLICATION_CURSOR)
+        finally:
+            self._deduplication_changes = False
+
+    @property
+    def _deduplication_differs(self) -> bool:
+        """Whether it is not as policies say."""
+        if self.policies.deduplication:
+            return self.deduplication is None
+        return self.deduplication is not None or DEDUPLICATION_CURSOR in self.ledger.cursors
+
+    def maintain_deduplication(self) -> None:
+        """Called now and then, and when policies change."""
+        if self._deduplication_differs:
+            self._spawn(self._switch_deduplication())
+        elif self.deduplication is not None:
+            self.deduplication.maintain(self.policies.deduplication_snapshot_seconds)
+
+    async def _switch_deduplication(self) -> None:
+        try:
+            await self._follow_deduplication()
+        except MagnetarError as error:
+            # The periodic check tries again.
+            logger.warning("deduplication of %s is not switched now: %s", self.name, error)
+
+    def update_rates(self, seconds: float) -> None:
+        """Turn counters into rates over the time since the last call."""
+        messages = size_bytes = 0.0
+        for producer in self.producers.by_name.values():
+            producer.update_rates(seconds)
+            messages += producer.message_rate_in
+            size_bytes += producer.byte_rate_in
+        limiter = self._dispatch_limiter
+        if limiter is not None and limiter.rate.relative_to_publish_rate:
+            limiter.set_rate(limiter.rate, messages, size_bytes)
+        for subscription in self.subscriptions.values():
+            subscription.update_rates(seconds)
+            subscription.add_publish_rate(messages, size_bytes)
+
+    def _check_new_subscription(self) -> None:
+        if not self.of_broker:
+            check_new_subscription(self.name, self.policies, len(self.subscriptions))
+
     def _refuse_when_closing(self) -> None:
         if self.closing:
             raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} is being unloaded, look it up again")
 
     def _subscription(self, name: str, cursor: Cursor) -> Subscription:
-        return Subscription(str(self.name), name, cursor, self._runtime, self._settings.dispatch)
+        subscription = Subscription(str(self.name), name, cursor, self._runtime, self.policies.dispatch)
+        subscription.follow(self.policies, self._dispatch_limiter)
+        return subscription
 
 
 def start_position(*, earliest: bool) -> Position:

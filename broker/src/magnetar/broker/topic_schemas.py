@@ -40,7 +40,7 @@ class TopicSchemas:
         policies = await self._resources.policies(topic.name.namespace_name) or {}
         schema_id = topic.name.schema_name
         if not request.HasField("schema") or request.schema.type == NO_SCHEMA_TYPE:
-            if policies.get("schema_validation_enforced") and await self.registry.get(schema_id, None) is not None:
+            if topic.policies.schema_validation_enforced and await self.registry.get(schema_id, None) is not None:
                 raise PulsarError(
                     ServerError.INCOMPATIBLE_SCHEMA,
                     "Producers cannot connect or send message without a schema to topics with a schema",

@@ -1,0 +1,100 @@
+"""What limits a whole broker: rates, the bytes that wait to be stored, connections."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from magnetar.broker.policies.limiter import Pausable, RateLimiter
+from magnetar.broker.policies.model import Rate
+from magnetar.broker.policies.settings import PolicySettings
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+if TYPE_CHECKING:
+    from magnetar.broker.delayed import CallLater
+    from magnetar.core.clock import Clock
+
+PAUSED_FOR_BUFFER = "broker's publish buffer full"
+
+
+class PublishBuffer:
+    """Bytes of all connections that wait to be stored. Over the limit, those that publish are read no further until
+    half of it is stored (Pulsar: `maxMessagePublishBufferSizeInMB`)."""
+
+    __slots__ = ("_bytes_max", "_held", "held_bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        """0 or less: no limit."""
+        self._bytes_max = bytes_max
+        self._held: dict[Pausable, None] = {}
+        self.held_bytes = 0
+
+    def add(self, size_bytes: int, connection: Pausable) -> None:
+        """A connection brought so much."""
+        self.held_bytes += size_bytes
+        if 0 < self._bytes_max < self.held_bytes and connection not in self._held:
+            self._held[connection] = None
+            connection.pause_reading(PAUSED_FOR_BUFFER)
+
+    def remove(self, size_bytes: int) -> None:
+        """So much is stored, or refused."""
+        self.held_bytes -= size_bytes
+        if self._held and self.held_bytes <= self._bytes_max // 2:
+            held, self._held = self._held, {}
+            for connection in held:
+                connection.resume_reading(PAUSED_FOR_BUFFER)
+
+
+class ConnectionLimits:
+    """How many clients are connected, altogether and from each address; 0 is no limit."""
+
+    __slots__ = ("_per_address", "_per_address_max", "_total_max", "total")
+
+    def __init__(self, total_max: int, per_address_max: int) -> None:
+        self._total_max = total_max
+        self._per_address_max = per_address_max
+        self._per_address: dict[str, int] = {}
+        self.total = 0
+
+    def opened(self, peer_address: str) -> None:
+        """Count a connection. Raises PulsarError(NOT_ALLOWED_ERROR) for one too many, which is not counted."""
+        address = host_of(peer_address)
+        here = self._per_address.get(address, 0)
+        if 0 < self._total_max <= self.total:
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, "Reached the maximum number of connections")
+        if 0 < self._per_address_max <= here:
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR, f"Reached the maximum number of connections on address{peer_address}"
+            )
+        self.total += 1
+        if self._per_address_max > 0:
+            self._per_address[address] = here + 1
+
+    def closed(self, peer_address: str) -> None:
+        """A connection that was counted is gone."""
+        self.total -= 1
+        address = host_of(peer_address)
+        left = self._per_address.get(address, 0) - 1
+        if left > 0:
+            self._per_address[address] = left
+        else:
+            self._per_address.pop(address, None)
+
+
+class BrokerLimits:
+    """One for a whole broker; a limiter that is None limits nothing."""
+
+    __slots__ = ("connections", "dispatch", "publish", "publish_buffer", "settings")
+
+    def __init__(self, settings: PolicySettings, clock: Clock, call_later: CallLater) -> None:
+        self.settings = settings
+        self.publish_buffer = PublishBuffer(settings.publish_buffer_bytes_max)
+        self.connections = ConnectionLimits(settings.connections_max, settings.connections_per_address_max)
+        publish = Rate(settings.publish_messages, settings.publish_bytes)
+        dispatch = Rate(settings.dispatch_messages, settings.dispatch_bytes)
+        self.publish = RateLimiter(publish, clock, call_later, "broker's publish rate") if publish.limited else None
+        self.dispatch = RateLimiter(dispatch, clock, call_later, "broker's dispatch rate") if dispatch.limited else None
+
+
+def host_of(peer_address: str) -> str:
+    """The host in `/host:port`."""
+    return peer_address.rpartition(":")[0]

@@ -1,0 +1,104 @@
+"""Messages and subscriptions that are too old to be kept."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from magnetar.wire.pulsar.errors import BadMetadata, PulsarError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from magnetar.broker.policies.sweep import Work
+    from magnetar.broker.subscription import Subscription
+    from magnetar.broker.topic import PersistentTopic
+    from magnetar.core.ids import Position
+    from magnetar.managed.entry import Entry
+
+logger = logging.getLogger(__name__)
+
+COMPACTION: Final = "__compaction"
+"""The subscription of the compactor; what it has not seen must not expire."""
+
+
+def _fresh(since_ms: int) -> Callable[[Entry], bool]:
+    def is_fresh(entry: Entry) -> bool:
+        try:
+            return entry.metadata().publish_time_ms >= since_ms
+        except BadMetadata:
+            return False
+
+    return is_fresh
+
+
+async def last_expired(topic: PersistentTopic, ttl_seconds: int) -> Position | None:
+    """The newest entry that is older than this; None when there is none that anybody waits for.
+
+    Mostly one look at the oldest entry of the slowest subscription tells. Raises what reading raises."""
+    ledger = topic.ledger
+    behind = [one.cursor.mark_delete for name, one in topic.subscriptions.items() if one.backlog and name != COMPACTION]
+    if not behind:
+        return None
+    fresh = _fresh(topic.clock.now_ms() - ttl_seconds * 1000)
+    oldest = ledger.next_position(min(behind))
+    if not ledger.contains(oldest) or fresh(await ledger.read_entry(oldest)):
+        return None
+    first_fresh = await ledger.find_first(fresh)
+    return ledger.last_confirmed if first_fresh is None else ledger.previous_position(first_fresh)
+
+
+async def expire_messages(topic: PersistentTopic, ttl_seconds: int) -> int:
+    """Acknowledge what is older on every subscription. Returns how many entries that were, over all of them."""
+    position = await last_expired(topic, ttl_seconds)
+    if position is None:
+        return 0
+    return sum(
+        subscription.expire_up_to(position)
+        for name, subscription in list(topic.subscriptions.items())
+        if name != COMPACTION and subscription.cursor.mark_delete < position
+    )
+
+
+def check_messages(topic: PersistentTopic) -> Work | None:
+    """For the periodic check."""
+    ttl_seconds = topic.policies.message_ttl_seconds
+    if ttl_seconds <= 0 or topic.of_broker or topic.closing or not topic.subscriptions:
+        return None
+    if not any(one.backlog for one in topic.subscriptions.values()):
+        return None
+    return lambda: _expire(topic)
+
+
+async def _expire(topic: PersistentTopic) -> None:
+    ttl_seconds = topic.policies.message_ttl_seconds
+    if ttl_seconds > 0 and not topic.closing:
+        await expire_messages(topic, ttl_seconds)
+
+
+def check_subscriptions(topic: PersistentTopic) -> Work | None:
+    """For the periodic check: subscriptions that nobody used for long are deleted."""
+    minutes = topic.policies.subscription_expiration_minutes
+    if minutes <= 0 or topic.of_broker or topic.closing:
+        return None
+    unused = [name for name, one in topic.subscriptions.items() if _unused(topic, name, one, minutes)]
+    return (lambda: _delete_unused(topic, unused)) if unused else None
+
+
+def _unused(topic: PersistentTopic, name: str, subscription: Subscription, minutes: int) -> bool:
+    idle_seconds = topic.clock.monotonic_seconds() - subscription.last_active_seconds
+    return subscription.durable and subscription.is_idle and name != COMPACTION and idle_seconds > minutes * 60
+
+
+async def _delete_unused(topic: PersistentTopic, names: list[str]) -> None:
+    for name in names:
+        subscription = topic.subscriptions.get(name)
+        minutes = topic.policies.subscription_expiration_minutes
+        if subscription is None or minutes <= 0 or topic.closing or not _unused(topic, name, subscription, minutes):
+            continue
+        try:
+            await topic.delete_subscription(name)
+        except PulsarError as error:
+            logger.info("subscription %s of %s is used again: %s", name, topic.name, error.message)
+        else:
+            logger.info("subscription %s of %s is deleted, nobody used it for long", name, topic.name)
