@@ -127,6 +127,7 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
         operations=BrokerOperations(load, ownership, moves, drains, resources.local_documents),
     )
     contexts.append(context)
+    service.policies.use_topic_policies(context.topic_policies)
     service.start()
     await admin.serve(context)
     # Only who answers may be sent clients.

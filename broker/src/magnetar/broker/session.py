@@ -69,6 +69,8 @@ class ServerSession:
         self._ping_outstanding = False
         self._received_since_ping = False
         self._keep_alive: asyncio.TimerHandle | None = None
+        self._counted = False
+        """Whether it is one of those that the limits of connections count."""
         self._liveness_checks: list[asyncio.Future[bool]] = []
         self.producers = ProducerCommands(self)
         self.consumers = ConsumerCommands(self)
@@ -88,6 +90,15 @@ class ServerSession:
 
     def connection_made(self) -> None:
         """Start the keep-alive: a peer that never says CONNECT is dropped by its first tick."""
+        try:
+            self.context.service.limits.connections.opened(self.peer_address)
+        except PulsarError as error:
+            logger.warning("refusing the connection of %s: %s", self.peer_address, error.message)
+            self.send_error(messages.SERVER_REQUEST_ID, error.code, error.message)
+            self.state = SessionState.CLOSED
+            self.connection.close()
+            return
+        self._counted = True
         self._schedule_keep_alive()
 
     def data_received(self, data: bytes) -> None:
@@ -109,6 +120,9 @@ class ServerSession:
     def connection_lost(self, error: Exception | None) -> None:
         """Let go of everything this connection held."""
         self.state = SessionState.CLOSED
+        if self._counted:
+            self._counted = False
+            self.context.service.limits.connections.closed(self.peer_address)
         if error is not None:
             logger.info("connection of %s broke: %s", self.peer_address, error)
         if self._keep_alive is not None:
@@ -264,7 +278,8 @@ class ServerSession:
             logger.warning("closing connection of %s: no CONNECT in time", self.peer_address)
             self.connection.close()
             return
-        if self._ping_outstanding and not self._received_since_ping:
+        # From a connection that is not read, for it is being throttled, no answer can come.
+        if self._ping_outstanding and not self._received_since_ping and not self.connection.reading_paused:
             logger.warning("closing connection of %s: no answer to PING", self.peer_address)
             self.connection.abort()
             return

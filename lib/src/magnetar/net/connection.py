@@ -93,6 +93,11 @@ class Connection(asyncio.Protocol):
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
+    @property
+    def reading_paused(self) -> bool:
+        """Whether what the peer sends has to wait."""
+        return bool(self._pause_reasons)
+
     def pause_reading(self, reason: str) -> None:
         """Stop reading until every reason is gone."""
         if not self._pause_reasons and self._transport is not None and not self.closed:
