@@ -89,7 +89,7 @@ class Executor:
         if decision.destination is not None:
             # Whoever looks the bundle up asks the leader, which is this broker.
             self._prefer(decision.bundle, decision.destination)
-            if self._is_ours(decision.source) and self._is_ours(decision.destination):
+            if self._is_ours(decision.source):
                 # An owner of Apache's would only send this back to the leader.
                 query["destinationBroker"] = decision.destination
         await self._call(decision.source, decision.bundle, "unload", query)

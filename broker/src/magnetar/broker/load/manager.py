@@ -281,7 +281,8 @@ class ModularLoadManager:
     def _brokers_changed(self) -> None:
         if self._balancing is not None:
             self._balancing.reports_changed()
-        several = len(self.directory.reports) > 1
+        own_id = self.parts.addresses.broker_id
+        several = any(broker_id != own_id for broker_id in self.directory.reports)
         if several != self.several:
             self.several = several
             self._turn_soon()

@@ -131,6 +131,10 @@ class BrokerOperations:
         """Keep what is left."""
         return await self._drains.cancel()
 
+    async def close(self) -> None:
+        """Drain no more: the broker stops."""
+        await self._drains.close()
+
     def decisions(self) -> dict[str, Any]:
         """What was decided here, as JSON has it (`GET /admin/v2/brokers/load-decisions`)."""
         leader = self.load.leader()
