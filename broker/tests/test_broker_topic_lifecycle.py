@@ -111,7 +111,8 @@ async def test_unload_of_what_is_not_loaded(memory_broker: MemoryBroker) -> None
 
 async def test_unload_waits_for_a_load(memory_broker: MemoryBroker) -> None:
     loading = asyncio.create_task(memory_broker.service.topic(NAME, create=True))
-    await asyncio.sleep(0)
+    while not memory_broker.service._loading:
+        await asyncio.sleep(0)
     await memory_broker.service.unload(NAME)
     assert (await loading).closing
     assert not memory_broker.service.topics

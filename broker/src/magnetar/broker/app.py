@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from magnetar.broker.addresses import own_addresses
 from magnetar.broker.admin.server import AdminServer
@@ -14,7 +14,6 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.load.drain import Drains
 from magnetar.broker.load.manager import LoadParts, ModularLoadManager
 from magnetar.broker.load.operations import BrokerOperations
-from magnetar.broker.load.settings import LoadSettings
 from magnetar.broker.lookup import Lookup
 from magnetar.broker.ownership import BundleOwnership
 from magnetar.broker.peer_client import PeerClient
@@ -46,7 +45,6 @@ class BrokerParts:
     ledger_settings: ManagedLedgerSettings
     configuration_store: MetadataStore | None = None
     """Where the clusters of an instance keep what they share; None: in `store`."""
-    load_settings: LoadSettings = field(default_factory=LoadSettings)
 
 
 class RunningBroker:
@@ -111,7 +109,7 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
     lookup = Lookup(settings, resources, bundles, ownership, load)
     service = BrokerService(settings, parts.store, managed, schemas, parts.clock, lookup)
     moves = BundleMoves(service, bundles, load, peers)
-    drains = Drains(load, ownership, moves, parts.load_settings)
+    drains = Drains(load, ownership, moves, settings.load)
     context = BrokerContext(
         settings=settings,
         clock=parts.clock,
@@ -142,7 +140,7 @@ def _load_manager(
 ) -> ModularLoadManager:
     return ModularLoadManager(
         LoadParts(
-            settings=parts.load_settings,
+            settings=settings.load,
             addresses=ownership.own,
             cluster=settings.cluster_name,
             version=SERVER_VERSION.removeprefix("Pulsar Server"),

@@ -1,33 +1,76 @@
-"""Which broker serves a topic. One broker serves them all until bundles move between several."""
+"""Which broker serves a topic (pulsar-protocol section 4; Pulsar `NamespaceService.findBrokerServiceUrl`).
+
+Whoever owns the topic's bundle does. When nobody does, the leader says who should take it: a broker that does not
+lead sends the client there, the leader sends it on to the chosen one with the authoritative flag, and who is asked
+with that flag takes the bundle.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import Final, TypeAlias
 
-from magnetar.broker.resources import Resources
+from magnetar.broker.bundles import HEARTBEAT_TENANT, BundleNotFound, Bundles, named_broker
+from magnetar.broker.load.api import BrokerAddresses, LoadManager
+from magnetar.broker.ownership import BundleOwnership, Owner, OwnershipLost
+from magnetar.broker.resources import Document, Resources
 from magnetar.broker.settings import BrokerSettings
-from magnetar.core.topic_name import TopicName, bundle_of
+from magnetar.core.bundle import BundleName
+from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
+ATTEMPTS_MAX: Final = 5
+"""How often a lookup starts again because the namespace was cut in another way meanwhile."""
 
-@dataclass(frozen=True, slots=True)
-class BrokerAddress:
-    """How clients and tools reach a broker."""
+SYSTEM_NAMESPACE: Final = NamespaceName("pulsar", "system")
+"""Belongs to every cluster, whatever its policies say."""
 
-    service_url: str
-    web_service_url: str
+
+class Connect:
+    """This broker serves it."""
+
+    __slots__ = ("addresses", "ours")
+
+    def __init__(self, addresses: BrokerAddresses, *, ours: bool) -> None:
+        self.addresses = addresses
+        self.ours = ours
+        """Whether that is the broker that was asked."""
+
+
+class Redirect:
+    """Ask this broker, with this flag."""
+
+    __slots__ = ("addresses", "authoritative")
+
+    def __init__(self, addresses: BrokerAddresses, *, authoritative: bool) -> None:
+        self.addresses = addresses
+        self.authoritative = authoritative
+
+
+Answer: TypeAlias = Connect | Redirect
 
 
 class Lookup:
     """Answers lookups, a bounded number at a time."""
 
-    def __init__(self, settings: BrokerSettings, resources: Resources) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        resources: Resources,
+        bundles: Bundles,
+        ownership: BundleOwnership,
+        load: LoadManager,
+    ) -> None:
+        self.resources = resources
+        self.bundles = bundles
+        self.ownership = ownership
+        self.load = load
         self._settings = settings
-        self._resources = resources
         self._running = 0
-        self.address = BrokerAddress(settings.service_url, settings.web_service_url)
+        self._here = Connect(ownership.own, ours=True)
+        self._finding: dict[tuple[BundleName, bool], asyncio.Task[Answer]] = {}
 
     @contextmanager
     def place(self) -> Iterator[None]:
@@ -40,12 +83,153 @@ class Lookup:
         finally:
             self._running -= 1
 
-    async def owner(self, topic: TopicName) -> BrokerAddress:
-        """The broker of a topic. Its namespace must exist."""
-        if await self._resources.policies(topic.namespace_name) is None:
-            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Namespace {topic.namespace_name} not found")
-        return self.address
+    def find_now(self, topic: TopicName) -> Connect | None:
+        """The answer, if memory is enough for it: what is looked up again and again costs no task and no read."""
+        if self._running >= self._settings.lookups_max:
+            return None
+        namespace = topic.namespace_name
+        policies = self.resources.peek_policies(namespace)
+        if policies is None or self._foreign(namespace, policies):
+            return None
+        owned = self.ownership.serving(topic)
+        if owned is not None:
+            return self._here if owned.active else None
+        bundles = self.bundles.peek(namespace)
+        owner = None if bundles is None else self.ownership.peek(bundles.bundle_of(topic))
+        return None if owner is None or owner.disabled or owner.ours else Connect(owner.addresses, ours=False)
+
+    async def find(self, topic: TopicName, *, authoritative: bool = False, decide: bool = False) -> Answer:
+        """Who serves a topic; takes its bundle when this broker is to.
+
+        `authoritative`: whoever sent the client here has decided for this broker. `decide`: it was sent here as to the
+        leader; should another lead, decide anyway, so that two brokers that each believe the other to lead do not send
+        a client to and fro. `PulsarError`: TOPIC_NOT_FOUND without the namespace, SERVICE_NOT_READY while the bundle
+        moves or when no broker may have it; `StoreUnavailable`."""
+        elsewhere = await self.check_namespace(topic.namespace_name)
+        if elsewhere is not None:
+            return elsewhere
+        for _ in range(ATTEMPTS_MAX):
+            bundle = await self.bundles.bundle_of(topic)
+            try:
+                return await self.find_bundle(bundle, authoritative=authoritative, decide=decide)
+            except BundleNotFound:
+                continue
+        raise PulsarError(ServerError.SERVICE_NOT_READY, f"The bundle of {topic} keeps changing, look it up again")
+
+    async def find_bundle(self, bundle: BundleName, *, authoritative: bool = False, decide: bool = False) -> Answer:
+        """As `find`, for a bundle whose namespace is known to be this cluster's. `BundleNotFound`."""
+        owner = await self.ownership.owner(bundle)
+        if owner is not None:
+            return self._connect(bundle, owner)
+        key = bundle, authoritative
+        finding = self._finding.get(key)
+        if finding is None:
+            finding = asyncio.get_running_loop().create_task(self._assign(bundle, authoritative, decide))
+            if not decide:
+                self._finding[key] = finding
+                finding.add_done_callback(lambda task: self._found(key, task))
+        return await asyncio.shield(finding)
+
+    async def check_namespace(self, namespace: NamespaceName) -> Redirect | None:
+        """Whether this cluster serves a namespace: None, or where to go when a peer cluster does.
+
+        `PulsarError`: TOPIC_NOT_FOUND when there is none, METADATA_ERROR when it is another cluster's."""
+        if named_broker(namespace) is not None:
+            return None
+        policies = await self.resources.policies(namespace)
+        if policies is None or policies.get("deleted"):
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Namespace {namespace} not found")
+        if not self._foreign(namespace, policies):
+            return None
+        clusters = policies["replication_clusters"]
+        peer = await self._peer(clusters)
+        if peer is None:
+            own = self._settings.cluster_name
+            raise PulsarError(
+                ServerError.METADATA_ERROR,
+                f"Namespace missing local cluster name in clusters list: local_cluster={own} ns={namespace} "
+                f"clusters={clusters}",
+            )
+        return Redirect(peer, authoritative=True)
 
     async def bundle(self, topic: TopicName) -> str:
         """The range of the hash space that a topic falls into, as its name `0x…_0x…`."""
-        return bundle_of(topic.bundle_hash(), await self._resources.bundle_boundaries(topic.namespace_name))
+        return str((await self.bundles.bundle_of(topic)).range)
+
+    def _connect(self, bundle: BundleName, owner: Owner) -> Connect:
+        if owner.disabled:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Namespace bundle {bundle} is being unloaded")
+        return self._here if owner.ours else Connect(owner.addresses, ours=False)
+
+    def _found(self, key: tuple[BundleName, bool], task: asyncio.Task[Answer]) -> None:
+        if self._finding.get(key) is task:
+            del self._finding[key]
+        if not task.cancelled():
+            task.exception()  # Looked at: nobody may be left to wait for it.
+
+    async def _assign(self, bundle: BundleName, authoritative: bool, decide: bool) -> Answer:
+        candidate, flag = await self._candidate(bundle, authoritative=authoritative, decide=decide)
+        if candidate is None:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, f"No broker was available to own {bundle}")
+        if candidate.broker_id != self.ownership.own.broker_id:
+            return Redirect(candidate, authoritative=flag)
+        try:
+            return self._connect(bundle, await self.ownership.acquire(bundle))
+        except OwnershipLost as error:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, str(error)) from error
+
+    async def _candidate(
+        self, bundle: BundleName, *, authoritative: bool, decide: bool
+    ) -> tuple[BrokerAddresses | None, bool]:
+        """Who should take a bundle that nobody owns, or should be asked; and whether that is decided."""
+        load, own = self.load, self.ownership.own
+        named = named_broker(bundle.namespace)
+        if named is not None:
+            there = own if named == own.broker_id else load.brokers().get(named)
+            if there is not None or bundle.namespace.tenant == HEARTBEAT_TENANT:
+                return there, True
+        if authoritative:
+            return own, True
+        leader = load.leader()
+        if load.leading or decide or leader is None or leader.broker_id == own.broker_id:
+            return await load.place(bundle), True
+        return leader, False
+
+    def _foreign(self, namespace: NamespaceName, policies: Document) -> bool:
+        """Whether the policies leave this cluster out."""
+        clusters = policies.get("replication_clusters")
+        if not clusters or self._settings.cluster_name in clusters or policies.get("deleted"):
+            return bool(policies.get("deleted"))
+        return (
+            namespace != SYSTEM_NAMESPACE
+            and self._settings.cluster_name not in (policies.get("allowed_clusters") or ())
+            and named_broker(namespace) is None
+        )
+
+    async def _peer(self, clusters: list[str]) -> BrokerAddresses | None:
+        """A peer cluster of ours among these."""
+        documents = self.resources.documents
+        own: Document = await documents.get(Resources.cluster_path(self._settings.cluster_name)) or {}
+        for name in own.get("peerClusterNames") or ():
+            if name in clusters:
+                data: Document = await documents.get(Resources.cluster_path(name)) or {}
+                return BrokerAddresses(
+                    broker_id=name,
+                    service_url=data.get("brokerServiceUrl"),
+                    service_url_tls=data.get("brokerServiceUrlTls"),
+                    web_service_url=data.get("serviceUrl"),
+                    web_service_url_tls=data.get("serviceUrlTls"),
+                )
+        return None
+
+
+def client_urls(addresses: BrokerAddresses, listener_name: str = "") -> tuple[str, str]:
+    """What a client is told of a broker: its URL and that for TLS, empty where it has none.
+
+    Raises SERVICE_NOT_READY when the broker has no listener of the name that the client asked for."""
+    if not listener_name:
+        return addresses.service_url or "", addresses.service_url_tls or ""
+    listener = addresses.listeners.get(listener_name)
+    if listener is None:
+        raise PulsarError(ServerError.SERVICE_NOT_READY, f"the broker do not have {listener_name} listener")
+    return listener.broker_service_url or "", listener.broker_service_url_tls or ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.entry_reader import SubscriptionRuntime
 from magnetar.broker.message_checks import publish_checked
+from magnetar.broker.farewell import Farewell
 from magnetar.broker.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.limiter import RateLimiter, limiter_for
@@ -43,6 +44,8 @@ class NonPersistentTopic:
         self.last_active_seconds = clock.monotonic_seconds()
         self.last_publish_ms = 0
         self.closing = False
+        self.farewell: Farewell | None = None
+        """Set before `close`: who tells the clients, later."""
         self.messages_in = 0
         self.bytes_in = 0
         self.of_broker = belongs_to_brokers(name)
@@ -191,6 +194,10 @@ class NonPersistentTopic:
         for subscription in list(self.subscriptions.values()):
             subscription.disconnect_all()
         self.subscriptions.clear()
+
+    async def abandon(self) -> None:
+        """The same as closing: nothing is stored."""
+        await self.close()
 
     async def delete(self) -> None:
         """The same as closing: nothing is stored."""

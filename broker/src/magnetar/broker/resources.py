@@ -11,13 +11,21 @@ import json
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
+from magnetar.core.errors import PeerError
 from magnetar.core.topic_name import NamespaceName, TopicName, equal_bundle_boundaries, java_url_decode, java_url_encode
-from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, NodeNotFound, VersionConflict
+from magnetar.metadata.node_cache import NodeCache
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, Node, NodeNotFound, VersionConflict
 
 Document: TypeAlias = dict[str, Any]
 
 UPDATE_ATTEMPTS_MAX: Final = 10
 """Compare-and-set rounds before giving up; each lost round means that another writer got through."""
+
+POLICIES_KEPT_MAX: Final = 10_000
+"""Namespaces whose policies are kept in memory, about 10 kB each; others are read again."""
+
+PARTITION_COUNTS_KEPT_MAX: Final = 20_000
+"""Topics of which it is kept whether and how they are partitioned, some 100 bytes each."""
 
 # The standard library's codec, which is loaded anyway: msgspec would add 40 ms to the start and gain nothing here.
 _decode: Callable[[bytes], Any] = json.loads
@@ -25,6 +33,17 @@ _decode: Callable[[bytes], Any] = json.loads
 
 def _encode(document: object) -> bytes:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def decode_document(path: str, node: Node) -> Document:
+    """A node's JSON object. An empty node counts as an empty document; `PeerError` for anything else."""
+    try:
+        document = _decode(node.value) if node.value else {}
+    except ValueError as error:
+        raise PeerError(f"the metadata at {path} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise PeerError(f"the metadata at {path} is not a JSON object")
+    return document
 
 
 class Documents:
@@ -47,6 +66,10 @@ class Documents:
     async def put(self, path: str, document: object) -> None:
         """Create or replace."""
         await self._store.put(path, _encode(document))
+
+    async def write(self, path: str, document: object, version: int) -> None:
+        """Replace exactly that version (`MUST_NOT_EXIST`: create). Raises `VersionConflict`."""
+        await self._store.put(path, _encode(document), version)
 
     async def update(self, path: str, change: Callable[[Document], Document]) -> Document:
         """Apply a change to what is there; tries again when another writer was faster. `NodeNotFound`."""
@@ -88,6 +111,15 @@ class Resources:
         self.local_documents = Documents(store)
         """Local policies (the bundles in force), dynamic settings, racks of bookies."""
         self._store = store
+        self._policies: NodeCache[Document] | None = None
+        self._partitions: NodeCache[Document] | None = None
+
+    def close(self) -> None:
+        """Forget what is kept of the stores, and listen to them no more."""
+        for cache in (self._policies, self._partitions):
+            if cache is not None:
+                cache.close()
+        self._policies = self._partitions = None
 
     @staticmethod
     def cluster_path(cluster: str) -> str:
@@ -137,9 +169,18 @@ class Resources:
         return [f"{tenant}/{name}" for name in await self.documents.children(self.tenant_path(tenant))]
 
     async def policies(self, namespace: NamespaceName) -> Document | None:
-        """A namespace's policies, or None when it does not exist."""
-        document: Document | None = await self.documents.get(self.namespace_path(namespace))
-        return document
+        """A namespace's policies, or None when it does not exist. From memory once they were read: do not change it."""
+        return await self._policies_cache().get(self.namespace_path(namespace))
+
+    def peek_policies(self, namespace: NamespaceName) -> Document | None:
+        """As `policies`, without asking the store; None also when they are not in memory."""
+        return self._policies_cache().peek(self.namespace_path(namespace))
+
+    def _policies_cache(self) -> NodeCache[Document]:
+        # Made on first use, as those who prepare a cluster keep nothing.
+        if self._policies is None:
+            self._policies = NodeCache(self.configuration_store, decode_document, entries_max=POLICIES_KEPT_MAX)
+        return self._policies
 
     async def bundle_boundaries(self, namespace: NamespaceName) -> list[str]:
         """The boundaries in force; copied from the policies on first use, as Apache does."""
@@ -157,7 +198,10 @@ class Resources:
 
     async def partitions(self, topic: TopicName) -> int | None:
         """How many partitions a partitioned topic has; None when it is not one."""
-        document = await self.documents.get(self.partitioned_topic_path(topic))
+        if self._partitions is None:
+            kept = PARTITION_COUNTS_KEPT_MAX
+            self._partitions = NodeCache(self.configuration_store, decode_document, entries_max=kept)
+        document = await self._partitions.get(self.partitioned_topic_path(topic))
         return None if document is None or document.get("deleted") else int(document["partitions"])
 
     async def partitioned_topics(self, namespace: NamespaceName, domain: str) -> list[str]:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, Final, TypeAlias
 
+from magnetar.broker.bundles import named_broker
 from magnetar.broker.entry_reader import SubscriptionRuntime
+from magnetar.broker.farewell import Farewell
+from magnetar.broker.lookup import Connect, Lookup
 from magnetar.broker.non_persistent_topic import NonPersistentTopic
+from magnetar.broker.owned_bundles import OwnedBundle
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.effective import BrokerLevel
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.policies.policies import Policies
 from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.policies.upkeep import Upkeep
-from magnetar.broker.resources import Resources
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import PersistentTopic
 from magnetar.broker.topic_schemas import TopicSchemas
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
-from magnetar.core.ids import EARLIEST
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.errors import ManagedLedgerNotFound
 from magnetar.managed.factory import ManagedLedgerFactory
@@ -40,6 +42,9 @@ PRODUCER_NAMES_PATH: Final = "/counters/producer-name"
 CREATING: Final = "creating"
 """Name of the tasks that load a topic and make it if need be."""
 
+TOPICS_PER_TURN: Final = 100
+"""Topics that are let go of before others get a turn on the event loop: some milliseconds."""
+
 
 class BrokerService:
     """Finds, loads and lets go of topics. Everything that needs a topic asks here."""
@@ -51,11 +56,13 @@ class BrokerService:
         ledgers: ManagedLedgerFactory,
         schemas: SchemaRegistry,
         clock: Clock,
-        resources: Resources,
+        lookup: Lookup,
     ) -> None:
         self.settings = settings
         self.store = store
-        self.resources = resources
+        self.lookup = lookup
+        self.ownership = lookup.ownership
+        self.resources = lookup.resources
         self.ledgers = ledgers
         self.schemas = schemas
         self.topic_schemas = TopicSchemas(schemas, self.resources)
@@ -72,8 +79,6 @@ class BrokerService:
         )
         self._runtime = SubscriptionRuntime(clock, self.spawn, call_later, self.limits)
         self._upkeep = Upkeep(self, call_later)
-        self._growing: dict[str, int] = {}
-        """Partitioned topics that get more partitions just now, with the new count."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._producer_names: NameGenerator | None = None
         self._closing = False
@@ -114,7 +119,11 @@ class BrokerService:
                 raise PulsarError(ServerError.SERVICE_NOT_READY, "The broker is shutting down")
             loading = self._loading.get(key)
             if loading is None:
-                return await self._start_loading(name, create=create)
+                owned = self.ownership.serving(name)
+                if owned is None:
+                    await self._take_bundle(name)
+                    continue
+                return await self._start_loading(name, owned, create=create)
             try:
                 return await asyncio.shield(loading)
             except PulsarError as error:
@@ -122,25 +131,51 @@ class BrokerService:
                 if not create or error.code != ServerError.TOPIC_NOT_FOUND or loading.get_name() == CREATING:
                     raise
 
-    async def _start_loading(self, name: TopicName, *, create: bool) -> Topic:
+    async def _take_bundle(self, name: TopicName) -> None:
+        """Returns when this broker owns a topic's bundle: when nobody did and it is this one's turn."""
+        answer = await self.lookup.find(name)
+        if not isinstance(answer, Connect) or not answer.ours:
+            raise self._not_served(name)
+
+    def _not_served(self, name: TopicName) -> PulsarError:
+        return PulsarError(
+            ServerError.SERVICE_NOT_READY,
+            f"Namespace bundle for topic ({name}) not served by this instance:{self.settings.broker_id}. "
+            f"Please redo the lookup. Request is denied: namespace={name.namespace_name}",
+        )
+
+    async def _start_loading(self, name: TopicName, owned: OwnedBundle, *, create: bool) -> Topic:
+        if not owned.active:
+            raise self._not_served(name)
         if len(self._loading) >= self.settings.topic_loads_max:
             raise PulsarError(ServerError.SERVICE_NOT_READY, "Too many topics are being loaded, try again")
         loading = asyncio.get_running_loop().create_task(
-            self._load(name, create=create), name=CREATING if create else None
+            self._load(name, owned.tenure, create=create), name=CREATING if create else None
         )
-        self._loading[str(name)] = loading
-        loading.add_done_callback(lambda task: self._loaded(str(name), task))
+        self._loading[str(name)] = owned.loading[str(name)] = loading
+        loading.add_done_callback(lambda task: self._loaded(name, task))
         # A client that gives up must not take the load away from the others that wait for it.
         return await asyncio.shield(loading)
 
-    def _loaded(self, key: str, loading: asyncio.Task[Topic]) -> None:
-        del self._loading[key]
+    def _loaded(self, name: TopicName, loading: asyncio.Task[Topic]) -> None:
+        del self._loading[str(name)]
+        owned = self.ownership.serving(name)
+        if owned is not None and owned.loading.get(str(name)) is loading:
+            del owned.loading[str(name)]
         if not loading.cancelled():
             loading.exception()  # Looked at: nobody may be left to wait for it.
 
-    async def _load(self, name: TopicName, *, create: bool) -> Topic:
+    async def _load(self, name: TopicName, tenure: object, *, create: bool) -> Topic:
         topic = await self._open(name, create=create)
-        self.topics[str(name)] = topic
+        owned = self.ownership.serving(name)
+        if owned is None or owned.tenure is not tenure:
+            # Somebody else may own it by now.
+            await topic.abandon()
+            raise self._not_served(name)
+        if not owned.active:
+            await topic.close()
+            raise self._not_served(name)
+        self.topics[str(name)] = owned.topics[str(name)] = topic
         return topic
 
     async def _open(self, name: TopicName, *, create: bool) -> Topic:
@@ -161,14 +196,20 @@ class BrokerService:
         return topic
 
     async def _check_may_exist(self, name: TopicName, *, create: bool) -> EffectivePolicies:
+        namespace = name.namespace_name
         policies = await self.policies.load(name)
         if policies is None:
-            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Namespace {name.namespace_name} does not exist")
+            if named_broker(namespace) is None:
+                raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Namespace {namespace} does not exist")
+            policies = self.policies.defaults
         if name.partition_index >= 0:
             partitions = await self.resources.partitions(name.partitioned_name())
-            if partitions is not None:
-                partitions = max(partitions, self._growing.get(str(name.partitioned_name()), 0))
-            if partitions is not None and name.partition_index >= partitions:
+            # One that stands already is being added: its subscriptions are made before the record counts it.
+            if (
+                partitions is not None
+                and name.partition_index >= partitions
+                and (name.domain != "persistent" or not await self.ledgers.exists(name.persistence_name))
+            ):
                 raise PulsarError(
                     ServerError.TOPIC_NOT_FOUND, f"Illegal topic partition name {name}: there are {partitions}"
                 )
@@ -196,7 +237,16 @@ class BrokerService:
 
     def _lost(self, topic: PersistentTopic, error: MagnetarError) -> None:
         logger.warning("topic %s has another owner now, letting go of it: %s", topic.name, error)
-        self.spawn(self.unload(topic.name))
+        self.spawn(self._let_go(topic))
+
+    async def _let_go(self, topic: PersistentTopic) -> None:
+        """Another process opened the topic: either it owns the bundle now, or it does not know yet that it lost it."""
+        owned = self.ownership.serving(topic.name)
+        try:
+            if owned is not None and not await self.ownership.still_ours(owned):
+                return  # All its topics are let go of.
+        finally:
+            await self.close_topic(topic)
 
     async def exists(self, name: TopicName) -> bool:
         """Whether there is such a topic (one partition, or one that is not partitioned)."""
@@ -260,54 +310,35 @@ class BrokerService:
             await self.create_partitions(name, 0, partitions)
 
     async def create_partitions(self, name: TopicName, first: int, end: int) -> None:
-        """Make partitions first..end-1, so that they exist before anybody uses them."""
-        await asyncio.gather(*(self.topic(name.partition(index), create=True) for index in range(first, end)))
-
-    async def grow_partitioned(self, name: TopicName, partitions: int) -> None:
-        """Add partitions; existing subscriptions appear on the new ones, from their beginning."""
-        current = await self.resources.partitions(name)
-        if current is None:
-            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} is not the partitioned topic.")
-        if partitions < current:
-            raise PulsarError(
-                ServerError.NOT_ALLOWED_ERROR,
-                f"Desired partitions {partitions} can't be less than the current partitions {current}.",
-            )
-        if str(name) in self._growing:
-            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Partitions are being added to {name} already")
-        self._growing[str(name)] = partitions
-        try:
-            # Clients look at the record: subscriptions must stand before they find the new partitions.
-            if name.domain == "persistent":
-                await self._add_partitions(name, current, partitions)
-            await self.resources.documents.update(
-                self.resources.partitioned_topic_path(name), lambda document: {**document, "partitions": partitions}
-            )
-        finally:
-            del self._growing[str(name)]
-
-    async def _add_partitions(self, name: TopicName, current: int, partitions: int) -> None:
-        subscriptions = await self._durable_subscriptions(name.partition(0))
-        await self.create_partitions(name, current, partitions)
-        for index in range(current, partitions):
-            topic = await self.topic(name.partition(index), create=True)
-            for subscription in subscriptions:
-                await topic.create_subscription(subscription, EARLIEST)
-
-    async def _durable_subscriptions(self, name: TopicName) -> list[str]:
-        topic = await self.topic(name, create=True)
-        assert isinstance(topic, PersistentTopic)
-        return [key for key, subscription in topic.subscriptions.items() if subscription.cursor.durable]
+        """Make partitions first..end-1, so that they exist before anybody uses them; other brokers may own them."""
+        await asyncio.gather(
+            *(self.ledgers.create(name.partition(index).persistence_name) for index in range(first, end))
+        )
 
     async def unload(self, name: TopicName) -> None:
         """Let go of a topic; its clients look it up again. Nothing loaded is no error."""
         topic = await self._settled(name)
-        if topic is None or topic.closing:
+        if topic is not None:
+            await self.close_topic(topic)
+
+    async def close_topic(self, topic: Topic, farewell: Farewell | None = None) -> None:
+        """Let go of a topic that is loaded; with a `farewell` its clients hear of it only when that says so."""
+        if topic.closing:
             return
+        topic.farewell = farewell
         try:
             await topic.close()
         finally:
             self._forget(topic)
+
+    async def abandon(self, topics: Iterable[Topic]) -> None:
+        """Let go of topics that may have another owner, without writing anything; their clients look them up again."""
+        for index, topic in enumerate(list(topics)):
+            self._forget(topic)
+            if not topic.closing:
+                await topic.abandon()
+            if index % TOPICS_PER_TURN == 0:
+                await asyncio.sleep(0)
 
     async def _settled(self, name: TopicName) -> Topic | None:
         """The topic if it is loaded, or is being loaded just now."""
@@ -317,8 +348,12 @@ class BrokerService:
         return self.topics.get(str(name))
 
     def _forget(self, topic: Topic) -> None:
-        if self.topics.get(str(topic.name)) is topic:
-            del self.topics[str(topic.name)]
+        key = str(topic.name)
+        if self.topics.get(key) is topic:
+            del self.topics[key]
+        owned = self.ownership.serving(topic.name)
+        if owned is not None and owned.topics.get(key) is topic:
+            del owned.topics[key]
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
         """Remove a topic with its messages, subscriptions and (when it is not a partition) schema."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.consumer import NO_EPOCH, Consumer, ConsumerIdentity, KeySharedPolicy, SubscriptionType
@@ -136,10 +137,20 @@ class ConsumerCommands:
     def consumer_disconnected(self, consumer: Consumer) -> None:
         """Tell the client to look the topic up and subscribe again."""
         attachment = self._consumers.get(consumer.consumer_id)
+        farewell = None
         if attachment is not None and attachment.consumer is consumer:
             del self._consumers[consumer.consumer_id]
+            farewell = attachment.topic.farewell
+        if farewell is None:
+            self._tell_closed(consumer.consumer_id)
+        else:
+            farewell.add(partial(self._tell_closed, consumer.consumer_id))
+
+    def _tell_closed(self, consumer_id: int, assigned_url: str = "", assigned_url_tls: str = "") -> None:
+        if consumer_id in self._consumers or self._session.ended:
+            return  # The client closed it meanwhile and has another one under this id.
         if not self._session.close_on_old_peer():
-            self._session.write(messages.close_consumer(consumer.consumer_id))
+            self._session.write(messages.close_consumer(consumer_id, assigned_url, assigned_url_tls))
 
     # --- SUBSCRIBE
 

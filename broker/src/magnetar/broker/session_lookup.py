@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from magnetar.broker.lookup import Answer, Redirect, client_urls
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import InvalidTopicName, TopicName
 from magnetar.wire.pulsar import messages
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 Failed: TypeAlias = Callable[[int, ServerError, str], bytes]
 """Builds the error answer of a command from request id, code and message."""
 
+SENT_TO_LEADER_MAX: Final = 1_000
+"""Topics of one connection of which it is remembered that their lookup was sent to the leader; the oldest make room."""
+
+BACK_FROM_LEADER_SECONDS: Final = 10.0
+"""A lookup that comes again so soon was sent back by a broker that does not lead either."""
+
 
 class LookupCommands:
     """Answers where a topic is and how many partitions it has."""
@@ -28,6 +35,7 @@ class LookupCommands:
     def __init__(self, session: ServerSession) -> None:
         self._session = session
         self._context = session.context
+        self._sent_to_leader: dict[str, float] = {}
 
     def commands(self) -> dict[int, ControlCommand]:
         """What this group serves."""
@@ -36,17 +44,49 @@ class LookupCommands:
             BaseCommand.PARTITIONED_METADATA: lambda command: self._partitions(command.partitionMetadata),
         }
 
-    async def _lookup(self, request: CommandLookupTopic) -> None:
-        await self._answering(request.request_id, lambda: self._find_owner(request), messages.lookup_failed)
+    def _lookup(self, request: CommandLookupTopic) -> Coroutine[Any, Any, None] | None:
+        try:
+            known = self._context.lookup.find_now(parse_topic(request.topic))
+            if known is not None:
+                self._session.write(_answer_of(known, request))
+                return None
+        except PulsarError as error:
+            self._session.write(messages.lookup_failed(request.request_id, error.code, error.message))
+            return None
+        return self._answering(
+            request.request_id,
+            lambda: self._find_owner(request),
+            messages.lookup_failed,
+            unavailable=ServerError.SERVICE_NOT_READY,
+        )
 
     async def _find_owner(self, request: CommandLookupTopic) -> bytes:
         name = parse_topic(request.topic)
-        address = await self._context.lookup.owner(name)
-        return messages.lookup_connect(request.request_id, address.service_url)
+        answer = await self._context.lookup.find(
+            name, authoritative=request.authoritative, decide=self._is_back(request.topic)
+        )
+        if isinstance(answer, Redirect) and not answer.authoritative:
+            self._remember(request.topic)
+        return _answer_of(answer, request)
+
+    def _remember(self, topic: str) -> None:
+        self._sent_to_leader[topic] = self._context.clock.monotonic_seconds()
+        if len(self._sent_to_leader) > SENT_TO_LEADER_MAX:
+            del self._sent_to_leader[next(iter(self._sent_to_leader))]
+
+    def _is_back(self, topic: str) -> bool:
+        """Whether we sent this client to the leader a moment ago, who sent it back."""
+        sent_seconds = self._sent_to_leader.pop(topic, None)
+        if sent_seconds is None:
+            return False
+        return self._context.clock.monotonic_seconds() - sent_seconds < BACK_FROM_LEADER_SECONDS
 
     async def _partitions(self, request: CommandPartitionedTopicMetadata) -> None:
         await self._answering(
-            request.request_id, lambda: self._count_partitions(request), messages.partitioned_metadata_failed
+            request.request_id,
+            lambda: self._count_partitions(request),
+            messages.partitioned_metadata_failed,
+            unavailable=ServerError.METADATA_ERROR,
         )
 
     async def _count_partitions(self, request: CommandPartitionedTopicMetadata) -> bytes:
@@ -54,14 +94,29 @@ class LookupCommands:
         count = await self._context.service.partitions(name, create=request.metadata_auto_creation_enabled)
         return messages.partitioned_metadata(request.request_id, count)
 
-    async def _answering(self, request_id: int, work: Callable[[], Coroutine[Any, Any, bytes]], failed: Failed) -> None:
+    async def _answering(
+        self,
+        request_id: int,
+        work: Callable[[], Coroutine[Any, Any, bytes]],
+        failed: Failed,
+        *,
+        unavailable: ServerError,
+    ) -> None:
+        """Apache's broker calls every trouble with a lookup SERVICE_NOT_READY: clients try again then."""
         try:
             with self._context.lookup.place():
                 self._session.write(await work())
         except PulsarError as error:
             self._session.write(failed(request_id, error.code, error.message))
         except MagnetarError as error:
-            self._session.write(failed(request_id, ServerError.METADATA_ERROR, str(error)))
+            self._session.write(failed(request_id, unavailable, str(error)))
+
+
+def _answer_of(answer: Answer, request: CommandLookupTopic) -> bytes:
+    url, url_tls = client_urls(answer.addresses, request.advertised_listener_name)
+    if isinstance(answer, Redirect):
+        return messages.lookup_redirect(request.request_id, url, url_tls, authoritative=answer.authoritative)
+    return messages.lookup_connect(request.request_id, url, url_tls)
 
 
 def parse_topic(text: str) -> TopicName:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.producer import Producer, ProducerIdentity, PublishBatch
@@ -155,10 +156,19 @@ class ProducerCommands:
 
     def producer_disconnected(self, producer: Producer) -> None:
         """Producer: the broker dropped it. The client hears of it, unless it has the id in use for another one."""
+        topic = self._topics.get(producer.producer_id)
         if self._producers.get(producer.producer_id) is producer:
             self._remember_closed(producer.producer_id)
+        if topic is None or topic.farewell is None:
+            self._tell_closed(producer.producer_id)
+        else:
+            topic.farewell.add(partial(self._tell_closed, producer.producer_id))
+
+    def _tell_closed(self, producer_id: int, assigned_url: str = "", assigned_url_tls: str = "") -> None:
+        if producer_id in self._producers or self._session.ended:
+            return  # The client closed it meanwhile and has another one under this id.
         if not self._session.close_on_old_peer():
-            self._session.write(messages.close_producer(producer.producer_id))
+            self._session.write(messages.close_producer(producer_id, assigned_url, assigned_url_tls))
 
     async def alive(self) -> bool:
         """Producer: whether the client still answers."""

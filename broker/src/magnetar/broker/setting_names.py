@@ -21,12 +21,14 @@ def _partitioned(text: str) -> bool:
 BROKER_NAMES: Final = SettingNames(
     fields={
         "advertisedAddress": "advertised_address",
+        "advertisedListeners": "advertised_listeners",
         "bindAddress": "bind_address",
         "brokerServicePort": "broker_service_port",
         "clusterName": "cluster_name",
         "connectionLivenessCheckTimeoutMillis": "connection_liveness_check_seconds",
         "defaultNumberOfNamespaceBundles": "default_namespace_bundles",
         "enableBrokerTopicListWatcher": "topic_list_watchers",
+        "internalListenerName": "internal_listener_name",
         "keepAliveIntervalSeconds": "keep_alive_seconds",
         "managedLedgerCacheSizeMB": "managed_ledger_cache_bytes_max",
         "maxConcurrentLookupRequest": "lookups_max",

@@ -55,6 +55,10 @@ class BrokerSettings:
     advertised_address: str = "127.0.0.1"
     broker_service_port: int = 6650
     web_service_port: int = 8080
+    advertised_listeners: str = ""
+    """`advertisedListeners`: `name:pulsar://host:port`, `name:pulsar+ssl://…`, `name:http://…`, separated by commas."""
+    internal_listener_name: str = ""
+    """`internalListenerName`: whose addresses brokers and clients that name no listener get; empty: the first one's."""
 
     keep_alive_seconds: float = 30
     """`keepAliveIntervalSeconds`: a peer that answers no PING for this long is gone."""
@@ -103,6 +107,8 @@ class BrokerSettings:
             "advertisedAddress": self.advertised_address,
             "brokerServicePort": self.broker_service_port,
             "webServicePort": self.web_service_port,
+            "advertisedListeners": self.advertised_listeners,
+            "internalListenerName": self.internal_listener_name,
             "keepAliveIntervalSeconds": int(self.keep_alive_seconds),
             "maxMessageSize": self.message_size_bytes_max,
             "maxConcurrentLookupRequest": self.lookups_max,

@@ -17,6 +17,7 @@ from magnetar.broker.policies.deduplication import Deduplication, open_deduplica
 from magnetar.broker.policies.limiter import RateLimiter, limiter_for
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.policies.system_topics import belongs_to_brokers
+from magnetar.broker.farewell import Farewell
 from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.producer_admission import Admitted, ProducerAdmission
 from magnetar.broker.producers import Producers
@@ -96,6 +97,8 @@ class PersistentTopic:
         self.created_ms = clock.now_ms()
         self.last_active_seconds = clock.monotonic_seconds()
         self.closing = False
+        self.farewell: Farewell | None = None
+        """Set before `close`: who tells the clients, later."""
         self.messages_in = 0
         self.bytes_in = 0
         self.last_publish_ms = 0
@@ -346,6 +349,12 @@ class PersistentTopic:
         await self.admission.drain()
         self._disconnect()
         await self.ledger.close()
+
+    async def abandon(self) -> None:
+        """Disconnect everybody and write nothing: another broker may own the topic by now."""
+        self.closing = True
+        self._disconnect()
+        await self.ledger.abandon()
 
     async def delete(self) -> None:
         """Close, then remove everything the topic ever stored."""

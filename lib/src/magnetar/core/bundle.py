@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,6 +52,12 @@ class BundleName:
         """From its full name. Raises `InvalidTopicName`."""
         namespace, _, range_text = text.rpartition("/")
         return BundleName(NamespaceName.parse(namespace), BundleRange.parse(range_text))
+
+    def cut(self, boundaries: Iterable[int]) -> tuple[BundleName, ...]:
+        """The parts between these hashes, as far as they lie inside."""
+        inside = sorted({each for each in boundaries if self.range.low < each < self.range.high})
+        edges = [self.range.low, *inside, self.range.high]
+        return tuple(BundleName(self.namespace, BundleRange(low, high)) for low, high in itertools.pairwise(edges))
 
     def __contains__(self, topic: TopicName) -> bool:
         return topic.namespace_name == self.namespace and topic.bundle_hash() in self.range

@@ -1,12 +1,19 @@
-"""`/lookup/v2/topic`."""
+"""`/lookup/v2/topic` (Pulsar `TopicLookup`)."""
 
 from __future__ import annotations
 
 from aiohttp import web
-from magnetar.broker.admin.responses import json, text, topic_of
+from magnetar.broker.admin.owners import AUTHORITATIVE, is_authoritative, redirect, url_for
+from magnetar.broker.admin.responses import flag, json, text, topic_of
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.lookup import Redirect, client_urls
+from magnetar.core.topic_name import TopicName
+from magnetar.wire.pulsar.errors import PulsarError
 
 BASE = "/lookup/v2/topic/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
+
+LISTENER_NAME = "listenerName"
+LISTENER_HEADER = "X-Pulsar-ListenerName"
 
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:
@@ -19,21 +26,44 @@ class LookupHandlers:
     """The handlers, over one broker."""
 
     def __init__(self, context: BrokerContext) -> None:
+        self._context = context
         self._lookup = context.lookup
 
     async def owner(self, request: web.Request) -> web.Response:
-        """Which broker serves a topic."""
+        """Which broker serves a topic: 200, or 307 to the one that knows it.
+
+        `load=true` (a broker of ours that hands the bundle over): load the topic before its clients come."""
+        topic = topic_of(request)
+        listener = request.query.get(LISTENER_NAME) or request.headers.get(LISTENER_HEADER) or ""
         with self._lookup.place():
-            address = await self._lookup.owner(topic_of(request))
-        return json(
-            {
-                "brokerUrl": address.service_url,
-                "httpUrl": address.web_service_url,
-                "nativeUrl": address.service_url,
-                "brokerUrlSsl": "",
-            }
-        )
+            answer = await self._lookup.find(
+                topic, authoritative=is_authoritative(request), decide=AUTHORITATIVE in request.query
+            )
+        there = answer.addresses
+        if isinstance(answer, Redirect):
+            url = url_for(request, there.web_service_url, there.web_service_url_tls)
+            raise redirect(request, url, authoritative=answer.authoritative)
+        if answer.ours and flag(request, "load"):
+            self._context.service.spawn(self._load(topic))
+        url, url_tls = client_urls(there, listener)
+        found = {
+            "brokerUrl": url,
+            "brokerUrlTls": url_tls,
+            "httpUrl": there.web_service_url,
+            "httpUrlTls": there.web_service_url_tls,
+            "nativeUrl": url,
+            "brokerUrlSsl": url_tls,
+        }
+        # The names of Pulsar 1 are always there, the others where there is something to say.
+        return json({key: value for key, value in found.items() if value or key == "brokerUrlSsl"})
 
     async def bundle(self, request: web.Request) -> web.Response:
         """Which range of its namespace's hash space a topic is in."""
         return text(await self._lookup.bundle(topic_of(request)))
+
+    async def _load(self, topic: TopicName) -> None:
+        try:
+            await self._context.service.topic(topic, create=False)
+        except PulsarError:
+            # Its clients will see why.
+            return
