@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from magnetar.broker.addresses import own_addresses
 from magnetar.broker.admin.server import AdminServer
@@ -32,6 +33,9 @@ from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.store import MetadataStore
 from magnetar.net.endpoints import Listener, listen
 
+if TYPE_CHECKING:
+    from magnetar.balance.settings import BalanceSettings
+
 logger = logging.getLogger(__name__)
 
 
@@ -45,6 +49,8 @@ class BrokerParts:
     ledger_settings: ManagedLedgerSettings
     configuration_store: MetadataStore | None = None
     """Where the clusters of an instance keep what they share; None: in `store`."""
+    balance_settings: BalanceSettings | None = None
+    """How bundles are placed, split and moved; None: the defaults, loaded once there are several brokers."""
 
 
 class RunningBroker:
@@ -62,8 +68,9 @@ class RunningBroker:
     async def close(self) -> None:
         """Get no more bundles, let go of those there are, telling clients, then stop listening."""
         context = self.context
+        await context.operations.close()
         await context.load.unregister()
-        await context.moves.unload_all()
+        await self._hand_over()
         await self._admin.close()
         context.topic_lists.close()
         await context.service.close()
@@ -74,6 +81,17 @@ class RunningBroker:
         context.service.resources.close()
         await self._listener.close()
         await self._managed.close()
+
+
+    async def _hand_over(self) -> None:
+        """Let go of all bundles, slowly enough for those who take them; alone there is nobody to spare."""
+        load, settings = self.context.load, self.settings.load
+        try:
+            async with asyncio.timeout(settings.unload_after_stop_ms_max / 1000):
+                await self.context.moves.unload_all(per_second=settings.unloads_per_second_max if load.several else 0)
+        except TimeoutError:
+            left = len(self.context.ownership.owned())
+            logger.warning("stopping with %d bundles left, whose next owners recover their topics", left)
 
 
 async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningBroker:
@@ -149,5 +167,6 @@ def _load_manager(
             clock=parts.clock,
             peers=peers,
             owned=ownership.owned,
+            balance=parts.balance_settings,
         )
     )
