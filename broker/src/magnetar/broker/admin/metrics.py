@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from aiohttp import web
+from magnetar.broker.admin.load_metrics import load_metrics
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.service import Topic
 from magnetar.broker.topic import PersistentTopic
@@ -56,6 +57,7 @@ def broker_metrics(context: BrokerContext) -> str:
     lines: list[str] = []
     broker = f'{{cluster="{escape(cluster)}"}}'
     lines += metric("pulsar_topics_count", "gauge", "Topics that are loaded.", [(broker, len(topics))])
+    lines += load_metrics(context, metric, escape)
     rows = [(topic_labels(cluster, topic), topic_values(topic)) for topic in topics]
     for index, (name, kind, text) in enumerate(TOPIC_METRICS):
         lines += metric(name, kind, text, [(labels, values[index]) for labels, values in rows])
