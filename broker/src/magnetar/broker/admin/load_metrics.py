@@ -1,0 +1,48 @@
+"""Load balancing in `/metrics`, under the names that Pulsar's dashboards read (`pulsar_lb_…`), and some of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+from magnetar.broker.context import BrokerContext
+
+Family: TypeAlias = Callable[[str, str, str, Iterable[tuple[str, float]]], list[str]]
+"""`metrics.metric`: lines of one family."""
+
+TEXTS: Mapping[str, str] = {
+    "pulsar_lb_cpu_usage": "CPU in percent of what this broker may use.",
+    "pulsar_lb_memory_usage": "Memory in percent of what this broker may use.",
+    "pulsar_lb_directMemory_usage": "A notion of the Java machine, always 0.",
+    "pulsar_lb_bandwidth_in_usage": "Network traffic in, in percent of what the interfaces can carry.",
+    "pulsar_lb_bandwidth_out_usage": "Network traffic out, in percent of what the interfaces can carry.",
+    "pulsar_lb_unload_broker_total": "Times that this leader moved bundles off a broker.",
+    "pulsar_lb_unload_bundle_total": "Bundles that this leader moved.",
+    "pulsar_lb_bundles_split_total": "Bundles that this leader split.",
+    "magnetar_lb_decisions_failed_total": "Moves and splits that owners refused or did not answer.",
+    "magnetar_lb_placements_total": "Bundles that nobody owned and that this broker gave to one.",
+    "magnetar_lb_brokers": "Brokers that are alive, as this one sees it.",
+    "magnetar_lb_leading": "1 on the leader.",
+}
+
+
+def load_metrics(context: BrokerContext, family: Family, escape: Callable[[str], str]) -> Iterator[str]:
+    """The lines."""
+    load = context.load
+    cluster = escape(context.settings.cluster_name)
+    for group in load.load_balancing_metrics():
+        labels = {"cluster": cluster, **{name: escape(value) for name, value in group["dimensions"].items()}}
+        text = "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
+        for name, value in group["metrics"].items():
+            public = name.replace("brk_", "pulsar_", 1)
+            yield from family(public, _kind(public), TEXTS[public], [(text, value)])
+    own = {"magnetar_lb_brokers": len(load.brokers()), "magnetar_lb_leading": int(load.leading)}
+    if load.several:
+        log = load.balancing.log
+        own |= {"magnetar_lb_decisions_failed_total": log.failures, "magnetar_lb_placements_total": log.placed}
+    for name, number in own.items():
+        yield from family(name, _kind(name), TEXTS[name], [(f'{{cluster="{cluster}"}}', number)])
+
+
+def _kind(name: str) -> str:
+    return "counter" if name.endswith("_total") else "gauge"
