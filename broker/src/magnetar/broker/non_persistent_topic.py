@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.entry_reader import SubscriptionRuntime
-from magnetar.broker.message_checks import publish_checked
 from magnetar.broker.farewell import Farewell
+from magnetar.broker.message_checks import publish_checked
 from magnetar.broker.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.limiter import RateLimiter, limiter_for

@@ -9,6 +9,7 @@ from typing import Final
 
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.entry_reader import SubscriptionRuntime
+from magnetar.broker.farewell import Farewell
 from magnetar.broker.message_checks import publish_checked
 from magnetar.broker.policies.backlog_quota import check_quotas
 from magnetar.broker.policies.broker_limits import BrokerLimits
@@ -17,7 +18,6 @@ from magnetar.broker.policies.deduplication import Deduplication, open_deduplica
 from magnetar.broker.policies.limiter import RateLimiter, limiter_for
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.policies.system_topics import belongs_to_brokers
-from magnetar.broker.farewell import Farewell
 from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.producer_admission import Admitted, ProducerAdmission
 from magnetar.broker.producers import Producers
