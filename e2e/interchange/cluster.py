@@ -73,11 +73,11 @@ class Cluster:
     def apache_bookie(self, name: str, **settings: str) -> ApacheBookie:
         return self.keep(ApacheBookie(self.folder / name, self.pulsar_uri, settings))
 
-    def our_broker(self, quorums: tuple[int, int, int] = (3, 3, 2)) -> OurBroker:
-        return self.keep(OurBroker(self.folder / "our-broker", self.zookeeper.address, quorums))
+    def our_broker(self, quorums: tuple[int, int, int] = (3, 3, 2), **settings: str) -> OurBroker:
+        return self.keep(OurBroker(self.folder / "our-broker", self.zookeeper.address, quorums, settings))
 
-    def apache_broker(self, quorums: tuple[int, int, int] = (3, 3, 2)) -> ApacheBroker:
-        return self.keep(ApacheBroker(self.folder / "apache-broker", self.zookeeper.address, quorums))
+    def apache_broker(self, quorums: tuple[int, int, int] = (3, 3, 2), **settings: str) -> ApacheBroker:
+        return self.keep(ApacheBroker(self.folder / "apache-broker", self.zookeeper.address, quorums, settings))
 
     def apache_autorecovery(self, **settings: str) -> ApacheAutoRecovery:
         configuration = self.configuration("recovery", **settings)

@@ -191,12 +191,16 @@ class BookiePart(Part):
 class BrokerPart(Part):
     """A broker of either side."""
 
-    def __init__(self, folder: Path, zookeeper: str, quorums: tuple[int, int, int]) -> None:
+    def __init__(
+        self, folder: Path, zookeeper: str, quorums: tuple[int, int, int], settings: dict[str, str] | None = None
+    ) -> None:
         super().__init__(folder)
+        self.settings = settings or {}
         self.port = processes.free_port()
         self.http_port = processes.free_port()
         self.service_url = f"pulsar://127.0.0.1:{self.port}"
         self.admin_url = f"http://127.0.0.1:{self.http_port}"
+        self.id = f"127.0.0.1:{self.http_port}"
         self.configuration = folder.with_suffix(".conf")
         self._zookeeper = zookeeper
         self._quorums = quorums
@@ -218,7 +222,10 @@ class BrokerPart(Part):
             # Reads must go to the bookies, and an ensemble change must not wait half a minute for a dead one.
             "managedLedgerCacheSizeMB": "0",
             "bookkeeperClientTimeoutInSeconds": "5",
+            # Ours alone; Apache's brokers pass over names that they do not know.
+            "controlEnabled": "false",
             **LEAN_BROKER,
+            **self.settings,
         }
         distribution.configure(distribution.home() / "conf" / "broker.conf", self.configuration, settings)
 

@@ -1,12 +1,14 @@
-"""A broker as a process of its own, set up by a `broker.conf`: topics of one cluster, served by one broker."""
+"""A broker as a process of its own, set up by a `broker.conf`."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from magnetar.balance.settings import BalanceSettings
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
+from magnetar.broker.load.balance_names import BALANCE_NAMES
 from magnetar.broker.resources import Resources
 from magnetar.broker.setting_names import (
     BOOKIE_CONNECTION_NAMES,
@@ -15,6 +17,7 @@ from magnetar.broker.setting_names import (
     MANAGED_LEDGER_NAMES,
 )
 from magnetar.broker.settings import BrokerSettings
+from magnetar.control.settings import ControlSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
 from magnetar.core.settings_file import GivenSettings
@@ -27,12 +30,19 @@ from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.urls import store_url, zookeeper_url
 from magnetar.standalone import own_address
 from magnetar.standalone.bookie_process import MetadataSettings
+from magnetar.standalone.control_settings import control_settings
+from magnetar.standalone.process import STOP_SECONDS_MAX
 from magnetar.standalone.protection import refuse_protection
+
+if TYPE_CHECKING:
+    from magnetar.broker.admin.control import BrokerControlPort
 
 PROTECTIONS: Final = ("authenticationEnabled", "authorizationEnabled", "brokerServicePortTls", "webServicePortTls")
 """What this broker cannot do yet; see `refuse_protection`."""
 REPLICAS: Final = 2
 """managedLedgerDefaultEnsembleSize, …WriteQuorum and …AckQuorum when nothing is set, as in Pulsar."""
+DEFAULT_CONTROL_PORT: Final = 3183
+"""The one behind the bookie's control port."""
 SESSION_TIMEOUT_MS: Final = 30_000
 """metadataStoreSessionTimeoutMillis when nothing is set."""
 
@@ -50,6 +60,14 @@ class BrokerProcessSettings:
     managed: ManagedLedgerSettings
     ledgers: LedgerClientSettings
     connections: TcpBookieSettings
+    balance: BalanceSettings
+    control: ControlSettings | None
+    """None: no control port."""
+
+    @property
+    def stop_seconds_max(self) -> float:
+        """How long a clean stop may take: handing the bundles over, and what follows."""
+        return self.broker.load.unload_after_stop_ms_max / 1000 + STOP_SECONDS_MAX
 
 
 def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
@@ -70,6 +88,8 @@ def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
         managed=given.build(managed, MANAGED_LEDGER_NAMES),
         ledgers=given.build(LedgerClientSettings(), LEDGER_CLIENT_NAMES),
         connections=given.build(TcpBookieSettings(), BOOKIE_CONNECTION_NAMES),
+        balance=given.build(BalanceSettings(), BALANCE_NAMES),
+        control=control_settings(given, DEFAULT_CONTROL_PORT),
     )
 
 
@@ -105,20 +125,26 @@ Part: TypeAlias = MetadataStore | TcpBookieConnections | BookKeeperClient
 class BrokerProcess:
     """A running broker and what it stands on."""
 
-    def __init__(self, running: RunningBroker, parts_below: list[Part]) -> None:
+    def __init__(
+        self, running: RunningBroker, parts_below: list[Part], control: BrokerControlPort | None = None
+    ) -> None:
         self.running = running
+        self.control = control
         self._parts_below = parts_below
         """In the order they were opened."""
 
     async def close(self) -> None:
         """Stop from the top: what a part still has to write, the parts below it must take."""
+        if self.control is not None:
+            await self.control.close()
         await self.running.close()
         for part in reversed(self._parts_below):
             await part.close()
 
     def describe(self) -> str:
         """Where clients and tools connect."""
-        return f"{self.running.settings.service_url} {self.running.settings.web_service_url}"
+        control = f", control port {self.control.port}" if self.control is not None else ""
+        return f"{self.running.settings.service_url} {self.running.settings.web_service_url}{control}"
 
 
 async def start_broker_process(settings: BrokerProcessSettings) -> BrokerProcess:
@@ -141,13 +167,35 @@ async def start_broker_process(settings: BrokerProcessSettings) -> BrokerProcess
         await connections.start()
         ledgers = BookKeeperClient(bookkeeper, connections, clock, settings=settings.ledgers, places=connections.places)
         opened.append(ledgers)
-        parts = BrokerParts(store, ledgers, clock, settings.managed, configuration_store=configuration)
+        parts = BrokerParts(
+            store,
+            ledgers,
+            clock,
+            settings.managed,
+            configuration_store=configuration,
+            balance_settings=settings.balance,
+        )
         running = await start_broker(settings.broker, parts)
+        try:
+            control = None if settings.control is None else await _serve_control(settings.control, running)
+        except BaseException:
+            await asyncio.shield(running.close())
+            raise
     except BaseException:
         for part in reversed(opened):
             await asyncio.shield(part.close())
         raise
-    return BrokerProcess(running, opened)
+    return BrokerProcess(running, opened, control)
+
+
+async def _serve_control(settings: ControlSettings, running: RunningBroker) -> BrokerControlPort:
+    """The control port; gRPC, 30 MB, is loaded only for it. OSError when it is taken."""
+    from magnetar.broker.admin.control import BrokerControlPort
+    from magnetar.control.server import ControlServer
+
+    control = BrokerControlPort(ControlServer(settings), running.context.operations)
+    await control.start()
+    return control
 
 
 async def _check_cluster(store: MetadataStore, cluster: str) -> None:

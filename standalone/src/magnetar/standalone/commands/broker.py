@@ -59,13 +59,14 @@ def run(
 ) -> None:
     """Run a broker on a cluster's metadata store and bookies.
 
-    It serves all topics of the cluster: run one broker for each cluster. The cluster must have been prepared,
-    by `magnetar init-metadata` or by Apache's `pulsar initialize-cluster-metadata`.
+    Brokers of one cluster, also Apache's among them, share its topics between them. The cluster must have been
+    prepared, by `magnetar init-metadata` or by Apache's `pulsar initialize-cluster-metadata`.
 
     Settings come from a broker.conf as Apache's brokers read it, then from the environment
     (PULSAR_PREFIX_clusterName=…), then from --set, then from the other options.
 
-    One line on standard output tells when it serves. Ctrl-C or SIGTERM stops it cleanly, a second one at once.
+    One line on standard output tells when it serves. Ctrl-C or SIGTERM stops it cleanly, with its topics handed over
+    to other brokers (brokerShutdownTimeoutMs at most), a second one at once.
     Exit code: 0 stopped, 1 cannot run, 2 wrong options or settings.
 
     [dim]Examples:[/]
@@ -88,7 +89,11 @@ def run(
         known=known_names(), file=conf, environment=environment(), assignments=assignments or [], options=options
     )
     service = Service(
-        name="broker", settings=broker_process_settings, start=start_broker_process, describe=BrokerProcess.describe
+        name="broker",
+        settings=broker_process_settings,
+        start=start_broker_process,
+        describe=BrokerProcess.describe,
+        stop_seconds_max=lambda settings: settings.stop_seconds_max,
     )
     raise typer.Exit(run_service(service, sources, check_only=check, log_level=log_level.value))
 
