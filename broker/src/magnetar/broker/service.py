@@ -78,14 +78,14 @@ class BrokerService:
             lambda: {topic.name.namespace_name for topic in self.topics.values()},
         )
         self._runtime = SubscriptionRuntime(clock, self.spawn, call_later, self.limits)
-        self._upkeep = Upkeep(self, call_later)
+        self.upkeep = Upkeep(self, call_later)
         self._tasks: set[asyncio.Task[None]] = set()
         self._producer_names: NameGenerator | None = None
         self._closing = False
 
     def start(self) -> None:
         """Begin the periodic work."""
-        self._upkeep.start()
+        self.upkeep.start()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something on the side; the service waits for it when it closes, and logs what fails."""
@@ -398,7 +398,7 @@ class BrokerService:
     async def close(self) -> None:
         """Unload every topic; positions are persisted."""
         self._closing = True
-        self._upkeep.stop()
+        self.upkeep.stop()
         self.policies.close()
         if self._loading:
             await asyncio.wait(list(self._loading.values()))

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
 from magnetar.broker.settings import BrokerSettings
-from magnetar.core.clock import SystemClock
+from magnetar.core.clock import Clock, SystemClock
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.testing import MemoryBookies
 from magnetar.managed.settings import ManagedLedgerSettings
@@ -218,10 +218,35 @@ class ProtocolClient:
             self._news.set()
 
 
+class ShiftedClock(SystemClock):
+    """The machine's clocks, which a test may put forward."""
+
+    def __init__(self) -> None:
+        self._ahead_seconds = 0.0
+
+    def advance(self, seconds: float) -> None:
+        """So much time is over."""
+        self._ahead_seconds += seconds
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return super().now_ms() + int(self._ahead_seconds * 1000)
+
+    def monotonic_seconds(self) -> float:
+        """Seconds that never go back."""
+        return super().monotonic_seconds() + self._ahead_seconds
+
+
 class MemoryBroker:
     """A broker of a test's own. An asynchronous context manager."""
 
-    def __init__(self, settings: BrokerSettings | None = None, ledgers: ManagedLedgerSettings | None = None) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings | None = None,
+        ledgers: ManagedLedgerSettings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock if clock is not None else SystemClock()
         settings = settings if settings is not None else BrokerSettings()
         self._settings = replace(settings, broker_service_port=0, web_service_port=0)
         self._ledger_settings = ledgers if ledgers is not None else ManagedLedgerSettings()
@@ -254,7 +279,7 @@ class MemoryBroker:
 
     async def start(self) -> None:
         """Start; again after `stop`, on what was stored."""
-        clock = SystemClock()
+        clock = self._clock
         self.ledgers = BookKeeperClient(self.store, self.bookies, clock)
         settings = self._settings
         await initialize_cluster_metadata(

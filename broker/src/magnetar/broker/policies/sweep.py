@@ -78,7 +78,7 @@ class Sweeper(Generic[Item]):
         self._clock = clock
         self._call_later = call_later
         self._spawn = spawn
-        self._jobs: list[Job[Item]] = []
+        self.jobs: list[Job[Item]] = []
         self._queue: deque[Job[Item]] = deque()
         self._left: list[Item] = []
         self._running: Job[Item] | None = None
@@ -90,7 +90,7 @@ class Sweeper(Generic[Item]):
     def add(self, job: Job[Item]) -> None:
         """Run a job each interval, the first time one interval from now."""
         job.due_seconds = self._clock.monotonic_seconds() + job.interval_seconds
-        self._jobs.append(job)
+        self.jobs.append(job)
 
     def start(self) -> None:
         """Begin."""
@@ -128,7 +128,7 @@ class Sweeper(Generic[Item]):
 
     def _sweep(self) -> None:
         now = self._clock.monotonic_seconds()
-        for job in self._jobs:
+        for job in self.jobs:
             if now >= job.due_seconds and not job.queued:
                 job.due_seconds = now + job.interval_seconds
                 job.queued = True

@@ -69,6 +69,16 @@ class Upkeep:
                 self._sweeper.add(job)
         self._sweeper.start()
 
+    async def check_now(self, name: str) -> None:
+        """Do one of the checks at once, to its end: `message expiry`, `inactive topics`, `backlog quotas` …"""
+        job = next(job for job in self._sweeper.jobs if job.name == name)
+        for topic in self._loaded():
+            work = job.visit(topic)
+            if work is not None:
+                await work()
+        if job.finished is not None:
+            job.finished()
+
     def stop(self) -> None:
         """Begin nothing more."""
         self._stop_watching()

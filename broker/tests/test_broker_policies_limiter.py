@@ -1,0 +1,147 @@
+"""Token buckets and who waits at them."""
+
+from __future__ import annotations
+
+import pytest
+from magnetar.broker.policies.broker_limits import ConnectionLimits, PublishBuffer
+from magnetar.broker.policies.limiter import RateLimiter, TokenBucket, limiter_for
+from magnetar.broker.policies.model import Rate
+from magnetar.broker.testing import Timers
+from magnetar.wire.pulsar.errors import PulsarError
+
+
+class Reader:
+    """A connection that can be held."""
+
+    def __init__(self) -> None:
+        self.reasons: set[str] = set()
+
+    def pause_reading(self, reason: str) -> None:
+        self.reasons.add(reason)
+
+    def resume_reading(self, reason: str) -> None:
+        self.reasons.discard(reason)
+
+
+def limiter(timers: Timers, **rate: float) -> RateLimiter:
+    return RateLimiter(Rate(**rate), timers, timers.call_later, "r")  # type: ignore[arg-type]
+
+
+def test_a_bucket_fills_with_time_up_to_one_period_and_may_be_overdrawn() -> None:
+    bucket = TokenBucket(10, 2, 0.0)
+    assert bucket.take(4, 0.0) == 6
+    assert bucket.take(0, 100.0) == 10
+    assert bucket.take(25, 100.0) == -15
+    assert bucket.seconds_until_token == 16 / 5
+    assert bucket.take(0, 103.2) == pytest.approx(1)
+
+
+def test_messages_and_bytes_each_stop() -> None:
+    timers = Timers()
+    both = limiter(timers, messages=10, size_bytes=1_000)
+    assert not both.take(1, 100)
+    assert both.room() == (9, 900)
+    assert both.take(1, 900)
+    timers.advance(1_000)
+    assert both.take(10, 1)
+
+
+def test_connections_are_held_until_tokens_return() -> None:
+    timers = Timers()
+    messages = limiter(timers, messages=100)
+    reader = Reader()
+    assert messages.take(150, 0)
+    messages.hold(reader)
+    messages.hold(reader)
+    assert reader.reasons == {"r"}
+    timers.advance(500)
+    assert reader.reasons == {"r"}
+    timers.advance(20)
+    assert not reader.reasons
+    assert timers.pending == 0
+    assert messages.times == 1
+
+
+def test_who_waits_has_its_turn_in_order_and_waits_again_when_nothing_is_left() -> None:
+    timers = Timers()
+    messages = limiter(timers, messages=10)
+    turns: list[str] = []
+
+    def takes(name: str, count: int) -> None:
+        turns.append(name)
+        messages.take(count, 0)
+
+    def first() -> None:
+        takes("first", 5)
+
+    def second() -> None:
+        takes("second", 1)
+
+    messages.take(10, 0)
+    messages.wait(first)
+    messages.wait(second)
+    timers.advance(110)
+    assert turns == ["first"]
+    timers.advance(500)
+    assert turns == ["first", "second"]
+    messages.wait(first)
+    messages.forget(first)
+    timers.advance(5_000)
+    assert turns == ["first", "second"]
+    assert timers.pending == 0
+
+
+def test_a_raised_rate_and_a_lifted_one_let_go_at_once() -> None:
+    timers = Timers()
+    slow = limiter(timers, messages=1)
+    reader = Reader()
+    slow.take(1_000, 0)
+    slow.hold(reader)
+    assert limiter_for(Rate(5_000), slow, timers, timers.call_later, "r") is slow
+    timers.advance(300)
+    assert not reader.reasons
+    slow.take(50_000, 0)
+    slow.hold(reader)
+    assert limiter_for(Rate(), slow, timers, timers.call_later, "r") is None
+    assert not reader.reasons
+    assert timers.pending == 0
+    assert limiter_for(Rate(), None, timers, timers.call_later, "r") is None
+
+
+def test_a_rate_relative_to_what_is_published() -> None:
+    timers = Timers()
+    relative = limiter(timers, messages=10)
+    relative.set_rate(relative.rate, 90.0)
+    relative.take(0, 0)
+    timers.advance(1_000)
+    assert relative.room()[0] == 100
+
+
+def test_the_publish_buffer_holds_those_that_publish_until_half_is_stored() -> None:
+    buffer = PublishBuffer(100)
+    first, second = Reader(), Reader()
+    buffer.add(100, first)
+    assert not first.reasons
+    buffer.add(20, second)
+    assert second.reasons
+    buffer.remove(60)
+    assert second.reasons
+    buffer.remove(10)
+    assert not second.reasons
+    unlimited = PublishBuffer(0)
+    unlimited.add(1 << 40, first)
+    assert not first.reasons
+
+
+def test_connections_are_counted_altogether_and_by_address() -> None:
+    limits = ConnectionLimits(3, 2)
+    limits.opened("/10.0.0.1:1")
+    limits.opened("/10.0.0.1:2")
+    with pytest.raises(PulsarError, match=r"Reached the maximum number of connections on address/10.0.0.1:3"):
+        limits.opened("/10.0.0.1:3")
+    limits.opened("/10.0.0.2:1")
+    with pytest.raises(PulsarError, match=r"Reached the maximum number of connections$"):
+        limits.opened("/10.0.0.3:1")
+    limits.closed("/10.0.0.1:1")
+    limits.opened("/10.0.0.1:3")
+    assert limits.total == 3
