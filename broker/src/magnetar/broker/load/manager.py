@@ -124,6 +124,14 @@ class ModularLoadManager:
         `unload` with a destination asks of it."""
         self.balancing.prefer(bundle, broker_id)
 
+    def transfers(self, broker_id: str) -> bool:
+        """Whether a broker hands a bundle to another by itself when told where it is to go.
+
+        Apache's send who asks for that to the leader, who is to remember it (`set_affinity`) and then have the owner
+        just let the bundle go."""
+        report = self.directory.reports.get(broker_id)
+        return report is not None and report.ours
+
     @property
     def driver(self) -> str:
         """Who drives load management, as of the last round seen here."""
