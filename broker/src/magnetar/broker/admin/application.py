@@ -13,6 +13,7 @@ from aiohttp import web
 from magnetar.broker.admin import (
     brokers,
     clusters,
+    load_decisions,
     lookup,
     metrics,
     namespaces,
@@ -44,7 +45,19 @@ BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 
 SHUTDOWN_SECONDS: Final = 2.0
 
-RESOURCES: Final = (clusters, brokers, tenants, namespaces, topics, subscriptions, schemas, lookup, metrics)
+# load_decisions comes before brokers, which takes any other name there for a cluster's.
+RESOURCES: Final = (
+    clusters,
+    load_decisions,
+    brokers,
+    tenants,
+    namespaces,
+    topics,
+    subscriptions,
+    schemas,
+    lookup,
+    metrics,
+)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import uuid
 
 from aiohttp import web
+from magnetar.broker.admin.owners import redirect, url_for
 from magnetar.broker.admin.responses import NOT_FOUND, UNAVAILABLE, AdminError, json, text
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.settings import SERVER_VERSION
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import LATEST
-from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.batch import build_message
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageMetadata
 
@@ -51,11 +51,14 @@ class BrokerHandlers:
         cluster = request.match_info.get("cluster", self._settings.cluster_name)
         if cluster not in await self._resources.clusters():
             raise AdminError(NOT_FOUND, f"Cluster {cluster} does not exist.")
-        return json([self._settings.broker_id] if cluster == self._settings.cluster_name else [])
+        return json(sorted(self._context.load.brokers()) if cluster == self._settings.cluster_name else [])
 
     async def leader(self, _: web.Request) -> web.Response:
-        """The broker that decides for all; there is one, so it does."""
-        return json({"brokerId": self._settings.broker_id, "serviceUrl": self._settings.web_service_url})
+        """The broker that decides for all."""
+        leader = self._context.load.leader()
+        if leader is None:
+            raise AdminError(NOT_FOUND, "Couldn't find leader broker")
+        return json({"brokerId": leader.broker_id, "serviceUrl": leader.web_service_url or leader.web_service_url_tls})
 
     async def health(self, _: web.Request) -> web.Response:
         """Whether a message can be published and read."""
@@ -86,17 +89,16 @@ class BrokerHandlers:
         """The bundles that a broker serves."""
         broker = request.match_info["broker"]
         if broker != self._settings.broker_id:
-            raise AdminError(NOT_FOUND, f"Broker id '{broker}' not found in available brokers.")
-        assigned: dict[str, dict[str, object]] = {}
-        for tenant in await self._resources.tenants():
-            for name in await self._resources.namespaces(tenant):
-                boundaries = await self._resources.bundle_boundaries(NamespaceName.parse(name))
-                for low, high in itertools.pairwise(boundaries):
-                    assigned[f"{name}/{low}_{high}"] = {
-                        "broker_assignment": "shared",
-                        "is_controlled": False,
-                        "is_active": True,
-                    }
+            there = self._context.load.brokers().get(broker)
+            if there is None:
+                raise AdminError(NOT_FOUND, f"Broker id '{broker}' not found in available brokers.")
+            raise redirect(
+                request, url_for(request, there.web_service_url, there.web_service_url_tls), authoritative=False
+            )
+        assigned = {
+            str(bundle): {"broker_assignment": "shared", "is_controlled": False, "is_active": owned.active}
+            for bundle, owned in self._context.ownership.owned().items()
+        }
         return json(assigned)
 
 

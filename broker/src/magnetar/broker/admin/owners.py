@@ -18,11 +18,17 @@ AUTHORITATIVE: Final = "authoritative"
 """The query parameter by which the leader tells a broker to take what nobody owns."""
 
 
-def redirect(request: web.Request, owner_url: str, *, authoritative: bool) -> web.HTTPTemporaryRedirect:
-    """The same request at another broker: path and query as they came, `authoritative` replaced."""
+DESTINATION: Final = "destinationBroker"
+"""The query parameter that says who is to have a bundle which its owner lets go of."""
+
+
+def redirect(
+    request: web.Request, owner_url: str, *, authoritative: bool, without: str | None = None
+) -> web.HTTPTemporaryRedirect:
+    """The same request at another broker: path and query as they came, `authoritative` replaced, `without` left out."""
     owner = urlsplit(owner_url)
     path, _, query = request.raw_path.partition("?")
-    kept = [part for part in query.split("&") if part and part.partition("=")[0] != AUTHORITATIVE]
+    kept = [part for part in query.split("&") if part and part.partition("=")[0] not in (AUTHORITATIVE, without)]
     kept.append(f"{AUTHORITATIVE}={str(authoritative).lower()}")
     location = f"{owner.scheme}://{owner.netloc}{path}?{'&'.join(kept)}"
     return web.HTTPTemporaryRedirect(URL(location, encoded=True))
@@ -117,4 +123,6 @@ def _require_here(context: BrokerContext, request: web.Request, answer: Answer) 
     else:
         authoritative = answer.authoritative
     url = url_for(request, answer.addresses.web_service_url, answer.addresses.web_service_url_tls)
-    raise redirect(request, url, authoritative=authoritative)
+    # Apache's owners would send the request back to the leader, which has taken note of the destination.
+    noted = context.load.leading and not context.load.transfers(answer.addresses.broker_id)
+    raise redirect(request, url, authoritative=authoritative, without=DESTINATION if noted else None)
