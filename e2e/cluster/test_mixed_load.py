@@ -33,6 +33,8 @@ BALANCED_SECONDS_MAX = 150.0
 BALANCING = {
     "loadBalancerEnabled": "true",
     "loadBalancerReportUpdateMinIntervalMillis": "500",
+    # The brokers share one busy host, so neither is to be spared for its CPU.
+    "loadBalancerCPUResourceWeight": "0",
     # Apache's default strategy moves nothing for little traffic; these are for ours alone.
     "loadBalancerLoadSheddingStrategy": "org.apache.pulsar.broker.loadbalance.impl.ThresholdShedder",
     "loadBalancerLoadPlacementStrategy": "org.apache.pulsar.broker.loadbalance.impl.LeastLongTermMessageRate",

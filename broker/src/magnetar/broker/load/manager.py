@@ -71,7 +71,6 @@ class ModularLoadManager:
         self._meter = HostUsageMeter(parts.clock, nic_speed_gbps=parts.settings.nic_speed_gbps, root=parts.host_root)
         self._host = HostUsage()
         self._measured_seconds = float("-inf")
-        self._measurements = 0
         self._reporter = Reporter(parts.addresses, parts.version, parts.clock.now_ms())
         self._registration = Registration(parts.store, self._registration_changed)
         self._on_registered: list[Callable[[bool], None]] = []
@@ -175,13 +174,9 @@ class ModularLoadManager:
         """The last measurement; a new one when that is too old."""
         now_seconds = self.parts.clock.monotonic_seconds()
         age_seconds = now_seconds - self._measured_seconds
-        # The first one has no averages yet, so the second one comes soon.
-        wanted_seconds: float = self.settings.host_usage_seconds
-        if self._measurements == 1:
-            wanted_seconds = min(wanted_seconds, self.settings.report_interval_ms_min / 1000)
-        if age_seconds >= wanted_seconds:
+        # Not sooner: what starting a broker costs says nothing about its load.
+        if age_seconds >= self.settings.host_usage_seconds:
             self._host, self._measured_seconds = self._meter.measure(), now_seconds
-            self._measurements += 1
         return self._host
 
     @property
