@@ -69,6 +69,7 @@ class ServerSession:
         self._ping_outstanding = False
         self._received_since_ping = False
         self._keep_alive: asyncio.TimerHandle | None = None
+        self._pauses = 0
         self._counted = False
         """Whether it is one of those that the limits of connections count."""
         self._liveness_checks: list[asyncio.Future[bool]] = []
@@ -269,6 +270,11 @@ class ServerSession:
     def _pong(self, _: BaseCommand) -> None:
         self._ping_outstanding = False
 
+    def _was_paused(self) -> bool:
+        """Whether the connection was not always read since the last look, for it is throttled: then no answer came."""
+        before, self._pauses = self._pauses, self.connection.pauses
+        return self.connection.reading_paused or self._pauses != before
+
     def _schedule_keep_alive(self) -> None:
         loop = asyncio.get_running_loop()
         self._keep_alive = loop.call_later(self.context.settings.keep_alive_seconds, self._keep_alive_tick)
@@ -278,8 +284,7 @@ class ServerSession:
             logger.warning("closing connection of %s: no CONNECT in time", self.peer_address)
             self.connection.close()
             return
-        # From a connection that is not read, for it is being throttled, no answer can come.
-        if self._ping_outstanding and not self._received_since_ping and not self.connection.reading_paused:
+        if self._ping_outstanding and not self._received_since_ping and not self._was_paused():
             logger.warning("closing connection of %s: no answer to PING", self.peer_address)
             self.connection.abort()
             return

@@ -74,6 +74,8 @@ class Connection(asyncio.Protocol):
         self.peer_address = ""
         self.writable = True
         self.closed = False
+        self.pauses = 0
+        """How often somebody had reading paused."""
 
     def write(self, data: bytes) -> None:
         """Put bytes into the outbox; they leave at the end of this loop turn. After the end: dropped."""
@@ -100,6 +102,7 @@ class Connection(asyncio.Protocol):
 
     def pause_reading(self, reason: str) -> None:
         """Stop reading until every reason is gone."""
+        self.pauses += 1
         if not self._pause_reasons and self._transport is not None and not self.closed:
             self._transport.pause_reading()
         self._pause_reasons.add(reason)
