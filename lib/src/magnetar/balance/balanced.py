@@ -8,14 +8,15 @@ balanced, where it is not it dominates, and nothing switches between the two.
 What is promised, for brokers that may take each other's bundles, loads that do not change, and no bundle in its window:
 
 * It acts on a broker that for `hits` (3) rounds in a row had more than `trigger_ratio` (1.25) times the load of another
-  and a bundle that helps. Then it moves up to `moves_per_round_max` (10) bundles a round until no two brokers differ by
-  more than `settle_ratio` (1.1).
+  and a bundle that helps. Then it moves up to `moves_per_round_max` bundles a round (10, or one in 50 of all) until no
+  two brokers differ by more than `settle_ratio` (1.1).
 * A bundle moves only where the gap between two brokers is 1.5 times its load or more. So each move lessens the sum of
   squares of the loads, there are finitely many, and no bundle can go back and forth: the only bundle of a broker never
   moves for balance. When it comes to rest, any two brokers differ by less than 1.5 times the fullest one's lightest
   bundle, or by less than `trigger_ratio`.
-* Where bundles are too heavy for that, the heaviest is to be split: one a round, if it has at least half of a broker's
-  average load, carries `SPLIT_LOAD_MIN` or more, and what `SplitWatch` forbids does not stand against it.
+* Where bundles are too heavy for that and brokers differ by `SPLIT_RATIO`, the heaviest is to be split: one a round, if
+  it has at least half of a broker's average load, carries `SPLIT_LOAD_MIN` or more, and nothing that `SplitWatch` looks
+  at forbids it.
 * A broker whose smoothed usage was above `overloaded_percent` for as many rounds gives bundles to those with the lowest
   usage, whatever its load. No bundle goes where it would bring the usage above that less `CALM_MARGIN_PERCENT`, unless
   the fuller of the two is relieved; so the two rules do not work against each other.
@@ -36,8 +37,16 @@ GAP_MIN: Final = 1.5
 """A bundle moves between brokers whose loads differ by so many times its own. With 1 or less a move would only swap
 their roles; what is above 1 is distance from that for noise."""
 
+MOVES_PER_ROUND: Final = 10
+BUNDLES_PER_MOVE: Final = 50
+"""Unless the settings say otherwise: few enough for clients not to notice, enough to be done within an hour."""
+
 SPLIT_LOAD_MIN: Final = 1_000.0
 """Messages per second (or what weighs as much) below which a bundle is not worth two."""
+
+SPLIT_RATIO: Final = 1.5
+"""Between brokers that differ less a heavy bundle is left whole: nothing puts bundles together again, so that noise
+must not split any."""
 
 HEAVY_SHARE: Final = 0.5
 """Of a broker's average load: a bundle with more is too heavy to be balanced."""
@@ -65,7 +74,11 @@ class BalancedShedder:
         return self._split_heaviest(deciding)
 
     def _room(self, deciding: Round) -> int:
-        return self._settings.moves_per_round_max - len(deciding.unloads)
+        moves_max = self._settings.moves_per_round_max
+        if moves_max <= 0:
+            bundles = sum(len(broker.bundles) for broker in deciding.view)
+            moves_max = max(MOVES_PER_ROUND, bundles // BUNDLES_PER_MOVE)
+        return moves_max - len(deciding.unloads)
 
     def _find_skewed(self, deciding: Round) -> None:
         skewed: dict[str, int] = {}
@@ -187,18 +200,18 @@ class BalancedShedder:
         heaviest = max(source.bundles.values(), key=lambda bundle: bundle.weight, default=None)
         if heaviest is None or heaviest.weight < max(SPLIT_LOAD_MIN, HEAVY_SHARE * average):
             return None
-        lightest = min(bundle.weight for bundle in source.bundles.values())
+        if self._best_move(deciding, source, self._settings.trigger_ratio) is not None:
+            return None
         for destination in _by_weight(deciding):
-            if source.weight <= self._settings.trigger_ratio * destination.weight:
+            gap = source.weight - destination.weight
+            if source.weight <= SPLIT_RATIO * destination.weight:
                 return None
-            if not deciding.candidates.may_move(heaviest.name, source, destination):
-                continue
-            if GAP_MIN * lightest <= source.weight - destination.weight:
-                return None
-            return heaviest, (
-                f"{source.broker_id} has load {source.weight:.0f} and {destination.broker_id} {destination.weight:.0f}, "
-                f"but no bundle is light enough to even that out; the heaviest has {heaviest.weight:.0f}"
-            )
+            if GAP_MIN * heaviest.weight > gap and deciding.candidates.may_move(heaviest.name, source, destination):
+                return heaviest, (
+                    f"{source.broker_id} has load {source.weight:.0f}, {destination.broker_id} has "
+                    f"{destination.weight:.0f}, and nothing that may move evens that out; its heaviest bundle has "
+                    f"{heaviest.weight:.0f}"
+                )
         return None
 
 

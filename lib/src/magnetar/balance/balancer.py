@@ -156,10 +156,10 @@ class Balancer:
 
     def _expected(self, bundle: BundleName, snapshot: LoadSnapshot) -> Placement | None:
         """Where the bundle is already meant to go."""
-        move = self._memory.moves.on_its_way(bundle, snapshot.now_ms)
+        move = self._memory.moves.on_its_way(bundle, snapshot)
         for broker_id, reason in (
             (move.destination if move is not None else None, "it is being moved there"),
-            (self._memory.placed(bundle, snapshot.now_ms), "it was placed there a moment ago"),
+            (self._memory.placed(bundle, snapshot), "it was placed there a moment ago"),
         ):
             broker = snapshot.brokers.get(broker_id) if broker_id is not None else None
             if broker is not None and not broker.draining:

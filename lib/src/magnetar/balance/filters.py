@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from magnetar.balance.isolation import USAGE_THRESHOLD_MAX, host_of, is_shared, policy_of
-from magnetar.balance.settings import BalanceSettings
+from magnetar.balance.settings import BalanceSettings, PlacementStrategy
 from magnetar.balance.view import BrokerView, ClusterView, pinned_broker
 from magnetar.core.bundle import BundleName
 
@@ -117,7 +117,8 @@ class Candidates:
             group = self._view.snapshot.anti_affinity_groups[namespace]
             scores = self._anti_affinity(bundle)
             steps.append((f"fewest namespaces of anti-affinity group {group}", lambda kept: _keep_least(kept, scores)))
-        if settings.distribute_bundles_evenly:
+        # `LeastLoad` sees to it by itself, among brokers that are about equally loaded.
+        if settings.distribute_bundles_evenly and settings.placement_strategy is not PlacementStrategy.LEAST_LOAD:
             counts = {broker.broker_id: (broker.namespaces.get(namespace, 0),) for broker in brokers}
             steps.append((f"fewest bundles of {namespace}", lambda kept: _keep_least(kept, counts)))
         if settings.prefer_later_versions:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.balance.model import BundleLoad, LoadSnapshot, Unload
+from magnetar.balance.model import BrokerLoad, BundleLoad, LoadSnapshot, Unload
 from magnetar.balance.settings import BalanceSettings
 from magnetar.balance.view import (
     NO_LOAD,
@@ -15,6 +15,7 @@ from magnetar.balance.view import (
     BrokerView,
     BundleView,
     ClusterView,
+    exact,
     pinned_broker,
     usage_of,
     weigh,
@@ -25,6 +26,14 @@ SETTLE_TIMEOUTS: Final = 2
 """For so many unload timeouts a move or placement is taken to be on its way while reports do not show it yet: one for
 the unload itself, one for reports to follow."""
 
+_ONE_TOPIC: Final = BundleLoad(topics=1)
+"""What makes somebody ask for a bundle that nobody knows."""
+
+
+def seen_ms(broker: BrokerLoad, snapshot: LoadSnapshot) -> int:
+    """How late the moment is that a snapshot shows of a broker."""
+    return snapshot.now_ms if broker.reported_ms is None else min(broker.reported_ms, snapshot.now_ms)
+
 
 class Move:
     """A bundle that was told to leave its broker."""
@@ -32,9 +41,10 @@ class Move:
     __slots__ = ("bundle", "decided_ms", "destination", "done", "failed", "source")
 
     def __init__(self, unload: Unload, decided_ms: int) -> None:
+        assert unload.destination is not None
         self.bundle = unload.bundle
         self.source = unload.source
-        self.destination = unload.destination
+        self.destination: str = unload.destination
         self.decided_ms = decided_ms
         self.done = False
         """A report has shown it at its destination."""
@@ -42,53 +52,51 @@ class Move:
 
 
 class RecentMoves:
-    """The moves of one window, by namespace and bundle: at most one for each bundle there was."""
+    """The moves of one window: at most one for each bundle there was."""
 
     def __init__(self, window_ms: int, settle_ms: int) -> None:
         self._window_ms = window_ms
         self._settle_ms = settle_ms
-        self._moves: dict[str, dict[BundleName, Move]] = {}
+        self._moves: dict[BundleName, Move] = {}
 
     def add(self, unload: Unload, now_ms: int) -> None:
         """Remember a move from now on."""
-        self._moves.setdefault(str(unload.bundle.namespace), {})[unload.bundle] = Move(unload, now_ms)
+        self._moves[unload.bundle] = Move(unload, now_ms)
 
     def failed(self, bundle: BundleName) -> None:
         """The last move of a bundle did not happen; it may be tried again once it would have been settled."""
-        move = self._moves.get(str(bundle.namespace), {}).get(bundle)
+        move = self._moves.get(bundle)
         if move is not None:
             move.failed = True
 
     def moved(self, bundle: BundleName, now_ms: int) -> bool:
-        """Whether the bundle, or one that it is a part of, was moved within the window."""
-        for move in self._moves.get(str(bundle.namespace), {}).values():
-            window_ms = self._settle_ms if move.failed else self._window_ms
-            outer, inner = move.bundle.range, bundle.range
-            if outer.low <= inner.low and inner.high <= outer.high and now_ms - move.decided_ms < window_ms:
-                return True
-        return False
+        """Whether the bundle was moved within the window. The parts of one that was split since are new bundles: a
+        split is to relieve somebody now, and there are few of them."""
+        move = self._moves.get(bundle)
+        if move is None:
+            return False
+        return now_ms - move.decided_ms < (self._settle_ms if move.failed else self._window_ms)
 
-    def on_its_way(self, bundle: BundleName, now_ms: int) -> Move | None:
-        """The move of a bundle that has not been seen at its destination yet, but may still be."""
-        move = self._moves.get(str(bundle.namespace), {}).get(bundle)
-        if move is None or move.done or move.failed or now_ms - move.decided_ms >= self._settle_ms:
+    def on_its_way(self, bundle: BundleName, snapshot: LoadSnapshot) -> Move | None:
+        """The move of a bundle that has not been seen at its destination yet, but may still be: whoever would know has
+        not reported since it should have been settled."""
+        move = self._moves.get(bundle)
+        if move is None or move.done or move.failed:
+            return None
+        witness = snapshot.brokers.get(move.source)
+        if witness is None or bundle not in witness.bundles:
+            witness = snapshot.brokers.get(move.destination)
+        if witness is None or seen_ms(witness, snapshot) - move.decided_ms >= self._settle_ms:
             return None
         return move
 
-    def all_on_their_way(self, now_ms: int) -> list[Move]:
-        """Every such move, in the order of decisions within each namespace."""
-        return [
-            move for moves in self._moves.values() for move in moves.values() if self.on_its_way(move.bundle, now_ms)
-        ]
+    def all_on_their_way(self, snapshot: LoadSnapshot) -> list[Move]:
+        """Every such move, in the order of first decisions."""
+        return [move for move in self._moves.values() if self.on_its_way(move.bundle, snapshot) is not None]
 
     def forget(self, now_ms: int) -> None:
         """Drop what the window no longer covers."""
-        for namespace, moves in list(self._moves.items()):
-            kept = {name: move for name, move in moves.items() if now_ms - move.decided_ms < self._window_ms}
-            if kept:
-                self._moves[namespace] = kept
-            else:
-                del self._moves[namespace]
+        self._moves = {name: move for name, move in self._moves.items() if now_ms - move.decided_ms < self._window_ms}
 
 
 class _Placed:
@@ -129,10 +137,13 @@ class Memory:
         """Count a bundle at the broker that it was placed at."""
         self._placed[bundle] = _Placed(broker_id, now_ms)
 
-    def placed(self, bundle: BundleName, now_ms: int) -> str | None:
-        """Where a bundle was placed lately."""
+    def placed(self, bundle: BundleName, snapshot: LoadSnapshot) -> str | None:
+        """Where a bundle was placed lately, if that broker is alive and has not reported since it should have it."""
         placed = self._placed.get(bundle)
-        return placed.broker_id if placed is not None and now_ms - placed.placed_ms < self._settle_ms else None
+        broker = snapshot.brokers.get(placed.broker_id) if placed is not None else None
+        if placed is None or broker is None or seen_ms(broker, snapshot) - placed.placed_ms >= self._settle_ms:
+            return None
+        return placed.broker_id if snapshot.now_ms - placed.placed_ms < self._settings.shedding_grace_ms else None
 
     def bundle_view(self, name: BundleName, snapshot: LoadSnapshot) -> BundleView:
         """A bundle that no broker reports on, at what it is known or taken to cost."""
@@ -140,7 +151,7 @@ class Memory:
         weights = self._settings.balanced.weights
         weight = self._weights.get(name)
         if weight is None:
-            weight = weigh(average, weights) if average is not None else weights.bundle + weights.topic
+            weight = weigh(average or _ONE_TOPIC, weights)
         return BundleView(name, average or NO_LOAD, average or UNKNOWN_LOAD, weight)
 
     def view(self, snapshot: LoadSnapshot) -> ClusterView:
@@ -153,7 +164,7 @@ class Memory:
             raw = usage_of(load.usages, self._settings.resource_weights)
             brokers[broker_id] = BrokerView(load, known[1] if known and known[0] == load.started_ms else raw)
             for name in load.bundles:
-                if pinned_broker(name) is None and self._believe(name, broker_id, places, snapshot.now_ms):
+                if pinned_broker(name) is None and self._believe(name, places, snapshot):
                     places[name] = broker_id
         self._add_travelling(snapshot, places)
         weights = self._settings.balanced.weights
@@ -170,32 +181,32 @@ class Memory:
             brokers[broker_id].add(bundle)
         return ClusterView(snapshot, brokers)
 
-    def _believe(self, name: BundleName, broker_id: str, places: dict[BundleName, str], now_ms: int) -> bool:
+    def _believe(self, name: BundleName, places: dict[BundleName, str], snapshot: LoadSnapshot) -> bool:
         """Two brokers may report one bundle while it moves: then it is where the move goes, else with the later id."""
         if name not in places:
             return True
-        move = self.moves.on_its_way(name, now_ms)
+        move = self.moves.on_its_way(name, snapshot)
         return move is None or places[name] != move.destination
 
     def _add_travelling(self, snapshot: LoadSnapshot, places: dict[BundleName, str]) -> None:
-        now_ms = snapshot.now_ms
-        for move in self.moves.all_on_their_way(now_ms):
+        for move in self.moves.all_on_their_way(snapshot):
             at = places.get(move.bundle)
             if at == move.destination:
                 move.done = True
-            elif move.destination is not None and move.destination in snapshot.brokers and at in (None, move.source):
+            elif move.destination in snapshot.brokers and at in (None, move.source):
                 places[move.bundle] = move.destination
-        for name, placed in list(self._placed.items()):
-            if name in places or now_ms - placed.placed_ms >= self._settle_ms:
+        for name in list(self._placed):
+            broker_id = self.placed(name, snapshot)
+            if broker_id is None or name in places:
                 del self._placed[name]
-            elif placed.broker_id in snapshot.brokers:
-                places[name] = placed.broker_id
+            else:
+                places[name] = broker_id
 
     def _reported(self, name: BundleName, broker_id: str, snapshot: LoadSnapshot) -> BundleLoad | None:
         load = snapshot.brokers[broker_id].bundles.get(name)
         if load is not None:
             return load
-        move = self.moves.on_its_way(name, snapshot.now_ms)
+        move = self.moves.on_its_way(name, snapshot)
         source = snapshot.brokers.get(move.source) if move is not None else None
         return source.bundles.get(name) if source is not None else None
 
@@ -218,7 +229,7 @@ class Memory:
             for name, bundle in load.bundles.items():
                 weight = weigh(bundle, weights)
                 known = self._weights.get(name)
-                seen[name] = weight if known is None else share * known + (1 - share) * weight
+                seen[name] = weight if known is None else exact(share * known + (1 - share) * weight)
         for name, weight in self._weights.items():
             if name not in seen:
                 since = self._unseen_since.setdefault(name, snapshot.now_ms)

@@ -62,6 +62,9 @@ class BrokerLoad:
     usages: ResourceUsages = field(default_factory=ResourceUsages)
     bundles: Mapping[BundleName, BundleLoad] = field(default_factory=dict)
     """What it serves; a bundle that it does not report on yet has an empty load."""
+    reported_ms: int | None = None
+    """When it said so, on the snapshot's clock; None is just now. Pulsar's brokers write no report for up to 15 minutes
+    while little has changed, and a move is not taken to have failed because an old report does not show it."""
     draining: bool = False
     """It is about to stop: everything is to leave, nothing is to come."""
     persistent_topics: bool = True

@@ -37,18 +37,27 @@ def placer_of(settings: BalanceSettings) -> Placer:
 
 class LeastLoad:
     """Ours: the least weighted load, in which each bundle, topic and session counts besides traffic. Brokers that are
-    overloaded by usage come last. Goes with `BalancedShedder`, which has nothing to mend after it."""
+    overloaded by usage come last. Among those that are about as little loaded as the least it takes one with the fewest
+    bundles of the namespace. Goes with `BalancedShedder`, which has nothing to mend after it."""
 
     def __init__(self, settings: BalanceSettings) -> None:
         self._overloaded_percent = settings.overloaded_percent
+        self._ratio = settings.balanced.settle_ratio
+        self._evenly = settings.distribute_bundles_evenly
 
     def choose(self, bundle: BundleName, candidates: Sequence[BrokerView]) -> tuple[BrokerView, str]:
         """See `Placer`."""
         calm = [broker for broker in candidates if broker.usage <= self._overloaded_percent] or list(candidates)
         least = min(broker.weight for broker in calm)
-        chosen = spread(bundle, [broker for broker in calm if broker.weight == least])
         most = max(broker.weight for broker in calm)
-        return chosen, f"least load: {chosen.weight:.0f} of {least:.0f} to {most:.0f} at {len(calm)} brokers"
+        near = [broker for broker in calm if broker.weight <= least * self._ratio]
+        if self._evenly:
+            namespace = str(bundle.namespace)
+            fewest = min(broker.namespaces.get(namespace, 0) for broker in near)
+            near = [broker for broker in near if broker.namespaces.get(namespace, 0) == fewest]
+        lightest = min(broker.weight for broker in near)
+        chosen = spread(bundle, [broker for broker in near if broker.weight == lightest])
+        return chosen, f"load {chosen.weight:.0f}, of {least:.0f} to {most:.0f} at {len(calm)} brokers"
 
 
 class LeastLongTermMessageRate:

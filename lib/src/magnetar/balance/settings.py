@@ -164,8 +164,8 @@ class BalancedSettings:
     """`loadBalancerSheddingConditionHitCountThreshold`: rounds in a row in which a broker must be too loaded."""
     load_history_share: float = 0.75
     """`loadBalancerBalancedShedderHistoryShare`: how much of a bundle's load is what it was before, in each round."""
-    moves_per_round_max: int = 10
-    """`loadBalancerBalancedShedderMaxMovesPerRound`."""
+    moves_per_round_max: int = 0
+    """`loadBalancerBalancedShedderMaxMovesPerRound`; 0 is 10, or one in 50 of a larger cluster's bundles."""
     weights: LoadWeights = field(default_factory=LoadWeights)
 
     def __post_init__(self) -> None:
@@ -191,7 +191,8 @@ class BalanceSettings:
     unloading_timeout_ms: int = MINUTE_MS
     """`namespaceBundleUnloadingTimeoutMs`."""
     distribute_bundles_evenly: bool = True
-    """`loadBalancerDistributeBundlesEvenlyEnabled`: new bundles go to brokers with the fewest of their namespace."""
+    """`loadBalancerDistributeBundlesEvenlyEnabled`: new bundles go to brokers with the fewest of their namespace; with
+    `LeastLoad`, of those that are about as little loaded as the least."""
     broker_topics_max: int = 50_000
     """`loadBalancerBrokerMaxTopics`: brokers with more get no bundles, as long as there are others."""
     overloaded_percent: float = 85

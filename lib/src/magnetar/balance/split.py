@@ -164,7 +164,7 @@ class SplitWatch:
             return f"{self._decided} others are split in this round"
         if self.lately(bundle.name, now_ms):
             return f"a split was decided there less than {settings.cool_down_ms // 1_000} s ago"
-        if self._moves.on_its_way(bundle.name, now_ms) is not None:
+        if self._moves.on_its_way(bundle.name, view.snapshot) is not None:
             return "it is being moved"
         attempt = self._attempts.get(bundle.name)
         if attempt is not None and attempt.count >= ATTEMPTS_MAX and bundle.load.topics <= _GROWTH * attempt.topics:

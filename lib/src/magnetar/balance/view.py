@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -26,9 +27,14 @@ def pinned_broker(bundle: BundleName) -> str | None:
     return None
 
 
+def exact(weight: float) -> float:
+    """Rounded to a 64th: such numbers add up to the same in any order, so that equal loads stay equal."""
+    return math.floor(weight * 64 + 0.5) / 64
+
+
 def weigh(load: BundleLoad, weights: LoadWeights) -> float:
     """The load of a bundle as one number: messages per second that would cost about as much."""
-    return (
+    return exact(
         weights.bundle
         + weights.topic * load.topics
         + weights.session * load.sessions
