@@ -72,7 +72,7 @@ async def connect(
     host: str,
     port: int,
     make_handler: HandlerFactory,
-    timeout_seconds: float,
+    timeout_seconds: float | None,
     *,
     tls: ClientTls | None = None,
     server_name: str | None = None,

@@ -50,30 +50,34 @@ class Brokers(Protocol):
 class BrokerChoice:
     """One broker after the other, each time another one."""
 
-    def __init__(self, brokers: Brokers, *, tls: bool) -> None:
-        self._brokers = brokers
+    def __init__(self, service: Brokers, web: Brokers, *, tls: bool) -> None:
+        """The brokers whose URLs of the binary protocol and whose URLs of HTTP are used; `tls`: those with TLS."""
+        self._service = service
+        self._web = web
         self._tls = tls
         self._turn = 0
 
     def service_url(self) -> str:
         """Where the binary protocol is served. `NoBroker`."""
-        return self._next([broker.service_url_tls if self._tls else broker.service_url for broker in self._all()])
+        return self._next(self.service_urls())
 
     def web_service_url(self) -> str:
         """Where the admin API is served, without a slash at its end. `NoBroker`."""
-        urls = [broker.web_service_url_tls if self._tls else broker.web_service_url for broker in self._all()]
-        return self._next(urls).rstrip("/")
+        brokers = self._web.all()
+        urls = [broker.web_service_url_tls if self._tls else broker.web_service_url for broker in brokers]
+        return self._next([url for url in urls if url]).rstrip("/")
 
     def is_active(self, host_and_port: str) -> bool:
         """Whether a broker serves the binary protocol there."""
-        urls = [broker.service_url_tls if self._tls else broker.service_url for broker in self._all()]
-        return any(urlsplit(url).netloc == host_and_port for url in urls if url)
+        return any(urlsplit(url).netloc == host_and_port for url in self.service_urls())
 
-    def _all(self) -> Sequence[KnownBroker]:
-        return self._brokers.all()
+    def service_urls(self) -> list[str]:
+        """All of them."""
+        brokers = self._service.all()
+        urls = [broker.service_url_tls if self._tls else broker.service_url for broker in brokers]
+        return [url for url in urls if url]
 
-    def _next(self, urls: list[str]) -> str:
-        offered = [url for url in urls if url]
+    def _next(self, offered: list[str]) -> str:
         if not offered:
             raise NoBroker("No active broker is available")
         self._turn += 1

@@ -51,13 +51,8 @@ PROXY_NAMES: Final = SettingNames(
 )
 """Pulsar's names of the fields of `ProxySettings`; ports and TLS are read apart."""
 
-PORT_NAMES: Final = {
-    "servicePort": "service_port",
-    "servicePortTls": "service_port_tls",
-    "webServicePort": "web_service_port",
-    "webServicePortTls": "web_service_port_tls",
-}
-"""An empty value switches a port off."""
+PORT_NAMES: Final = ("servicePort", "servicePortTls", "webServicePort", "webServicePortTls")
+"""Read apart, as an empty value switches a port off."""
 
 SERVER_TLS_NAMES: Final = SettingNames(
     fields={

@@ -19,6 +19,7 @@ class _Commands(LazyGroup):
             "magnetar.standalone.commands.autorecovery", "Give lost replicas back: run it, look at it, switch it."
         ),
         "broker": Deferred("magnetar.standalone.commands.broker", "Run a broker."),
+        "proxy": Deferred("magnetar.standalone.commands.proxy", "Run a proxy."),
         "init-metadata": Deferred(
             "magnetar.standalone.commands.init_metadata", "Prepare a metadata store for a new cluster."
         ),

@@ -85,6 +85,18 @@ BrokerConfOption = Annotated[
     ),
 ]
 
+ProxyConfOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--conf",
+        "-c",
+        metavar="FILE",
+        envvar=["PULSAR_PROXY_CONF"],
+        help="A proxy.conf, as Apache's proxies read it.",
+        rich_help_panel="Settings",
+    ),
+]
+
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -1,0 +1,195 @@
+"""The proxy's own CONNECT to a broker, up to the broker's CONNECTED."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.core.errors import PeerError, Unavailable
+from magnetar.core.limits import KIB
+from magnetar.net.connection import Connection, Handler
+from magnetar.net.endpoints import connect
+from magnetar.net.tls import ClientTls
+from magnetar.proxy.credentials import OriginalClient, ProxyCredentials
+from magnetar.proxy.settings import PROXY_VERSION
+from magnetar.wire.pulsar import messages
+from magnetar.wire.pulsar.command import PONG_FRAME
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.frame import FrameSplitter
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandConnect, CommandConnected
+
+PROTOCOL_VERSION: Final = 21
+"""The newest protocol version that the proxy passes on."""
+
+HANDSHAKE_FRAME_BYTES_MAX: Final = 256 * KIB
+"""Of what is said before a connection stands: a Kerberos ticket is the longest, with 64 KiB. Who has not been checked
+yet cannot make the proxy hold more than this."""
+
+HANDSHAKE_PAUSE: Final = "handshake"
+"""The reason why a connection that stands is not read until somebody takes it over."""
+
+
+class BrokerUnreachable(Unavailable):
+    """No connection to the broker came about."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """Where a broker is, and who its certificate must be for."""
+
+    host: str
+    port: int
+    server_name: str
+
+    def __str__(self) -> str:
+        return f"{self.server_name}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeting:
+    """What the proxy says first."""
+
+    connect: CommandConnect
+    before: bytes = b""
+    """Bytes before CONNECT: a PROXY header."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConnection:
+    """A connection on which the broker has said CONNECTED; reading is paused."""
+
+    connection: Connection
+    connected: CommandConnected
+    rest: bytes
+    """What came right behind CONNECTED."""
+
+
+class BrokerConnector:
+    """Opens connections to brokers."""
+
+    def __init__(
+        self, credentials: ProxyCredentials, tls: ClientTls | None, connect_timeout_ms: int, read_timeout_ms: int
+    ) -> None:
+        self._credentials = credentials
+        self._tls = tls
+        self._connect_seconds_max = connect_timeout_ms / 1000 if connect_timeout_ms else None
+        self._answer_seconds_max = read_timeout_ms / 1000 if read_timeout_ms else None
+
+    def command(self, client: CommandConnect | None, who: OriginalClient, protocol_version: int) -> CommandConnect:
+        """A CONNECT in the name of a client: its version and what it can do; None: in the proxy's own name. OSError
+        when the proxy's token cannot be read."""
+        made = CommandConnect(
+            client_version=client.client_version if client is not None else f"Pulsar proxy {PROXY_VERSION}",
+            protocol_version=protocol_version,
+            proxy_version=PROXY_VERSION,
+        )
+        if client is not None and client.HasField("feature_flags"):
+            made.feature_flags.CopyFrom(client.feature_flags)
+        self._credentials.add_to(made, who)
+        return made
+
+    async def open(self, address: BrokerAddress, greet: Callable[[Connection], Greeting]) -> BrokerConnection:
+        """Connect and wait for CONNECTED. `BrokerUnreachable`, `PulsarError` with the broker's own refusal."""
+        answer: asyncio.Future[BrokerConnection] = asyncio.get_running_loop().create_future()
+        try:
+            connection = await connect(
+                address.host,
+                address.port,
+                lambda connection: _Greeter(connection, greet, self._credentials, answer),
+                self._connect_seconds_max,
+                tls=self._tls,
+                server_name=address.server_name,
+            )
+        except (OSError, TimeoutError) as error:
+            answer.cancel()
+            raise BrokerUnreachable(f"{address}: {str(error) or 'no connection in time'}") from None
+        try:
+            async with asyncio.timeout(self._answer_seconds_max):
+                return await answer
+        except TimeoutError:
+            connection.abort()
+            raise BrokerUnreachable(f"{address}: no CONNECTED in time") from None
+        except BaseException:
+            connection.abort()
+            raise
+
+
+class _Greeter(Handler):
+    """Says CONNECT, answers challenges, and stops at CONNECTED."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        greet: Callable[[Connection], Greeting],
+        credentials: ProxyCredentials,
+        answer: asyncio.Future[BrokerConnection],
+    ) -> None:
+        self._connection = connection
+        self._greet = greet
+        self._credentials = credentials
+        self._answer = answer
+        self._splitter = FrameSplitter(HANDSHAKE_FRAME_BYTES_MAX)
+
+    def connection_made(self) -> None:
+        try:
+            greeting = self._greet(self._connection)
+            frame = messages.encode_command(BaseCommand(type=BaseCommand.CONNECT, connect=greeting.connect))
+        except OSError as error:
+            self._fail(BrokerUnreachable(f"the proxy's own credentials cannot be read: {error}"))
+            return
+        self._connection.write(greeting.before + frame)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer.done():
+            return
+        try:
+            buffer, bounds = self._splitter.feed(data)
+            for index in range(0, len(bounds), 2):
+                command = messages.decode_command(buffer, bounds[index], bounds[index + 1])
+                if command.type == BaseCommand.CONNECTED:
+                    self._connection.pause_reading(HANDSHAKE_PAUSE)
+                    rest = buffer[bounds[index + 1] :]
+                    self._answer.set_result(BrokerConnection(self._connection, command.connected, rest))
+                    return
+                self._serve(command)
+        except PeerError as error:
+            self._fail(error)
+
+    def _serve(self, command: BaseCommand) -> None:
+        if command.type == BaseCommand.ERROR:
+            raise PulsarError(ServerError(command.error.error), command.error.message)
+        if command.type == BaseCommand.PING:
+            self._connection.write(PONG_FRAME)
+        elif command.type == BaseCommand.AUTH_CHALLENGE:
+            self._connection.write(auth_response(self._credentials, command))
+        else:
+            raise PeerError(f"{BaseCommand.Type.Name(command.type)} from a broker before CONNECTED")
+
+    def writable_changed(self, writable: bool) -> None:
+        pass
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._answer.done():
+            text = f": {error}" if error is not None else ""
+            self._answer.set_exception(BrokerUnreachable(f"the broker closed the connection{text}"))
+
+    def _fail(self, error: Exception) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(error)
+        self._connection.abort()
+
+
+def auth_response(credentials: ProxyCredentials, challenge: BaseCommand) -> bytes:
+    """The proxy's answer to a broker that asks who it is (again). `PeerError` when it has nothing to say."""
+    try:
+        data = credentials.auth_data
+    except OSError as error:
+        raise PeerError(f"the proxy's own credentials cannot be read: {error}") from None
+    response = BaseCommand(type=BaseCommand.AUTH_RESPONSE)
+    response.authResponse.client_version = f"Pulsar proxy {PROXY_VERSION}"
+    response.authResponse.protocol_version = challenge.authChallenge.protocol_version
+    response.authResponse.response.auth_method_name = credentials.method
+    response.authResponse.response.auth_data = data
+    return messages.encode_command(response)

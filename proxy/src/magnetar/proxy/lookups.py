@@ -1,0 +1,173 @@
+"""Lookups, partition counts, topic lists and schemas: asked of a broker in the client's place.
+
+A LOOKUP's redirects are followed here, and its answer names the broker but tells the client to connect by way of the
+proxy. The other answers are passed on as they are. (Pulsar: LookupProxyHandler.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+from magnetar.core.errors import PeerError, Unavailable
+from magnetar.proxy.counters import ProxyCounters
+from magnetar.proxy.credentials import OriginalClient
+from magnetar.proxy.discovery import BrokerChoice
+from magnetar.proxy.handshake import BrokerAddress
+from magnetar.proxy.lookup_links import BODIES, LinkKey, LookupLinks
+from magnetar.wire.pulsar import messages
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandLookupTopicResponse
+
+logger: Final = logging.getLogger(__name__)
+
+REDIRECTS_MAX: Final = 10
+"""As in Pulsar's proxy."""
+
+THROTTLED: Final = "Too many concurrent lookup and partitionsMetadata requests"
+
+_FAILURES: Final[dict[int, Callable[[int, ServerError, str], bytes]]] = {
+    BaseCommand.LOOKUP: messages.lookup_failed,
+    BaseCommand.PARTITIONED_METADATA: messages.partitioned_metadata_failed,
+    BaseCommand.GET_TOPICS_OF_NAMESPACE: messages.error,
+    BaseCommand.GET_SCHEMA: messages.error,
+}
+"""How each request's answer says no."""
+
+
+class Lookups:
+    """Serves the requests of all lookup connections."""
+
+    def __init__(
+        self, links: LookupLinks, brokers: BrokerChoice, counters: ProxyCounters, *, tls: bool, at_once_max: int
+    ) -> None:
+        self._links = links
+        self._brokers = brokers
+        self._counters = counters
+        self._tls = tls
+        self._at_once_max = at_once_max
+        self.under_way = 0
+
+    def admit(self, command: BaseCommand) -> bytes | None:
+        """Count a request; None lets it go on to `answer`, else that is the refusal."""
+        self._count(command)
+        if self.under_way < self._at_once_max:
+            self.under_way += 1
+            return None
+        self._count_rejected(command)
+        return _failed(command, request_id_of(command), ServerError.SERVICE_NOT_READY, THROTTLED)
+
+    async def answer(self, command: BaseCommand, client: OriginalClient, protocol_version: int) -> bytes:
+        """The frame that answers an admitted request, whatever happens."""
+        request_id = request_id_of(command)
+        kind = command.type
+        try:
+            if kind == BaseCommand.LOOKUP:
+                return await self._look_up(command, request_id, client, protocol_version)
+            _forget_claims(command)
+            url = self._brokers.service_url()
+            answer = await self._links.ask(LinkKey(address_of(url), client, protocol_version), command)
+            getattr(answer, BODIES[answer.type]).request_id = request_id
+            return messages.encode_command(answer)
+        except PulsarError as error:
+            return _failed(command, request_id, error.code, error.message)
+        except (Unavailable, PeerError) as error:
+            logger.info("%s cannot be answered: %s", BaseCommand.Type.Name(kind), error)
+            return _failed(command, request_id, ServerError.SERVICE_NOT_READY, str(error))
+        finally:
+            self.under_way -= 1
+
+    async def _look_up(
+        self, command: BaseCommand, request_id: int, client: OriginalClient, protocol_version: int
+    ) -> bytes:
+        lookup = command.lookupTopic
+        _forget_claims(command)
+        # A listener's addresses are for clients outside; the proxy stands inside.
+        lookup.ClearField("advertised_listener_name")
+        lookup.authoritative = False
+        url = self._brokers.service_url()
+        for _ in range(REDIRECTS_MAX):
+            answer = await self._links.ask(LinkKey(address_of(url), client, protocol_version), command)
+            if answer.type != BaseCommand.LOOKUP_RESPONSE:
+                answer.error.request_id = request_id
+                return messages.encode_command(answer)
+            response = answer.lookupTopicResponse
+            if response.response == CommandLookupTopicResponse.Failed:
+                response.request_id = request_id
+                return messages.encode_command(answer)
+            url = response.brokerServiceUrlTls if self._tls else response.brokerServiceUrl
+            if response.response == CommandLookupTopicResponse.Connect:
+                address_of(url)
+                return _by_way_of_the_proxy(request_id, url)
+            lookup.authoritative = response.authoritative
+        raise PulsarError(ServerError.SERVICE_NOT_READY, "Reached max number of redirections")
+
+    def _count(self, command: BaseCommand) -> None:
+        counters = self._counters
+        if command.type == BaseCommand.LOOKUP:
+            counters.lookup_requests += 1
+        elif command.type == BaseCommand.PARTITIONED_METADATA:
+            counters.partitions_metadata_requests += 1
+        elif command.type == BaseCommand.GET_TOPICS_OF_NAMESPACE:
+            counters.get_topics_of_namespace_requests += 1
+        else:
+            counters.get_schema_requests += 1
+
+    def _count_rejected(self, command: BaseCommand) -> None:
+        counters = self._counters
+        if command.type == BaseCommand.LOOKUP:
+            counters.rejected_lookup_requests += 1
+        elif command.type == BaseCommand.PARTITIONED_METADATA:
+            counters.rejected_partitions_metadata_requests += 1
+        elif command.type == BaseCommand.GET_TOPICS_OF_NAMESPACE:
+            counters.rejected_get_topics_of_namespace_requests += 1
+
+
+def request_id_of(command: BaseCommand) -> int:
+    """The client's own."""
+    request_id: int = getattr(command, BODIES[command.type]).request_id
+    return request_id
+
+
+def address_of(url: str) -> BrokerAddress:
+    """Where the binary protocol is served at a broker's URL. `PeerError` for what is no such URL."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host or not port:
+        raise PeerError(f"a broker gave {url!r} as an address, which is none that this proxy can use")
+    return BrokerAddress(host, port, host)
+
+
+def _failed(command: BaseCommand, request_id: int, code: ServerError, text: str) -> bytes:
+    return _FAILURES[command.type](request_id, code, text)
+
+
+def _forget_claims(command: BaseCommand) -> None:
+    """What a client says about who it speaks for is worth nothing: brokers would believe it from a proxy."""
+    if command.type in (BaseCommand.LOOKUP, BaseCommand.PARTITIONED_METADATA):
+        body = getattr(command, BODIES[command.type])
+        for field in ("original_principal", "original_auth_data", "original_auth_method"):
+            body.ClearField(field)
+
+
+def _by_way_of_the_proxy(request_id: int, url: str) -> bytes:
+    """Both URLs are the one that the proxy uses, whatever the client has to the proxy: the client sends it back in its
+    next CONNECT."""
+    return messages.encode_command(
+        BaseCommand(
+            type=BaseCommand.LOOKUP_RESPONSE,
+            lookupTopicResponse=CommandLookupTopicResponse(
+                request_id=request_id,
+                response=CommandLookupTopicResponse.Connect,
+                brokerServiceUrl=url,
+                brokerServiceUrlTls=url,
+                authoritative=True,
+                proxy_through_service_url=True,
+            ),
+        )
+    )

@@ -1,0 +1,224 @@
+"""The connections of one proxy: who may come in, which are joined with brokers, who has gone quiet, and the drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from magnetar.core.clock import Clock
+from magnetar.net.connection import Connection
+from magnetar.net.splice import Splice
+from magnetar.proxy.counters import ProxyCounters
+from magnetar.proxy.discovery import BrokerChoice
+from magnetar.proxy.handshake import BrokerAddress, BrokerConnection, BrokerConnector, BrokerUnreachable, Greeting
+from magnetar.proxy.joined import JoinedConnection
+from magnetar.proxy.lookup_links import LookupLinks
+from magnetar.proxy.lookups import Lookups
+from magnetar.proxy.session import ProxySession
+from magnetar.proxy.settings import ProxySettings
+from magnetar.proxy.targets import Targets
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+logger: Final = logging.getLogger(__name__)
+
+SWEEP_SECONDS: Final = 5.0
+"""How often joined connections are looked at: ten thousand take some ten milliseconds."""
+
+CLOSE_STEP: Final = 200
+CLOSE_STEP_SECONDS: Final = 0.05
+"""At the end of a drain this many connections are closed at a time, so that their clients do not come back to the
+cluster all at once."""
+
+
+class ProxyService:
+    """What the sessions share."""
+
+    def __init__(
+        self,
+        settings: ProxySettings,
+        clock: Clock,
+        brokers: BrokerChoice,
+        connector: BrokerConnector,
+        links: LookupLinks,
+    ) -> None:
+        self.settings = settings
+        self.brokers = brokers
+        self.connector = connector
+        self.counters = ProxyCounters()
+        self._links = links
+        self.lookups = Lookups(
+            links, brokers, self.counters, tls=settings.broker_client.tls_enabled, at_once_max=settings.lookups_max
+        )
+        self._clock = clock
+        self._targets = Targets(settings.targets)
+        # All of these are limited by `connections_max`.
+        self._sessions: dict[ProxySession, None] = {}
+        self._joined: dict[Splice, JoinedConnection] = {}
+        self._per_address: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._upkeep: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to look after the connections."""
+        loop = asyncio.get_running_loop()
+        self._upkeep = [
+            loop.create_task(self._keep_alive(), name="proxy keep-alive"),
+            loop.create_task(self._sweep(), name="proxy sweep"),
+        ]
+
+    # --- for the sessions
+
+    def admit(self, session: ProxySession) -> str | None:
+        """Take a new connection; else the reason why not."""
+        self.counters.new_connections += 1
+        settings = self.settings
+        refusal = None
+        if self.active_connections >= settings.connections_max:
+            refusal = "Reached the maximum number of connections"
+        elif 0 < settings.connections_per_address_max <= self._per_address[session.client_host]:
+            refusal = f"Reached the maximum number of connections on address{session.client_address}"
+        if refusal is not None:
+            self.counters.rejected_connections += 1
+            return refusal
+        self._sessions[session] = None
+        self._per_address[session.client_host] += 1
+        self._empty.clear()
+        return None
+
+    def left(self, session: ProxySession) -> None:
+        """A connection has ended before it was joined."""
+        if session in self._sessions:
+            del self._sessions[session]
+            self._forget(session.client_host)
+
+    def join(self, session: ProxySession, broker: Connection) -> None:
+        """Make one of a client's connection and a broker's."""
+        self._sessions.pop(session, None)
+        splice = Splice(session.connection, broker, self._ended)
+        self._joined[splice] = JoinedConnection(splice, session.client_address, session.client_host)
+
+    async def open_broker(self, target: str, greet: Callable[[Connection], Greeting]) -> BrokerConnection:
+        """A connection with the broker that a client named. `TargetDenied`, `BrokerUnreachable`, `PulsarError`."""
+        if self.settings.targets.only_active and not self.brokers.is_active(target):
+            raise PulsarError(ServerError.SERVICE_NOT_READY, "Target broker isn't available.")
+        host, port = self._targets.check_name(target)
+        addresses = self._targets.allowed(target, await _resolve(host, port))
+        failure = BrokerUnreachable(f"{host} has no address")
+        for address in addresses:
+            try:
+                return await self.connector.open(BrokerAddress(address, port, host), greet)
+            except BrokerUnreachable as error:
+                failure = error
+        raise failure
+
+    def spawn(self, session: ProxySession, work: Coroutine[Any, Any, None]) -> None:
+        """Run something for a session; each connection has one, or lookups, which are limited."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._finished(session, done))
+
+    def _finished(self, session: ProxySession, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("serving %s failed, closing its connection", session.client_address, exc_info=error)
+            session.connection.abort()
+
+    def _ended(self, splice: Splice) -> None:
+        joined = self._joined.pop(splice)
+        self.counters.closed_reads += joined.reads
+        self.counters.closed_bytes += joined.received_bytes
+        self._forget(joined.client_host)
+
+    def _forget(self, client_host: str) -> None:
+        self._per_address[client_host] -= 1
+        if not self._per_address[client_host]:
+            del self._per_address[client_host]
+        if not self.active_connections:
+            self._empty.set()
+
+    # --- for those who look
+
+    @property
+    def active_connections(self) -> int:
+        """Client connections of all kinds."""
+        return len(self._sessions) + len(self._joined)
+
+    @property
+    def joined(self) -> list[JoinedConnection]:
+        """Those that are joined with brokers."""
+        return list(self._joined.values())
+
+    @property
+    def reads(self) -> int:
+        """Reads on joined connections, both ways, since the start."""
+        return self.counters.closed_reads + sum(joined.reads for joined in self._joined.values())
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes of these."""
+        return self.counters.closed_bytes + sum(joined.received_bytes for joined in self._joined.values())
+
+    # --- upkeep
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.keep_alive_seconds)
+            for session in list(self._sessions):
+                session.tick()
+            self._links.tick()
+
+    async def _sweep(self) -> None:
+        read_timeout_ms = self.settings.broker_client.read_timeout_ms
+        quiet_sweeps_max = -(-read_timeout_ms // (SWEEP_SECONDS * 1000)) if read_timeout_ms else None
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            now_seconds = self._clock.monotonic_seconds()
+            for joined in list(self._joined.values()):
+                joined.sweep(now_seconds, quiet_sweeps_max)
+
+    # --- the end
+
+    async def drain(self, limit_seconds: float) -> None:
+        """Wait until all clients have gone, but no longer than this; then close what is left, step by step."""
+        try:
+            async with asyncio.timeout(limit_seconds):
+                await self._empty.wait()
+        except TimeoutError:
+            logger.info("closing the %d connections that are left", self.active_connections)
+        left: list[ProxySession | Splice] = [*self._sessions, *self._joined]
+        for start in range(0, len(left), CLOSE_STEP):
+            if start:
+                await asyncio.sleep(CLOSE_STEP_SECONDS)
+            for one in left[start : start + CLOSE_STEP]:
+                (one.connection if isinstance(one, ProxySession) else one).close()
+
+    async def close(self) -> None:
+        """End everything that still stands, at once."""
+        for task in self._upkeep:
+            task.cancel()
+        await asyncio.gather(*self._upkeep, return_exceptions=True)
+        await self._links.close()
+        for session in list(self._sessions):
+            session.connection.abort()
+        for splice in list(self._joined):
+            splice.abort()
+        # Requests of clients that are gone end with their links; those that open a connection are given up.
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._empty.wait()
+
+
+async def _resolve(host: str, port: int) -> list[str]:
+    """The addresses of a name, in the system's order. `BrokerUnreachable`."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise BrokerUnreachable(f"{host} cannot be resolved: {error}") from None
+    return list(dict.fromkeys(str(address[4][0]) for address in found))

@@ -1,0 +1,244 @@
+"""One client connection until it is either a lookup connection or handed over to the broker that it asked for.
+
+A CONNECT without `proxy_to_broker_url` opens a lookup connection: the proxy answers it and serves four requests. One
+with it is checked, repeated to that broker in the client's name, and with the broker's CONNECTED the two connections
+become one: from then on nothing is read any more. (Pulsar: ProxyConnection, DirectProxyHandler.)
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from typing import TYPE_CHECKING, Final
+
+from magnetar.core.errors import PeerError, Unavailable
+from magnetar.net.connection import Connection, Handler
+from magnetar.proxy.credentials import NOBODY, original_client
+from magnetar.proxy.handshake import (
+    HANDSHAKE_FRAME_BYTES_MAX,
+    PROTOCOL_VERSION,
+    BrokerConnection,
+    Greeting,
+)
+from magnetar.proxy.settings import SERVER_VERSION
+from magnetar.proxy.targets import TargetDenied
+from magnetar.wire.haproxy import ProxiedConnection, encode_v1
+from magnetar.wire.pulsar import messages
+from magnetar.wire.pulsar.command import PING_FRAME, PONG_FRAME
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.frame import FrameSplitter
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandConnect, CommandConnected, FeatureFlags
+
+if TYPE_CHECKING:
+    from magnetar.proxy.service import ProxyService
+
+logger: Final = logging.getLogger(__name__)
+
+PROXY_VERSION_MIN: Final = 10
+"""Clients of older protocol versions do not know what `proxy_through_service_url` is."""
+
+REQUESTS: Final = frozenset(
+    [
+        BaseCommand.LOOKUP,
+        BaseCommand.PARTITIONED_METADATA,
+        BaseCommand.GET_TOPICS_OF_NAMESPACE,
+        BaseCommand.GET_SCHEMA,
+    ]
+)
+JOINING_PAUSE: Final = "joining"
+
+
+class SessionState(enum.Enum):
+    """Where a client stands."""
+
+    START = enum.auto()
+    LOOKUP = enum.auto()
+    JOINING = enum.auto()
+    CLOSED = enum.auto()
+
+
+class ProxySession(Handler):
+    """The proxy's side of one client connection."""
+
+    def __init__(self, connection: Connection, service: ProxyService, proxied: ProxiedConnection | None = None) -> None:
+        self.connection = connection
+        self.state = SessionState.START
+        self._service = service
+        self._proxied = proxied
+        self.client_address = f"/{proxied.source_host}:{proxied.source_port}" if proxied else connection.peer_address
+        addresses = connection.socket_addresses
+        self.client_host = proxied.source_host if proxied else addresses[0][0] if addresses else ""
+        self._splitter = FrameSplitter(HANDSHAKE_FRAME_BYTES_MAX)
+        self._protocol_version = 0
+        self._client = NOBODY
+        self._ticks = 0
+        self._received = True
+
+    # --- magnetar.net.connection.Handler
+
+    def connection_made(self) -> None:
+        """Register, or be refused."""
+        refusal = self._service.admit(self)
+        if refusal is not None:
+            self._refuse(ServerError.NOT_ALLOWED_ERROR, refusal)
+
+    def data_received(self, data: bytes) -> None:
+        """Commands, until the connection is handed over."""
+        self._received = True
+        try:
+            self._serve_all(data)
+        except PeerError as error:
+            logger.warning("closing connection of %s: %s", self.client_address, error)
+            self._close()
+
+    def writable_changed(self, writable: bool) -> None:
+        """A client that takes no answers is asked for no further requests."""
+        if writable:
+            self.connection.resume_reading("answers")
+        else:
+            self.connection.pause_reading("answers")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Leave."""
+        del error
+        self.state = SessionState.CLOSED
+        self._service.left(self)
+
+    # --- keep-alive
+
+    def tick(self) -> None:
+        """Every keep-alive interval: a client that never said CONNECT, or does not answer PING, is gone."""
+        self._ticks += 1
+        if self.state is SessionState.START and self._ticks > 1:
+            logger.warning("closing connection of %s: no CONNECT in time", self.client_address)
+            self._close()
+        elif self.state is SessionState.LOOKUP:
+            if not self._received:
+                logger.warning("closing connection of %s: no answer to PING", self.client_address)
+                self.connection.abort()
+                return
+            self._received = False
+            self.connection.write(PING_FRAME)
+
+    # --- commands
+
+    def _serve_all(self, data: bytes) -> None:
+        buffer, bounds = self._splitter.feed(data)
+        for index in range(0, len(bounds), 2):
+            self._serve(messages.decode_command(buffer, bounds[index], bounds[index + 1]))
+        if self.state is SessionState.JOINING and (not bounds or bounds[-1] != len(buffer)):
+            raise PeerError("more than CONNECT before CONNECTED")
+
+    def _serve(self, command: BaseCommand) -> None:
+        if self.state is SessionState.START:
+            if command.type != BaseCommand.CONNECT:
+                raise PeerError(f"{BaseCommand.Type.Name(command.type)} before CONNECT")
+            self._connect(command.connect)
+        elif self.state is SessionState.LOOKUP:
+            self._serve_lookup_connection(command)
+        elif self.state is SessionState.JOINING:
+            raise PeerError(f"{BaseCommand.Type.Name(command.type)} before CONNECTED")
+
+    def _serve_lookup_connection(self, command: BaseCommand) -> None:
+        if command.type in REQUESTS:
+            refusal = self._service.lookups.admit(command)
+            if refusal is None:
+                self._service.spawn(self, self._answer(command))
+            else:
+                self.connection.write(refusal)
+        elif command.type == BaseCommand.PING:
+            self.connection.write(PONG_FRAME)
+        elif command.type != BaseCommand.PONG:
+            raise PeerError(f"{BaseCommand.Type.Name(command.type)} on a lookup connection")
+
+    async def _answer(self, command: BaseCommand) -> None:
+        frame = await self._service.lookups.answer(command, self._client, self._protocol_version)
+        self.connection.write(frame)
+
+    def _connect(self, connect: CommandConnect) -> None:
+        self._protocol_version = min(connect.protocol_version, PROTOCOL_VERSION)
+        if connect.protocol_version < PROXY_VERSION_MIN:
+            self._refuse(
+                ServerError.NOT_ALLOWED_ERROR, "Client doesn't support connecting through proxy due to its version"
+            )
+            return
+        forward = self._service.settings.broker_client.forward_credentials
+        self._client = original_client(connect, forward_credentials=forward)
+        if not connect.HasField("proxy_to_broker_url"):
+            self.state = SessionState.LOOKUP
+            self.connection.write(lookup_connected(self._protocol_version))
+            return
+        self.state = SessionState.JOINING
+        self.connection.pause_reading(JOINING_PAUSE)
+        self._service.spawn(self, self._join(connect))
+
+    # --- data connections
+
+    async def _join(self, connect: CommandConnect) -> None:
+        target = connect.proxy_to_broker_url
+        try:
+            opened = await self._service.open_broker(target, lambda _: self._greeting(connect))
+        except TargetDenied as error:
+            logger.warning("%s may not be connected with %r: %s", self.client_address, target, error)
+            self._service.counters.denied_targets += 1
+            self._refuse(ServerError.SERVICE_NOT_READY, "Target broker cannot be validated.")
+        except PulsarError as error:
+            self._refuse(error.code, error.message)
+        except (Unavailable, PeerError) as error:
+            logger.warning("%s cannot be connected with %r: %s", self.client_address, target, error)
+            self._service.counters.broker_connection_failures += 1
+            self._close()
+        else:
+            self._hand_over(opened)
+
+    def _hand_over(self, opened: BrokerConnection) -> None:
+        if self.connection.closed or opened.connection.closed or self.state is not SessionState.JOINING:
+            opened.connection.abort()
+            self._close()
+            return
+        # The broker's own answer: what it can do is what the client will meet.
+        connected = BaseCommand(type=BaseCommand.CONNECTED, connected=opened.connected)
+        self.connection.write(messages.encode_command(connected) + opened.rest)
+        self.state = SessionState.CLOSED
+        self._service.join(self, opened.connection)
+
+    def _greeting(self, connect: CommandConnect) -> Greeting:
+        command = self._service.connector.command(connect, self._client, self._protocol_version)
+        return Greeting(connect=command, before=self._proxy_header())
+
+    def _proxy_header(self) -> bytes:
+        """What came from in front, else the client's connection with this proxy (Pulsar sends version 1)."""
+        if not self._service.settings.proxy_protocol:
+            return b""
+        if self._proxied is not None:
+            return encode_v1(self._proxied)
+        addresses = self.connection.socket_addresses
+        return encode_v1(ProxiedConnection(*addresses[0], *addresses[1])) if addresses else b""
+
+    # --- the end
+
+    def _refuse(self, code: ServerError, text: str) -> None:
+        self.connection.write(messages.error(messages.SERVER_REQUEST_ID, code, text))
+        self._close()
+
+    def _close(self) -> None:
+        self.state = SessionState.CLOSED
+        self.connection.close()
+
+
+def lookup_connected(protocol_version: int) -> bytes:
+    """The answer to a CONNECT for lookups: no size of messages, as none pass, and no watchers of topics."""
+    return messages.encode_command(
+        BaseCommand(
+            type=BaseCommand.CONNECTED,
+            connected=CommandConnected(
+                server_version=SERVER_VERSION,
+                protocol_version=protocol_version,
+                feature_flags=FeatureFlags(
+                    supports_topic_watchers=False,
+                    supports_get_partitioned_metadata_without_auto_creation=True,
+                    supports_repl_dedup_by_lid_and_eid=True,
+                ),
+            ),
+        )
+    )

@@ -1,0 +1,95 @@
+"""The proxy's HTTP ports: its own pages, and everything else passed on to brokers. Importing this loads aiohttp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+from magnetar.net.tls import ServerTls
+from magnetar.proxy import metrics
+from magnetar.proxy.reverse import ReverseProxy
+from magnetar.proxy.service import ProxyService
+
+SHUTDOWN_SECONDS: Final = 2.0
+"""Requests under way may end within this time when the server closes."""
+
+LISTEN_BACKLOG: Final = 1024
+
+PASSED_ON: Final = ("/admin", "/lookup")
+"""What is the brokers' business; Pulsar's proxy passes on the same."""
+
+_PRECONDITION_FAILED: Final = 412
+
+
+class WebServer:
+    """One application on one port or two."""
+
+    def __init__(self, service: ProxyService, reverse: ReverseProxy, ready: Callable[[], bool]) -> None:
+        self._service = service
+        self._reverse = reverse
+        self._ready = ready
+        application = web.Application()
+        application.router.add_get("/status.html", self._status)
+        application.router.add_get("/metrics", self._metrics)
+        application.router.add_get("/metrics/", self._metrics)
+        if service.settings.http.statistics:
+            application.router.add_get("/proxy-stats/connections", self._connections)
+            application.router.add_get("/proxy-stats/topics", self._topics)
+        for folder in PASSED_ON:
+            application.router.add_route("*", folder, reverse.handle)
+            application.router.add_route("*", folder + "/{rest:.*}", reverse.handle)
+        header_bytes_max = service.settings.http.header_bytes_max
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_SECONDS,
+            max_line_size=header_bytes_max,
+            max_field_size=header_bytes_max,
+        )
+
+    async def start(self) -> None:
+        """Begin; `listen` opens ports."""
+        await self._runner.setup()
+
+    async def listen(self, host: str, port: int, tls: ServerTls | None = None) -> int:
+        """Open a port (0: any free one); returns which. OSError when it is taken."""
+        context = None if tls is None else tls.context
+        await web.TCPSite(self._runner, host, port, ssl_context=context, backlog=LISTEN_BACKLOG).start()
+        found: int = self._runner.addresses[-1][1]
+        return found
+
+    async def close(self) -> None:
+        """Finish the requests under way, then stop."""
+        await self._reverse.close()
+        await self._runner.cleanup()
+
+    async def _status(self, _: web.Request) -> web.Response:
+        file = self._service.settings.http.status_file
+        if file and not Path(file).exists():  # noqa: ASYNC240  (one look at a local file)
+            return web.Response(status=404)
+        if not self._ready():
+            return web.Response(status=503, text="draining")
+        return web.Response(text="OK")
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=metrics.render(self._service), headers={"Content-Type": metrics.CONTENT_TYPE})
+
+    async def _connections(self, _: web.Request) -> web.Response:
+        return web.json_response(
+            [
+                {
+                    "requestRate": joined.request_rate,
+                    "byteRate": joined.byte_rate,
+                    "clientAddress": joined.client_address,
+                    "brokerAddress": joined.broker_address,
+                }
+                for joined in self._service.joined
+            ]
+        )
+
+    async def _topics(self, _: web.Request) -> web.Response:
+        # Pulsar's proxy reads all messages for these where proxyLogLevel says so; this one reads none, ever.
+        reason = {"reason": "Proxy doesn't have logging level 2"}
+        return web.json_response(reason, status=_PRECONDITION_FAILED)
