@@ -1,0 +1,229 @@
+"""What a producer sends twice is stored once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from magnetar.broker.policies.deduplication import CURSOR_NAME
+from magnetar.broker.policies.settings import PolicySettings
+from magnetar.broker.producer import Producer, ProducerIdentity, PublishBatch
+from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, Received, ShiftedClock, batch_message, message
+from magnetar.broker.settings import BrokerSettings
+from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.wire.pulsar.errors import ServerError
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+Command = pb.BaseCommand
+TOPIC = "persistent://public/default/topic"
+NAME = TopicName.parse(TOPIC)
+NOTHING_STORED = (2**64 - 1, 2**64 - 1)
+
+
+@asynccontextmanager
+async def broker_with(**settings: Any) -> AsyncIterator[tuple[MemoryBroker, ProtocolClient]]:
+    policies = PolicySettings(**{"deduplication": True, **settings})
+    async with MemoryBroker(BrokerSettings(policies=policies), clock=ShiftedClock()) as broker:
+        yield broker, await broker.connect()
+
+
+async def opened(client: ProtocolClient, producer_id: int = 1, name: str = "p") -> int:
+    """Open a producer of this name; the last sequence id that it is told."""
+    body = await client.producer(TOPIC, producer_id, producer_name=name)
+    last: int = body.last_sequence_id
+    return last
+
+
+async def send(client: ProtocolClient, *numbers: int, producer_id: int = 1, **fields: Any) -> list[Received]:
+    """Send messages of these sequence ids in one write; the answers in the order they came."""
+    for number in numbers:
+        content = message(b"m%d" % number, **{"producer_name": "p", "sequence_id": number, **fields})
+        client.send(Command.SEND, content, producer_id=producer_id, sequence_id=number)
+    answers = [await client._take(lambda one: one.name in ("SEND_RECEIPT", "SEND_ERROR")) for _ in numbers]
+    assert [answer.body.sequence_id for answer in answers] == list(numbers)
+    return answers
+
+
+def stored(answer: Received) -> bool:
+    """Whether a receipt tells where the message is now; a duplicate's does not."""
+    assert answer.name == "SEND_RECEIPT", answer
+    message_id = answer.body.message_id
+    return (message_id.ledgerId, message_id.entryId) != NOTHING_STORED
+
+
+def state(broker: MemoryBroker) -> Any:
+    return broker.service.topics[TOPIC].deduplication
+
+
+async def test_duplicates_get_receipts_in_their_turn_and_are_not_stored() -> None:
+    async with broker_with() as (broker, client):
+        assert await opened(client) == -1
+        assert [stored(one) for one in await send(client, 0, 1, 2)] == [True] * 3
+        assert [stored(one) for one in await send(client, 1, 3, 2, 4, 5)] == [False, True, False, True, True]
+        assert broker.service.topics[TOPIC].number_of_entries == 6
+        assert broker.service.topics[TOPIC].messages_in == 6
+        await opened(client, 2, "other")
+        assert [stored(one) for one in await send(client, 0, producer_id=2, producer_name="other")] == [True]
+
+
+async def test_a_producer_that_comes_back_hears_what_is_stored() -> None:
+    async with broker_with() as (_, client):
+        await opened(client)
+        await send(client, 0, 7)
+        await client.request(Command.CLOSE_PRODUCER, producer_id=1)
+        assert await opened(client) == 7
+
+
+async def test_a_batch_counts_by_its_highest_sequence_id() -> None:
+    async with broker_with() as (_, client):
+        await opened(client)
+        content = batch_message(b"a", b"b", b"c", producer_name="p", sequence_id=0)
+        fields = {"producer_id": 1, "sequence_id": 0, "highest_sequence_id": 2, "num_messages": 3}
+        client.send(Command.SEND, content, **fields)
+        assert stored(await client.expect(Command.SEND_RECEIPT))
+        assert [stored(one) for one in await send(client, 1, 2, 3)] == [False, False, True]
+        client.send(Command.SEND, content, **fields)
+        assert not stored(await client.expect(Command.SEND_RECEIPT))
+
+
+async def test_chunks_of_one_message_share_its_sequence_id() -> None:
+    async with broker_with() as (broker, client):
+        await opened(client)
+
+        async def chunks() -> list[bool]:
+            for chunk_id in range(3):
+                content = message(b"part", sequence_id=4, chunk_id=chunk_id, num_chunks_from_msg=3, uuid="u")
+                client.send(Command.SEND, content, producer_id=1, sequence_id=4, is_chunk=True)
+            return [stored(await client.expect(Command.SEND_RECEIPT)) for _ in range(3)]
+
+        assert await chunks() == [True, True, True]
+        assert await chunks() == [True, True, False]
+        assert state(broker).stored == {"p": 4}
+
+
+async def test_a_topic_that_is_loaded_again_knows_what_came_after_the_snapshot() -> None:
+    async with broker_with(deduplication_snapshot_entries=3) as (broker, client):
+        await opened(client)
+        await send(client, 0, 1, 2, 3)
+        cursor = broker.service.topics[TOPIC].ledger.cursors[CURSOR_NAME]
+        assert cursor.properties in ({"p": 2}, {"p": 3})
+        await send(client, 4, 5)
+        await broker.service.unload(NAME)
+        await client.expect(Command.CLOSE_PRODUCER)
+        assert await opened(client) == 5
+        assert [stored(one) for one in await send(client, 5, 6)] == [False, True]
+
+
+async def test_a_restarted_broker_knows_it_too() -> None:
+    async with broker_with() as (broker, client):
+        await opened(client)
+        await send(client, 0, 1, 2)
+        await broker.stop()
+        await broker.start()
+        client = await broker.connect()
+        assert await opened(client) == 2
+
+
+async def test_snapshots_by_time_and_producers_that_are_forgotten() -> None:
+    async with broker_with(deduplication_forget_seconds=1_000) as (broker, client):
+        await opened(client)
+        await send(client, 0, 1)
+        ledger = broker.service.topics[TOPIC].ledger
+        cursor = ledger.cursors[CURSOR_NAME]
+        assert cursor.properties == {}
+        clock = broker.service.clock
+        clock.advance(121)
+        await broker.service.upkeep.check_now("deduplication")
+        assert cursor.properties == {"p": 1}
+        assert cursor.mark_delete == ledger.last_confirmed
+        await client.request(Command.CLOSE_PRODUCER, producer_id=1)
+        clock.advance(999)
+        await broker.service.upkeep.check_now("deduplication")
+        assert state(broker).stored == {"p": 1}
+        clock.advance(2)
+        await broker.service.upkeep.check_now("deduplication")
+        assert state(broker).stored == {}
+        assert cursor.properties == {}
+
+
+async def test_namespaces_and_topics_switch_it_on_and_off() -> None:
+    async with broker_with(deduplication=False) as (broker, client):
+        await opened(client)
+        await send(client, 0, 0)
+        assert broker.service.topics[TOPIC].number_of_entries == 2
+        resources = broker.service.resources
+        namespace = NamespaceName("public", "default")
+        await resources.documents.update(
+            resources.namespace_path(namespace), lambda document: {**document, "deduplicationEnabled": True}
+        )
+        await broker.service.policies_changed(namespace)
+        while state(broker) is None:
+            await client.round_trip()
+        assert [stored(one) for one in [*await send(client, 1), *await send(client, 1)]] == [True, False]
+        await broker.running.context.topic_policies.update(NAME, lambda _: {"deduplicationEnabled": False})
+        while CURSOR_NAME in broker.service.topics[TOPIC].ledger.cursors:
+            await client.round_trip()
+        assert [stored(one) for one in await send(client, 1)] == [True]
+        assert CURSOR_NAME not in broker.service.topics[TOPIC].subscriptions
+
+
+class Connection:
+    """Keeps what a producer's client is sent."""
+
+    def __init__(self) -> None:
+        self.answers: list[pb.BaseCommand] = []
+
+    def write(self, data: bytes) -> None:
+        while data:
+            end = 4 + int.from_bytes(data[:4], "big")
+            self.answers.append(pb.BaseCommand.FromString(data[8:end]))
+            data = data[end:]
+
+    def publish_finished(self, size_bytes: int) -> None:
+        del size_bytes
+
+    def producer_disconnected(self, producer: Producer) -> None:
+        del producer
+
+    async def alive(self) -> bool:
+        return True
+
+
+def batch(producer: Producer, *numbers: int) -> PublishBatch:
+    made = PublishBatch(producer)
+    for number in numbers:
+        made.add(message(sequence_id=number), number, 0, 1)
+    producer.batches_pending += 1
+    return made
+
+
+async def test_a_copy_of_what_is_on_its_way_cannot_be_judged() -> None:
+    async with broker_with() as (broker, _):
+        topic = await broker.service.topic(NAME, create=True)
+        connection = Connection()
+        producer = Producer(ProducerIdentity(1, "p"), connection, 0)
+        topic.publish(batch(producer, 0, 1))
+        topic.publish(batch(producer, 1))
+        assert not connection.answers
+        while producer.batches_pending:
+            await topic.ledger.set_property("wait", "x")
+        assert [answer.type for answer in connection.answers] == [Command.SEND_RECEIPT] * 2 + [Command.SEND_ERROR]
+        error = connection.answers[-1].send_error
+        assert error.error == ServerError.PERSISTENCE_ERROR
+        assert error.message == f"[{TOPIC}][p]Cannot determine whether the message is a duplicate at this time"
+        topic.publish(batch(producer, 1))
+        assert connection.answers[-1].send_receipt.message_id.ledgerId == NOTHING_STORED[0]
+
+
+async def test_what_was_not_stored_may_come_again() -> None:
+    async with broker_with() as (broker, _):
+        topic = await broker.service.topic(NAME, create=True)
+        producer = Producer(ProducerIdentity(1, "p"), Connection(), 0)
+        deduplication = state(broker)
+        assert deduplication.check(batch(producer, 5), ()) is None
+        assert deduplication.last_sequence_id("p") == 5
+        deduplication.append_failed()
+        assert deduplication.last_sequence_id("p") == -1
+        assert deduplication.check(batch(producer, 5), {0: None}) is None
+        assert topic.deduplication.last_sequence_id("p") == -1
