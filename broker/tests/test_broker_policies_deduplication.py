@@ -210,7 +210,7 @@ async def test_a_copy_of_what_is_on_its_way_cannot_be_judged() -> None:
             await topic.ledger.set_property("wait", "x")
         assert [answer.type for answer in connection.answers] == [Command.SEND_RECEIPT] * 2 + [Command.SEND_ERROR]
         error = connection.answers[-1].send_error
-        assert error.error == ServerError.PERSISTENCE_ERROR
+        assert int(error.error) == ServerError.PERSISTENCE_ERROR
         assert error.message == f"[{TOPIC}][p]Cannot determine whether the message is a duplicate at this time"
         topic.publish(batch(producer, 1))
         assert connection.answers[-1].send_receipt.message_id.ledgerId == NOTHING_STORED[0]

@@ -65,11 +65,12 @@ def test_a_new_namespace_leaves_everything_to_the_broker() -> None:
     ],
 )
 def test_numbers_topic_over_namespace_over_broker(field: str, setting: str, namespace_key: str, topic_key: str) -> None:
-    assert getattr(effective(**{setting: 7}), field) == 7
-    assert getattr(effective({namespace_key: None}, {topic_key: None}, **{setting: 7}), field) == 7
-    assert getattr(effective({namespace_key: 0}, **{setting: 7}), field) == 0
-    assert getattr(effective({namespace_key: 5}, {topic_key: 3}, **{setting: 7}), field) == 3
-    assert getattr(effective({namespace_key: "x"}, {topic_key: True}, **{setting: 7}), field) == 7
+    broker: dict[str, Any] = {setting: 7}
+    assert getattr(effective(**broker), field) == 7
+    assert getattr(effective({namespace_key: None}, {topic_key: None}, **broker), field) == 7
+    assert getattr(effective({namespace_key: 0}, **broker), field) == 0
+    assert getattr(effective({namespace_key: 5}, {topic_key: 3}, **broker), field) == 3
+    assert getattr(effective({namespace_key: "x"}, {topic_key: True}, **broker), field) == 7
 
 
 def test_retention_and_persistence_become_the_ledgers_settings() -> None:

@@ -133,7 +133,7 @@ async def test_a_backlog_over_its_age_keeps_producers_out(precise: bool) -> None
 
 
 async def test_a_backlog_over_its_age_expires_precisely() -> None:
-    settings = {"backlog_quota_age_precise": True, "backlog_quota_policy": EVICT}
+    settings: dict[str, Any] = {"backlog_quota_age_precise": True, "backlog_quota_policy": EVICT}
     async with world(backlog_quota_age_seconds=100, **settings) as it:
         await it.client.producer(TOPIC)
         await it.subscription("s")

@@ -70,6 +70,7 @@ class ServerSession:
         self._received_since_ping = False
         self._keep_alive: asyncio.TimerHandle | None = None
         self._pauses = 0
+        self._paused_before = False
         self._counted = False
         """Whether it is one of those that the limits of connections count."""
         self._liveness_checks: list[asyncio.Future[bool]] = []
@@ -272,8 +273,11 @@ class ServerSession:
 
     def _was_paused(self) -> bool:
         """Whether the connection was not always read since the last look, for it is throttled: then no answer came."""
-        before, self._pauses = self._pauses, self.connection.pauses
-        return self.connection.reading_paused or self._pauses != before
+        connection = self.connection
+        paused = self._paused_before or connection.reading_paused or connection.pauses != self._pauses
+        self._paused_before = connection.reading_paused
+        self._pauses = connection.pauses
+        return paused
 
     def _schedule_keep_alive(self) -> None:
         loop = asyncio.get_running_loop()
