@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from aiohttp import web
+from magnetar.broker.admin.described import takes
+from magnetar.broker.admin.owners import require_topic_owner
 from magnetar.broker.admin.responses import (
     NOT_FOUND,
     UNPROCESSABLE,
@@ -15,8 +17,14 @@ from magnetar.broker.admin.responses import (
     path_integer,
     topic_of,
 )
+from magnetar.broker.admin.topic_access import TopicAccess
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.schema.locator import SchemaPosition
 from magnetar.broker.schema.schema_info import SchemaInfo, StoredSchema, from_rest, rest_text
+from magnetar.core.topic_name import TopicName
+
+ACCEPTED = 202
+"""What a test of a schema answers, whatever comes out."""
 
 ONE = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
@@ -32,6 +40,7 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
         web.delete(ONE + "/schema", handlers.delete),
         web.post(ONE + "/compatibility", handlers.compatibility),
         web.post(ONE + "/version", handlers.version_of),
+        web.get(ONE + "/metadata", handlers.metadata),
     ]
 
 
@@ -39,53 +48,91 @@ class SchemaHandlers:
     """The handlers, over one broker."""
 
     def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._access = TopicAccess(context)
         self._schemas = context.service.topic_schemas
         self._registry = self._schemas.registry
 
+    @takes("authoritative")
     async def latest(self, request: web.Request) -> web.Response:
         """The schema in force."""
         return json(schema_document(await self._found(request, None)))
 
+    @takes("authoritative")
     async def by_version(self, request: web.Request) -> web.Response:
         """One version."""
         return json(schema_document(await self._found(request, path_integer(request, "version"))))
 
+    @takes("authoritative")
     async def every(self, request: web.Request) -> web.Response:
         """All versions, the oldest first."""
-        stored = await self._registry.all_versions(topic_of(request).schema_name)
+        name = await self._owned(request)
+        stored = await self._registry.all_versions(name.schema_name)
         return json({"getSchemaResponses": [schema_document(one) for one in stored]})
 
+    @takes("authoritative", body="{type, schema, properties}")
     async def publish(self, request: web.Request) -> web.Response:
         """Add a version, if it is compatible; the same schema again has the version that it had."""
-        name = topic_of(request)
+        name = await self._owned(request)
+        await self._access.policies(name.namespace_name)
         version = await self._registry.put_if_absent(
             name.schema_name, await schema_in(request), await self._schemas.strategy(name.namespace_name)
         )
         return json({"version": {"version": version}})
 
+    @takes("force", "authoritative")
     async def delete(self, request: web.Request) -> web.Response:
         """Remove the schema: all versions with `force`, else by a mark after the last."""
-        name = topic_of(request)
+        name = await self._owned(request)
         stored = await self._registry.get(name.schema_name, None)
         if stored is None:
             return json({"version": 0})
         await self._registry.delete(name.schema_name, force=flag(request, "force"))
         return json({"version": stored.version + 1})
 
+    @takes("authoritative", body="{type, schema, properties}")
     async def compatibility(self, request: web.Request) -> web.Response:
         """Whether a schema could be added."""
-        name = topic_of(request)
+        name = await self._owned(request)
         strategy = await self._schemas.strategy(name.namespace_name)
         compatible = await self._registry.is_compatible(name.schema_name, await schema_in(request), strategy)
-        return json({"isCompatibility": compatible, "schemaCompatibilityStrategy": strategy.value})
+        found = {
+            "schemaCompatibilityStrategy": strategy.value,
+            "compatibility": compatible,
+        }
+        return json(found, ACCEPTED)
 
+    @takes("authoritative", body="{type, schema, properties}")
     async def version_of(self, request: web.Request) -> web.Response:
         """The version that a schema has, -1 when it is not there."""
-        version = await self._registry.find_version(topic_of(request).schema_name, await schema_in(request))
+        name = await self._owned(request)
+        version = await self._registry.find_version(name.schema_name, await schema_in(request))
         return json({"version": -1 if version is None else version})
 
+    @takes("authoritative")
+    async def metadata(self, request: web.Request) -> web.Response:
+        """Where the versions are stored."""
+        name = await self._owned(request)
+        located = await self._registry.locator(name.schema_name)
+        if located is None:
+            return web.Response()
+        return json(
+            {
+                "info": position_document(located.newest),
+                "index": [position_document(position) for position in located.positions],
+            }
+        )
+
+    async def _owned(self, request: web.Request) -> TopicName:
+        """The topic, whose broker this is: it keeps the versions in order. Raises the redirect to the owner."""
+        name = topic_of(request)
+        if await self._context.service.resources.policies(name.namespace_name) is not None:
+            await require_topic_owner(self._context, request, name)
+        return name
+
     async def _found(self, request: web.Request, version: int | None) -> StoredSchema:
-        stored = await self._registry.get(topic_of(request).schema_name, version)
+        name = await self._owned(request)
+        stored = await self._registry.get(name.schema_name, version)
         if stored is None:
             raise AdminError(NOT_FOUND, "Schema not found")
         return stored
@@ -98,6 +145,11 @@ async def schema_in(request: web.Request) -> SchemaInfo:
         return from_rest(str(body["type"]), str(body.get("schema") or ""), body.get("properties") or {})
     except (KeyError, ValueError) as problem:
         raise AdminError(UNPROCESSABLE, f"Not a schema: {problem}") from None
+
+
+def position_document(position: SchemaPosition) -> dict[str, int]:
+    """Where one version is stored."""
+    return {"ledgerId": position.ledger_id, "entryId": position.entry_id, "version": position.version}
 
 
 def schema_document(stored: StoredSchema) -> dict[str, Any]:

@@ -1,61 +1,51 @@
-"""Subscriptions of topics: listing, making, moving, emptying, peeking, removing.
-
-A partitioned topic means all its partitions."""
+"""Subscriptions of topics: listing, making, describing, removing. A partitioned topic means all its partitions."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Awaitable, Callable
-from urllib.parse import unquote
+from typing import Any, Final
 
-import msgspec
 from aiohttp import web
+from magnetar.broker.admin.described import takes
+from magnetar.broker.admin.owners import require_topic_owner
 from magnetar.broker.admin.responses import (
+    BAD_REQUEST,
     CONFLICT,
     METHOD_NOT_ALLOWED,
     NOT_FOUND,
-    PRECONDITION_FAILED,
     AdminError,
+    body_json,
     body_object,
     flag,
     json,
     no_content,
-    path_integer,
     topic_of,
 )
-from magnetar.broker.admin.topic_stats import iso_time
+from magnetar.broker.admin.subscription_positions import ONE_SUBSCRIPTION, position_in, start_within, subscription_name
+from magnetar.broker.admin.topic_access import TopicAccess, raise_first
+from magnetar.broker.admin.topic_stats import REPLICATED_PROPERTY, is_replicated
+from magnetar.broker.admin.topics import ONE
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.subscription import Subscription
+from magnetar.broker.service import Topic
 from magnetar.broker.topic import PersistentTopic
-from magnetar.core.ids import EARLIEST, LATEST, Position
-from magnetar.core.topic_name import TopicName
-from magnetar.ledger.api import EntryNotFound, LedgerNotFound
-from magnetar.managed.entry import Entry
-from magnetar.wire.pulsar.batch import decompressed_payload
-from magnetar.wire.pulsar.metadata import full_metadata
+from magnetar.core.ids import LATEST
+from magnetar.core.topic_name import PERSISTENT, TopicName
+from magnetar.managed.cursor import Cursor
 
-TOPIC = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
-ONE = TOPIC + "/subscription/{subscription}"
-EXPIRE_ALL = TOPIC + "/all_subscription/expireMessages/{seconds}"
-
-TopicWork = Callable[[PersistentTopic], Awaitable[None]]
+EXISTS_ALREADY: Final = "Subscription already exists for topic"
 
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:
     """What this file serves."""
     handlers = SubscriptionHandlers(context)
     return [
-        web.get(TOPIC + "/subscriptions", handlers.names),
-        web.put(ONE, handlers.create),
-        web.delete(ONE, handlers.delete),
-        web.post(ONE + "/skip_all", handlers.skip_all),
-        web.post(ONE + "/skip/{count}", handlers.skip),
-        web.post(ONE + "/expireMessages/{seconds}", handlers.expire),
-        web.post(EXPIRE_ALL, handlers.expire_all),
-        web.post(ONE + "/resetcursor/{timestamp}", handlers.reset_to_time),
-        web.post(ONE + "/resetcursor", handlers.reset_to_position),
-        web.get(ONE + "/position/{position}", handlers.peek),
-        web.get(TOPIC + "/ledger/{ledger}/entry/{entry}", handlers.entry),
+        web.get(ONE + "/subscriptions", handlers.names),
+        web.put(ONE_SUBSCRIPTION, handlers.create),
+        web.delete(ONE_SUBSCRIPTION, handlers.delete),
+        web.get(ONE_SUBSCRIPTION + "/properties", handlers.properties),
+        web.put(ONE_SUBSCRIPTION + "/properties", handlers.set_properties),
+        web.get(ONE_SUBSCRIPTION + "/replicatedSubscriptionStatus", handlers.replicated),
+        web.post(ONE_SUBSCRIPTION + "/replicatedSubscriptionStatus", handlers.set_replicated),
     ]
 
 
@@ -65,240 +55,153 @@ class SubscriptionHandlers:
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
         self._service = context.service
+        self._access = TopicAccess(context)
 
+    @takes("authoritative")
     async def names(self, request: web.Request) -> web.Response:
         """Names of the subscriptions; of a partitioned topic, those of any partition."""
         name = topic_of(request)
-        found: set[str] = set()
-        for partition in await self._partitions(name):
-            topic = await self._service.topic(partition, create=True)
-            found.update(topic.subscriptions)
-        return json(sorted(found))
+        if count := await self._access.partitions(name):
+            answers = await self._access.on_partitions(request, range(count))
+            missing = [one for one in answers if isinstance(one, AdminError) and one.status == NOT_FOUND]
+            found = raise_first([one for one in answers if one not in missing])
+            return json(sorted({subscription for one in found for subscription in one.json()}))
+        topic = await self._access.topic(request, name)
+        return json(sorted(topic.subscriptions))
 
+    @takes("replicated", "authoritative", body="{ledgerId, entryId, batchIndex, isExcluded, properties}, or nothing")
     async def create(self, request: web.Request) -> web.Response:
-        """Make a subscription at a position (latest unless the body names one)."""
-        subscription = subscription_name(request)
-        start = position_in(await body_object(request), default=LATEST)
+        """Make a subscription at a position (the end unless the body names one), with properties if it says so."""
         name = topic_of(request)
-        partitions = await self._partitions(name, create=True)
-        topics = [await self._persistent(partition) for partition in partitions]
-        if len(topics) == 1 and subscription in topics[0].subscriptions:
-            raise AdminError(CONFLICT, "Subscription already exists for topic")
-        for topic in topics:
-            if subscription not in topic.subscriptions:
-                await topic.create_subscription(subscription, start_within(topic, start))
+        subscription = subscription_name(request)
+        if name.domain != PERSISTENT:
+            raise AdminError(BAD_REQUEST, "Create subscription on non-persistent topic can only be done through client")
+        if count := await self._access.partitions(name):
+            return await self._create_on_partitions(request, count)
+        await require_topic_owner(self._context, request, name)
+        topic = await self._topic_to_subscribe(name)
+        if subscription in topic.subscriptions:
+            raise AdminError(CONFLICT, EXISTS_ALREADY)
+        body = start_document(await body_json(request))
+        properties = {key: str(value) for key, value in (body.get("properties") or {}).items()}
+        start = start_within(topic, position_in(body, default=LATEST))
+        await topic.create_subscription(subscription, start, properties)
+        if flag(request, "replicated"):
+            await self._mark_replicated(topic, subscription, replicated=True)
         return no_content()
 
+    @takes("force", "authoritative")
     async def delete(self, request: web.Request) -> web.Response:
-        """Remove a subscription."""
+        """Remove a subscription; without `force` one that nobody is connected to."""
+        name = topic_of(request)
         subscription = subscription_name(request)
-        force = flag(request, "force")
+        if count := await self._access.partitions(name):
+            answers = await self._access.on_partitions(request, range(count))
+            if all(isinstance(one, AdminError) and one.status == NOT_FOUND for one in answers):
+                raise AdminError(NOT_FOUND, "Subscription not found")
+            raise_first([one for one in answers if not (isinstance(one, AdminError) and one.status == NOT_FOUND)])
+            return no_content()
+        topic = await self._access.topic(request, name)
+        check_subscribed(topic, subscription)
+        await topic.delete_subscription(subscription, force=flag(request, "force"))
+        return no_content()
 
-        async def work(topic: PersistentTopic) -> None:
-            # One that is not there is as good as removed: so Apache's broker answers.
-            if subscription in topic.subscriptions:
-                await topic.delete_subscription(subscription, force=force)
-
-        return await self._on_each(request, work)
-
-    async def skip_all(self, request: web.Request) -> web.Response:
-        """Acknowledge everything."""
-        return await self._on_cursor(request, lambda topic, subscription: subscription.cursor.clear_backlog())
-
-    async def skip(self, request: web.Request) -> web.Response:
-        """Acknowledge the first so many messages."""
-        count = path_integer(request, "count")
+    @takes("authoritative")
+    async def properties(self, request: web.Request) -> web.Response:
+        """What is noted on a subscription; of a partitioned topic, over all partitions."""
         name = topic_of(request)
-        if await self._service.resources.partitions(name):
-            raise AdminError(METHOD_NOT_ALLOWED, "Skip messages on a partitioned topic is not allowed")
-        return await self._on_cursor(request, lambda topic, subscription: subscription.cursor.skip_entries(count))
+        if count := await self._access.partitions(name):
+            merged: dict[str, str] = {}
+            for answer in raise_first(await self._access.on_partitions(request, range(count))):
+                merged.update(answer.json())
+            return json(merged)
+        return json((await self._cursor(request)).cursor_properties)
 
-    async def expire(self, request: web.Request) -> web.Response:
-        """Acknowledge what was published longer ago than so many seconds."""
-        before_ms = self._context.clock.now_ms() - 1_000 * path_integer(request, "seconds")
-        return await self._on_cursor(request, lambda topic, subscription: expire(topic, subscription, before_ms))
+    @takes("authoritative", body="the properties; they replace those that there were")
+    async def set_properties(self, request: web.Request) -> web.Response:
+        """Note something on a subscription in the place of what was noted."""
+        properties = {key: str(value) for key, value in (await body_object(request)).items()}
+        return await self._on_cursors(request, lambda cursor: cursor.set_cursor_properties(properties))
 
-    async def expire_all(self, request: web.Request) -> web.Response:
-        """The same, for every subscription."""
-        before_ms = self._context.clock.now_ms() - 1_000 * path_integer(request, "seconds")
-
-        async def work(topic: PersistentTopic) -> None:
-            for subscription in list(topic.subscriptions.values()):
-                await expire(topic, subscription, before_ms)
-
-        return await self._on_each(request, work)
-
-    async def reset_to_time(self, request: web.Request) -> web.Response:
-        """Go back (or on) to the first message published at or after a time."""
-        timestamp_ms = path_integer(request, "timestamp")
-
-        async def work(topic: PersistentTopic, subscription: Subscription) -> None:
-            await topic.reset_subscription(subscription, await topic.position_of_time(timestamp_ms))
-
-        return await self._on_cursor(request, work)
-
-    async def reset_to_position(self, request: web.Request) -> web.Response:
-        """Go to a message; with `isExcluded` to the one after it."""
-        body = await body_object(request)
-        position = position_in(body, default=LATEST)
-
-        async def work(topic: PersistentTopic, subscription: Subscription) -> None:
-            target = start_within(topic, position)
-            if body.get("isExcluded") and target not in (EARLIEST, LATEST):
-                target = topic.ledger.next_position(target)
-            await topic.reset_subscription(subscription, target)
-
-        return await self._on_cursor(request, work)
-
-    async def peek(self, request: web.Request) -> web.Response:
-        """The n-th message that is not acknowledged, from 1."""
-        number = max(path_integer(request, "position"), 1)
-        topic, subscription = await self._subscription(request)
-        position = subscription.cursor.mark_delete
-        while number > 0:
-            position = topic.ledger.next_position(position)
-            if position > topic.ledger.last_confirmed:
-                raise AdminError(NOT_FOUND, "Message not found")
-            if not subscription.cursor.is_acknowledged(position):
-                number -= 1
-        return message_response(await topic.ledger.read_entry(position))
-
-    async def entry(self, request: web.Request) -> web.Response:
-        """One message by its id."""
-        position = (path_integer(request, "ledger"), path_integer(request, "entry"))
+    @takes("authoritative")
+    async def replicated(self, request: web.Request) -> web.Response:
+        """By topic or partition, whether the position is to be known in other clusters."""
         name = topic_of(request)
-        if not await self._service.exists(name):
-            raise AdminError(NOT_FOUND, f"Topic {name} not found")
-        topic = await self._persistent(name)
-        try:
-            found = await topic.ledger.read_entry(position)
-        except (EntryNotFound, LedgerNotFound):
-            raise AdminError(NOT_FOUND, "Message id not found") from None
-        return message_response(found)
+        if count := await self._access.partitions(name):
+            merged: dict[str, bool] = {}
+            for answer in raise_first(await self._access.on_partitions(request, range(count))):
+                merged.update(answer.json())
+            return json(merged)
+        topic = await self._access.persistent(request, name)
+        check_subscribed(topic, subscription_name(request))
+        return json({str(name): is_replicated(topic, subscription_name(request))})
 
-    async def _partitions(self, name: TopicName, *, create: bool = False) -> list[TopicName]:
-        count = await self._service.resources.partitions(name)
-        if count:
-            return [name.partition(index) for index in range(count)]
-        if not await self._service.exists(name) and not (
-            create and await self._service.may_create_topics(name.namespace_name)
-        ):
-            raise AdminError(NOT_FOUND, f"Topic {name} not found")
-        return [name]
+    @takes("authoritative", body="true or false")
+    async def set_replicated(self, request: web.Request) -> web.Response:
+        """Have the position known in other clusters, or not."""
+        wanted = await body_json(request)
+        if not isinstance(wanted, bool):
+            raise AdminError(BAD_REQUEST, "The body must be true or false")
+        subscription = subscription_name(request)
 
-    async def _persistent(self, name: TopicName) -> PersistentTopic:
+        async def mark(topic: PersistentTopic) -> None:
+            check_subscribed(topic, subscription)
+            await self._mark_replicated(topic, subscription, replicated=wanted)
+
+        return await self._access.on_each(request, mark)
+
+    async def _mark_replicated(self, topic: PersistentTopic, subscription: str, *, replicated: bool) -> None:
+        cursor = durable_cursor(topic, subscription)
+        properties = {key: value for key, value in cursor.properties.items() if key != REPLICATED_PROPERTY}
+        if replicated:
+            properties[REPLICATED_PROPERTY] = 1
+        await cursor.set_properties(properties)
+
+    async def _topic_to_subscribe(self, name: TopicName) -> PersistentTopic:
+        if not await self._access.exists(name) and not await self._service.may_create(name):
+            raise await self._access.not_found(name)
         topic = await self._service.topic(name, create=True)
-        if not isinstance(topic, PersistentTopic):
-            raise AdminError(METHOD_NOT_ALLOWED, "Not supported on a non-persistent topic")
+        assert isinstance(topic, PersistentTopic)
         return topic
 
-    async def _subscription(self, request: web.Request) -> tuple[PersistentTopic, Subscription]:
-        name = topic_of(request)
-        if await self._service.resources.partitions(name):
-            raise AdminError(METHOD_NOT_ALLOWED, f"Topic {name} is partitioned: name one of its partitions")
-        if not await self._service.exists(name):
-            raise AdminError(NOT_FOUND, f"Topic {name} not found")
-        topic = await self._persistent(name)
-        subscription = topic.subscriptions.get(subscription_name(request))
-        if subscription is None:
-            raise not_found(subscription_name(request), topic)
-        return topic, subscription
-
-    async def _on_each(self, request: web.Request, work: TopicWork) -> web.Response:
-        for partition in await self._partitions(topic_of(request)):
-            await work(await self._persistent(partition))
+    async def _create_on_partitions(self, request: web.Request, count: int) -> web.Response:
+        answers = await self._access.on_partitions(request, range(count))
+        taken = [one for one in answers if isinstance(one, AdminError) and one.status == CONFLICT]
+        if len(taken) == count:
+            raise AdminError(CONFLICT, EXISTS_ALREADY)
+        raise_first([one for one in answers if one not in taken])
         return no_content()
 
-    async def _on_cursor(
-        self, request: web.Request, work: Callable[[PersistentTopic, Subscription], Awaitable[None]]
-    ) -> web.Response:
-        name = subscription_name(request)
+    async def _cursor(self, request: web.Request) -> Cursor:
+        topic = await self._access.persistent(request, topic_of(request))
+        return durable_cursor(topic, subscription_name(request))
 
-        async def on_topic(topic: PersistentTopic) -> None:
-            subscription = topic.subscriptions.get(name)
-            if subscription is None:
-                raise not_found(name, topic)
-            await work(topic, subscription)
-
-        return await self._on_each(request, on_topic)
+    async def _on_cursors(self, request: web.Request, work: Callable[[Cursor], Awaitable[None]]) -> web.Response:
+        subscription = subscription_name(request)
+        return await self._access.on_each(request, lambda topic: work(durable_cursor(topic, subscription)))
 
 
-def not_found(subscription: str, topic: PersistentTopic) -> AdminError:
-    """The error for a subscription that a topic does not have."""
-    return AdminError(NOT_FOUND, f"Subscription {subscription} not found for topic {topic.name}")
+def check_subscribed(topic: Topic, subscription: str) -> None:
+    """Raises 404 when a topic has no such subscription."""
+    if subscription not in topic.subscriptions:
+        raise AdminError(NOT_FOUND, f"Subscription {subscription} not found for topic {topic.name}")
 
 
-async def expire(topic: PersistentTopic, subscription: Subscription, before_ms: int) -> None:
-    """Acknowledge everything of a subscription that was published before a time."""
-    target = await topic.position_of_time(before_ms)
-    last = (
-        topic.ledger.last_confirmed if target > topic.ledger.last_confirmed else topic.ledger.previous_position(target)
-    )
-    if last > subscription.cursor.mark_delete:
-        subscription.cursor.acknowledge_cumulative(last)
+def durable_cursor(topic: PersistentTopic, subscription: str) -> Cursor:
+    """The cursor of a durable subscription. Raises 404, 405."""
+    check_subscribed(topic, subscription)
+    cursor = topic.ledger.cursors.get(subscription)
+    if cursor is None:
+        raise AdminError(METHOD_NOT_ALLOWED, f"Subscription {subscription} is not durable")
+    return cursor
 
 
-def subscription_name(request: web.Request) -> str:
-    """The subscription that the path names; clients encode it once more than the path needs."""
-    name = unquote(request.match_info["subscription"])
-    if not name:
-        raise AdminError(PRECONDITION_FAILED, "The subscription has no name")
-    return name
-
-
-def position_in(body: dict[str, object], *, default: Position) -> Position:
-    """The position that a body names (ledgerId, entryId)."""
-    ledger_id, entry_id = body.get("ledgerId"), body.get("entryId")
-    if ledger_id is None or entry_id is None:
-        return default
-    if not isinstance(ledger_id, int) or not isinstance(entry_id, int):
-        raise AdminError(PRECONDITION_FAILED, "ledgerId and entryId must be whole numbers")
-    return (ledger_id, entry_id)
-
-
-def start_within(topic: PersistentTopic, position: Position) -> Position:
-    """The position as a cursor takes it: before the first means the first, past the last means the end."""
-    if position[0] < 0:
-        return EARLIEST
-    if position > topic.ledger.last_confirmed:
-        return LATEST
-    return max(position, topic.ledger.first_position)
-
-
-def message_response(entry: Entry) -> web.Response:
-    """A message as Apache answers it: payload as the body, metadata as headers."""
-    metadata = full_metadata(entry.data)
-    payload = decompressed_payload(entry.data)
-    headers = {
-        "X-Pulsar-Message-ID": f"{entry.ledger_id}:{entry.entry_id}",
-        "X-Pulsar-publish-time": iso_time(metadata.publish_time),
-        "X-Pulsar-producer-name": metadata.producer_name,
-        "X-Pulsar-sequence-id": str(metadata.sequence_id),
-        "X-Pulsar-Is-Encrypted": str(bool(metadata.encryption_keys)).lower(),
-        "X-Pulsar-Is-Encrypted-Base64-Encoded": "false",
-    }
-    if metadata.properties:
-        properties = {pair.key: pair.value for pair in metadata.properties}
-        headers["X-Pulsar-PROPERTY"] = msgspec.json.encode(properties).decode()
-    for field, header in (("event_time", "X-Pulsar-event-time"), ("deliver_at_time", "X-Pulsar-deliver-at-time")):
-        if metadata.HasField(field):
-            headers[header] = iso_time(getattr(metadata, field))
-    optional = {
-        "partition_key": "X-Pulsar-partition-key",
-        "null_value": "X-Pulsar-null-value",
-        "uncompressed_size": "X-Pulsar-uncompressed-size",
-        "replicated_from": "X-Pulsar-replicated-from",
-        "marker_type": "X-Pulsar-marker-type",
-    }
-    for field, header in optional.items():
-        if metadata.HasField(field):
-            value = getattr(metadata, field)
-            headers[header] = str(value).lower() if isinstance(value, bool) else str(value)
-    if metadata.HasField("ordering_key"):
-        headers["X-Pulsar-Base64-ordering-key"] = base64.b64encode(metadata.ordering_key).decode()
-    if metadata.HasField("schema_version"):
-        headers["X-Pulsar-Base64-schema-version-b64encoded"] = base64.b64encode(metadata.schema_version).decode()
-    if metadata.HasField("num_messages_in_batch"):
-        headers["X-Pulsar-num-batch-message"] = str(metadata.num_messages_in_batch)
-        headers["X-Pulsar-batch-size"] = str(len(payload))
-    return web.Response(body=payload, headers=headers, content_type="application/octet-stream")
+def start_document(body: Any) -> dict[str, Any]:
+    """Where to begin, as an object; two words say the same. Raises 400."""
+    if body is None or body == "latest":
+        return {}
+    if body == "earliest":
+        return {"ledgerId": -1, "entryId": -1}
+    if not isinstance(body, dict):
+        raise AdminError(BAD_REQUEST, "The body must be a JSON object")
+    return body

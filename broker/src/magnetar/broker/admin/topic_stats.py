@@ -1,50 +1,94 @@
-"""Statistics of topics in the shapes of Pulsar's TopicStats and PersistentTopicInternalStats."""
+"""Statistics of topics in the shape of Pulsar's TopicStats. What is null there is left out, as Apache's JSON does."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
+from aiohttp import web
+from magnetar.broker.admin.responses import flag
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.producer import Producer
 from magnetar.broker.service import Topic
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.ids import Position
+from magnetar.ledger.api import LedgerError
 
-ACCESS_MODES = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
+ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
 """By the numbers of `ProducerAccessMode`."""
 
-SUMMED = (
-    "msgRateIn",
-    "msgThroughputIn",
-    "msgRateOut",
-    "msgThroughputOut",
-    "bytesInCounter",
-    "msgInCounter",
-    "bytesOutCounter",
-    "msgOutCounter",
-    "storageSize",
-    "backlogSize",
-)
-"""What a partitioned topic has the sum of."""
+REPLICATED_PROPERTY: Final = "pulsar.replicated.subscription"
+"""Of a cursor: 1 when the subscription's position goes to other clusters too (Pulsar `PersistentSubscription`)."""
 
-SUMMED_OF_SUBSCRIPTIONS = (
-    "msgRateOut",
-    "msgThroughputOut",
-    "bytesOutCounter",
-    "msgOutCounter",
-    "msgRateRedeliver",
-    "messageAckRate",
-    "msgBacklog",
-    "backlogSize",
-    "unackedMessages",
+STATS_QUERY: Final = (
+    "authoritative",
+    "getPreciseBacklog",
+    "subscriptionBacklogSize",
+    "getEarliestTimeInBacklog",
+    "excludePublishers",
+    "excludeConsumers",
 )
 
+NOT_COMPACTED: Final = {
+    "lastCompactionRemovedEventCount": 0,
+    "lastCompactionSucceedTimestamp": 0,
+    "lastCompactionFailedTimestamp": 0,
+    "lastCompactionDurationTimeInMills": 0,
+}
 
-def topic_stats(topic: Topic, context: BrokerContext) -> dict[str, Any]:
+NEVER_TEXT: Final = "1970-01-01T00:00:00Z"
+
+NOTHING_TO_SAY: Final[dict[str, Any]] = {
+    "systemTopicBytesInCounter": 0,
+    "bytesOutInternalCounter": 0,
+    "msgChunkPublished": False,
+    "storageSize": 0,
+    "backlogSize": 0,
+    "backlogQuotaLimitSize": 0,
+    "backlogQuotaLimitTime": 0,
+    "oldestBacklogMessageAgeSeconds": 0,
+    "publishRateLimitedTimes": 0,
+    "earliestMsgPublishTimeInBacklogs": 0,
+    "offloadedStorageSize": 0,
+    "lastOffloadLedgerId": 0,
+    "lastOffloadSuccessTimeStamp": 0,
+    "lastOffloadFailureTimeStamp": 0,
+    "ongoingTxnCount": 0,
+    "abortedTxnCount": 0,
+    "committedTxnCount": 0,
+    "nonContiguousDeletedMessagesRanges": 0,
+    "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+    "delayedMessageIndexSizeInBytes": 0,
+    "compaction": NOT_COMPACTED,
+}
+"""Of a topic that stores nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatsOptions:
+    """What of the statistics is wanted (query parameters of `…/stats`)."""
+
+    backlog_sizes: bool = True
+    earliest_times: bool = False
+    publishers: bool = True
+    consumers: bool = True
+
+    @staticmethod
+    def of(request: web.Request) -> StatsOptions:
+        """As the request says. Backlogs are always precise here."""
+        return StatsOptions(
+            backlog_sizes=flag(request, "subscriptionBacklogSize", default=True),
+            earliest_times=flag(request, "getEarliestTimeInBacklog"),
+            publishers=not flag(request, "excludePublishers"),
+            consumers=not flag(request, "excludeConsumers"),
+        )
+
+
+async def topic_stats(topic: Topic, context: BrokerContext, options: StatsOptions) -> dict[str, Any]:
     """One topic (or partition)."""
     publishers = [publisher_stats(producer) for producer in topic.producers.by_name.values()]
-    subscriptions = subscription_stats(topic)
+    subscriptions = await subscription_stats(topic, options)
     stats: dict[str, Any] = {
         "msgRateIn": sum((publisher["msgRateIn"] for publisher in publishers), 0.0),
         "msgThroughputIn": sum((publisher["msgThroughputIn"] for publisher in publishers), 0.0),
@@ -55,47 +99,82 @@ def topic_stats(topic: Topic, context: BrokerContext) -> dict[str, Any]:
         "bytesOutCounter": sum(one["bytesOutCounter"] for one in subscriptions.values()),
         "msgOutCounter": sum(one["msgOutCounter"] for one in subscriptions.values()),
         "averageMsgSize": topic.bytes_in / topic.messages_in if topic.messages_in else 0.0,
-        "msgChunkPublished": False,
-        "storageSize": 0,
-        "backlogSize": 0,
-        "backlogQuotaLimitSize": -1,
-        "backlogQuotaLimitTime": -1,
-        "oldestBacklogMessageAgeSeconds": -1,
-        "publishRateLimitedTimes": 0,
-        "earliestMsgPublishTimeInBacklogs": 0,
-        "offloadedStorageSize": 0,
-        "lastOffloadLedgerId": 0,
-        "lastOffloadSuccessTimeStamp": 0,
-        "lastOffloadFailureTimeStamp": 0,
-        "ongoingTxnCount": 0,
-        "abortedTxnCount": 0,
-        "committedTxnCount": 0,
-        "publishers": publishers,
+        **NOTHING_TO_SAY,
+        "publishers": publishers if options.publishers else [],
         "waitingPublishers": len(topic.producers.waiting),
         "subscriptions": subscriptions,
         "replication": {},
-        "deduplicationStatus": "Disabled",
         "topicEpoch": topic.producers.topic_epoch,
         "ownerBroker": context.settings.broker_id,
         "topicCreationTimeStamp": topic.created_ms,
         "lastPublishTimeStamp": topic.last_publish_ms,
     }
     if isinstance(topic, PersistentTopic):
-        stats["storageSize"] = topic.ledger.total_size_bytes
-        stats["backlogSize"] = max(
-            (topic.ledger.size_bytes_after(one.cursor.mark_delete) for one in topic.subscriptions.values()), default=0
-        )
-    return stats
+        _add_stored(stats, topic)
+    else:
+        stats["msgDropRate"] = sum((one.get("msgDropRate", 0.0) for one in subscriptions.values()), 0.0)
+    shown: dict[str, Any] = without_nulls(stats)
+    return shown
 
 
-def subscription_stats(topic: Topic) -> dict[str, dict[str, Any]]:
+def _add_stored(stats: dict[str, Any], topic: PersistentTopic) -> None:
+    subscriptions = stats["subscriptions"].values()
+    policies = topic.policies
+    stats["storageSize"] = topic.ledger.total_size_bytes
+    stats["backlogSize"] = max(
+        (topic.ledger.size_bytes_after(one.cursor.mark_delete) for one in topic.subscriptions.values()), default=0
+    )
+    stats["backlogQuotaLimitSize"] = policies.size_quota.size_bytes_max
+    stats["backlogQuotaLimitTime"] = policies.age_quota.age_seconds_max
+    stats["oldestBacklogMessageAgeSeconds"] = -1
+    stats["deduplicationStatus"] = "Enabled" if policies.deduplication else "Disabled"
+    times = [one["earliestMsgPublishTimeInBacklog"] for one in subscriptions]
+    stats["earliestMsgPublishTimeInBacklogs"] = min((time_ms for time_ms in times if time_ms > 0), default=0)
+    for name in ("nonContiguousDeletedMessagesRanges", "delayedMessageIndexSizeInBytes"):
+        stats[name] = sum(one[name] for one in subscriptions)
+
+
+async def subscription_stats(topic: Topic, options: StatsOptions) -> dict[str, dict[str, Any]]:
     """Every subscription by name."""
     if not isinstance(topic, PersistentTopic):
-        return {name: subscription.statistics() for name, subscription in topic.subscriptions.items()}
-    return {
-        name: subscription.statistics(backlog_bytes=topic.ledger.size_bytes_after(subscription.cursor.mark_delete))
-        for name, subscription in topic.subscriptions.items()
-    }
+        found = {
+            name: subscription.statistics(with_consumers=options.consumers)
+            for name, subscription in topic.subscriptions.items()
+        }
+    else:
+        found = {}
+        for name, subscription in list(topic.subscriptions.items()):
+            size = topic.ledger.size_bytes_after(subscription.cursor.mark_delete) if options.backlog_sizes else -1
+            one = subscription.statistics(backlog_bytes=size, with_consumers=options.consumers)
+            one["isReplicated"] = is_replicated(topic, name)
+            if options.earliest_times:
+                one["earliestMsgPublishTimeInBacklog"] = await earliest_publish_ms(
+                    topic, subscription.cursor.mark_delete
+                )
+            found[name] = one
+    for one in found.values():
+        one["durable"], one["replicated"] = one["isDurable"], one["isReplicated"]
+        for consumer in one["consumers"]:
+            for key in ("lastAckedTime", "lastConsumedTime"):
+                consumer[key] = consumer[key] or NEVER_TEXT
+    return found
+
+
+def is_replicated(topic: PersistentTopic, subscription: str) -> bool:
+    """Whether a subscription's position is to be known in other clusters."""
+    cursor = topic.ledger.cursors.get(subscription)
+    return cursor is not None and cursor.properties.get(REPLICATED_PROPERTY) == 1
+
+
+async def earliest_publish_ms(topic: PersistentTopic, mark_delete: Position) -> int:
+    """When the first entry after a position was published; 0 when there is none, -1 when it cannot be read."""
+    position = topic.ledger.next_position(mark_delete)
+    if not topic.ledger.contains(position):
+        return 0
+    try:
+        return (await topic.ledger.read_entry(position)).metadata().publish_time_ms
+    except LedgerError:
+        return -1
 
 
 def publisher_stats(producer: Producer) -> dict[str, Any]:
@@ -117,76 +196,13 @@ def publisher_stats(producer: Producer) -> dict[str, Any]:
     }
 
 
-def merge_stats(partitions: list[dict[str, Any]]) -> dict[str, Any]:
-    """The stats of a partitioned topic from those of its partitions."""
-    merged: dict[str, Any] = {key: sum(stats[key] for stats in partitions) for key in SUMMED}
-    merged["averageMsgSize"] = merged["bytesInCounter"] / merged["msgInCounter"] if merged["msgInCounter"] else 0.0
-    merged["publishers"] = [publisher for stats in partitions for publisher in stats["publishers"]]
-    subscriptions: dict[str, dict[str, Any]] = {}
-    for stats in partitions:
-        for name, subscription in stats["subscriptions"].items():
-            into = subscriptions.get(name)
-            if into is None:
-                subscriptions[name] = {**subscription, "consumers": list(subscription["consumers"])}
-                continue
-            for key in SUMMED_OF_SUBSCRIPTIONS:
-                into[key] += subscription[key]
-            into["consumers"] += subscription["consumers"]
-    merged["subscriptions"] = subscriptions
-    merged["replication"] = {}
-    return merged
-
-
-def internal_stats(topic: PersistentTopic) -> dict[str, Any]:
-    """Ledgers and cursors of one topic (or partition)."""
-    stats = topic.ledger.internal_stats()
-    return {
-        "entriesAddedCounter": stats.entries_added,
-        "numberOfEntries": stats.number_of_entries,
-        "totalSize": stats.total_size_bytes,
-        "currentLedgerEntries": stats.current_ledger_entries,
-        "currentLedgerSize": stats.current_ledger_size_bytes,
-        "lastLedgerCreatedTimestamp": iso_time(stats.last_ledger_created_ms),
-        "lastLedgerCreationFailureTimestamp": None,
-        "waitingCursorsCount": 0,
-        "pendingAddEntriesCount": stats.pending_entries,
-        "lastConfirmedEntry": position_text(stats.last_confirmed),
-        "state": stats.state,
-        "ledgers": [
-            {
-                "ledgerId": ledger.ledger_id,
-                "entries": ledger.entries,
-                "size": ledger.size_bytes,
-                "offloaded": ledger.offloaded,
-                "underReplicated": False,
-            }
-            for ledger in stats.ledgers
-        ],
-        "cursors": {
-            name: {
-                "markDeletePosition": position_text(cursor.mark_delete),
-                "readPosition": position_text(cursor.read_position),
-                "waitingReadOp": False,
-                "pendingReadOps": 0,
-                "messagesConsumedCounter": max(stats.entries_added - cursor.backlog_entries, 0),
-                "cursorLedger": cursor.cursor_ledger,
-                "cursorLedgerLastEntry": cursor.cursor_ledger_last_entry,
-                "individuallyDeletedMessages": cursor.individually_acknowledged,
-                "lastLedgerSwitchTimestamp": iso_time(cursor.last_ledger_switch_ms),
-                "state": "Open" if cursor.cursor_ledger >= 0 else "NoLedger",
-                "active": name in topic.subscriptions and bool(topic.subscriptions[name].consumers),
-                "numberOfEntriesSinceFirstNotAckedMessage": cursor.backlog_entries,
-                "totalNonContiguousDeletedMessagesRange": cursor.individual_count,
-                "subscriptionHavePendingRead": False,
-                "subscriptionHavePendingReplayRead": False,
-                "properties": cursor.properties,
-            }
-            for name, cursor in stats.cursors.items()
-        },
-        "schemaLedgers": [],
-        "compactedLedger": {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False},
-        "properties": stats.properties,
-    }
+def without_nulls(document: Any) -> Any:
+    """The same without what is null, at any depth."""
+    if isinstance(document, dict):
+        return {key: without_nulls(value) for key, value in document.items() if value is not None}
+    if isinstance(document, list):
+        return [without_nulls(value) for value in document]
+    return document
 
 
 def position_text(position: Position) -> str:

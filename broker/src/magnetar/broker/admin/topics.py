@@ -1,19 +1,18 @@
-"""`/admin/v2/persistent` and `/admin/v2/non-persistent`: making, listing, measuring and removing topics."""
+"""`/admin/v2/persistent` and `/admin/v2/non-persistent`: listing, making and removing topics."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Final
 
 from aiohttp import web
+from magnetar.broker.admin.described import takes
+from magnetar.broker.admin.namespace_topics import non_persistent_topics
+from magnetar.broker.admin.owners import require_topic_owner
 from magnetar.broker.admin.responses import (
     CONFLICT,
-    METHOD_NOT_ALLOWED,
-    NOT_ACCEPTABLE,
     NOT_FOUND,
     PRECONDITION_FAILED,
-    UNPROCESSABLE,
     AdminError,
-    body_integer,
     body_json,
     flag,
     json,
@@ -21,32 +20,28 @@ from magnetar.broker.admin.responses import (
     no_content,
     topic_of,
 )
-from magnetar.broker.admin.topic_stats import internal_stats, merge_stats, topic_stats
+from magnetar.broker.admin.topic_access import TopicAccess
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.seek import last_message_id
-from magnetar.broker.service import Topic
 from magnetar.broker.topic import PersistentTopic
-from magnetar.core.ids import EARLIEST, LATEST, Position
-from magnetar.core.topic_name import TopicName
-from magnetar.metadata.store import VersionConflict
+from magnetar.core.bundle import BundleRange
+from magnetar.core.hashing import bundle_hash
+from magnetar.core.topic_name import PERSISTENT, InvalidTopicName, NamespaceName, TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
-BASE = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
-ONE = BASE + "/{topic}"
-PARTITIONS_MAX = 100_000
-"""Each partition is a topic of its own: more is a typing error."""
+BASE: Final = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
+ONE: Final = BASE + "/{topic}"
 
-NOTHING_STORED: dict[str, Any] = {
-    "entriesAddedCounter": 0,
-    "numberOfEntries": 0,
-    "totalSize": 0,
-    "currentLedgerEntries": 0,
-    "currentLedgerSize": 0,
-    "waitingCursorsCount": 0,
-    "pendingAddEntriesCount": 0,
-    "cursors": {},
-}
-"""The internal stats of a non-persistent topic."""
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        "__change_events",
+        "__transaction_buffer_snapshot",
+        "__transaction_buffer_snapshot_segments",
+        "__transaction_buffer_snapshot_indexes",
+        "transaction_coordinator_assign",
+    }
+)
+PENDING_ACK_SUFFIX: Final = "__transaction_pending_ack"
+"""Names of the brokers' own topics (Pulsar `SystemTopicNames`)."""
 
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:
@@ -57,18 +52,6 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
         web.get(BASE + "/partitioned", handlers.partitioned_names),
         web.put(ONE, handlers.create),
         web.delete(ONE, handlers.delete),
-        web.get(ONE + "/partitions", handlers.partitions),
-        web.put(ONE + "/partitions", handlers.create_partitioned),
-        web.post(ONE + "/partitions", handlers.grow),
-        web.delete(ONE + "/partitions", handlers.delete_partitioned),
-        web.get(ONE + "/stats", handlers.stats),
-        web.get(ONE + "/internalStats", handlers.internal_stats),
-        web.get(ONE + "/partitioned-stats", handlers.partitioned_stats),
-        web.get(ONE + "/partitioned-internalStats", handlers.partitioned_internal_stats),
-        web.put(ONE + "/unload", handlers.unload),
-        web.post(ONE + "/terminate", handlers.terminate),
-        web.get(ONE + "/lastMessageId", handlers.last_message_id),
-        web.get(ONE + r"/messageid/{timestamp:-?\d+}", handlers.message_id_of_time),
     ]
 
 
@@ -79,36 +62,49 @@ class TopicHandlers:
         self._context = context
         self._service = context.service
         self._resources = context.service.resources
+        self._access = TopicAccess(context)
 
+    @takes("bundle", "includeSystemTopic")
     async def names(self, request: web.Request) -> web.Response:
         """Topics of the namespace, partitions one by one."""
-        namespace = namespace_of(request)
-        await self._check_namespace(request)
-        return json(await self._service.list_topics(namespace, request.match_info["domain"]))
+        namespace = await self._checked_namespace(request)
+        domain = request.match_info["domain"]
+        if domain == PERSISTENT:
+            names = await self._service.list_topics(namespace, domain)
+        else:
+            names = await non_persistent_topics(self._context, namespace)
+        if (bundle := request.query.get("bundle")) is not None:
+            names = within_bundle(names, bundle)
+        return json(names if flag(request, "includeSystemTopic") else without_system_topics(names))
 
+    @takes("includeSystemTopic")
     async def partitioned_names(self, request: web.Request) -> web.Response:
         """Partitioned topics of the namespace."""
-        await self._check_namespace(request)
-        return json(
-            sorted(await self._resources.partitioned_topics(namespace_of(request), request.match_info["domain"]))
-        )
+        namespace = await self._checked_namespace(request)
+        names = sorted(await self._resources.partitioned_topics(namespace, request.match_info["domain"]))
+        return json(names if flag(request, "includeSystemTopic") else without_system_topics(names))
 
+    @takes("authoritative", body="properties of the topic, or nothing")
     async def create(self, request: web.Request) -> web.Response:
         """Make a topic that is not partitioned."""
-        await self._check_namespace(request)
         name = topic_of(request)
-        await self._check_absent(name)
-        if name.partition_index >= 0 and await self._resources.partitions(name.partitioned_name()) is None:
-            raise AdminError(
-                PRECONDITION_FAILED,
-                f"Can't create topic {name.local_name} with \"-partition-\" followed by numeric value if there isn't "
-                f"a partitioned topic {name.partitioned_name().local_name} created.",
-            )
-        await self._service.topic(name, create=True)
+        await self._access.policies(name.namespace_name)
+        properties = await body_json(request)
+        if properties is not None and not isinstance(properties, dict):
+            raise AdminError(PRECONDITION_FAILED, "The properties of a topic are a JSON object")
+        await self._check_partition_name(name)
+        await require_topic_owner(self._context, request, name)
+        if await self._resources.partitions(name) is not None or await self._service.exists(name):
+            raise AdminError(CONFLICT, "This topic already exists")
+        topic = await self._service.topic(name, create=True)
+        if isinstance(topic, PersistentTopic):
+            for key, value in (properties or {}).items():
+                await topic.ledger.set_property(key, str(value))
         return no_content()
 
+    @takes("force", "authoritative")
     async def delete(self, request: web.Request) -> web.Response:
-        """Remove a topic that is not partitioned."""
+        """Remove a topic that is not partitioned; without `force` one that nobody uses."""
         name = topic_of(request)
         if await self._resources.partitions(name):
             raise AdminError(
@@ -116,159 +112,64 @@ class TopicHandlers:
                 f"{name} is a partitioned topic, instead of calling delete topic, "
                 "please call delete-partitioned-topic.",
             )
-        await self._service.delete(name, force=flag(request, "force"))
-        return no_content()
-
-    async def partitions(self, request: web.Request) -> web.Response:
-        """How many partitions; 0 when it is not partitioned."""
-        name = topic_of(request)
-        await self._check_namespace(request)
-        count = await self._resources.partitions(name)
-        if count is None and flag(request, "checkAllowAutoCreation"):
-            count = await self._service.partitions(name, create=True)
-        if count is None:
-            if not await self._service.exists(name):
-                raise AdminError(NOT_FOUND, f"Topic {name} not found")
-            count = 0
-        return json({"partitions": count, "deleted": False})
-
-    async def create_partitioned(self, request: web.Request) -> web.Response:
-        """Make a partitioned topic; the body is the count, or a document with count and properties."""
-        await self._check_namespace(request)
-        name = topic_of(request)
-        if name.partition_index >= 0:
-            raise AdminError(PRECONDITION_FAILED, "Partitioned Topic Name should not contain '-partition-'")
-        body = await body_json(request)
-        document: dict[str, Any] = body if isinstance(body, dict) else {"partitions": body}
-        count = document.get("partitions")
-        if not isinstance(count, int) or isinstance(count, bool) or not 0 < count <= PARTITIONS_MAX:
-            raise AdminError(NOT_ACCEPTABLE, f"Number of partitions should be more than 0, {PARTITIONS_MAX} at most")
-        await self._check_absent(name)
+        if await self._resources.policies(name.namespace_name) is None:
+            raise AdminError(NOT_FOUND, f"Topic {name} not found")
+        await require_topic_owner(self._context, request, name)
         try:
-            await self._service.create_partitioned(name, count, document.get("properties"))
-        except VersionConflict:
-            raise AdminError(CONFLICT, "Partitioned topic already exists") from None
-        return no_content()
-
-    async def grow(self, request: web.Request) -> web.Response:
-        """Add partitions; the body is the new count."""
-        name = topic_of(request)
-        count = await body_integer(request)
-        if not 0 < count <= PARTITIONS_MAX:
-            raise AdminError(NOT_ACCEPTABLE, f"Number of partitions should be more than 0, {PARTITIONS_MAX} at most")
-        try:
-            await self._service.grow_partitioned(name, count)
+            await self._service.delete(name, force=flag(request, "force"))
         except PulsarError as problem:
-            if problem.code == ServerError.NOT_ALLOWED_ERROR:
-                raise AdminError(UNPROCESSABLE, problem.message) from None
             if problem.code == ServerError.TOPIC_NOT_FOUND:
-                raise AdminError(CONFLICT, problem.message) from None
+                raise AdminError(NOT_FOUND, f"Topic {name} not found") from None
             raise
+        if name.partition_index < 0:
+            await self._context.topic_policies.delete(name)
         return no_content()
 
-    async def delete_partitioned(self, request: web.Request) -> web.Response:
-        """Remove a partitioned topic."""
-        await self._service.delete_partitioned(topic_of(request), force=flag(request, "force"))
-        return no_content()
-
-    async def stats(self, request: web.Request) -> web.Response:
-        """Rates, counters, publishers and subscriptions of one topic."""
-        topic = await self._existing(topic_of(request))
-        return json(topic_stats(topic, self._context))
-
-    async def internal_stats(self, request: web.Request) -> web.Response:
-        """Ledgers and cursors of one topic."""
-        topic = await self._existing(topic_of(request))
-        return json(internal_stats(topic) if isinstance(topic, PersistentTopic) else NOTHING_STORED)
-
-    async def partitioned_stats(self, request: web.Request) -> web.Response:
-        """The sum over the partitions, and each of them when asked."""
-        partitions = await self._partitions(topic_of(request))
-        stats = {str(topic.name): topic_stats(topic, self._context) for topic in partitions}
-        merged = merge_stats(list(stats.values()))
-        merged["metadata"] = {"partitions": len(partitions), "deleted": False}
-        merged["partitions"] = stats if flag(request, "perPartition", default=True) else {}
-        return json(merged)
-
-    async def partitioned_internal_stats(self, request: web.Request) -> web.Response:
-        """Ledgers and cursors of each partition."""
-        partitions = await self._partitions(topic_of(request))
-        return json(
-            {
-                "metadata": {"partitions": len(partitions), "deleted": False},
-                "partitions": {str(topic.name): internal_stats(topic) for topic in partitions},
-            }
-        )
-
-    async def unload(self, request: web.Request) -> web.Response:
-        """Let go of a topic (all partitions of a partitioned one); clients reconnect."""
-        name = topic_of(request)
-        count = await self._resources.partitions(name)
-        if count is None and not await self._service.exists(name):
-            raise AdminError(NOT_FOUND, f"Topic {name} not found")
-        for partition in [name.partition(index) for index in range(count)] if count else [name]:
-            await self._service.unload(partition)
-        return no_content()
-
-    async def terminate(self, request: web.Request) -> web.Response:
-        """Take no more messages; answers the last one's id."""
-        name = topic_of(request)
-        if await self._resources.partitions(name):
-            raise AdminError(METHOD_NOT_ALLOWED, "Termination of a partitioned topic is not allowed")
-        topic = await self._persistent(name)
-        return json(message_id_document(await topic.terminate(), name))
-
-    async def last_message_id(self, request: web.Request) -> web.Response:
-        """The id of the last message."""
-        topic = await self._persistent(topic_of(request))
-        position, batch_index = await last_message_id(topic)
-        if position == EARLIEST:
-            position = topic.ledger.last_confirmed
-        return json(message_id_document(position, topic.name, batch_index))
-
-    async def message_id_of_time(self, request: web.Request) -> web.Response:
-        """The id of the first message published at or after a time."""
-        topic = await self._persistent(topic_of(request))
-        position = await topic.position_of_time(int(request.match_info["timestamp"]))
-        if position == LATEST:
-            position = topic.ledger.next_position(topic.ledger.last_confirmed)
-        return json(message_id_document(position, topic.name))
-
-    async def _check_namespace(self, request: web.Request) -> None:
-        if await self._resources.policies(namespace_of(request)) is None:
-            raise AdminError(NOT_FOUND, "Namespace not found")
-
-    async def _check_absent(self, name: TopicName) -> None:
-        if await self._resources.partitions(name) is not None or await self._service.exists(name):
-            raise AdminError(CONFLICT, "This topic already exists")
-
-    async def _existing(self, name: TopicName) -> Topic:
-        if not await self._service.exists(name):
-            if await self._resources.partitions(name):
-                raise AdminError(NOT_FOUND, f"Topic {name} is partitioned: partitioned-stats measures it")
-            raise AdminError(NOT_FOUND, f"Topic {name} not found")
-        return await self._service.topic(name, create=False)
-
-    async def _persistent(self, name: TopicName) -> PersistentTopic:
-        topic = await self._existing(name)
-        if not isinstance(topic, PersistentTopic):
-            raise AdminError(METHOD_NOT_ALLOWED, "Not supported on a non-persistent topic")
-        return topic
-
-    async def _partitions(self, name: TopicName) -> list[PersistentTopic]:
-        count = await self._resources.partitions(name)
+    async def _check_partition_name(self, name: TopicName) -> None:
+        if name.partition_index < 0:
+            return
+        whole = name.partitioned_name()
+        count = await self._resources.partitions(whole)
         if not count:
-            raise AdminError(NOT_FOUND, f"Partitioned topic {name} not found")
-        topics = [await self._service.topic(name.partition(index), create=True) for index in range(count)]
-        return [topic for topic in topics if isinstance(topic, PersistentTopic)]
+            raise AdminError(
+                PRECONDITION_FAILED,
+                f"Can't create topic {name.local_name} with \"-partition-\" followed by numeric value if there isn't "
+                f"a partitioned topic {whole.local_name} created.",
+            )
+        if name.partition_index >= count:
+            raise AdminError(
+                PRECONDITION_FAILED,
+                f'Can\'t create topic {name.local_name} with "-partition-" followed by a number smaller than number of '
+                f"partition of partitioned topic {whole.local_name}",
+            )
+
+    async def _checked_namespace(self, request: web.Request) -> NamespaceName:
+        namespace = namespace_of(request)
+        if await self._resources.policies(namespace) is None:
+            raise AdminError(NOT_FOUND, "Namespace does not exist")
+        return namespace
 
 
-def message_id_document(position: Position, name: TopicName, batch_index: int = -1) -> dict[str, int]:
-    """A message id as Apache's JSON has it; without a batch the index is -1 and the size 0."""
-    return {
-        "ledgerId": position[0],
-        "entryId": position[1],
-        "partitionIndex": name.partition_index,
-        "batchIndex": batch_index,
-        "batchSize": batch_index + 1,
-    }
+def within_bundle(names: list[str], bundle: str) -> list[str]:
+    """Those of the topics whose hash is in a range `0x…_0x…`. Raises 412."""
+    try:
+        wanted = BundleRange.parse(bundle)
+    except InvalidTopicName:
+        raise AdminError(PRECONDITION_FAILED, f"Invalid bundle range: {bundle}") from None
+    return [name for name in names if bundle_hash(name) in wanted]
+
+
+def without_system_topics(names: list[str]) -> list[str]:
+    """Those that the brokers have not made for themselves."""
+    # Nearly all names are told by two comparisons: lists may hold a hundred thousand.
+    return [name for name in names if not (("/__" in name or "transaction_" in name) and is_system_topic(name))]
+
+
+def is_system_topic(name: str) -> bool:
+    """Whether brokers made a topic for themselves."""
+    local_name = TopicName.parse(name).partitioned_name().local_name
+    return (
+        local_name in SYSTEM_TOPICS
+        or local_name.startswith("__transaction_log_")
+        or local_name.endswith(PENDING_ACK_SUFFIX)
+    )

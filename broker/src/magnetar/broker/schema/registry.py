@@ -59,6 +59,10 @@ class SchemaRegistry:
         """The versions since the last delete, oldest first."""
         return await self._live(schema_id, await self._storage.locator(schema_id))
 
+    async def locator(self, schema_id: str) -> Locator | None:
+        """Where its versions are stored; None when it never had one."""
+        return await self._storage.locator(schema_id)
+
     async def find_version(self, schema_id: str, schema: SchemaInfo) -> int | None:
         """The version with the same type and data, None when there is none."""
         existing = await self.all_versions(schema_id)

@@ -1,0 +1,142 @@
+"""What topics measure of themselves: `stats`, `internalStats`, `internal-info`, `backlog`, whole or by partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from aiohttp import web
+from magnetar.broker.admin.described import takes
+from magnetar.broker.admin.owners import require_topic_owner
+from magnetar.broker.admin.responses import NOT_FOUND, AdminError, flag, json, topic_of
+from magnetar.broker.admin.topic_access import TopicAccess
+from magnetar.broker.admin.topic_internals import (
+    NOTHING_STORED,
+    add_ledger_metadata,
+    backlog_document,
+    internal_stats,
+    stored_info,
+)
+from magnetar.broker.admin.topic_stats import STATS_QUERY, StatsOptions, topic_stats
+from magnetar.broker.admin.topic_stats_merge import merge_stats
+from magnetar.broker.admin.topics import ONE
+from magnetar.broker.context import BrokerContext
+from magnetar.broker.partitioned_topics import admin_path
+from magnetar.broker.resources import Document
+from magnetar.broker.topic import PersistentTopic
+from magnetar.core.topic_name import PERSISTENT, TopicName
+from magnetar.ledger.metadata_ops import LedgerMetadataOps
+
+RECORDS_AT_ONCE: Final = 50
+"""Partitions whose records are read side by side: enough to hide the store's latency."""
+
+
+def routes(context: BrokerContext) -> list[web.RouteDef]:
+    """What this file serves."""
+    handlers = MeasureHandlers(context)
+    return [
+        web.get(ONE + "/stats", handlers.stats),
+        web.get(ONE + "/internalStats", handlers.internal_stats),
+        web.get(ONE + "/partitioned-stats", handlers.partitioned_stats),
+        web.get(ONE + "/partitioned-internalStats", handlers.partitioned_internal_stats),
+        web.get(ONE + "/internal-info", handlers.internal_info),
+        web.get(ONE + "/backlog", handlers.backlog),
+    ]
+
+
+class MeasureHandlers:
+    """The handlers, over one broker."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._access = TopicAccess(context)
+        self._ledgers = LedgerMetadataOps(context.service.store)
+
+    @takes(*STATS_QUERY)
+    async def stats(self, request: web.Request) -> web.Response:
+        """Rates, counters, publishers and subscriptions of one topic."""
+        topic = await self._access.topic(request, topic_of(request))
+        return json(await topic_stats(topic, self._context, StatsOptions.of(request)))
+
+    @takes("authoritative", "metadata")
+    async def internal_stats(self, request: web.Request) -> web.Response:
+        """Ledgers and cursors of one topic; with `metadata` also what the ledgers' own metadata says."""
+        topic = await self._access.topic(request, topic_of(request))
+        if not isinstance(topic, PersistentTopic):
+            return json(NOTHING_STORED)
+        document = internal_stats(topic)
+        if flag(request, "metadata"):
+            await add_ledger_metadata(document, self._ledgers)
+        return json(document)
+
+    @takes("perPartition", *STATS_QUERY)
+    async def partitioned_stats(self, request: web.Request) -> web.Response:
+        """The sum over the partitions, and each of them unless `perPartition` is false."""
+        name = topic_of(request)
+        count = await self._access.partitions(name)
+        if not count:
+            reason = f"Partitioned Topic {name} not found"
+            if name.domain != PERSISTENT:
+                reason = f"Partitioned topic not found {name}"
+            raise AdminError(NOT_FOUND, reason)
+        query = {key: value for key, value in request.query.items() if key in STATS_QUERY and key != "authoritative"}
+        stats = await self._of_partitions(name, count, "/stats", query)
+        document = merge_stats(list(stats.values()))
+        document["metadata"] = {"partitions": count, "deleted": False}
+        document["partitions"] = stats if flag(request, "perPartition", default=True) else {}
+        return json(document)
+
+    @takes("authoritative")
+    async def partitioned_internal_stats(self, request: web.Request) -> web.Response:
+        """Ledgers and cursors of each partition."""
+        name = topic_of(request)
+        count = await self._access.partitions(name)
+        if not count:
+            raise AdminError(NOT_FOUND, f"Partitioned Topic {name} not found")
+        stats = await self._of_partitions(name, count, "/internalStats", {})
+        return json({"metadata": {"partitions": count, "deleted": False}, "partitions": stats})
+
+    @takes("authoritative")
+    async def internal_info(self, request: web.Request) -> web.Response:
+        """A topic's records in the metadata store; of a partitioned topic those of each partition."""
+        name = topic_of(request)
+        count = await self._access.partitions(name)
+        if not count:
+            info = await self._stored(name)
+            if info is None:
+                raise await self._access.not_found(name)
+            return json(info)
+        found: dict[str, Document] = {}
+        for first in range(0, count, RECORDS_AT_ONCE):
+            some = [name.partition(index) for index in range(first, min(first + RECORDS_AT_ONCE, count))]
+            for partition, info in zip(some, await asyncio.gather(*map(self._stored, some)), strict=True):
+                if info is not None:
+                    found[str(partition)] = info
+        return json({"version": 0, "partitions": found})
+
+    @takes("authoritative")
+    async def backlog(self, request: web.Request) -> web.Response:
+        """What a topic stores, ledger by ledger, and how much of it each subscription has before it."""
+        name = topic_of(request)
+        topic = None
+        if not await self._access.partitions(name):
+            await require_topic_owner(self._context, request, name)
+            if name.domain == PERSISTENT and await self._access.exists(name):
+                topic = await self._access.persistent(request, name)
+        context = self._context
+        return json(backlog_document(name, context.settings.advertised_address, context.clock.now_ms(), topic))
+
+    async def _stored(self, name: TopicName) -> Document | None:
+        return await stored_info(self._context.service.store, name)
+
+    async def _of_partitions(self, name: TopicName, count: int, what: str, query: dict[str, str]) -> dict[str, Any]:
+        """A document of each partition from its owner; partitions that nobody has made yet are left out."""
+        names = [name.partition(index) for index in range(count)]
+        answers = await asyncio.gather(*(self._access.call("GET", admin_path(each) + what, query) for each in names))
+        found: dict[str, Any] = {}
+        for each, answer in zip(names, answers, strict=True):
+            if not isinstance(answer, AdminError):
+                found[str(each)] = answer.json()
+            elif answer.status != NOT_FOUND:
+                raise answer
+        return found

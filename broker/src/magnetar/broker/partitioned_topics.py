@@ -1,0 +1,133 @@
+"""Partitioned topics: a record of the count, and partitions that may belong to any broker.
+
+Partitions are made as empty managed ledgers in the store, which whoever owns them opens later; what needs the owner
+is asked for over the admin API (Apache: `AdminResource.tryCreatePartitionsAsync`, `PersistentTopicsBase`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Final
+
+from magnetar.broker.peer_client import PeerAnswer, PeerClient, PeerRefused
+from magnetar.broker.service import BrokerService
+from magnetar.core.topic_name import PERSISTENT, TopicName, java_url_encode
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+NOT_FOUND: Final = 404
+CONFLICT: Final = 409
+
+NODES_AT_ONCE: Final = 100
+"""Partitions made side by side: enough to hide the store's latency, few beside what it serves."""
+
+EARLIEST_ID: Final = {"ledgerId": -1, "entryId": -1}
+
+
+def admin_path(topic: TopicName) -> str:
+    """Where the admin API has a topic."""
+    return f"/admin/v2/{topic.domain}/{topic.namespace_name}/{java_url_encode(topic.local_name)}"
+
+
+class PartitionedTopics:
+    """Makes, enlarges and removes them, over all brokers."""
+
+    def __init__(self, service: BrokerService, peers: PeerClient) -> None:
+        self._service = service
+        self._resources = service.resources
+        self._peers = peers
+        self._growing: set[str] = set()
+
+    async def create(self, name: TopicName, partitions: int, properties: dict[str, str] | None) -> None:
+        """Record it and make its partitions.
+
+        `VersionConflict` when there is one, `PulsarError` NOT_ALLOWED_ERROR when the namespace has too many topics."""
+        await self._service.check_topics_max(name, partitions)
+        document: dict[str, Any] = {"partitions": partitions, "deleted": False}
+        if properties is not None:
+            document["properties"] = properties
+        await self._resources.documents.create(self._resources.partitioned_topic_path(name), document)
+        await self.create_missed(name, partitions)
+
+    async def create_missed(self, name: TopicName, partitions: int) -> None:
+        """Make those of its partitions that are not there."""
+        if name.domain != PERSISTENT:
+            return
+        for first in range(0, partitions, NODES_AT_ONCE):
+            some = range(first, min(first + NODES_AT_ONCE, partitions))
+            await asyncio.gather(
+                *(self._service.ledgers.create(name.partition(index).persistence_name) for index in some)
+            )
+
+    async def grow(self, name: TopicName, partitions: int) -> None:
+        """Add partitions; existing subscriptions appear on the new ones, from their beginning.
+
+        Raises `PulsarError`: TOPIC_NOT_FOUND, NOT_ALLOWED_ERROR for fewer partitions, SERVICE_NOT_READY while they are
+        being added already."""
+        current = await self._resources.partitions(name)
+        if current is None:
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} is not the partitioned topic.")
+        if partitions < current:
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR,
+                f"Desired partitions {partitions} can't be less than the current partitions {current}.",
+            )
+        if str(name) in self._growing:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Partitions are being added to {name} already")
+        await self._service.check_topics_max(name, partitions - current)
+        self._growing.add(str(name))
+        try:
+            # Clients look at the record: subscriptions must stand before they find the new partitions.
+            await self.create_missed(name, partitions)
+            if name.domain == PERSISTENT and partitions > current:
+                await self._copy_subscriptions(name, range(current, partitions))
+            await self._resources.documents.update(
+                self._resources.partitioned_topic_path(name), lambda document: {**document, "partitions": partitions}
+            )
+        finally:
+            self._growing.discard(str(name))
+
+    async def _copy_subscriptions(self, name: TopicName, indexes: Iterable[int]) -> None:
+        answer = await self._peers.call("GET", admin_path(name.partition(0)) + "/stats", query=CHEAP_STATS)
+        durable = {key: each for key, each in answer.json()["subscriptions"].items() if each.get("isDurable")}
+        calls = [
+            self._call(
+                "PUT",
+                f"{admin_path(name.partition(index))}/subscription/{java_url_encode(java_url_encode(subscription))}",
+                {"replicated": str(bool(each.get("isReplicated"))).lower()},
+                {**EARLIEST_ID, "properties": each.get("subscriptionProperties") or {}},
+            )
+            for index in indexes
+            for subscription, each in durable.items()
+        ]
+        for outcome in await asyncio.gather(*calls):
+            if isinstance(outcome, PeerRefused) and outcome.status != CONFLICT:
+                raise outcome
+
+    async def delete(self, name: TopicName, *, force: bool) -> None:
+        """Remove the partitions, then the record. `PeerRefused` when one is in use, and nothing else is done then."""
+        partitions = await self._resources.partitions(name) or 0
+        query = {"force": str(force).lower()}
+        calls = [self._call("DELETE", admin_path(name.partition(index)), query) for index in range(partitions)]
+        outcomes = await asyncio.gather(*calls)
+        for outcome in outcomes:
+            if isinstance(outcome, PeerRefused) and outcome.status != NOT_FOUND:
+                raise outcome
+        await self._resources.documents.delete(self._resources.partitioned_topic_path(name))
+        await self._service.schemas.delete(name.schema_name, force=True)
+
+    async def _call(
+        self, method: str, path: str, query: dict[str, str], body: object = None
+    ) -> PeerAnswer | PeerRefused:
+        try:
+            return await self._peers.call(method, path, query=query, body=body)
+        except PeerRefused as refusal:
+            return refusal
+
+
+CHEAP_STATS: Final = {
+    "subscriptionBacklogSize": "false",
+    "excludePublishers": "true",
+    "excludeConsumers": "true",
+}
+"""Statistics of which only the subscriptions' names and properties are wanted."""
