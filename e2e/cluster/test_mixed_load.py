@@ -60,7 +60,7 @@ OPENER = urllib.request.build_opener(KeepMethod)
 
 
 def call(broker: BrokerPart, method: str, path: str, body: object = None) -> Any:
-    """The decoded answer of the admin API."""
+    """The answer of the admin API, decoded."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(broker.admin_url + path, data=data, method=method, headers=headers)
@@ -69,7 +69,8 @@ def call(broker: BrokerPart, method: str, path: str, body: object = None) -> Any
             content = answer.read()
     except urllib.error.HTTPError as error:
         raise AssertionError(f"{method} {path}: {error.code} {error.read()!r}") from error
-    return json.loads(content) if content else None
+    # Some answers are plain text, as Apache's are.
+    return json.loads(content) if content[:1] in (b"{", b"[") else content.decode()
 
 
 class Mixed:
@@ -102,6 +103,7 @@ class Mixed:
         return next(broker for broker in self.brokers if broker.service_url == url)
 
     def bundle(self, topic: str) -> str:
+        """Its range, `0x…_0x…`."""
         return str(call(self.ours, "GET", "/lookup/v2/topic/" + topic.replace("://", "/") + "/bundle"))
 
     def bundles_of(self, broker: BrokerPart) -> set[str]:
@@ -110,7 +112,7 @@ class Mixed:
         return {name for name in owned if name.startswith(NAMESPACE + "/")}
 
     def unload(self, asked: BrokerPart, bundle: str, destination: BrokerPart) -> None:
-        path = f"/admin/v2/namespaces/{NAMESPACE}/{bundle.rpartition('/')[2]}/unload"
+        path = f"/admin/v2/namespaces/{NAMESPACE}/{bundle}/unload"
         call(asked, "PUT", f"{path}?destinationBroker={destination.id}")
 
     def spread(self, leader: BrokerPart) -> None:
