@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar.broker.policies.limiter import Pausable, RateLimiter
+from magnetar.broker.policies.limiter import Pausable, RateLimiter, limiter_for
 from magnetar.broker.policies.model import Rate
 from magnetar.broker.policies.settings import PolicySettings
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -83,16 +83,27 @@ class ConnectionLimits:
 class BrokerLimits:
     """One for a whole broker; a limiter that is None limits nothing."""
 
-    __slots__ = ("connections", "dispatch", "publish", "publish_buffer", "settings")
+    __slots__ = ("_call_later", "_clock", "connections", "dispatch", "publish", "publish_buffer", "settings")
 
     def __init__(self, settings: PolicySettings, clock: Clock, call_later: CallLater) -> None:
-        self.settings = settings
+        self._clock = clock
+        self._call_later = call_later
+        self.publish: RateLimiter | None = None
+        self.dispatch: RateLimiter | None = None
         self.publish_buffer = PublishBuffer(settings.publish_buffer_bytes_max)
         self.connections = ConnectionLimits(settings.connections_max, settings.connections_per_address_max)
+        self.use_settings(settings)
+
+    def use_settings(self, settings: PolicySettings) -> None:
+        """Hold to other rates from now on; topics have to follow their policies again, for the rate of dispatch.
+
+        The publish buffer and the limits of connections stay as they are."""
+        self.settings = settings
+        clock, call_later = self._clock, self._call_later
         publish = Rate(settings.publish_messages, settings.publish_bytes)
         dispatch = Rate(settings.dispatch_messages, settings.dispatch_bytes)
-        self.publish = RateLimiter(publish, clock, call_later, "broker's publish rate") if publish.limited else None
-        self.dispatch = RateLimiter(dispatch, clock, call_later, "broker's dispatch rate") if dispatch.limited else None
+        self.publish = limiter_for(publish, self.publish, clock, call_later, "broker's publish rate")
+        self.dispatch = limiter_for(dispatch, self.dispatch, clock, call_later, "broker's dispatch rate")
 
 
 def host_of(peer_address: str) -> str:

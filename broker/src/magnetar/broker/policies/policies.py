@@ -119,6 +119,11 @@ class Policies:
             await self._topic_policies.get(topic.partitioned_name())
         return self.of(topic)
 
+    async def delete_own(self, topic: TopicName) -> None:
+        """The topic is gone, and so is what it had of its own."""
+        if self._topic_policies is not None and self._topic_policies.peek(topic.partitioned_name()):
+            await self._topic_policies.delete(topic.partitioned_name())
+
     async def namespace(self, namespace: NamespaceName) -> EffectivePolicies | None:
         """What holds for the namespace's topics without own policies; None when there is no such namespace."""
         kept = self._namespaces.get(namespace)

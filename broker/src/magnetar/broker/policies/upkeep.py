@@ -133,7 +133,9 @@ class Upkeep:
             logger.info("topic %s is not deleted though nobody used it: %s", name, error.message)
             return
         logger.info("topic %s is deleted, nobody used it", name)
-        if name.partition_index >= 0 and self._settings.delete_inactive_partitioned_metadata:
+        if name.partition_index < 0:
+            await service.policies.delete_own(name)
+        elif self._settings.delete_inactive_partitioned_metadata:
             await self._delete_partitioned(name.partitioned_name())
 
     async def _delete_partitioned(self, name: TopicName) -> None:
@@ -144,6 +146,7 @@ class Upkeep:
                 return
         if count is not None:
             await self._service.delete_partitioned(name, force=False)
+            await self._service.policies.delete_own(name)
 
     def _add_up(self, topic: Topic) -> Work | None:
         if not isinstance(topic, PersistentTopic):
