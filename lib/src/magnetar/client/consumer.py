@@ -9,15 +9,17 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from typing import Final, cast
 
 from magnetar.client.connection import BrokerConnection
+from magnetar.client.errors import ConnectionFailed
 from magnetar.client.message import Message, MessageId, messages_of_entry
 from magnetar.client.topic_end import ClientParts, TopicEnd
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar import requests
-from magnetar.wire.pulsar.errors import BadMetadata
+from magnetar.wire.pulsar.errors import BadMetadata, PulsarError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import CommandMessage, CommandSubscribe, Schema
 from magnetar.wire.pulsar.metadata import checksum_ok, skim, strip_broker_entry_metadata
 
@@ -87,11 +89,18 @@ class Receiver(TopicEnd):
         return messages
 
     async def last_message_id(self) -> MessageId:
-        """Of the topic's last message; entry id -1 when it holds none."""
-        connection = await self._wait_until_attached()
-        answer = await connection.request(lambda request_id: requests.get_last_message_id(request_id, self._id))
-        last: MessageId = MessageId.from_wire(answer.last_message_id)
-        return last
+        """Of the topic's last message; entry id -1 when it holds none. Raises `PulsarError` or `Unavailable`."""
+        while True:
+            connection = await self._wait_until_attached()
+            asked = self._id
+            try:
+                answer = await connection.request(partial(requests.get_last_message_id, consumer_id=asked))
+            except (PulsarError, ConnectionFailed):
+                if self._connection is connection and self._id == asked:
+                    raise
+                continue  # The broker let go of the topic while it was asked.
+            last: MessageId = MessageId.from_wire(answer.last_message_id)
+            return last
 
     async def _wait_for_news(self) -> None:
         self._check()

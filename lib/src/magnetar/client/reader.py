@@ -54,7 +54,13 @@ class Reader(Receiver):
         A reader that began at the end of the topic learns of the first message only when it has come."""
         if self._queue:
             return True
-        return self._start != LATEST_ID and self._is_ahead(await self.last_message_id())
+        if self._start == LATEST_ID:
+            return False
+        return self.is_behind(await self.last_message_id())
+
+    def is_behind(self, last: MessageId) -> bool:
+        """Whether messages up to this one were not all taken yet."""
+        return bool(self._queue) or self._is_ahead(last)
 
     async def next_or_end(self) -> Message | None:
         """The next message, or None when the topic holds no more: the way to read all that there is."""

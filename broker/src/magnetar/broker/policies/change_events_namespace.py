@@ -1,0 +1,267 @@
+"""One namespace's `__change_events`, read to its end and then followed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Final, TypeAlias
+
+from magnetar.broker.policies.change_events import ChangeEventsParts
+from magnetar.broker.policies.change_state import Before, ChangeState, differing
+from magnetar.broker.policies.event_codec import (
+    AvroSchema,
+    BadEvent,
+    Change,
+    decode_change,
+    decode_removal,
+    own_schema,
+    read_schema,
+    schema_text,
+)
+from magnetar.broker.policies.events_topic import events_topic, existing_events_topics
+from magnetar.client.message import Message, MessageId
+from magnetar.client.reader import Reader, ReaderOptions
+from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.core.topic_name import NamespaceName, TopicName
+
+logger: Final = logging.getLogger(__name__)
+
+LOOK_AGAIN_SECONDS: Final = 0.1
+"""How often a wait for the readers looks by itself: an entry that cannot be read moves them on without a word."""
+
+SCHEMAS_MAX: Final = 100
+"""Schema versions kept parsed; each version of Pulsar registers one at most."""
+
+ChangeId: TypeAlias = tuple[int, int, int]
+"""(index of the partition, ledger id, entry id)."""
+
+
+class PoliciesUnavailable(Unavailable):
+    """Topic policies cannot be read or changed now."""
+
+
+class NamespaceChanges:
+    """Reads one namespace's changes for as long as it lives."""
+
+    def __init__(self, namespace: NamespaceName, parts: ChangeEventsParts, tell: Callable[[TopicName], None]) -> None:
+        self.namespace = namespace
+        self.system_topic = events_topic(namespace)
+        self.topics: list[TopicName] = []
+        """The system topic or its partitions, as it is read now; none while it is not there."""
+        self.state = ChangeState()
+        self._parts = parts
+        self._tell = tell
+        self._ready = asyncio.Event()
+        """Set when `state` holds all that there was, or there is no system topic."""
+        self._following = asyncio.Event()
+        """Set while the system topic is read as it grows."""
+        self._look_again = asyncio.Event()
+        self._gone = False
+        self._progress = asyncio.Event()
+        self._applying = 0
+        self._failure = ""
+        self._readers: list[Reader] = []
+        self._schemas: dict[bytes, AvroSchema] = {}
+        self._remembers = False
+        # What the changes found that were read while one of ours is on its way: a few.
+        self._found: dict[ChangeId, Before] = {}
+        name = f"topic policies of {namespace}"
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
+
+    async def close(self) -> None:
+        """Stop reading."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def look_again(self, *, gone: bool = False) -> None:
+        """The system topic may have come or gone; with `gone` it has, and what it held counts no more."""
+        self._gone = self._gone or gone
+        self._look_again.set()
+
+    async def wait_until_read(self) -> None:
+        """Return once all policies are known. Raises `PoliciesUnavailable` when that takes too long."""
+        if self._ready.is_set():
+            return
+        try:
+            async with asyncio.timeout(self._parts.settings.read_timeout_seconds):
+                await self._ready.wait()
+        except TimeoutError:
+            raise PoliciesUnavailable(
+                f"the topic policies of {self.namespace} are not read yet: {self._failure or 'no answer'}"
+            ) from None
+
+    # --- reading
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._read_once()
+                continue
+            except MagnetarError as error:
+                self._failure = str(error)
+                logger.warning("the topic policies of %s cannot be read now: %s", self.namespace, error)
+            except Exception as error:
+                self._failure = str(error)
+                logger.exception("the topic policies of %s cannot be read now", self.namespace)
+            await asyncio.sleep(self._parts.settings.retry_seconds)
+
+    async def _read_once(self) -> None:
+        """Until the system topic comes, goes, or cannot be read. What was read before stays in force meanwhile."""
+        self._look_again.clear()
+        self._gone = False
+        self.topics = await self._existing_topics()
+        if not self.topics:
+            self._become(ChangeState())
+            await self._look_again.wait()
+            return
+        client = self._parts.client()
+        try:
+            for topic in self.topics:
+                # Each is kept as soon as it is open: the next may fail.
+                self._readers.append(await client.reader(topic, _reader_options(topic)))
+            await self._read_all()
+            await self._follow()
+        finally:
+            self._following.clear()
+            readers, self._readers = self._readers, []
+            await asyncio.shield(_close_all(readers))
+
+    async def _existing_topics(self) -> list[TopicName]:
+        return await existing_events_topics(self._parts.store, self._parts.resources, self.namespace)
+
+    async def _read_all(self) -> None:
+        state = ChangeState()
+        for index, reader in enumerate(self._readers):
+            while (message := await reader.next_or_end()) is not None:
+                await self._apply(state, index, message)
+        self._become(state)
+
+    def _become(self, state: ChangeState) -> None:
+        changed = differing(self.state, state)
+        self.state = state
+        self._failure = ""
+        self._ready.set()
+        for topic in changed:
+            self._tell(topic)
+
+    async def _follow(self) -> None:
+        self._following.set()
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._follow_one(index, reader)) for index, reader in enumerate(self._readers)]
+        tasks.append(loop.create_task(self._watch_existence()))
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    async def _watch_existence(self) -> None:
+        while True:
+            await self._look_again.wait()
+            self._look_again.clear()
+            if self._gone or await self._existing_topics() != self.topics:
+                return
+
+    async def _follow_one(self, index: int, reader: Reader) -> None:
+        while True:
+            message = await reader.receive()
+            self._applying += 1
+            try:
+                change = await self._apply(self.state, index, message)
+            finally:
+                self._applying -= 1
+                self._progress.set()
+            if change is not None:
+                self._tell(change.topic)
+
+    async def _apply(self, state: ChangeState, index: int, message: Message) -> Change | None:
+        try:
+            change = await self._decoded(message)
+        except BadEvent as error:
+            # One change that nobody can read must not keep the namespace's topics from being loaded.
+            logger.warning("change %s of %s is passed over: %s", message.id, self.system_topic, error)
+            return None
+        if change is None:
+            return None
+        before = state.apply(change, (index, *message.id.position))
+        if self._remembers:
+            self._found[index, *message.id.position] = before
+            self._progress.set()
+        return change
+
+    async def _decoded(self, message: Message) -> Change | None:
+        if message.has_no_value or not message.payload:
+            return decode_removal(message.key)
+        return decode_change(message.payload, await self._schema(message.schema_version))
+
+    async def _schema(self, version: bytes) -> AvroSchema:
+        """The schema that a change was written by: those of other versions of Pulsar have other fields."""
+        known = self._schemas.get(version)
+        if known is not None:
+            return known
+        schema = own_schema()
+        if version:
+            data = (await self._parts.client().schema(self.system_topic, version)).schema_data
+            schema = schema if data == schema_text().encode() else read_schema(data)
+        if len(self._schemas) >= SCHEMAS_MAX:
+            self._schemas.clear()
+        self._schemas[version] = schema
+        return schema
+
+    # --- for whoever makes a change
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Until the end of this, `found_by` knows of each change that is read; one at a time."""
+        self._remembers = True
+        try:
+            yield
+        finally:
+            self._remembers = False
+            self._found.clear()
+
+    async def found_by(self, change_id: ChangeId) -> Before:
+        """What a change found that was sent; returns once it is read back and in force here."""
+        await self._until(lambda: change_id in self._found)
+        await self.until_followed()
+        return self._found[change_id]
+
+    async def until_followed(self) -> None:
+        """Return once the system topic is there, read to its end, and followed."""
+        await self._following.wait()
+
+    async def catch_up(self) -> None:
+        """Return once everything is read that is written by now. There may be no system topic."""
+        await self.wait_until_read()
+        readers = self._readers if self._following.is_set() else []
+        for reader in readers:
+            last = await reader.last_message_id()
+            await self._until(partial(self._has_applied, reader, last))
+
+    def _has_applied(self, reader: Reader, last: MessageId) -> bool:
+        return not self._applying and not reader.is_behind(last)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while True:
+            self._progress.clear()
+            if condition():
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_AGAIN_SECONDS):
+                    await self._progress.wait()
+
+
+def _reader_options(topic: TopicName) -> ReaderOptions:
+    # A partition comes to be by being read, as the others are there.
+    return ReaderOptions(read_compacted=True, create_topic=topic.partition_index >= 0)
+
+
+async def _close_all(readers: list[Reader]) -> None:
+    await asyncio.gather(*(reader.close() for reader in readers))

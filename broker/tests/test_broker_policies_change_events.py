@@ -1,0 +1,373 @@
+"""Topic policies over system topics that a real broker serves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from magnetar.broker.internal_client import InternalClient
+from magnetar.broker.policies.api import TopicPolicies
+from magnetar.broker.policies.change_events import ChangeEvents, ChangeEventsParts
+from magnetar.broker.policies.change_events_namespace import PoliciesUnavailable
+from magnetar.broker.policies.change_events_settings import ChangeEventsSettings
+from magnetar.broker.policies.event_codec import UnknownPolicy, registered_schema
+from magnetar.broker.resources import Resources
+from magnetar.broker.session_testing import MemoryBroker
+from magnetar.client.client import PulsarClient
+from magnetar.client.message import OutgoingMessage
+from magnetar.client.producer import ProducerOptions
+from magnetar.core.clock import SystemClock
+from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.metadata.store import MetadataStore
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.metadata import full_metadata, metadata_bounds
+
+VECTORS: dict[str, str] = json.loads(Path(__file__).with_name("change_events_vectors.json").read_text())["messages"]
+
+TOPIC = TopicName.parse("persistent://public/default/t")
+OTHER = TopicName.parse("persistent://public/default/other")
+EVENTS = TopicName.parse("persistent://public/default/__change_events")
+QUICK = ChangeEventsSettings(read_timeout_seconds=5, update_timeout_seconds=5, retry_seconds=0.02)
+
+
+class Stores:
+    """As many brokers' stores as a test wants, each with a session and a client of its own."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self.broker = broker
+        self._opened: list[tuple[ChangeEvents, InternalClient, MetadataStore]] = []
+        self.service_url = broker.running.settings.service_url
+
+    def open(
+        self, settings: ChangeEventsSettings = QUICK, in_use: Callable[[], Iterable[NamespaceName]] = tuple
+    ) -> ChangeEvents:
+        session = self.broker.store.another_session()
+        client = InternalClient(lambda: self.service_url, SystemClock(), "test")
+        store = ChangeEvents(
+            ChangeEventsParts(
+                client=client.get,
+                store=session,
+                resources=Resources(session),
+                cluster="standalone",
+                holder=f"broker-{len(self._opened)}",
+                settings=settings,
+                in_use=in_use,
+            )
+        )
+        self._opened.append((store, client, session))
+        return store
+
+    async def close(self) -> None:
+        for store, client, session in self._opened:
+            await store.close()
+            await client.close()
+            await session.close()
+
+
+@pytest.fixture
+async def stores(memory_broker: MemoryBroker) -> AsyncIterator[Stores]:
+    stores = Stores(memory_broker)
+    yield stores
+    await stores.close()
+
+
+@pytest.fixture
+async def client(memory_broker: MemoryBroker) -> AsyncIterator[PulsarClient]:
+    client = PulsarClient(lambda: memory_broker.running.settings.service_url, SystemClock())
+    yield client
+    await client.close()
+
+
+def put(**values: Any) -> Callable[[TopicPolicies], TopicPolicies]:
+    return lambda policies: {**policies, **values}
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def write_as_apache(client: PulsarClient, *names: str) -> None:
+    """What Apache's brokers wrote, with keys and all."""
+    producer = await client.producer(EVENTS, ProducerOptions(schema=registered_schema()))
+    for name in names:
+        message = bytes.fromhex(VECTORS[name])
+        metadata = full_metadata(message)
+        payload = None if metadata.null_value else message[metadata_bounds(message)[1] :]
+        await producer.send(OutgoingMessage(payload, key=metadata.partition_key))
+    await producer.close()
+
+
+async def test_nothing_is_set_at_first(stores: Stores, memory_broker: MemoryBroker) -> None:
+    store = stores.open()
+    assert await store.get(TOPIC) is None
+    assert await store.get(TOPIC, is_global=True) is None
+    assert store.peek(TOPIC) == {}
+    await store.delete(TOPIC)
+    await store.update(TOPIC, lambda policies: policies)
+    assert not await memory_broker.service.exists(EVENTS)
+
+
+async def test_changes_are_in_force_when_update_returns(stores: Stores) -> None:
+    store = stores.open()
+    told: list[TopicName] = []
+    stop = store.watch(told.append)
+    await store.update(TOPIC, put(messageTTLInSeconds=5))
+    assert store.peek(TOPIC) == {"messageTTLInSeconds": 5}
+    assert store.peek(TOPIC.partition(2)) == {"messageTTLInSeconds": 5}
+    await store.update(TOPIC.partition(1), put(maxMessageSize=9))
+    await store.update(TOPIC, put(maxMessageSize=1, compactionThreshold=7), is_global=True)
+    assert await store.get(TOPIC) == {"messageTTLInSeconds": 5, "maxMessageSize": 9}
+    assert await store.get(TOPIC, is_global=True) == {"maxMessageSize": 1, "compactionThreshold": 7}
+    assert store.peek(TOPIC) == {"messageTTLInSeconds": 5, "maxMessageSize": 9, "compactionThreshold": 7}
+    assert told == [TOPIC] * 3
+    stop()
+    await store.update(TOPIC, lambda _: {})
+    assert await store.get(TOPIC) == {}
+    await store.delete(TOPIC)
+    assert await store.get(TOPIC) is None
+    assert await store.get(TOPIC, is_global=True) is None
+    assert store.peek(TOPIC) == {}
+    assert len(told) == 3
+
+
+async def test_messages_are_as_apaches(stores: Stores, client: PulsarClient) -> None:
+    store = stores.open()
+    await store.update(TOPIC, put(messageTTLInSeconds=5))
+    await store.update(TOPIC, put(messageTTLInSeconds=5))  # Nothing new: nothing is written.
+    await store.update(TOPIC, put(messageTTLInSeconds=6), is_global=True)
+    await store.delete(TOPIC)
+    reader = await client.reader(EVENTS)
+    messages = [message async for message in _all(reader)]
+    assert [(message.key, list(message.metadata.replicate_to), message.has_no_value) for message in messages] == [
+        (f"{TOPIC}", ["standalone"], False),
+        (f"__G__{TOPIC}", [], False),
+        (f"{TOPIC}", ["standalone"], True),
+        (f"__G__{TOPIC}", [], True),
+    ]
+    assert {message.schema_version for message in messages} == {bytes(8)}
+    assert (await client.schema(EVENTS)).schema_data == registered_schema().schema_data
+
+
+async def _all(reader: Any) -> AsyncIterator[Any]:
+    while (message := await reader.next_or_end()) is not None:
+        yield message
+
+
+async def test_what_apache_wrote_is_read_before_get_returns(stores: Stores, client: PulsarClient) -> None:
+    await write_as_apache(client, "one field set", "everything, local", "everything, global", "removed, local")
+    store = stores.open()
+    full0, full1, t1 = (TopicName.parse(f"persistent://public/default/{name}") for name in ("full0", "full1", "t1"))
+    everything = await store.get(full0)
+    assert everything is not None
+    assert len(everything) == 30
+    assert await store.get(t1) == {"messageTTLInSeconds": 77}
+    assert await store.get(full1) is None
+    assert store.peek(full1)["messageTTLInSeconds"] == 77
+    # And goes on being read.
+    await write_as_apache(client, "removed, global")
+    await until(lambda: store.peek(full1) == {})
+
+
+async def test_other_brokers_changes_are_heard_of(stores: Stores) -> None:
+    ours, theirs = stores.open(), stores.open()
+    told: list[TopicName] = []
+    theirs.watch(told.append)
+    assert await theirs.get(OTHER) is None  # The namespace is in use there, and has no system topic yet.
+    await ours.update(TOPIC, put(messageTTLInSeconds=5))
+    await until(lambda: theirs.peek(TOPIC) == {"messageTTLInSeconds": 5})
+    assert told == [TOPIC]
+    await ours.delete(TOPIC)
+    await until(lambda: theirs.peek(TOPIC) == {})
+    assert await theirs.get(TOPIC) is None
+
+
+async def test_no_change_of_several_writers_is_lost(stores: Stores) -> None:
+    brokers = [stores.open() for _ in range(3)]
+
+    def count_up(policies: TopicPolicies) -> TopicPolicies:
+        return {**policies, "maxMessageSize": policies.get("maxMessageSize", 0) + 1}
+
+    await asyncio.gather(*(broker.update(TOPIC, count_up) for broker in brokers for _ in range(5)))
+    await until(lambda: all(broker.peek(TOPIC) == {"maxMessageSize": 15} for broker in brokers))
+
+
+async def test_a_change_that_comes_between_is_built_upon(stores: Stores, client: PulsarClient) -> None:
+    """Apache's brokers know nothing of our lock."""
+    topic = TopicName.parse("persistent://public/default/t1")
+    store = stores.open()
+    await store.update(topic, put(maxMessageSize=1))
+    writes: list[asyncio.Task[None]] = []
+
+    def change(policies: TopicPolicies) -> TopicPolicies:
+        return {**policies, "maxConsumerPerTopic": 3}
+
+    producer = await client.producer(EVENTS, ProducerOptions(schema=registered_schema()))
+    message = bytes.fromhex(VECTORS["one field set"])
+    theirs = OutgoingMessage(message[metadata_bounds(message)[1] :], key=str(topic))
+    opened = store._opened(topic.namespace_name)[1]
+    send = opened._send
+
+    async def send_after_them(*arguments: Any, **options: Any) -> Any:
+        if not writes:
+            writes.append(asyncio.create_task(_send(producer, theirs)))
+            await writes[0]
+        return await send(*arguments, **options)
+
+    opened._send = send_after_them  # type: ignore[method-assign] # The moment between cannot be hit otherwise.
+    await store.update(topic, change)
+    assert store.peek(topic) == {"messageTTLInSeconds": 77, "maxConsumerPerTopic": 3}
+
+
+async def _send(producer: Any, message: OutgoingMessage) -> None:
+    await producer.send(message)
+
+
+async def test_a_refused_change_changes_nothing(stores: Stores) -> None:
+    store = stores.open()
+    await store.update(TOPIC, put(maxMessageSize=1))
+
+    def refuse(policies: TopicPolicies) -> TopicPolicies:
+        raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"not over {policies}")
+
+    with pytest.raises(PulsarError):
+        await store.update(TOPIC, refuse)
+    with pytest.raises(UnknownPolicy):
+        await store.update(TOPIC, put(noSuchPolicy=1))
+    await store.update(TOPIC, put(maxMessageSize=2))
+    assert await store.get(TOPIC) == {"maxMessageSize": 2}
+
+
+async def test_callers_cannot_change_what_is_kept(stores: Stores) -> None:
+    store = stores.open()
+    await store.update(TOPIC, put(replicationClusters=["a"]))
+    got = await store.get(TOPIC)
+    assert got is not None
+    got["replicationClusters"].append("b")
+
+    def clear_and_fail(policies: TopicPolicies) -> TopicPolicies:
+        policies["replicationClusters"].clear()
+        raise KeyError("refused")
+
+    with pytest.raises(KeyError, match="refused"):
+        await store.update(TOPIC, clear_and_fail)
+    assert await store.get(TOPIC) == {"replicationClusters": ["a"]}
+
+
+async def test_system_topics_have_none(stores: Stores) -> None:
+    store = stores.open()
+    assert await store.get(EVENTS) is None
+    await store.delete(EVENTS)
+    with pytest.raises(PulsarError):
+        await store.update(EVENTS, put(maxMessageSize=1))
+
+
+async def test_a_partitioned_system_topic(stores: Stores, client: PulsarClient, memory_broker: MemoryBroker) -> None:
+    """As Apache's brokers make it where new topics are partitioned."""
+    await memory_broker.service.create_partitioned(EVENTS, 3)
+    for topic in await client.topics(EVENTS):
+        await (await client.producer(topic)).close()
+    store, other = stores.open(), stores.open()
+    topics = [TopicName.parse(f"persistent://public/default/t{number}") for number in range(8)]
+    for number, topic in enumerate(topics):
+        await store.update(topic, put(maxMessageSize=number))
+    await store.delete(topics[0])
+    assert await other.get(topics[0]) is None
+    assert [other.peek(topic) for topic in topics[1:]] == [{"maxMessageSize": number} for number in range(1, 8)]
+    written = [await _count(client, topic) for topic in EVENTS_PARTITIONS]
+    assert sum(written) == 9
+    assert min(written) > 0
+
+
+EVENTS_PARTITIONS = [EVENTS.partition(index) for index in range(3)]
+
+
+async def _count(client: PulsarClient, topic: TopicName) -> int:
+    return len([message async for message in _all(await client.reader(topic))])
+
+
+async def test_the_system_topics_end_is_the_policies_end(stores: Stores, memory_broker: MemoryBroker) -> None:
+    store = stores.open()
+    told: list[TopicName] = []
+    await store.update(TOPIC, put(maxMessageSize=1))
+    store.watch(told.append)
+    await memory_broker.service.delete(EVENTS, force=True)
+    await until(lambda: store.peek(TOPIC) == {})
+    assert told == [TOPIC]
+    await store.update(TOPIC, put(maxMessageSize=2))
+    assert await store.get(TOPIC) == {"maxMessageSize": 2}
+
+
+async def test_policies_outlive_an_unloaded_system_topic(stores: Stores, memory_broker: MemoryBroker) -> None:
+    store = stores.open()
+    await store.update(TOPIC, put(maxMessageSize=1))
+    await memory_broker.service.unload(EVENTS)
+    await store.update(TOPIC, put(maxProducerPerTopic=1))
+    assert store.peek(TOPIC) == {"maxMessageSize": 1, "maxProducerPerTopic": 1}
+
+
+async def test_a_change_that_cannot_be_read_is_passed_over(stores: Stores, client: PulsarClient) -> None:
+    producer = await client.producer(EVENTS, ProducerOptions(schema=registered_schema()))
+    await producer.send(OutgoingMessage(b"\x02\x04nonsense", key=str(TOPIC)))
+    await producer.send(OutgoingMessage(None, key="no/topic/at/all"))
+    await producer.close()
+    await write_as_apache(client, "one field set")
+    store = stores.open()
+    assert await store.get(TopicName.parse("persistent://public/default/t1")) == {"messageTTLInSeconds": 77}
+    assert await store.get(TOPIC) is None
+
+
+async def test_a_load_waits_no_longer_than_told(stores: Stores, client: PulsarClient) -> None:
+    await write_as_apache(client, "one field set")
+    patience = ChangeEventsSettings(read_timeout_seconds=0.05, retry_seconds=0.01)
+    store = stores.open(patience)
+    right_url, stores.service_url = stores.service_url, "pulsar://127.0.0.1:1"
+    topic = TopicName.parse("persistent://public/default/t1")
+    with pytest.raises(PoliciesUnavailable):
+        await store.get(topic)
+    stores.service_url = right_url
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                assert await store.get(topic) == {"messageTTLInSeconds": 77}
+                break
+            except PoliciesUnavailable:
+                continue
+
+
+async def test_changes_missed_while_the_store_was_away(stores: Stores) -> None:
+    ours, theirs = stores.open(), stores.open()
+    assert await theirs.get(TOPIC) is None
+    theirs._stops[0]()  # Hears of no node any more.
+    await ours.update(TOPIC, put(maxMessageSize=1))
+    assert theirs.peek(TOPIC) == {}
+    stores._opened[1][2].expire_session()  # type: ignore[attr-defined] # The memory store's own.
+    await until(lambda: theirs.peek(TOPIC) == {"maxMessageSize": 1})
+
+
+async def test_namespaces_that_nobody_uses_are_let_go_of(stores: Stores, memory_broker: MemoryBroker) -> None:
+    used = TOPIC.namespace_name
+    store = stores.open(ChangeEventsSettings(idle_namespaces_max=4), in_use=lambda: [used])
+    await store.update(TOPIC, put(maxMessageSize=1))
+    for number in range(50):
+        assert await store.get(TopicName.parse(f"persistent://public/n{number}/t")) is None
+    assert len(store._absent) < 20
+    assert set(store._open) == {used}
+    assert store.peek(TOPIC) == {"maxMessageSize": 1}
+
+
+@pytest.mark.slow
+def test_without_topic_policies_nothing_is_imported() -> None:
+    code = (
+        "import sys, magnetar.broker.app, magnetar.broker.policies.change_events, magnetar.broker.internal_client\n"
+        "print([name for name in sys.modules if name.startswith(('fastavro', 'magnetar.client'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
