@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from magnetar.broker.admin.server import AdminServer
 from magnetar.broker.bundle_moves import BundleMoves
 from magnetar.broker.bundles import Bundles, heartbeat_bundle
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.dynamic_settings import DynamicSettings
 from magnetar.broker.load.drain import Drains
 from magnetar.broker.load.manager import LoadParts, ModularLoadManager
 from magnetar.broker.load.operations import BrokerOperations
@@ -51,6 +53,8 @@ class BrokerParts:
     """Where the clusters of an instance keep what they share; None: in `store`."""
     balance_settings: BalanceSettings | None = None
     """How bundles are placed, split and moved; None: the defaults, loaded once there are several brokers."""
+    request_stop: Callable[[], None] | None = None
+    """Begins the stop of the whole process, as a signal would; None where the admin API must not."""
 
 
 class RunningBroker:
@@ -72,6 +76,7 @@ class RunningBroker:
         await context.load.unregister()
         await self._hand_over()
         await self._admin.close()
+        context.dynamic.close()
         context.topic_lists.close()
         await context.service.close()
         await context.load.close()
@@ -85,7 +90,7 @@ class RunningBroker:
 
     async def _hand_over(self) -> None:
         """Let go of all bundles, slowly enough for those who take them; alone there is nobody to spare."""
-        load, settings = self.context.load, self.settings.load
+        load, settings = self.context.load, self.context.service.settings.load
         try:
             async with asyncio.timeout(settings.unload_after_stop_ms_max / 1000):
                 await self.context.moves.unload_all(per_second=settings.unloads_per_second_max if load.several else 0)
@@ -141,9 +146,12 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
         ownership=ownership,
         moves=moves,
         operations=BrokerOperations(load, ownership, moves, drains, resources.local_documents),
+        dynamic=DynamicSettings(settings, parts.store, service.spawn, service.use_settings),
+        request_stop=parts.request_stop,
     )
     contexts.append(context)
     service.policies.use_topic_policies(context.topic_policies)
+    await context.dynamic.start()
     service.start()
     await admin.serve(context)
     # Only who answers may be sent clients.

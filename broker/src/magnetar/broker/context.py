@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from magnetar.broker.bundle_moves import BundleMoves
 from magnetar.broker.bundles import Bundles
+from magnetar.broker.dynamic_settings import DynamicSettings
 from magnetar.broker.load.manager import ModularLoadManager
 from magnetar.broker.load.operations import BrokerOperations
 from magnetar.broker.lookup import Lookup
@@ -34,3 +36,6 @@ class BrokerContext:
     ownership: BundleOwnership
     moves: BundleMoves
     operations: BrokerOperations
+    dynamic: DynamicSettings
+    request_stop: Callable[[], None] | None = None
+    """Begins the stop of the whole process, as a signal would; None where whoever runs the broker offers no way."""

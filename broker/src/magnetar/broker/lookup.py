@@ -72,6 +72,10 @@ class Lookup:
         self._here = Connect(ownership.own, ours=True)
         self._finding: dict[tuple[BundleName, bool], asyncio.Task[Answer]] = {}
 
+    def use_settings(self, settings: BrokerSettings) -> None:
+        """Go on with other settings."""
+        self._settings = settings
+
     @contextmanager
     def place(self) -> Iterator[None]:
         """A place among the lookups under way. Raises TooManyRequests when there is none."""

@@ -87,6 +87,13 @@ class BrokerService:
         """Begin the periodic work."""
         self.upkeep.start()
 
+    def use_settings(self, settings: BrokerSettings) -> None:
+        """Go on with other settings, of which only those differ that may change while a broker runs."""
+        self.settings = settings
+        self.lookup.use_settings(settings)
+        self.limits.use_settings(settings.policies)
+        self.policies.use_broker(BrokerLevel(settings, self.ledgers.settings))
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something on the side; the service waits for it when it closes, and logs what fails."""
         task = asyncio.get_running_loop().create_task(work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from magnetar.broker.admin.settings import AdminSettings
 from magnetar.broker.load.settings import LoadSettings
 from magnetar.broker.policies.settings import PolicySettings
 from magnetar.core.errors import SettingError
@@ -86,6 +87,7 @@ class BrokerSettings:
     dispatch: DispatchSettings = field(default_factory=DispatchSettings)
     policies: PolicySettings = field(default_factory=PolicySettings)
     load: LoadSettings = field(default_factory=LoadSettings)
+    admin: AdminSettings = field(default_factory=AdminSettings)
 
     def __post_init__(self) -> None:
         for name in ("broker_service_port", "web_service_port"):
@@ -130,7 +132,7 @@ class BrokerSettings:
             "activeConsumerFailoverDelayTimeMillis": dispatch.failover_delay_ms,
         }
         texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
-        return {**texts, **self.policies.upstream(), **self.load.upstream()}
+        return {**texts, **self.policies.upstream(), **self.load.upstream(), **self.admin.upstream()}
 
     @property
     def broker_id(self) -> str:

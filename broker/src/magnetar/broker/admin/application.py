@@ -11,16 +11,30 @@ from typing import Final
 
 from aiohttp import web
 from magnetar.broker.admin import (
+    bookies,
+    broker_stats,
     brokers,
     clusters,
+    dynamic_configuration,
+    failure_domains,
+    isolation_policies,
     load_decisions,
     lookup,
     metrics,
+    namespace_bundles,
+    namespace_clusters,
+    namespace_offload,
+    namespace_permissions,
+    namespace_placement,
+    namespace_policies,
+    namespace_properties,
+    namespace_quotas,
     namespaces,
-    schemas,
-    subscriptions,
+    openapi,
+    resource_groups,
+    resource_quotas,
     tenants,
-    topics,
+    topic_resources,
 )
 from magnetar.broker.admin.responses import (
     CONFLICT,
@@ -45,16 +59,30 @@ BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 
 SHUTDOWN_SECONDS: Final = 2.0
 
-# load_decisions comes before brokers, which takes any other name there for a cluster's.
+# What has a name comes before what takes any name there: for a cluster's (brokers), for a bundle's (namespace_bundles).
 RESOURCES: Final = (
     clusters,
+    failure_domains,
+    isolation_policies,
+    dynamic_configuration,
     load_decisions,
     brokers,
     tenants,
     namespaces,
-    topics,
-    subscriptions,
-    schemas,
+    namespace_policies,
+    namespace_quotas,
+    namespace_properties,
+    namespace_offload,
+    namespace_permissions,
+    namespace_clusters,
+    namespace_placement,
+    resource_groups,
+    namespace_bundles,
+    resource_quotas,
+    bookies,
+    topic_resources,
+    broker_stats,
+    openapi,
     lookup,
     metrics,
 )

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import uuid
+from typing import Final
 
 from aiohttp import web
+from magnetar.balance.isolation import host_of, policy_of
+from magnetar.broker.admin.health import require_health
+from magnetar.broker.admin.isolation_policies import policies_path, policy_from
 from magnetar.broker.admin.owners import redirect, url_for
-from magnetar.broker.admin.responses import NOT_FOUND, UNAVAILABLE, AdminError, json, text
+from magnetar.broker.admin.responses import (
+    NOT_FOUND,
+    NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
+    AdminError,
+    json,
+    no_content,
+    text,
+)
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.settings import SERVER_VERSION
-from magnetar.broker.topic import PersistentTopic
-from magnetar.core.errors import MagnetarError
-from magnetar.core.ids import LATEST
-from magnetar.core.topic_name import TopicName
-from magnetar.wire.pulsar.batch import build_message
-from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageMetadata
 
-BASE = "/admin/v2/brokers"
-HEALTH_CHECK_SECONDS = 58
-"""Apache's own limit for a health check."""
+BASE: Final = "/admin/v2/brokers"
+TOPIC_VERSIONS: Final = ("", "V1", "V2")
 
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:
@@ -31,7 +34,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
         web.get(BASE + "/health", handlers.health),
         web.get(BASE + "/ready", handlers.ready),
         web.get(BASE + "/version", handlers.version),
-        web.get(BASE + "/configuration/runtime", handlers.runtime_configuration),
+        web.get(BASE + "/backlog-quota-check", handlers.check_backlog_quotas),
+        web.post(BASE + "/shutdown", handlers.shutdown),
         web.get(BASE + "/{cluster}", handlers.names),
         web.get(BASE + "/{cluster}/{broker}/ownedNamespaces", handlers.owned_namespaces),
         web.get("/status.html", handlers.status),
@@ -46,12 +50,9 @@ class BrokerHandlers:
         self._settings = context.settings
         self._resources = context.service.resources
 
-    async def names(self, request: web.Request) -> web.Response:
-        """Ids of the brokers that run."""
-        cluster = request.match_info.get("cluster", self._settings.cluster_name)
-        if cluster not in await self._resources.clusters():
-            raise AdminError(NOT_FOUND, f"Cluster {cluster} does not exist.")
-        return json(sorted(self._context.load.brokers()) if cluster == self._settings.cluster_name else [])
+    async def names(self, _: web.Request) -> web.Response:
+        """Ids of the brokers that run; of this cluster, whichever is named, as Apache without authorization."""
+        return json(sorted(self._context.load.brokers()))
 
     async def leader(self, _: web.Request) -> web.Response:
         """The broker that decides for all."""
@@ -60,22 +61,39 @@ class BrokerHandlers:
             raise AdminError(NOT_FOUND, "Couldn't find leader broker")
         return json({"brokerId": leader.broker_id, "serviceUrl": leader.web_service_url or leader.web_service_url_tls})
 
-    async def health(self, _: web.Request) -> web.Response:
-        """Whether a message can be published and read."""
-        try:
-            async with asyncio.timeout(HEALTH_CHECK_SECONDS):
-                await check_health(self._context)
-        except TimeoutError:
-            raise AdminError(UNAVAILABLE, "The broker could not publish and read a message in time") from None
+    async def health(self, request: web.Request) -> web.Response:
+        """Whether a message can be published and read, here or at the broker of `brokerId`."""
+        if request.query.get("topicVersion", "") not in TOPIC_VERSIONS:
+            raise AdminError(NOT_FOUND, "There is no such version of the topic")
+        broker = request.query.get("brokerId")
+        if broker and broker != self._settings.broker_id:
+            raise self._elsewhere(request, broker)
+        await require_health(self._context)
         return text("ok")
 
     async def ready(self, _: web.Request) -> web.Response:
         """The broker serves: before that, nobody answers here."""
         return text("ok")
 
-    async def runtime_configuration(self, _: web.Request) -> web.Response:
-        """The settings in force under Pulsar's names, all as text; tools look the cluster's name up here."""
-        return json(self._settings.upstream())
+    async def check_backlog_quotas(self, _: web.Request) -> web.Response:
+        """Check the backlog quotas of this broker's topics at once instead of when it is time."""
+        if self._context.settings.policies.backlog_quota_check:
+            await self._context.service.upkeep.check_now("backlog quotas")
+        return no_content()
+
+    async def shutdown(self, request: web.Request) -> web.Response:
+        """Let go of all bundles, at most `maxConcurrentUnloadPerSec` of them per second, then stop the process."""
+        stop = self._context.request_stop
+        if stop is None:
+            raise AdminError(NOT_IMPLEMENTED, "Whoever runs this broker does not let the admin API stop it")
+        try:
+            per_second = int(request.query.get("maxConcurrentUnloadPerSec", "0"))
+        except ValueError:
+            raise AdminError(PRECONDITION_FAILED, "maxConcurrentUnloadPerSec is no whole number") from None
+        await self._context.load.unregister()
+        await self._context.moves.unload_all(per_second=max(per_second, 0))
+        stop()
+        return no_content()
 
     async def status(self, _: web.Request) -> web.Response:
         """What probes and load balancers ask."""
@@ -86,50 +104,27 @@ class BrokerHandlers:
         return text(SERVER_VERSION.removeprefix("Pulsar Server"))
 
     async def owned_namespaces(self, request: web.Request) -> web.Response:
-        """The bundles that a broker serves."""
+        """The bundles that a broker serves, and whether by an isolation policy."""
         broker = request.match_info["broker"]
         if broker != self._settings.broker_id:
-            there = self._context.load.brokers().get(broker)
-            if there is None:
-                raise AdminError(NOT_FOUND, f"Broker id '{broker}' not found in available brokers.")
-            raise redirect(
-                request, url_for(request, there.web_service_url, there.web_service_url_tls), authoritative=False
-            )
-        assigned = {
-            str(bundle): {"broker_assignment": "shared", "is_controlled": False, "is_active": owned.active}
-            for bundle, owned in self._context.ownership.owned().items()
-        }
+            raise self._elsewhere(request, broker)
+        documents = await self._resources.documents.get(policies_path(self._settings.cluster_name)) or {}
+        policies = [policy_from(name, data) for name, data in documents.items()]
+        host = host_of(broker)
+        assigned = {}
+        for bundle, owned in self._context.ownership.owned().items():
+            policy = policy_of(policies, str(bundle.namespace))
+            kind = "shared" if policy is None else "primary" if policy.is_primary(host) else "secondary"
+            assigned[str(bundle)] = {
+                "broker_assignment": kind,
+                "is_controlled": policy is not None,
+                "is_active": owned.active,
+            }
         return json(assigned)
 
-
-async def check_health(context: BrokerContext) -> None:
-    """Publish a message on the broker's own topic and read it back, as its clients would find it."""
-    service = context.service
-    name = TopicName.parse(f"persistent://pulsar/system/healthcheck-{context.settings.broker_id.replace(':', '-')}")
-    topic = await service.topic(name, create=True)
-    assert isinstance(topic, PersistentTopic)
-    cursor = topic.ledger.new_non_durable_cursor(f"healthCheck-{uuid.uuid4()}", LATEST)
-    try:
-        metadata = MessageMetadata(producer_name="healthcheck", sequence_id=0, publish_time=context.clock.now_ms())
-        message = build_message(metadata, uuid.uuid4().bytes)
-        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def appended(error: MagnetarError | None, ledger_id: int, first_entry_id: int, context: object) -> None:
-            del ledger_id, first_entry_id, context
-            if stored.done():
-                return
-            if error is None:
-                stored.set_result(None)
-            else:
-                stored.set_exception(error)
-
-        topic.ledger.append([message], appended, None)
-        await stored
-        while True:
-            entries = await cursor.read(100, 1024 * 1024)
-            if any(entry.data == message for entry in entries):
-                return
-            if not entries:
-                raise AdminError(UNAVAILABLE, "The message of the health check was stored but cannot be read")
-    finally:
-        await cursor.close()
+    def _elsewhere(self, request: web.Request, broker: str) -> web.HTTPTemporaryRedirect:
+        there = self._context.load.brokers().get(broker)
+        if there is None:
+            raise AdminError(NOT_FOUND, f"Broker id '{broker}' not found in available brokers.")
+        url = url_for(request, there.web_service_url, there.web_service_url_tls)
+        return redirect(request, url, authoritative=False)

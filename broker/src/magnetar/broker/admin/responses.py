@@ -12,6 +12,7 @@ from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName,
 from magnetar.wire.pulsar.errors import ServerError
 
 CONFLICT = 409
+FORBIDDEN = 403
 NOT_FOUND = 404
 METHOD_NOT_ALLOWED = 405
 NOT_ACCEPTABLE = 406
@@ -20,6 +21,7 @@ BAD_REQUEST = 400
 UNPROCESSABLE = 422
 UNAVAILABLE = 503
 INTERNAL_ERROR = 500
+NOT_IMPLEMENTED = 501
 
 STATUS_OF_SERVER_ERROR: dict[int, int] = {
     ServerError.TOPIC_NOT_FOUND: NOT_FOUND,

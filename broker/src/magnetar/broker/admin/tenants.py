@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Final
 
 from aiohttp import web
+from magnetar.broker.admin.documents import require_writable
+from magnetar.broker.admin.fan_out import call_all
 from magnetar.broker.admin.responses import (
-    BAD_REQUEST,
     CONFLICT,
+    METHOD_NOT_ALLOWED,
     NOT_FOUND,
     PRECONDITION_FAILED,
     AdminError,
-    body_object,
+    flag,
     json,
     no_content,
 )
+from magnetar.broker.admin.shapes import Shape, body_of, set_of, text
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.resources import Resources
+from magnetar.broker.resources import Document, Resources
 from magnetar.core.topic_name import is_valid_name_part
 from magnetar.metadata.store import NodeNotFound, VersionConflict
 
-BASE = "/admin/v2/tenants"
-ONE = BASE + "/{tenant}"
+BASE: Final = "/admin/v2/tenants"
+ONE: Final = BASE + "/{tenant}"
+
+TENANT_INFO: Final = Shape({"adminRoles": (set_of(text), None), "allowedClusters": (set_of(text), None)})
 
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:
@@ -40,6 +45,7 @@ class TenantHandlers:
     """The handlers, over one broker."""
 
     def __init__(self, context: BrokerContext) -> None:
+        self._context = context
         self._resources = context.service.resources
         self._documents = self._resources.documents
 
@@ -57,50 +63,67 @@ class TenantHandlers:
     async def create(self, request: web.Request) -> web.Response:
         """Make a tenant."""
         tenant = request.match_info["tenant"]
+        info = await body_of(request, TENANT_INFO)
         if not is_valid_name_part(tenant):
             raise AdminError(PRECONDITION_FAILED, "Tenant name is not valid")
+        await require_writable(self._context)
+        await self._check(info)
+        if await self._documents.exists(Resources.tenant_path(tenant)):
+            raise AdminError(CONFLICT, "Tenant already exist")
+        limit = self._context.service.settings.admin.tenants_max
+        if 0 < limit <= len(await self._resources.tenants()):
+            raise AdminError(PRECONDITION_FAILED, "Exceed the maximum number of tenants")
         try:
-            await self._documents.create(Resources.tenant_path(tenant), await self._info(request))
+            await self._documents.create(Resources.tenant_path(tenant), info)
         except VersionConflict:
             raise AdminError(CONFLICT, "Tenant already exist") from None
         return no_content()
 
     async def update(self, request: web.Request) -> web.Response:
         """Replace a tenant's roles and clusters."""
-        info = await self._info(request)
+        tenant = request.match_info["tenant"]
+        info = await body_of(request, TENANT_INFO)
+        await require_writable(self._context)
+        await self._check(info)
         try:
-            await self._documents.update(
-                Resources.tenant_path(request.match_info["tenant"]), lambda document: {**document, **info}
-            )
+            await self._documents.update(Resources.tenant_path(tenant), lambda _: dict(info))
         except NodeNotFound:
-            raise AdminError(NOT_FOUND, "Tenant does not exist") from None
+            raise AdminError(NOT_FOUND, f"Tenant {tenant} not found") from None
         return no_content()
 
     async def delete(self, request: web.Request) -> web.Response:
-        """Remove a tenant that has no namespaces."""
+        """Remove a tenant that has no namespaces; with `force` with those that it has."""
         tenant = request.match_info["tenant"]
-        if await self._resources.namespaces(tenant):
+        force = flag(request, "force")
+        await require_writable(self._context)
+        if force and not self._context.service.settings.admin.force_delete_tenant_allowed:
+            raise AdminError(METHOD_NOT_ALLOWED, "Broker doesn't allow forced deletion of tenants")
+        if not await self._documents.exists(Resources.tenant_path(tenant)):
+            raise AdminError(NOT_FOUND, "Tenant doesn't exist")
+        namespaces = await self._resources.namespaces(tenant)
+        if namespaces and not force:
             raise AdminError(CONFLICT, "The tenant still has active namespaces")
+        paths = [f"/admin/v2/namespaces/{name}" for name in namespaces]
+        await call_all(self._context, "DELETE", paths, {"force": "true"}, tolerated=(NOT_FOUND,))
         try:
             await self._documents.delete(Resources.tenant_path(tenant))
         except NodeNotFound:
-            raise AdminError(NOT_FOUND, "Tenant does not exist") from None
+            raise AdminError(NOT_FOUND, "Tenant doesn't exist") from None
+        for path in (f"/admin/partitioned-topics/{tenant}", f"/admin/local-policies/{tenant}"):
+            store = self._resources.configuration_store if "partitioned" in path else self._context.service.store
+            await store.delete_recursively(path)
         return no_content()
 
-    async def _info(self, request: web.Request) -> dict[str, Any]:
-        """The tenant that the body describes. Raises 412 when its clusters are missing or unknown."""
-        info = await body_object(request)
-        roles, allowed = info.get("adminRoles") or [], info.get("allowedClusters") or []
-        if not is_list_of_names(roles) or not is_list_of_names(allowed):
-            raise AdminError(BAD_REQUEST, "adminRoles and allowedClusters must be lists of names")
-        if not allowed:
+    async def _check(self, info: Document | None) -> None:
+        """Raises 412 when the clusters are missing or unknown, or roles begin or end with blanks."""
+        if info is None:
+            raise AdminError(PRECONDITION_FAILED, "TenantInfo is null")
+        if any(role != role.strip() for role in info.get("adminRoles") or []):
+            raise AdminError(PRECONDITION_FAILED, "AdminRoles contains whitespace in the beginning or end.")
+        allowed = info.get("allowedClusters")
+        if allowed is None:
+            raise AdminError(PRECONDITION_FAILED, "Clusters cannot be null")
+        if not allowed or not all(cluster.strip() for cluster in allowed):
             raise AdminError(PRECONDITION_FAILED, "Clusters cannot be empty or blank")
-        unknown = sorted(set(allowed) - set(await self._resources.clusters()))
-        if unknown:
-            raise AdminError(PRECONDITION_FAILED, f"Clusters do not exist: {', '.join(unknown)}")
-        return {"adminRoles": roles, "allowedClusters": allowed}
-
-
-def is_list_of_names(value: object) -> bool:
-    """Whether it is a list of strings."""
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+        if set(allowed) - set(await self._resources.clusters()) - {"global"}:
+            raise AdminError(PRECONDITION_FAILED, "Clusters do not exist")

@@ -86,6 +86,14 @@ class Policies:
         store = resources.configuration_store
         self._stops = [store.watch(self._take_notification), store.watch_session(self._take_session_event)]
 
+    def use_broker(self, broker: BrokerLevel) -> None:
+        """The broker's own word changes: namespaces and topics that leave it to the broker follow."""
+        self.broker = broker
+        self.defaults = effective_policies(broker, {}, {})
+        for namespace, kept in list(self._namespaces.items()):
+            self._namespaces[namespace] = NamespacePolicies(broker, kept.document)
+            self._tell(namespace, None)
+
     def use_topic_policies(self, store: TopicPolicyStore) -> None:
         """Topics have policies of their own, which are there."""
         self._topic_policies = store

@@ -1,0 +1,45 @@
+"""What an operator may set for the admin API, under Pulsar's own meanings (`ServiceConfiguration`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminSettings:
+    """What is allowed, and what is told of where the cluster keeps its metadata."""
+
+    force_delete_namespace_allowed: bool = False
+    """`forceDeleteNamespaceAllowed`: whether `force` deletes a namespace with its topics."""
+    force_delete_tenant_allowed: bool = False
+    """`forceDeleteTenantAllowed`: the same for a tenant with its namespaces."""
+    tenants_max: int = 0
+    """`maxTenants`; 0 is no limit."""
+    namespaces_per_tenant_max: int = 0
+    """`maxNamespacesPerTenant`; 0 is no limit."""
+    metadata_store_url: str = ""
+    """`metadataStoreUrl`, as tools that need the cluster's metadata are told it."""
+    configuration_metadata_store_url: str = ""
+    """`configurationMetadataStoreUrl`; empty: the same."""
+    bookkeeper_metadata_service_uri: str = ""
+    """`bookkeeperMetadataServiceUri`; empty: the bookies use the cluster's own store."""
+    region_aware_placement: bool = False
+    """`bookkeeperClientRegionawarePolicyEnabled`: whether racks may be told with their region."""
+
+    def upstream(self) -> dict[str, str]:
+        """The settings by Pulsar's names, written as its configuration files write them."""
+        values = {name: getattr(self, field) for name, field in ADMIN_NAMES.items()}
+        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+
+
+ADMIN_NAMES: Final[dict[str, str]] = {
+    "bookkeeperClientRegionawarePolicyEnabled": "region_aware_placement",
+    "bookkeeperMetadataServiceUri": "bookkeeper_metadata_service_uri",
+    "configurationMetadataStoreUrl": "configuration_metadata_store_url",
+    "forceDeleteNamespaceAllowed": "force_delete_namespace_allowed",
+    "forceDeleteTenantAllowed": "force_delete_tenant_allowed",
+    "maxNamespacesPerTenant": "namespaces_per_tenant_max",
+    "maxTenants": "tenants_max",
+    "metadataStoreUrl": "metadata_store_url",
+}
