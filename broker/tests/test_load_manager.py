@@ -191,6 +191,23 @@ async def test_the_leader_balances_by_calls_to_the_owners(cluster: FakeCluster) 
     assert metrics["brk_lb_unload_bundle_total"] == len(cluster.calls)
 
 
+async def test_idle_bundles_of_apaches_brokers_count_though_they_do_not_report_them(cluster: FakeCluster) -> None:
+    one, two = await cluster.start(1, 2)
+    apache = BrokerReport(cluster.make_broker(9).addresses)
+    apache.bundles = [str(bundles(4)[0])]
+    document = apache.document()
+    del document["magnetar"]
+    await Documents(cluster.first_store).put(broker_path("b9:9"), document)
+    await Documents(cluster.first_store).put("/admin/local-policies/t/n", {"bundles": bundles_document(4)})
+    cluster.by_id["b9:9"].bundles.update((bundle, FakeBundle()) for bundle in bundles(4)[:3])
+    await until(lambda: "b9:9" in one.load.brokers())
+    snapshot = await one.load.balancing.snapshot()
+    assert set(snapshot.brokers["b9:9"].bundles) == set(bundles(4)[:3])
+    assert not one.load.transfers("b9:9")
+    assert one.load.transfers("b2:2")
+    del two
+
+
 async def test_what_fails_is_logged_and_tried_again(cluster: FakeCluster) -> None:
     _, two, _ = await cluster.start(1, 2, 3)
     two.bundles.update((bundle, FakeBundle()) for bundle in bundles(12))

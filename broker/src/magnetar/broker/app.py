@@ -28,6 +28,7 @@ from magnetar.broker.service import BrokerService
 from magnetar.broker.session import ServerSession
 from magnetar.broker.settings import SERVER_VERSION, BrokerSettings
 from magnetar.broker.topic_lists import TopicLists
+from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
 from magnetar.ledger.api import LedgerClient, LedgerOptions
 from magnetar.managed.factory import ManagedLedgerFactory
@@ -86,7 +87,6 @@ class RunningBroker:
         context.service.resources.close()
         await self._listener.close()
         await self._managed.close()
-
 
     async def _hand_over(self) -> None:
         """Let go of all bundles, slowly enough for those who take them; alone there is nobody to spare."""
@@ -164,6 +164,10 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
 def _load_manager(
     settings: BrokerSettings, parts: BrokerParts, ownership: BundleOwnership, peers: PeerClient
 ) -> ModularLoadManager:
+    async def find_owner(bundle: BundleName) -> str | None:
+        owner = await ownership.owner(bundle)
+        return None if owner is None else owner.addresses.broker_id
+
     return ModularLoadManager(
         LoadParts(
             settings=settings.load,
@@ -175,6 +179,7 @@ def _load_manager(
             clock=parts.clock,
             peers=peers,
             owned=ownership.owned,
+            find_owner=find_owner,
             balance=parts.balance_settings,
         )
     )

@@ -4,6 +4,7 @@ cluster's dynamic settings. Read once, then again when the store tells of a chan
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -27,11 +28,20 @@ READS_AT_ONCE_MAX: Final = 64
 class NamespaceFacts:
     """Of one namespace."""
 
-    __slots__ = ("anti_affinity_group", "bundle_count")
+    __slots__ = ("anti_affinity_group", "boundaries")
 
-    def __init__(self, bundle_count: int, anti_affinity_group: str | None) -> None:
-        self.bundle_count = bundle_count
+    def __init__(self, boundaries: tuple[str, ...], anti_affinity_group: str | None) -> None:
+        self.boundaries = boundaries
         self.anti_affinity_group = anti_affinity_group
+
+    @property
+    def bundle_count(self) -> int:
+        """How many bundles it has."""
+        return max(0, len(self.boundaries) - 1)
+
+    def bundle_names(self, namespace: str) -> list[str]:
+        """Its bundles, in full."""
+        return [f"{namespace}/{low}_{high}" for low, high in itertools.pairwise(self.boundaries)]
 
 
 class ClusterPolicies:
@@ -85,7 +95,7 @@ class ClusterPolicies:
         """Of one namespace."""
         document = await _document(self._local, Resources.local_policies_path(NamespaceName.parse(name)))
         boundaries = (document.get("bundles") or {}).get("boundaries") or ()
-        return NamespaceFacts(max(0, len(boundaries) - 1), document.get("namespaceAntiAffinityGroup") or None)
+        return NamespaceFacts(tuple(boundaries), document.get("namespaceAntiAffinityGroup") or None)
 
 
 async def _document(cache: NodeCache[Document], path: str) -> Document:

@@ -17,7 +17,7 @@ from magnetar.broker.load.cluster_policies import ClusterPolicies
 from magnetar.broker.load.decisions import DecisionLog
 from magnetar.broker.load.execution import Executor, Peers
 from magnetar.broker.load.settings import LEADER, LoadSettings, switched
-from magnetar.broker.load.snapshot import take_snapshot
+from magnetar.broker.load.snapshot import FindOwner, take_snapshot
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
@@ -45,6 +45,7 @@ class Balancing:
         clock: Clock,
         peers: Peers,
         reports: Callable[[], Mapping[str, BrokerReport]],
+        find_owner: FindOwner,
     ) -> None:
         self.log = DecisionLog()
         self.settings = settings
@@ -55,6 +56,7 @@ class Balancing:
         self._averages = LoadAverages(store)
         self._clock = clock
         self._reports = reports
+        self._find_owner = find_owner
         self._executor = Executor(peers, self.log, clock, reports, self.prefer)
         self._balancer = Balancer(balance)
         self._preferences: dict[BundleName, tuple[str, float]] = {}
@@ -104,6 +106,7 @@ class Balancing:
             self._averages.bundles,
             self._clock.now_ms(),
             failure_domains=self._configured.failure_domains,
+            find_owner=self._find_owner,
         )
         if generation == self._generation:
             self._snapshot, self._snapshot_taken_seconds = taken, now_seconds

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -54,6 +54,8 @@ class LoadParts:
     peers: Peers
     owned: Callable[[], Mapping[BundleName, Bundle]]
     """What this broker serves, with its topics that are loaded."""
+    find_owner: Callable[[BundleName], Awaitable[str | None]]
+    """The id of the broker that owns a bundle."""
     host_root: Path = Path("/")
     """Where the system's own files are that tell how full the host is."""
     balance: BalanceSettings | None = None
@@ -204,6 +206,7 @@ class ModularLoadManager:
                 parts.clock,
                 parts.peers,
                 lambda: self.directory.reports,
+                parts.find_owner,
             )
         return self._balancing
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from magnetar.broker.bundles import named_broker
 from magnetar.broker.load.api import BrokerAddresses
 from magnetar.broker.load.broker_report import BrokerReport, BundleStats
 from magnetar.broker.load.host_usage import HostUsage
 from magnetar.broker.load.settings import LoadSettings
+from magnetar.core.topic_name import NamespaceName
 
 
 def change_percent(before: float, now: float) -> float:
@@ -39,6 +41,12 @@ def _both_ways(report: BrokerReport, quantity: str) -> float:
     return report.total(f"{quantity}_in") + report.total(f"{quantity}_out")
 
 
+def is_named(bundle: str) -> bool:
+    """Whether it is a broker's by its name, for health checks. Without topics it is not worth a word: others would
+    only take it for one that they could move."""
+    return named_broker(NamespaceName.parse(bundle.rpartition("/")[0])) is not None
+
+
 class Reporter:
     """Makes reports of one broker, each with what came and went since the one before."""
 
@@ -59,8 +67,8 @@ class Reporter:
         report.ours = True
         report.draining = self.draining
         report.host = host
-        report.stats = dict(stats)
-        report.bundles = sorted(stats)
+        report.stats = {name: one for name, one in stats.items() if one.topics or not is_named(name)}
+        report.bundles = sorted(report.stats)
         before = set(self.written.bundles)
         report.bundle_gains = [name for name in report.bundles if name not in before]
         report.bundle_losses = sorted(before.difference(report.bundles))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeAlias
 
 from magnetar.balance.model import BrokerLoad, BundleLoad, LoadSnapshot, ResourceUsages
 from magnetar.broker.bundles import named_broker
@@ -18,6 +19,12 @@ NAMES_KEPT_MAX: Final = 50_000
 """Bundles of a cluster whose names are kept parsed, some 500 bytes each, as reports name them again and again."""
 
 EMPTY: Final = BundleLoad()
+
+OWNERS_AT_ONCE_MAX: Final = 64
+"""Reads of ownership nodes under way."""
+
+FindOwner: TypeAlias = Callable[[BundleName], Awaitable[str | None]]
+"""The id of the broker that owns a bundle."""
 
 
 @lru_cache(maxsize=NAMES_KEPT_MAX)
@@ -90,6 +97,22 @@ def broker_load(report: BrokerReport) -> BrokerLoad:
     )
 
 
+async def add_idle_bundles(brokers: Mapping[str, BrokerLoad], names: list[str], find_owner: FindOwner) -> None:
+    """Give brokers what they own and do not tell: Apache's report only bundles in which a topic is loaded, and others
+    would be taken for nobody's, so that a broker with many of them got more and more."""
+    told = {bundle for load in brokers.values() for bundle in load.bundles}
+    asked = [bundle for name in names if (bundle := parse_bundle(name)) is not None and bundle not in told]
+    for begin in range(0, len(asked), OWNERS_AT_ONCE_MAX):
+        some = asked[begin : begin + OWNERS_AT_ONCE_MAX]
+        owners = await asyncio.gather(*map(find_owner, some))
+        for bundle, owner in zip(some, owners, strict=True):
+            load = brokers.get(owner or "")
+            if load is not None:
+                # Made in `broker_load`: only its type forbids readers to write.
+                assert isinstance(load.bundles, dict)
+                load.bundles[bundle] = EMPTY
+
+
 async def take_snapshot(
     reports: Mapping[str, BrokerReport],
     policies: ClusterPolicies,
@@ -97,11 +120,15 @@ async def take_snapshot(
     now_ms: int,
     *,
     failure_domains: bool,
+    find_owner: FindOwner,
 ) -> LoadSnapshot:
     """Everything. `StoreUnavailable` while policies have to be read and cannot."""
     brokers = {broker_id: broker_load(report) for broker_id, report in reports.items() if takes_part(report)}
     namespaces = {str(bundle.namespace) for load in brokers.values() for bundle in load.bundles}
     facts = await policies.namespaces(sorted(namespaces))
+    if not all(report.ours for report in reports.values()):
+        names = [name for namespace, fact in facts.items() for name in fact.bundle_names(namespace)]
+        await add_idle_bundles(brokers, names, find_owner)
     long_term = {bundle: average_load(one) for name, one in averages.items() if (bundle := parse_bundle(name))}
     return LoadSnapshot(
         now_ms=now_ms,

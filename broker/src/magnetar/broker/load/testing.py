@@ -59,6 +59,7 @@ class FakeBroker:
                 clock=SystemClock(),
                 peers=cluster,
                 owned=self.owned,
+                find_owner=cluster.find_owner,
                 # A host that tells nothing: what this machine does must not decide here.
                 host_root=Path("/nowhere"),
             )
@@ -101,13 +102,20 @@ class FakeCluster:
         self.calls: list[tuple[str, str, str, dict[str, str]]] = []
         self.refusing = False
 
+    def make_broker(self, port: int, settings: LoadSettings = SETTINGS) -> FakeBroker:
+        broker = FakeBroker(self, port, settings)
+        self.by_id[broker.id] = broker
+        return broker
+
     async def start(self, *ports: int, settings: LoadSettings = SETTINGS) -> list[FakeBroker]:
-        brokers = [FakeBroker(self, port, settings) for port in ports]
+        brokers = [self.make_broker(port, settings) for port in ports]
         for broker in brokers:
-            self.by_id[broker.id] = broker
             await broker.load.start()
         await until(lambda: all(len(broker.load.brokers()) == len(self.by_id) for broker in self.by_id.values()))
         return brokers
+
+    async def find_owner(self, bundle: BundleName) -> str | None:
+        return next((broker.id for broker in self.by_id.values() if bundle in broker.bundles), None)
 
     async def call(
         self,
