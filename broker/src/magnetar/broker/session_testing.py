@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, cast
 
@@ -21,6 +21,7 @@ from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.testing import MemoryBookies
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.metadata.store import MetadataStore
 from magnetar.wire.pulsar.batch import build_batch, build_message
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -237,6 +238,14 @@ class ShiftedClock(SystemClock):
         return super().monotonic_seconds() + self._ahead_seconds
 
 
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """What brokers of one cluster share: the tree, each with a session of its own, and the bookies."""
+
+    store: MetadataStore
+    bookies: MemoryBookies
+
+
 class MemoryBroker:
     """A broker of a test's own. An asynchronous context manager."""
 
@@ -245,14 +254,17 @@ class MemoryBroker:
         settings: BrokerSettings | None = None,
         ledgers: ManagedLedgerSettings | None = None,
         clock: Clock | None = None,
+        shared: SharedParts | None = None,
     ) -> None:
+        """`shared`: what it has together with other brokers; without, everything is its own."""
         self._clock = clock if clock is not None else SystemClock()
         settings = settings if settings is not None else BrokerSettings()
         self._settings = replace(settings, broker_service_port=0, web_service_port=0)
         self._ledger_settings = ledgers if ledgers is not None else ManagedLedgerSettings()
         self._clients: list[ProtocolClient] = []
-        self.store = MemoryMetadataStore()
-        self.bookies = MemoryBookies()
+        # Any store, but tests of a single broker play with what a memory one can do.
+        self.store: Any = MemoryMetadataStore() if shared is None else shared.store
+        self.bookies = MemoryBookies() if shared is None else shared.bookies
         self.ledgers: BookKeeperClient | None = None
         self.broker: RunningBroker | None = None
 

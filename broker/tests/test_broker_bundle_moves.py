@@ -1,0 +1,320 @@
+"""Unloads, transfers and splits, with clients connected and loads under way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from magnetar.balance.split_algorithms import BadSplit
+from magnetar.broker.bundle_moves import BundleNotOwned, UnknownDestination
+from magnetar.broker.cluster_testing import MemoryCluster, until
+from magnetar.broker.owned_bundles import BundleState
+from magnetar.broker.ownership import OwnershipLost, ownership_path
+from magnetar.broker.session_testing import MemoryBroker, ProtocolClient
+from magnetar.core.bundle import BundleName
+from magnetar.core.topic_name import TopicName
+from magnetar.managed.managed_ledger import ManagedLedger
+from magnetar.metadata.store import MUST_NOT_EXIST
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+CLOSE_PRODUCER, CLOSE_CONSUMER = pb.BaseCommand.CLOSE_PRODUCER, pb.BaseCommand.CLOSE_CONSUMER
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    async with MemoryCluster(2) as running:
+        yield running
+
+
+async def with_clients(cluster: MemoryCluster, broker: MemoryBroker) -> tuple[BundleName, ProtocolClient]:
+    bundle = await cluster.take(broker, TOPIC)
+    client = await broker.connect()
+    await client.producer(TOPIC)
+    await client.consumer(TOPIC)
+    return bundle, client
+
+
+async def topics_in(cluster: MemoryCluster, bundle: BundleName, count: int) -> list[str]:
+    """Names of so many topics of a bundle."""
+    names = (f"{TOPIC}-{number}" for number in range(100 * count))
+    return [name for name in names if TopicName.parse(name) in bundle][:count]
+
+
+async def test_an_unload_tells_clients_when_the_next_broker_can_be_asked(cluster: MemoryCluster) -> None:
+    bundle, client = await with_clients(cluster, cluster[0])
+    await client.publish(3)
+    gone: list[bool] = []
+    cluster[0].store.watch(lambda change: gone.append(change.path == ownership_path(bundle)))
+    await cluster[0].running.context.moves.unload(bundle)
+    closed = (await client.expect(CLOSE_PRODUCER)).body
+    assert any(gone), "the node went first"
+    assert (closed.producer_id, closed.assignedBrokerServiceUrl) == (1, "")
+    assert (await client.expect(CLOSE_CONSUMER)).body.consumer_id == 1
+    assert not cluster.owners(bundle)
+    assert not cluster[0].service.topics
+    await cluster.take(cluster[1], TOPIC)
+    other = await cluster[1].connect()
+    await other.consumer(TOPIC)
+    assert [each.payload[-2:] for each in await other.messages(3)] == [b"m0", b"m1", b"m2"]
+
+
+async def test_acknowledgements_move_along(cluster: MemoryCluster) -> None:
+    bundle, client = await with_clients(cluster, cluster[0])
+    ids = await client.publish(3)
+    await client.messages(3)
+    client.send(pb.BaseCommand.ACK, consumer_id=1, ack_type=0, message_id=[ids[0], ids[1]])
+    await client.round_trip()
+    await cluster[0].running.context.moves.unload(bundle)
+    await cluster.take(cluster[1], TOPIC)
+    other = await cluster[1].connect()
+    await other.consumer(TOPIC)
+    assert [each.payload[-2:] for each in await other.messages(1)] == [b"m2"]
+
+
+async def test_a_destination_has_the_bundle_before_clients_hear_of_it(cluster: MemoryCluster) -> None:
+    bundle, client = await with_clients(cluster, cluster[0])
+    there = cluster[1].running.settings
+    await cluster[0].running.context.moves.unload(bundle, destination=there.broker_id)
+    for command in (CLOSE_PRODUCER, CLOSE_CONSUMER):
+        assert (await client.expect(command)).body.assignedBrokerServiceUrl == there.service_url
+    assert cluster.owners(bundle) == [cluster[1]]
+    await until(lambda: TOPIC in cluster[1].service.topics)
+
+
+async def test_an_empty_bundle_goes_to_its_destination_too(cluster: MemoryCluster) -> None:
+    bundle = await cluster.take(cluster[0], TOPIC)
+    await cluster[0].running.context.moves.unload(bundle, destination=cluster[1].running.settings.broker_id)
+    assert cluster.owners(bundle) == [cluster[1]]
+    assert not cluster[1].service.topics
+
+
+async def test_who_may_not_be_asked(cluster: MemoryCluster) -> None:
+    bundle = await cluster.take(cluster[0], TOPIC)
+    moves = cluster[0].running.context.moves
+    with pytest.raises(UnknownDestination):
+        await moves.unload(bundle, destination="gone:1")
+    with pytest.raises(BundleNotOwned, match="not currently owned"):
+        await cluster[1].running.context.moves.unload(bundle)
+    with pytest.raises(BundleNotOwned, match="not currently owned"):
+        await cluster[1].running.context.moves.split(bundle)
+    with pytest.raises(BadSplit):
+        await moves.split(bundle, "odd")
+    await moves.unload(bundle, destination=cluster[0].running.settings.broker_id)
+    assert cluster.owners(bundle) == [cluster[0]], "it stays where it is"
+
+
+async def test_unloads_at_once_are_one(cluster: MemoryCluster) -> None:
+    bundle, client = await with_clients(cluster, cluster[0])
+    moves = cluster[0].running.context.moves
+    first = asyncio.create_task(moves.unload(bundle))
+    await asyncio.sleep(0)
+    owned = cluster.owned(cluster[0], bundle)
+    assert owned is not None
+    assert owned.state is BundleState.UNLOADING
+    await asyncio.gather(first, moves.unload(bundle), moves.unload(bundle))
+    await client.expect(CLOSE_PRODUCER)
+    assert CLOSE_PRODUCER not in [each.kind for each in await client.round_trip()]
+
+
+async def test_other_brokers_see_that_it_is_being_unloaded(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, _ = await with_clients(cluster, cluster[0])
+    goes_on = asyncio.Event()
+    close = ManagedLedger.close
+
+    async def slow_close(ledger: ManagedLedger) -> None:
+        await goes_on.wait()
+        await close(ledger)
+
+    monkeypatch.setattr(ManagedLedger, "close", slow_close)
+    unloading = asyncio.create_task(cluster[0].running.context.moves.unload(bundle))
+
+    async def disabled() -> bool:
+        node = await cluster[1].store.get(ownership_path(bundle))
+        return bool(json.loads(node.value)["disabled"])
+
+    while not await disabled():
+        await asyncio.sleep(0.005)
+    for broker in cluster.brokers:
+        answer = (await (await broker.connect()).request(pb.BaseCommand.LOOKUP, topic=TOPIC)).body
+        assert answer.error == pb.ServiceNotReady
+    goes_on.set()
+    await unloading
+    assert await cluster[1].store.get(ownership_path(bundle)) is None
+
+
+async def test_a_load_that_meets_an_unload_leaves_nothing_behind(cluster: MemoryCluster) -> None:
+    bundle = await cluster.take(cluster[0], TOPIC)
+    for turns in range(0, 40, 3):
+        loading = [
+            asyncio.create_task(cluster[0].service.topic(TopicName.parse(name), create=True))
+            for name in await topics_in(cluster, bundle, 5)
+        ]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await cluster[0].running.context.moves.unload(bundle)
+        results = await asyncio.gather(*loading, return_exceptions=True)
+        refused = [result for result in results if isinstance(result, BaseException)]
+        assert all(isinstance(error, PulsarError) and error.code == ServerError.SERVICE_NOT_READY for error in refused)
+        assert not cluster[0].service.topics, turns
+        assert not cluster[0].service._loading
+        assert not cluster.owners(bundle)
+        await cluster.take(cluster[0], TOPIC)
+
+
+async def test_a_split_is_not_noticed_by_clients(cluster: MemoryCluster) -> None:
+    bundle = await cluster.take(cluster[0], TOPIC)
+    names = await topics_in(cluster, bundle, 20)
+    client = await cluster[0].connect()
+    for number, name in enumerate(names):
+        await client.producer(name, producer_id=number)
+    parts = await cluster[0].running.context.moves.split(bundle)
+    assert [part.range.low for part in parts] == [bundle.range.low, (bundle.range.low + bundle.range.high) // 2]
+    assert parts[-1].range.high == bundle.range.high
+    for number in range(len(names)):
+        await client.publish(1, producer_id=number)
+    assert await client.round_trip() == []
+    ownership = cluster[0].running.context.ownership.owned()
+    assert bundle not in ownership
+    assert sorted(name for part in parts for name in ownership[part].topics) == sorted(names)
+    assert all(TopicName.parse(name) in part for part in parts for name in ownership[part].topics)
+    for broker in cluster.brokers:
+        assert parts[0] in await broker.running.context.bundles.read_again(bundle.namespace)
+        assert {await cluster.lookup(broker, name) for name in names} == {cluster[0]}
+    node = await cluster[0].store.get("/admin/local-policies/public/default")
+    policies = await cluster[0].store.get("/admin/policies/public/default")
+    assert json.loads(node.value)["bundles"] == json.loads(policies.value)["bundles"]
+    assert json.loads(node.value)["bundles"]["numBundles"] == 17
+    assert await cluster[1].store.get(ownership_path(bundle)) is None
+
+
+async def test_a_split_keeps_the_rest_of_the_local_policies(cluster: MemoryCluster) -> None:
+    bundle = await cluster.take(cluster[0], TOPIC)
+    documents = cluster[0].service.resources.local_documents
+    path = "/admin/local-policies/public/default"
+    await documents.update(path, lambda it: {**it, "namespaceAntiAffinityGroup": "g"})
+    await cluster[0].running.context.moves.split(bundle)
+    assert (await documents.get(path))["namespaceAntiAffinityGroup"] == "g"
+
+
+async def test_splits_of_neighbours_at_once_both_happen(cluster: MemoryCluster) -> None:
+    first = await cluster.take(cluster[0], TOPIC)
+    other = next(name for name in (f"{TOPIC}-{n}" for n in range(100)) if TopicName.parse(name) not in first)
+    second = await cluster.take(cluster[1], other)
+    await asyncio.gather(cluster[0].running.context.moves.split(first), cluster[1].running.context.moves.split(second))
+    current = await cluster[0].running.context.bundles.read_again(first.namespace)
+    assert len(current.bundles) == 18
+    assert first not in current
+    assert second not in current
+
+
+async def test_split_algorithms(cluster: MemoryCluster) -> None:
+    bundle = await cluster.take(cluster[0], TOPIC)
+    moves = cluster[0].running.context.moves
+    assert await moves.split(bundle, "topic_count_equally_divide") == (bundle,), "without topics there is nothing to do"
+    names = await topics_in(cluster, bundle, 9)
+    for name in names:
+        await cluster[0].service.topic(TopicName.parse(name), create=True)
+    low, high = await moves.split(bundle, "topic_count_equally_divide")
+    counts = [sum(TopicName.parse(name) in part for name in names) for part in (low, high)]
+    assert sorted(counts) == [4, 5]
+    middle = low.range.low + 5
+    parts = await moves.split(low, "specified_positions_divide", boundaries=[middle])
+    assert [part.range.high for part in parts] == [middle, low.range.high]
+
+
+async def test_a_split_may_let_the_parts_go(cluster: MemoryCluster) -> None:
+    bundle, client = await with_clients(cluster, cluster[0])
+    parts = await cluster[0].running.context.moves.split(bundle, unload=True)
+    await client.expect(CLOSE_PRODUCER)
+    await until(lambda: not any(cluster.owners(part) for part in parts))
+
+
+async def test_loads_go_on_while_their_bundle_is_split(cluster: MemoryCluster) -> None:
+    bundle = await cluster.take(cluster[0], TOPIC)
+    names = await topics_in(cluster, bundle, 30)
+    loading = []
+    splitting = None
+    for number, name in enumerate(names):
+        loading.append(asyncio.create_task(cluster[0].service.topic(TopicName.parse(name), create=True)))
+        if number == 10:
+            splitting = asyncio.create_task(cluster[0].running.context.moves.split(bundle))
+        await asyncio.sleep(0)
+    assert splitting is not None
+    parts = await splitting
+    topics = await asyncio.gather(*loading)
+    owned = cluster[0].running.context.ownership.owned()
+    assert sorted(str(topic.name) for topic in topics) == sorted(name for part in parts for name in owned[part].topics)
+    for part in parts:
+        assert not owned[part].loading
+        await cluster[0].running.context.moves.unload(part)
+    assert not cluster[0].service.topics
+
+
+async def test_an_unload_during_a_split_takes_the_parts(cluster: MemoryCluster) -> None:
+    bundle, _ = await with_clients(cluster, cluster[0])
+    moves = cluster[0].running.context.moves
+    splitting = asyncio.create_task(moves.split(bundle))
+    await asyncio.sleep(0)
+    await moves.unload(bundle)
+    assert not any(cluster.owners(part) for part in await splitting)
+    assert not cluster[0].service.topics
+
+
+async def test_a_split_into_what_another_owns_is_given_up(cluster: MemoryCluster) -> None:
+    bundle = await cluster.take(cluster[0], TOPIC)
+    parts = bundle.cut([(bundle.range.low + bundle.range.high) // 2])
+    await cluster[1].store.put(
+        ownership_path(parts[1]), b'{"nativeUrl":"pulsar://x:1"}', MUST_NOT_EXIST, ephemeral=True
+    )
+    with pytest.raises(OwnershipLost):
+        await cluster[0].running.context.moves.split(bundle)
+    assert await cluster[0].store.get(ownership_path(parts[0])) is None
+    assert cluster.owners(bundle) == [cluster[0]]
+    assert bundle in await cluster[0].running.context.bundles.read_again(bundle.namespace)
+
+
+async def test_a_stopping_broker_hands_everything_over(cluster: MemoryCluster) -> None:
+    bundle, client = await with_clients(cluster, cluster[0])
+    await client.publish(2)
+    stopping = cluster[0]
+    await stopping.running.close()
+    assert (await client.expect(CLOSE_PRODUCER)).body.producer_id == 1
+    assert await cluster[1].store.children("/namespace/public/default") == []
+    cluster.brokers.remove(stopping)
+    assert await cluster.lookup(cluster[0], TOPIC) is cluster[0]
+    other = await cluster[0].connect()
+    await other.consumer(TOPIC)
+    assert len(await other.messages(2)) == 2
+    assert cluster.owners(bundle) == [cluster[0]]
+    for each in stopping._clients:
+        await each.close()
+    assert stopping.ledgers is not None
+    await stopping.ledgers.close()
+    await stopping.store.close()
+
+
+@pytest.mark.slow
+async def test_a_bundle_of_many_topics_does_not_hold_up_the_loop(cluster: MemoryCluster) -> None:
+    bundle = await cluster.take(cluster[0], TOPIC)
+    names = await topics_in(cluster, bundle, 2_000)
+    service = cluster[0].service
+    for start in range(0, len(names), 200):
+        await asyncio.gather(
+            *(service.topic(TopicName.parse(name), create=True) for name in names[start : start + 200])
+        )
+    unloading = asyncio.create_task(cluster[0].running.context.moves.unload(bundle))
+    longest = 0.0
+    while not unloading.done():
+        began = time.perf_counter()
+        await asyncio.sleep(0.001)
+        longest = max(longest, time.perf_counter() - began)
+    await unloading
+    assert not service.topics
+    assert longest < 0.25, "a turn of the loop is milliseconds; a machine with other work may stretch it"
