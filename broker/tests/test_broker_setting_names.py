@@ -25,7 +25,7 @@ LISTED = Path(__file__).parents[1] / "src" / "magnetar" / "broker" / "upstream_s
 NEWER = {"enableBrokerTopicListWatcher"}
 """Known to later versions of Pulsar than the one that the list is made from."""
 
-OURS = {"delayedDeliveryClampDelayInMillis"}
+OURS = {"delayedDeliveryClampDelayInMillis", "magnetarDrainUnloadsPerSecond", "magnetarLoadBalanceDriver"}
 """Of this broker alone."""
 
 PARTS = [
