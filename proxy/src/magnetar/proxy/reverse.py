@@ -6,6 +6,7 @@ clients may not reach: redirects are followed here. (Pulsar: AdminProxyHandler.)
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import AsyncIterator
 from typing import Final
@@ -109,7 +110,7 @@ class ReverseProxy:
                 request.method,
                 url,
                 headers=headers,
-                data=body,
+                data=io.BytesIO(body) if isinstance(body, bytes) else body,
                 allow_redirects=False,
                 ssl=True if self._tls is None else self._tls.context,
             ) as answer:

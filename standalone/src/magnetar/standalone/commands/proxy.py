@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -75,14 +76,6 @@ def run(
       magnetar proxy run --conf conf/proxy.conf
       magnetar proxy run -m zk:localhost:2181 --port 6650 --set maxConcurrentInboundConnections=20000
     """
-    from magnetar.proxy.setting_names import known_names
-    from magnetar.standalone.proxy_process import (
-        ProxyProcess,
-        proxy_process_settings,
-        start_proxy_process,
-    )
-    from magnetar.standalone.service import Service, SettingSources, run_service
-
     options = settings_given(
         metadataStoreUrl=("--metadata-store", metadata_store),
         brokerServiceURL=("--broker", broker),
@@ -91,8 +84,23 @@ def run(
         servicePort=("--port", port),
         webServicePort=("--http-port", http_port),
     )
+    raise typer.Exit(_run(conf, options, assignments or [], check_only=check, log_level=log_level.value))
+
+
+def _run(
+    conf: Path | None,
+    options: dict[str, tuple[str, str]],
+    assignments: list[str],
+    *,
+    check_only: bool,
+    log_level: str,
+) -> int:
+    from magnetar.proxy.setting_names import known_names
+    from magnetar.standalone.proxy_process import ProxyProcess, proxy_process_settings, start_proxy_process
+    from magnetar.standalone.service import Service, SettingSources, run_service
+
     sources = SettingSources(
-        known=known_names(), file=conf, environment=environment(), assignments=assignments or [], options=options
+        known=known_names(), file=conf, environment=environment(), assignments=assignments, options=options
     )
     service = Service(
         name="proxy",
@@ -101,7 +109,7 @@ def run(
         describe=ProxyProcess.describe,
         stop_seconds_max=lambda settings: settings.stop_seconds_max,
     )
-    raise typer.Exit(run_service(service, sources, check_only=check, log_level=log_level.value))
+    return run_service(service, sources, check_only=check_only, log_level=log_level)
 
 
 application.command("run")(run)

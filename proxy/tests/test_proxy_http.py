@@ -1,0 +1,244 @@
+"""The proxy's HTTP side."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from magnetar.net.testing import TestAuthority
+from magnetar.net.tls import TlsSettings
+from magnetar.proxy.app import RunningProxy
+from magnetar.proxy.settings import FixedBrokers, HttpSettings
+from magnetar.proxy.testing import ScriptedBroker, Wire
+from yarl import URL
+
+StartProxy = Callable[..., Awaitable[RunningProxy]]
+
+
+class WebBroker:
+    """Answers every request with what it saw of it."""
+
+    def __init__(self) -> None:
+        self.handler: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
+        self.requests: list[web.Request] = []
+        self.bodies: list[int] = []
+        self.url = ""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request)
+        if self.handler is not None:
+            return await self.handler(request)
+        body = await request.read()
+        self.bodies.append(len(body))
+        return web.json_response({"path": request.raw_path, "method": request.method, "body": body[:100].decode()})
+
+
+@pytest.fixture
+async def brokers() -> AsyncIterator[list[WebBroker]]:
+    made: list[WebBroker] = []
+    runners: list[web.AppRunner] = []
+    for _ in range(2):
+        broker = WebBroker()
+        application = web.Application(client_max_size=1 << 26)
+        application.router.add_route("*", "/{rest:.*}", broker.answer)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        broker.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        made.append(broker)
+        runners.append(runner)
+    yield made
+    for runner in runners:
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(auto_decompress=False) as session:
+        yield session
+
+
+async def proxy_of(start: StartProxy, broker: WebBroker | None, **changes: Any) -> RunningProxy:
+    fixed = FixedBrokers(service_url="pulsar://a:1", web_service_url=broker.url if broker is not None else "")
+    return await start(fixed_brokers=fixed, web_service_port=0, **changes)
+
+
+async def test_requests_and_answers_pass_with_their_escapes_and_headers(
+    start: StartProxy, brokers: list[WebBroker], client: aiohttp.ClientSession
+) -> None:
+    proxy = await proxy_of(start, brokers[0])
+    path = "/admin/v2/persistent/public/default/a%2Fb%20c/subscription/%E2%82%AC?x=1%262&y="
+    headers = {"X-Original-Principal": "admin", "Authorization": "Bearer abc", "Host": "pulsar.example"}
+    url = URL(proxy.web_service_url.replace("127.0.0.1", "localhost") + path, encoded=True)
+    async with client.put(url, data="{}", headers=headers) as answer:
+        assert answer.status == 200
+        assert await answer.json() == {"path": path, "method": "PUT", "body": "{}"}
+    seen = brokers[0].requests[0].headers
+    assert seen["Authorization"] == "Bearer abc"
+    assert seen["Host"] == "pulsar.example"
+    assert seen["X-Forwarded-For"] == "127.0.0.1"
+    assert "X-Original-Principal" not in seen
+    assert proxy.service.counters.http_requests == 1
+
+
+async def test_redirects_are_followed_with_the_body(
+    start: StartProxy, brokers: list[WebBroker], client: aiohttp.ClientSession
+) -> None:
+    first, second = brokers
+
+    async def redirect(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        return web.Response(status=307, headers={"Location": second.url + request.raw_path + "?authoritative=true"})
+
+    first.handler = redirect
+    proxy = await proxy_of(start, first)
+    async with client.post(proxy.web_service_url + "/admin/v2/a%2Fb", data=b"body") as answer:
+        assert answer.status == 200
+        assert await answer.json() == {"path": "/admin/v2/a%2Fb?authoritative=true", "method": "POST", "body": "body"}
+        assert not answer.history
+
+    async def in_circles(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=307, headers={"Location": request.raw_path})
+
+    first.handler = in_circles
+    async with client.get(proxy.web_service_url + "/lookup/v2/topic/x") as answer:
+        assert answer.status == 502
+        assert "redirects" in (await answer.json())["reason"]
+
+
+async def test_bodies_are_streams(start: StartProxy, brokers: list[WebBroker], client: aiohttp.ClientSession) -> None:
+    proxy = await proxy_of(start, brokers[0], http=HttpSettings(replay_bytes_max=1000))
+    async with client.post(proxy.web_service_url + "/admin/long", data=io.BytesIO(b"z" * 3_000_000)) as answer:
+        assert (await answer.json())["body"] == "z" * 100
+    assert brokers[0].bodies == [3_000_000]
+    half_read = asyncio.Event()
+
+    async def slowly(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Encoding": "gzip"})
+        await response.prepare(request)
+        await response.write(b"first")
+        await half_read.wait()
+        await response.write(b"second")
+        return response
+
+    brokers[0].handler = slowly
+    async with client.get(proxy.web_service_url + "/admin/slow") as answer:
+        assert answer.headers["Content-Encoding"] == "gzip"
+        assert await answer.content.readexactly(5) == b"first"
+        half_read.set()
+        assert await answer.content.read() == b"second"
+
+
+async def test_answers_without_a_body(
+    start: StartProxy, brokers: list[WebBroker], client: aiohttp.ClientSession
+) -> None:
+    async def empty(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=204 if request.method == "DELETE" else 200, headers={"X-Kept": "yes"})
+
+    brokers[0].handler = empty
+    proxy = await proxy_of(start, brokers[0])
+    for method, status in (("DELETE", 204), ("HEAD", 200), ("OPTIONS", 200)):
+        async with client.request(method, proxy.web_service_url + "/admin/x") as answer:
+            assert (answer.status, answer.headers["X-Kept"], await answer.read()) == (status, "yes", b"")
+
+
+async def test_an_answer_that_breaks_off_breaks_off_for_the_client(
+    start: StartProxy, brokers: list[WebBroker], client: aiohttp.ClientSession
+) -> None:
+    async def half(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"first")
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    brokers[0].handler = half
+    proxy = await proxy_of(start, brokers[0])
+    with pytest.raises(aiohttp.ClientError):
+        async with client.get(proxy.web_service_url + "/admin/half") as answer:
+            await answer.read()
+    assert proxy.service.counters.http_failures == 1
+
+
+async def test_brokers_that_do_not_answer(
+    start: StartProxy, brokers: list[WebBroker], client: aiohttp.ClientSession
+) -> None:
+    async def never(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(0.2)
+        return web.Response()
+
+    nobody = await proxy_of(start, None)
+    async with client.get(nobody.web_service_url + "/admin/x") as answer:
+        assert (answer.status, await answer.json()) == (503, {"reason": "No active broker is available"})
+    brokers[0].url = "http://127.0.0.1:1"
+    unreachable = await proxy_of(start, brokers[0])
+    async with client.get(unreachable.web_service_url + "/admin/x") as answer:
+        assert answer.status == 502
+    brokers[1].handler = never
+    slow = await proxy_of(start, brokers[1], http=HttpSettings(proxy_timeout_ms=50, requests_max=1))
+    one = asyncio.get_running_loop().create_task(client.get(slow.web_service_url + "/admin/x"))
+    await asyncio.sleep(0.02)
+    async with client.get(slow.web_service_url + "/admin/x") as answer:
+        assert answer.status == 503
+    async with await one as answer:
+        assert answer.status == 504
+
+
+async def test_pages_of_its_own(start: StartProxy, client: aiohttp.ClientSession, tmp_path: Path) -> None:
+    status_file = tmp_path / "status"
+    async with ScriptedBroker(raw=True) as broker:
+        proxy = await proxy_of(start, None, http=HttpSettings(status_file=str(status_file)))
+        url = proxy.web_service_url
+        assert proxy.settings.service_port is not None
+        wire = await Wire.connected(proxy.settings.service_port, proxy_to_broker_url=broker.host_and_port)
+        async with client.get(url + "/status.html") as answer:
+            assert answer.status == 404
+        status_file.touch()
+        async with client.get(url + "/status.html") as answer:
+            assert (answer.status, await answer.text()) == (200, "OK")
+        async with client.get(url + "/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+            assert "pulsar_proxy_active_connections 1.0" in lines
+            assert "pulsar_proxy_new_connections_total 1.0" in lines
+            assert "# TYPE pulsar_proxy_binary_bytes_total counter" in lines
+        async with client.get(url + "/proxy-stats/connections") as answer:
+            (seen,) = await answer.json()
+            assert seen["brokerAddress"] == f"/{broker.host_and_port}"
+            assert set(seen) == {"requestRate", "byteRate", "clientAddress", "brokerAddress"}
+        async with client.get(url + "/proxy-stats/topics") as answer:
+            assert (answer.status, await answer.json()) == (
+                412,
+                {"reason": "Proxy doesn't have logging level 2"},
+            )
+        async with client.get(url + "/elsewhere") as answer:
+            assert answer.status == 404
+        drain = proxy.start_drain(30)
+        async with client.get(url + "/status.html") as answer:
+            assert answer.status == 503
+        wire.close()
+        await drain
+
+
+async def test_https(
+    start: StartProxy, brokers: list[WebBroker], client: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    authority = TestAuthority(tmp_path)
+    certificate = authority.issue("here", "DNS:localhost", "IP:127.0.0.1")
+    proxy = await start(
+        fixed_brokers=FixedBrokers(service_url="pulsar://a:1", web_service_url=brokers[0].url),
+        web_service_port_tls=0,
+        tls=TlsSettings(certificate_file=certificate.certificate_file, key_file=certificate.key_file),
+    )
+    assert proxy.web_service_url.startswith("https://")
+    trusting = ssl.create_default_context(cafile=authority.certificate_file)
+    async with client.get(proxy.web_service_url + "/admin/v2/x", ssl=trusting) as answer:
+        assert answer.status == 200
+    assert brokers[0].requests[0].headers["X-Forwarded-Proto"] == "https"
