@@ -14,9 +14,9 @@ import pytest
 from magnetar.broker.internal_client import InternalClient
 from magnetar.broker.policies.api import TopicPolicies
 from magnetar.broker.policies.change_events import ChangeEvents, ChangeEventsParts
-from magnetar.broker.policies.change_events_namespace import PoliciesUnavailable
 from magnetar.broker.policies.change_events_settings import ChangeEventsSettings
 from magnetar.broker.policies.event_codec import UnknownPolicy, registered_schema
+from magnetar.broker.policies.events_topic import PoliciesUnavailable
 from magnetar.broker.resources import Resources
 from magnetar.broker.session_testing import MemoryBroker
 from magnetar.client.client import PulsarClient

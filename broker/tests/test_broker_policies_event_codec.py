@@ -143,6 +143,21 @@ def test_policies_that_have_no_place_are_refused(policies: dict[str, Any], error
         event_codec.encode_update(TOPIC, policies, is_global=False, cluster="c")
 
 
+def test_policies_that_apaches_record_lacks_are_kept_beside_it() -> None:
+    policies = {"subscriptionExpirationTimeInMinutes": 5, "maxMessageSize": 1}
+    written = event_codec.encode_update(TOPIC, policies, is_global=False, cluster="c")
+    properties = event_codec.properties_of(policies)
+    assert event_codec.decode_change(written, event_codec.own_schema(), properties) == Change(
+        TOPIC, False, "UPDATE", policies
+    )
+    apaches = event_codec.decode_change(written, event_codec.own_schema())
+    assert apaches is not None
+    assert apaches.policies == {"maxMessageSize": 1}
+    assert event_codec.properties_of({"maxMessageSize": 1}) == {}
+    with pytest.raises(BadEvent):
+        event_codec.decode_change(written, event_codec.own_schema(), {event_codec.NEWER_PROPERTY: "{"})
+
+
 def test_partitions_have_their_topics_policies() -> None:
     written = event_codec.encode_update(TOPIC.partition(3), {"maxMessageSize": 1}, is_global=True, cluster="c")
     change = event_codec.decode_change(written, event_codec.own_schema())

@@ -14,13 +14,14 @@ from magnetar.broker.bundle_moves import BundleMoves
 from magnetar.broker.bundles import Bundles, heartbeat_bundle
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.dynamic_settings import DynamicSettings
+from magnetar.broker.internal_client import InternalClient
 from magnetar.broker.load.drain import Drains
 from magnetar.broker.load.manager import LoadParts, ModularLoadManager
 from magnetar.broker.load.operations import BrokerOperations
 from magnetar.broker.lookup import Lookup
 from magnetar.broker.ownership import BundleOwnership
 from magnetar.broker.peer_client import PeerClient
-from magnetar.broker.policies.memory import MemoryTopicPolicies
+from magnetar.broker.policies.change_events import ChangeEvents, ChangeEventsParts
 from magnetar.broker.resources import Resources
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.storage import SchemaStorage
@@ -62,9 +63,15 @@ class RunningBroker:
     """A broker that serves."""
 
     def __init__(
-        self, context: BrokerContext, managed: ManagedLedgerFactory, listener: Listener, admin: AdminServer
+        self,
+        context: BrokerContext,
+        topic_policies: ChangeEvents,
+        managed: ManagedLedgerFactory,
+        listener: Listener,
+        admin: AdminServer,
     ) -> None:
         self.context = context
+        self._topic_policies = topic_policies
         self.settings = context.settings
         self._managed = managed
         self._listener = listener
@@ -75,6 +82,8 @@ class RunningBroker:
         context = self.context
         await context.operations.close()
         await context.load.unregister()
+        await self._topic_policies.close()
+        await context.client.close()
         await self._hand_over()
         await self._admin.close()
         context.dynamic.close()
@@ -133,6 +142,17 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
     service = BrokerService(settings, parts.store, managed, schemas, parts.clock, lookup)
     moves = BundleMoves(service, bundles, load, peers)
     drains = Drains(load, ownership, moves, settings.load)
+    client = InternalClient(lambda: settings.service_url, parts.clock, SERVER_VERSION)
+    topic_policies = ChangeEvents(
+        ChangeEventsParts(
+            client=client.get,
+            store=parts.store,
+            resources=resources,
+            cluster=settings.cluster_name,
+            holder=settings.broker_id,
+            in_use=lambda: {topic.name.namespace_name for topic in service.topics.values()},
+        )
+    )
     context = BrokerContext(
         settings=settings,
         clock=parts.clock,
@@ -140,7 +160,8 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
         lookup=lookup,
         topic_lists=TopicLists(parts.store, resources, service.list_topics, service.spawn),
         peers=peers,
-        topic_policies=MemoryTopicPolicies(),
+        client=client,
+        topic_policies=topic_policies,
         load=load,
         bundles=bundles,
         ownership=ownership,
@@ -150,7 +171,7 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
         request_stop=parts.request_stop,
     )
     contexts.append(context)
-    service.policies.use_topic_policies(context.topic_policies)
+    service.policies.use_topic_policies(topic_policies)
     await context.dynamic.start()
     service.start()
     await admin.serve(context)
@@ -158,7 +179,7 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
     await load.start()
     await lookup.find_bundle(heartbeat_bundle(settings.broker_id))
     logger.info("broker %s serves %s", settings.broker_id, settings.service_url)
-    return RunningBroker(context, managed, listener, admin)
+    return RunningBroker(context, topic_policies, managed, listener, admin)
 
 
 def _load_manager(

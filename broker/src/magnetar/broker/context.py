@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from magnetar.broker.bundle_moves import BundleMoves
 from magnetar.broker.bundles import Bundles
 from magnetar.broker.dynamic_settings import DynamicSettings
+from magnetar.broker.internal_client import InternalClient
 from magnetar.broker.load.manager import ModularLoadManager
 from magnetar.broker.load.operations import BrokerOperations
 from magnetar.broker.lookup import Lookup
@@ -30,6 +31,7 @@ class BrokerContext:
     lookup: Lookup
     topic_lists: TopicLists
     peers: PeerClient
+    client: InternalClient
     topic_policies: TopicPolicyStore
     load: ModularLoadManager
     bundles: Bundles

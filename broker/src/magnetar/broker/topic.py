@@ -17,7 +17,7 @@ from magnetar.broker.policies.deduplication import CURSOR_NAME as DEDUPLICATION_
 from magnetar.broker.policies.deduplication import Deduplication, open_deduplication
 from magnetar.broker.policies.limiter import RateLimiter, limiter_for
 from magnetar.broker.policies.model import EffectivePolicies
-from magnetar.broker.policies.system_topics import belongs_to_brokers
+from magnetar.broker.policies.system_topics import COMPACTION, belongs_to_brokers, is_compacted
 from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.producer_admission import Admitted, ProducerAdmission
 from magnetar.broker.producers import Producers
@@ -126,6 +126,9 @@ class PersistentTopic:
     async def prepare(self) -> None:
         """What takes time before anybody may use the topic. Raises what the ledger raises."""
         await self._follow_deduplication()
+        if is_compacted(self.name):
+            # It keeps the ledgers: readers alone would let all be deleted when the topic is loaded again.
+            await self.create_subscription(COMPACTION, EARLIEST)
 
     @property
     def clock(self) -> Clock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.resources import Document, Resources
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType
@@ -52,11 +53,13 @@ class TopicSchemas:
         """Register a schema under the strategy in force; returns its version as the wire carries it."""
         if policies is None:
             policies = await self._resources.policies(topic.name.namespace_name) or {}
+        # Brokers of several versions write to one system topic (Pulsar: `systemTopicSchemaCompatibilityStrategy`).
+        of_brokers = belongs_to_brokers(topic.name)
         version = await self.registry.put_if_absent(
             topic.name.schema_name,
             schema,
-            strategy_of(policies),
-            allow_auto_update=policies.get("is_allow_auto_update_schema") is not False,
+            Strategy.ALWAYS_COMPATIBLE if of_brokers else strategy_of(policies),
+            allow_auto_update=of_brokers or policies.get("is_allow_auto_update_schema") is not False,
         )
         return version_bytes(version)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.policies.api import TopicPolicies
 from magnetar.broker.policies.change_events_settings import ChangeEventsSettings
-from magnetar.broker.policies.events_topic import existing_events_topics, namespace_of_node
+from magnetar.broker.policies.events_topic import PoliciesUnavailable, existing_events_topics, namespace_of_node
 from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.resources import Resources
 from magnetar.core.errors import MagnetarError
@@ -61,11 +61,13 @@ class ChangeEvents:
         self._let_go_at = parts.settings.idle_namespaces_max
         self._tasks: set[asyncio.Task[None]] = set()
         self._listeners: list[Callable[[TopicName], None]] = []
+        self._closed = False
         store = parts.store
         self._stops = [store.watch(self._take_notification), store.watch_session(self._take_session_event)]
 
     async def close(self) -> None:
-        """Stop reading. Before the client is closed."""
+        """Stop reading, before the client is closed. `peek` goes on telling what was in force."""
+        self._closed = True
         for stop in self._stops:
             stop()
         self._stops = []
@@ -73,8 +75,7 @@ class ChangeEvents:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        opened, self._open = list(self._open.values()), {}
-        await asyncio.gather(*(changes.close() for changes, _ in opened))
+        await asyncio.gather(*(changes.close() for changes, _ in self._open.values()))
 
     # --- as a `TopicPolicyStore`
 
@@ -84,6 +85,7 @@ class ChangeEvents:
         Raises `PoliciesUnavailable` or `StoreUnavailable` when they cannot be read in a bounded time."""
         if belongs_to_brokers(topic):
             return None
+        self._refuse_when_closed()
         if topic.namespace_name not in self._open:
             await self._look(topic.namespace_name)
         opened = self._open.get(topic.namespace_name)
@@ -106,6 +108,7 @@ class ChangeEvents:
         that can have none."""
         if belongs_to_brokers(topic):
             raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"{topic} is a system topic: it has no topic policies")
+        self._refuse_when_closed()
         _, writer = self._opened(topic.namespace_name)
         await writer.update(topic.partitioned_name(), change, is_global=is_global)
 
@@ -113,6 +116,7 @@ class ChangeEvents:
         """Remove both scopes, as when the topic is deleted. Raises `PoliciesUnavailable`."""
         if belongs_to_brokers(topic):
             return
+        self._refuse_when_closed()
         if topic.namespace_name not in self._open:
             await self._look(topic.namespace_name)
         if topic.namespace_name in self._open:
@@ -123,6 +127,10 @@ class ChangeEvents:
         """Be told of each topic whose policies changed; returns the way to stop."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise PoliciesUnavailable("the broker is stopping")
 
     def _tell(self, topic: TopicName) -> None:
         for listener in list(self._listeners):

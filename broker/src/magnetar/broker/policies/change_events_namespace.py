@@ -21,10 +21,10 @@ from magnetar.broker.policies.event_codec import (
     read_schema,
     schema_text,
 )
-from magnetar.broker.policies.events_topic import events_topic, existing_events_topics
+from magnetar.broker.policies.events_topic import PoliciesUnavailable, events_topic, existing_events_topics
 from magnetar.client.message import Message, MessageId
 from magnetar.client.reader import Reader, ReaderOptions
-from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import NamespaceName, TopicName
 
 logger: Final = logging.getLogger(__name__)
@@ -37,10 +37,6 @@ SCHEMAS_MAX: Final = 100
 
 ChangeId: TypeAlias = tuple[int, int, int]
 """(index of the partition, ledger id, entry id)."""
-
-
-class PoliciesUnavailable(Unavailable):
-    """Topic policies cannot be read or changed now."""
 
 
 class NamespaceChanges:
@@ -199,7 +195,7 @@ class NamespaceChanges:
     async def _decoded(self, message: Message) -> Change | None:
         if message.has_no_value or not message.payload:
             return decode_removal(message.key)
-        return decode_change(message.payload, await self._schema(message.schema_version))
+        return decode_change(message.payload, await self._schema(message.schema_version), message.properties)
 
     async def _schema(self, version: bytes) -> AvroSchema:
         """The schema that a change was written by: those of other versions of Pulsar have other fields."""

@@ -18,9 +18,9 @@ from magnetar.broker.policies.change_events import ChangeEventsParts
 from magnetar.broker.policies.change_events_namespace import (
     ChangeId,
     NamespaceChanges,
-    PoliciesUnavailable,
 )
-from magnetar.broker.policies.event_codec import encode_update, event_key, registered_schema
+from magnetar.broker.policies.event_codec import encode_update, event_key, properties_of, registered_schema
+from magnetar.broker.policies.events_topic import PoliciesUnavailable
 from magnetar.client.message import OutgoingMessage
 from magnetar.client.producer import Producer, ProducerOptions
 from magnetar.core.errors import MagnetarError, Misuse
@@ -99,7 +99,8 @@ class PolicyWriter:
         payload = None
         if policies is not None:
             payload = encode_update(topic, policies, is_global=is_global, cluster=self._parts.cluster)
-        message = OutgoingMessage(payload, key=event_key(topic, is_global=is_global))
+        properties = properties_of(policies or {})
+        message = OutgoingMessage(payload, key=event_key(topic, is_global=is_global), properties=properties)
         if not is_global:
             message.replicate_to = (self._parts.cluster,)
         message_id = await producer.send(message)

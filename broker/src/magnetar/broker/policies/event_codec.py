@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
@@ -23,6 +25,10 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import KeyValue, Schema
 
 AvroSchema: TypeAlias = Any
 """A parsed schema, as the Avro library gives it out."""
+
+NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
+POLICIES_PATH: Final = ".topicPoliciesEvent.policies."
 
 GLOBAL_KEY_PREFIX: Final = "__G__"
 
@@ -44,6 +50,12 @@ EMPTY_UNLESS_SET: Final[dict[str, Any]] = {
     "managedLedgerExtraConfigurations": {},
 }
 """Fields that Apache's brokers take for granted: null instead of nothing in them fails there."""
+
+NEWER_FIELDS: Final = frozenset({"subscriptionExpirationTimeInMinutes"})
+"""Policies that Pulsar 4.0's record has no field for."""
+
+NEWER_PROPERTY: Final = "magnetar.topic.policies"
+"""The message property with such policies as JSON. Apache's brokers pass over it, and lose it when they write."""
 
 ZEROS: Final[dict[str, Any]] = {"int": 0, "long": 0, "double": 0.0, "float": 0.0, "boolean": False, "string": ""}
 """What Java leaves in a primitive field that nobody set."""
@@ -122,7 +134,10 @@ def encode_update(topic: TopicName, policies: TopicPolicies, *, is_global: bool,
             "tenant": topic.tenant,
             "namespace": topic.namespace,
             "topic": topic.local_name,
-            "policies": {**policies, "isGlobal": is_global},
+            "policies": {
+                **{name: value for name, value in policies.items() if name not in NEWER_FIELDS},
+                "isGlobal": is_global,
+            },
         },
     }
     record = _filled(json.loads(schema_text()), event, "", "")
@@ -134,7 +149,13 @@ def encode_update(topic: TopicName, policies: TopicPolicies, *, is_global: bool,
     return output.getvalue()
 
 
-def decode_change(payload: bytes, writer_schema: AvroSchema) -> Change | None:
+def properties_of(policies: TopicPolicies) -> dict[str, str]:
+    """What the message of a change carries beside its payload."""
+    newer = {name: value for name, value in policies.items() if name in NEWER_FIELDS and value is not None}
+    return {NEWER_PROPERTY: json.dumps(newer, separators=(",", ":"))} if newer else {}
+
+
+def decode_change(payload: bytes, writer_schema: AvroSchema, properties: Mapping[str, str] = NONE) -> Change | None:
     """Read a change; None for an event about something else. Raises `BadEvent`."""
     try:
         event = cast("dict[str, Any]", schemaless_reader(io.BytesIO(payload), writer_schema, None))
@@ -147,8 +168,9 @@ def decode_change(payload: bytes, writer_schema: AvroSchema) -> Change | None:
         raise BadEvent(f"a change that cannot be read: {type(error).__name__}: {error}") from error
     is_global = bool(policies and policies.get("isGlobal"))
     action = event.get("actionType") or UPDATE
-    kept = None if policies is None or action == DELETE else _set_only(policies)
-    return Change(topic, is_global, action, kept)
+    if policies is None or action == DELETE:
+        return Change(topic, is_global, action, None)
+    return Change(topic, is_global, action, {**_set_only(policies), **_newer(properties)})
 
 
 def decode_removal(key: str | None) -> Change:
@@ -160,6 +182,17 @@ def decode_removal(key: str | None) -> Change:
     except InvalidTopicName as error:
         raise BadEvent(f"the key of a removal is no topic: {error}") from error
     return Change(topic, is_global, DELETE, None)
+
+
+def _newer(properties: Mapping[str, str]) -> TopicPolicies:
+    text = properties.get(NEWER_PROPERTY)
+    if text is None:
+        return {}
+    try:
+        newer = json.loads(text)
+    except ValueError as error:
+        raise BadEvent(f"policies beside a change that cannot be read: {error}") from error
+    return {name: newer[name] for name in NEWER_FIELDS & newer.keys()} if isinstance(newer, dict) else {}
 
 
 def _set_only(policies: dict[str, Any]) -> TopicPolicies:
@@ -208,7 +241,7 @@ def _filled_record(schema: dict[str, Any], value: Any, path: str, namespace: str
     names = {field["name"] for field in schema["fields"]}
     unknown = sorted(value.keys() - names)
     if unknown:
-        raise UnknownPolicy(f"no topic policy is called {path.removeprefix('.')}.{unknown[0]}".replace(" .", " "))
+        raise UnknownPolicy(f"no topic policy is called {f'{path}.{unknown[0]}'.removeprefix(POLICIES_PATH)}")
     if schema["name"] == "BacklogQuotaImpl":
         # The older name of the same limit, which older brokers go by.
         value = {"limit": value.get("limitSize", 0), **value}
@@ -225,7 +258,7 @@ def _filled_record(schema: dict[str, Any], value: Any, path: str, namespace: str
 
 def _check(good: bool, path: str, value: Any, expected: str) -> None:
     if not good:
-        raise Misuse(f"{path.lstrip('.')}: {value!r} where {expected} belongs")
+        raise Misuse(f"{path.removeprefix(POLICIES_PATH)}: {value!r} where {expected} belongs")
 
 
 def _collect_named(schema: Any, namespace: str, found: dict[str, Any]) -> None:

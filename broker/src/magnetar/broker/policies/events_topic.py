@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.broker.resources import Resources
-from magnetar.core.errors import PeerError
+from magnetar.core.errors import PeerError, Unavailable
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.metadata.store import MetadataStore
 
@@ -13,6 +13,10 @@ EVENTS_TOPIC: Final = "__change_events"
 
 _NAMES: Final = (EVENTS_TOPIC, f"{EVENTS_TOPIC}-partition-0")
 """Of the nodes that say that it is there: not partitioned, or partitioned."""
+
+
+class PoliciesUnavailable(Unavailable):
+    """Topic policies cannot be read or changed now."""
 
 
 def events_topic(namespace: NamespaceName) -> TopicName:
