@@ -272,7 +272,10 @@ def average(samples_max: int) -> dict[str, float]:
 # --- drains
 
 
-async def test_a_drained_broker_owns_nothing_and_gets_nothing(cluster: FakeCluster) -> None:
+async def test_a_drained_broker_owns_nothing_and_gets_nothing(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.broker.load.drain.RETRY_SECONDS", 0.001)
     one, two, three = await cluster.start(1, 2, 3)
     one.bundles.update((bundle, FakeBundle()) for bundle in bundles(10))
     named = BundleName.parse("pulsar/b1:1/0x00000000_0xffffffff")

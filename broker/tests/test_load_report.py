@@ -120,6 +120,7 @@ def test_when_a_report_is_due() -> None:
     assert not due(faster, 4.9), "reports are five seconds apart"
     assert not due(sample_report(**{BUNDLE: bundle_stats(rate=1.6)}), 10), "less than ten percent"
     assert due(sample_report(**{OTHER: bundle_stats()}), 5), "another bundle"
+    assert due(sample_report(**{BUNDLE: bundle_stats(topics=4)}), 5), "more topics"
     busier = sample_report()
     busier.host.cpu.usage = 71.0
     assert due(busier, 5)

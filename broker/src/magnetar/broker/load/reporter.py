@@ -22,8 +22,8 @@ def change_percent(before: float, now: float) -> float:
 def report_due(before: BrokerReport, now: BrokerReport, settings: LoadSettings, now_ms: int) -> bool:
     """Whether `now` is to replace `before`, the report that was written last.
 
-    Pulsar: `ModularLoadManagerImpl.needBrokerDataUpdate`; there bundles that came and went in equal numbers wait for
-    the next change, here they count, as the leader decides by them."""
+    Pulsar: `ModularLoadManagerImpl.needBrokerDataUpdate`; there topics, clients, and bundles that came and went in
+    equal numbers wait for the next change, here they count, as the leader decides by them."""
     age_ms = now_ms - before.updated_ms
     if age_ms < settings.report_interval_ms_min:
         return False
@@ -32,6 +32,8 @@ def report_due(before: BrokerReport, now: BrokerReport, settings: LoadSettings, 
     changes = (
         change_percent(_both_ways(before, "msg_rate"), _both_ways(now, "msg_rate")),
         change_percent(_both_ways(before, "throughput"), _both_ways(now, "throughput")),
+        change_percent(before.total("topics"), now.total("topics")),
+        change_percent(_sessions(before), _sessions(now)),
         abs(max(before.host.percents()) - max(now.host.percents())),
     )
     return max(changes) > settings.report_change_percent or before.draining != now.draining
@@ -45,6 +47,10 @@ def is_named(bundle: str) -> bool:
     """Whether it is a broker's by its name, for health checks. Without topics it is not worth a word: others would
     only take it for one that they could move."""
     return named_broker(NamespaceName.parse(bundle.rpartition("/")[0])) is not None
+
+
+def _sessions(report: BrokerReport) -> float:
+    return report.total("producers") + report.total("consumers")
 
 
 class Reporter:
