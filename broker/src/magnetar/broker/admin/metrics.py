@@ -42,6 +42,7 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     """What this file serves."""
 
     async def metrics(_: web.Request) -> web.Response:
+        """Everything that is measured, as Prometheus reads it."""
         from prometheus_client import REGISTRY, generate_latest
 
         process = await asyncio.to_thread(generate_latest, REGISTRY)

@@ -147,13 +147,6 @@ LIMITS: Final = (
         kind=at_least_zero("interval must be 0 or more"),
         says="the seconds between snapshots of what is known for deduplication",
     ),
-    PolicyRow(
-        path="subscriptionExpirationTime",
-        field="subscriptionExpirationTimeInMinutes",
-        kind=at_least_zero("Invalid value for subscription expiration time"),
-        says="the minutes after which an unused subscription is removed, 0 for never",
-        in_force=lambda policies, namespace: policies.subscription_expiration_minutes,
-    ),
 )
 
 SWITCHES: Final = (

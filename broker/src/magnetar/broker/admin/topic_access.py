@@ -119,7 +119,7 @@ class TopicAccess:
 
     async def on_partitions(self, request: web.Request, indexes: Sequence[int]) -> Answers:
         """Ask the same of partitions, each at its owner; the answers, and what was refused, in order."""
-        body = await body_json(request) if request.can_read_body else None
+        body = await body_json(request)
         query = {key: value for key, value in request.query.items() if key != "authoritative"}
         paths = [partition_path(request, index) for index in indexes]
         return list(await asyncio.gather(*(self.call(request.method, path, query, body) for path in paths)))
