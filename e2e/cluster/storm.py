@@ -13,20 +13,19 @@ times. `rolling`: every broker in turn is stopped in good order and started agai
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import random
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from e2e import corpus, run_clients
+from e2e.cluster import admin
 from e2e.cluster.local import LocalCluster, Size
 from e2e.cluster.parts import Broker
 from e2e.run_clients import ENDLESS, Failure, Run, Tail
@@ -42,7 +41,6 @@ BEYOND_SESSION_S = 4.0
 """How much longer than a session lives somebody stands still."""
 FLOW_SECONDS_MAX = 90.0
 """Every client has a receipt again so long after a fault: the session, the clients' longest backoff, and room."""
-UNLOAD_SECONDS_MAX = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +133,8 @@ class Storm:
         path = f"/admin/v2/persistent/{topic}/unload"
         if self._rng.random() < 0.5:
             path = f"/admin/v2/namespaces/public/default/{self._bundle(topic)}/unload"
-        request = urllib.request.Request(self._cluster.admin_url + path, method="PUT")
-        with urllib.request.urlopen(request, timeout=UNLOAD_SECONDS_MAX):
-            return f"unloaded {path}"
+        admin.call("PUT", self._cluster.admin_url + path)
+        return f"unloaded {path}"
 
     def rolling(self) -> str:
         for broker in self._cluster.brokers:
@@ -156,15 +153,12 @@ class Storm:
 
     def _owner(self, run: Run) -> Broker:
         path = "/lookup/v2/topic/" + self._topic(run).replace("://", "/")
-        with urllib.request.urlopen(self._cluster.admin_url + path, timeout=UNLOAD_SECONDS_MAX) as answer:
-            url = json.load(answer)["brokerUrl"]
+        url = admin.get_json(self._cluster.admin_url + path)["brokerUrl"]
         return next(broker for broker in self._cluster.brokers if broker.service_url == url)
 
     def _bundle(self, topic: str) -> str:
         path = f"/lookup/v2/topic/persistent/{topic}/bundle"
-        with urllib.request.urlopen(self._cluster.admin_url + path, timeout=UNLOAD_SECONDS_MAX) as answer:
-            name: str = answer.read().decode()
-        return name
+        return admin.call("GET", self._cluster.admin_url + path).decode()
 
 
 def draw(rng: random.Random, client: str, kind: SubscriptionType) -> Workload:
