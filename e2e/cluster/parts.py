@@ -147,7 +147,7 @@ class Proxy(ConfiguredPart):
                 "webServicePort": str(http_port),
                 "metadataStoreUrl": cluster.metadata_url,
                 "configurationMetadataStoreUrl": cluster.configuration_url or cluster.metadata_url,
-                "metadataSessionTimeoutMillis": str(cluster.session_timeout_ms),
+                "metadataStoreSessionTimeoutMillis": str(cluster.session_timeout_ms),
                 "brokerProxyAllowedTargetPorts": "*",
                 "controlPort": str(processes.free_port()),
                 **settings,
