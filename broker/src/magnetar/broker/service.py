@@ -206,7 +206,9 @@ class BrokerService:
         namespace = name.namespace_name
         policies = await self.policies.load(name)
         if policies is None:
-            if named_broker(namespace) is None:
+            # Topics of a namespace that is being deleted may still be loaded, to be deleted with it.
+            gone = create or await self.resources.policies(namespace) is None
+            if gone and named_broker(namespace) is None:
                 raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Namespace {namespace} does not exist")
             policies = self.policies.defaults
         if name.partition_index >= 0:
