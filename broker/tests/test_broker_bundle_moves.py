@@ -310,11 +310,12 @@ async def test_a_bundle_of_many_topics_does_not_hold_up_the_loop(cluster: Memory
             *(service.topic(TopicName.parse(name), create=True) for name in names[start : start + 200])
         )
     unloading = asyncio.create_task(cluster[0].running.context.moves.unload(bundle))
-    longest = 0.0
+    longest_seconds = 0.0
     while not unloading.done():
-        began = time.perf_counter()
-        await asyncio.sleep(0.001)
-        longest = max(longest, time.perf_counter() - began)
+        # The processor's time, as other programs have a share of the clock's.
+        began_seconds = time.thread_time()
+        await asyncio.sleep(0)
+        longest_seconds = max(longest_seconds, time.thread_time() - began_seconds)
     await unloading
     assert not service.topics
-    assert longest < 0.25, "a turn of the loop is milliseconds; a machine with other work may stretch it"
+    assert longest_seconds < 0.1

@@ -183,7 +183,7 @@ class BundleOwnership:
         for successor in successors:
             successor.state = owned.state
         self._owned.replace(owned, successors)
-        del self._by_path[ownership_path(owned.name)]
+        self._by_path.pop(ownership_path(owned.name), None)
         for successor in successors:
             self._by_path[ownership_path(successor.name)] = successor
         await self._remove_node(owned.name)

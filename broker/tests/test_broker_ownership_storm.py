@@ -1,0 +1,132 @@
+"""Whatever happens to owners, what a broker has confirmed is there for the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+import pytest
+from magnetar.broker.cluster_testing import MemoryCluster, until
+from magnetar.broker.ownership import ownership_path
+from magnetar.broker.session_testing import ConnectionEnded, MemoryBroker, message
+from magnetar.core.errors import MagnetarError
+from magnetar.core.topic_name import TopicName
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+TOPIC = "persistent://public/default/t"
+SEND, PRODUCER = pb.BaseCommand.SEND, pb.BaseCommand.PRODUCER
+
+SECONDS = 1.5
+STEP_SECONDS = 0.02
+
+
+class Publisher:
+    """Publishes at whatever broker lets it, and notes what was confirmed."""
+
+    def __init__(self, cluster: MemoryCluster, number: int) -> None:
+        self.confirmed: list[bytes] = []
+        self._cluster = cluster
+        self._name = b"p%d" % number
+        self._chance = random.Random(number)
+
+    async def run(self, ends: asyncio.Event) -> None:
+        sequence = 0
+        while not ends.is_set():
+            # Also where lookups would not lead: an owner that does not know better must not confirm either.
+            client = await self._chance.choice(self._cluster.brokers).connect()
+            answer = await client.request(PRODUCER, topic=TOPIC, producer_id=1)
+            if answer.name != "PRODUCER_SUCCESS":
+                await asyncio.sleep(0.005)
+                continue
+            try:
+                while not ends.is_set():
+                    payload = self._name + b"-%d" % sequence
+                    client.send(SEND, message(payload, sequence_id=sequence), producer_id=1, sequence_id=sequence)
+                    sequence += 1
+                    async with asyncio.timeout(1):
+                        receipt = await client._take(lambda each: each.name in ("SEND_RECEIPT", "CLOSE_PRODUCER"))
+                    if receipt.name == "CLOSE_PRODUCER":
+                        break
+                    self.confirmed.append(payload)
+            except (ConnectionEnded, TimeoutError):
+                await client.close()
+
+
+async def disturb(cluster: MemoryCluster, chance: random.Random, ends: asyncio.Event) -> None:
+    """Sessions end, nodes vanish unseen, bundles are moved, split and let go of."""
+    while not ends.is_set():
+        await asyncio.sleep(STEP_SECONDS * chance.random())
+        broker = chance.choice(cluster.brokers)
+        context = broker.running.context
+        owned = context.ownership.serving(TopicName.parse(TOPIC))
+        kind = chance.randrange(5)
+        try:
+            if kind == 0:
+                broker.store.expire_session()
+            elif owned is None:
+                await context.lookup.find(TopicName.parse(TOPIC), authoritative=True)
+            elif kind == 1:
+                await context.moves.unload(owned.name)
+            elif kind == 2:
+                await context.moves.unload(owned.name, destination=other_than(cluster, broker, chance))
+            elif kind == 3 and owned.name.range.high - owned.name.range.low > 1_000:
+                await context.moves.split(owned.name)
+            else:
+                context.ownership._by_path.pop(ownership_path(owned.name), None)
+                await chance.choice(cluster.brokers).store.delete(ownership_path(owned.name))
+        except MagnetarError as error:
+            # Refusals are part of it; what matters is what was confirmed.
+            logger.info("refused: %s", error)
+
+
+def other_than(cluster: MemoryCluster, broker: MemoryBroker, chance: random.Random) -> str:
+    other = chance.choice([each for each in cluster.brokers if each is not broker])
+    broker_id: str = other.running.settings.broker_id
+    return broker_id
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+async def test_no_two_owners_confirm(seed: int) -> None:
+    async with MemoryCluster(3) as cluster:
+        client = await cluster.client_of(TOPIC)
+        await client.consumer(TOPIC)
+        ends = asyncio.Event()
+        publishers = [Publisher(cluster, number) for number in range(3)]
+        work = [asyncio.create_task(publisher.run(ends)) for publisher in publishers]
+        disturbing = asyncio.create_task(disturb(cluster, random.Random(seed), ends))
+        await asyncio.sleep(SECONDS)
+        ends.set()
+        await asyncio.gather(disturbing, *work)
+        await cluster.settled()
+        confirmed = [payload for publisher in publishers for payload in publisher.confirmed]
+        assert len(confirmed) > 50
+        found = await everything(cluster, len(confirmed))
+        assert not [payload for payload in confirmed if payload not in found]
+
+
+async def everything(cluster: MemoryCluster, at_least: int) -> set[bytes]:
+    """The payloads that the topic holds, read at its owner."""
+    for _ in range(200):
+        try:
+            client = await cluster.client_of(TOPIC)
+            await client.consumer(TOPIC, consumer_id=7)
+            break
+        except AssertionError:
+            await asyncio.sleep(0.02)
+    client.send(pb.BaseCommand.FLOW, consumer_id=7, messagePermits=1_000_000)
+    found: set[bytes] = set()
+
+    def take() -> bool:
+        for each in client.inbox:
+            if each.name == "MESSAGE":
+                found.add(each.payload)
+        client.inbox.clear()
+        return len(found) >= at_least
+
+    await until(take)
+    await client.round_trip()
+    return {payload[payload.rindex(b"p") :] for payload in found}
