@@ -196,6 +196,8 @@ async def test_non_persistent_topics_of_all_brokers(ask: Anywhere) -> None:
     assert found == set(names)
     assert (await ask("GET", f"{base}/0x00000000_0xffffffff"))[0] == 412
     assert (await ask("GET", f"{base}/nonsense"))[0] == 412
+    assert await ask("GET", f"{base}/partitioned") == (200, [])
+    assert (await ask("DELETE", f"{base}/none"))[0] == 204
 
 
 async def test_policies_and_schemas_go_to_the_owner(ask: Anywhere) -> None:

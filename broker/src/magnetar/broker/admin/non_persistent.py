@@ -13,7 +13,8 @@ from magnetar.core.bundle import BundleName, BundleRange
 from magnetar.core.hashing import bundle_hash
 from magnetar.core.topic_name import NON_PERSISTENT, InvalidTopicName
 
-OF_BUNDLE: Final = "/admin/v2/non-persistent/{tenant}/{namespace}/{bundle}"
+OF_BUNDLE: Final = "/admin/v2/{domain:non-persistent}/{tenant}/{namespace}/{bundle}"
+"""The domain as a choice of one word, so that the lists of all bundles, which are of both domains, are tried before."""
 
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:

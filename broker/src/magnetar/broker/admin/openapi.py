@@ -66,7 +66,7 @@ def expanded(resource: web.AbstractResource) -> Iterable[str]:
     formatter = resource.canonical
     info = resource.get_info()
     pattern = info.get("pattern")
-    choices = re.findall(r"\(\?P<(\w+)>([\w|-]+\|[\w|-]+)\)", pattern.pattern) if pattern is not None else []
+    choices = re.findall(r"\(\?P<(\w+)>([a-z|-]+)\)", pattern.pattern) if pattern is not None else []
     paths = [formatter]
     for name, words in choices:
         paths = [path.replace("{" + name + "}", word) for path in paths for word in words.split("|")]

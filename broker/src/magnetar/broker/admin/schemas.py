@@ -84,10 +84,13 @@ class SchemaHandlers:
     async def delete(self, request: web.Request) -> web.Response:
         """Remove the schema: all versions with `force`, else by a mark after the last."""
         name = await self._owned(request)
+        if flag(request, "force"):
+            await self._registry.delete(name.schema_name, force=True)
+            return json({"version": -1})
         stored = await self._registry.get(name.schema_name, None)
         if stored is None:
             return json({"version": 0})
-        await self._registry.delete(name.schema_name, force=flag(request, "force"))
+        await self._registry.delete(name.schema_name, force=False)
         return json({"version": stored.version + 1})
 
     @takes("authoritative", body="{type, schema, properties}")

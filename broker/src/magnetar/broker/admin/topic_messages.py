@@ -142,7 +142,7 @@ class MessageHandlers:
 
     @takes("authoritative", body="a message id")
     async def backlog_size(self, request: web.Request) -> web.Response:
-        """About how many bytes are stored from a message id on."""
+        """About how many bytes are stored after a message id."""
         body = await body_object(request)
         ledger_id, entry_id = body.get("ledgerId"), body.get("entryId")
         if not isinstance(ledger_id, int) or not isinstance(entry_id, int):
@@ -153,7 +153,7 @@ class MessageHandlers:
             return json(0)
         if position < topic.ledger.first_position:
             return json(topic.ledger.total_size_bytes)
-        return json(topic.ledger.size_bytes_after(topic.ledger.previous_position(position)))
+        return json(topic.ledger.size_bytes_after(position))
 
     async def _one(self, request: web.Request, refusal: str) -> PersistentTopic:
         name = topic_of(request)

@@ -177,7 +177,7 @@ class PartitionHandlers:
         """Forget what is noted on a topic under a key."""
         name = persistent_name(request)
         key = request.query.get("key")
-        if not key:
+        if key is None:
             raise AdminError(PRECONDITION_FAILED, "The key of a property is needed")
         if await self._record(name) is not None:
             await self._update(name, lambda properties: {each: properties[each] for each in properties if each != key})

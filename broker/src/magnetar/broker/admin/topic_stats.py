@@ -37,6 +37,8 @@ NOT_COMPACTED: Final = {
     "lastCompactionDurationTimeInMills": 0,
 }
 
+OF_KEY_SHARED: Final = ("drainingHashes", "keyHashRanges", "keyHashRangeArrays")
+
 NEVER_TEXT: Final = "1970-01-01T00:00:00Z"
 
 NOTHING_TO_SAY: Final[dict[str, Any]] = {
@@ -112,6 +114,8 @@ async def topic_stats(topic: Topic, context: BrokerContext, options: StatsOption
     if isinstance(topic, PersistentTopic):
         _add_stored(stats, topic)
     else:
+        for publisher in publishers:
+            publisher["msgDropRate"] = 0.0
         stats["msgDropRate"] = sum((one.get("msgDropRate", 0.0) for one in subscriptions.values()), 0.0)
     shown: dict[str, Any] = without_nulls(stats)
     return shown
@@ -147,6 +151,8 @@ async def subscription_stats(topic: Topic, options: StatsOptions) -> dict[str, d
             size = topic.ledger.size_bytes_after(subscription.cursor.mark_delete) if options.backlog_sizes else -1
             one = subscription.statistics(backlog_bytes=size, with_consumers=options.consumers)
             one["isReplicated"] = is_replicated(topic, name)
+            if subscription.exclusive_holder() is not None and (active := subscription.active_consumer) is not None:
+                one["activeConsumerName"] = active.name
             if options.earliest_times:
                 one["earliestMsgPublishTimeInBacklog"] = await earliest_publish_ms(
                     topic, subscription.cursor.mark_delete
@@ -154,10 +160,17 @@ async def subscription_stats(topic: Topic, options: StatsOptions) -> dict[str, d
             found[name] = one
     for one in found.values():
         one["durable"], one["replicated"] = one["isDurable"], one["isReplicated"]
-        for consumer in one["consumers"]:
-            for key in ("lastAckedTime", "lastConsumedTime"):
-                consumer[key] = consumer[key] or NEVER_TEXT
+        one["consumers"] = [consumer_document(consumer, one["type"]) for consumer in one["consumers"]]
     return found
+
+
+def consumer_document(consumer: dict[str, Any], subscription_type: str) -> dict[str, Any]:
+    """A consumer without what only those of Key_Shared subscriptions have."""
+    left_out = () if subscription_type == "Key_Shared" else OF_KEY_SHARED
+    document = {key: value for key, value in consumer.items() if key not in left_out}
+    for key in ("lastAckedTime", "lastConsumedTime"):
+        document[key] = document[key] or NEVER_TEXT
+    return document
 
 
 def is_replicated(topic: PersistentTopic, subscription: str) -> bool:

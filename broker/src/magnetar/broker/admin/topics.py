@@ -118,9 +118,11 @@ class TopicHandlers:
         try:
             await self._service.delete(name, force=flag(request, "force"))
         except PulsarError as problem:
-            if problem.code == ServerError.TOPIC_NOT_FOUND:
+            if problem.code != ServerError.TOPIC_NOT_FOUND:
+                raise
+            # One that stores nothing is as good as deleted when it is not there.
+            if name.domain == PERSISTENT:
                 raise AdminError(NOT_FOUND, f"Topic {name} not found") from None
-            raise
         if name.partition_index < 0:
             await self._context.topic_policies.delete(name)
         return no_content()
