@@ -45,7 +45,8 @@ def java_url_encode(text: str) -> str:
 
 def java_url_decode(text: str) -> str:
     """The inverse of `java_url_encode`."""
-    return unquote_plus(text)
+    # Most names are as they are, and lists have a hundred thousand.
+    return unquote_plus(text) if "%" in text or "+" in text else text
 
 
 class NamespaceName:
