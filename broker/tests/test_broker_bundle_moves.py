@@ -285,8 +285,9 @@ async def test_a_stopping_broker_hands_everything_over(cluster: MemoryCluster) -
     await client.publish(2)
     stopping = cluster[0]
     await stopping.running.close()
-    assert (await client.expect(CLOSE_PRODUCER)).body.producer_id == 1
-    assert await cluster[1].store.children("/namespace/public/default") == []
+    closed = (await client.expect(CLOSE_PRODUCER)).body
+    assert (closed.producer_id, closed.assignedBrokerServiceUrl) == (1, cluster[1].running.settings.service_url)
+    assert cluster.owners(bundle) == [cluster[1]]
     cluster.brokers.remove(stopping)
     assert await cluster.lookup(cluster[0], TOPIC) is cluster[0]
     other = await cluster[0].connect()

@@ -108,6 +108,10 @@ class Drains:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="drain")
         return self.state()
 
+    async def hand_over(self) -> None:
+        """Try each bundle once, for a broker that stops and has unregistered."""
+        await self._hand_over(self._to_leave())
+
     async def cancel(self) -> DrainState:
         """Keep what is left, and be alive for others again. `StoreUnavailable`."""
         if self._task is not None:
@@ -125,15 +129,18 @@ class Drains:
 
     async def _run(self) -> None:
         while bundles := self._to_leave():
-            async with asyncio.TaskGroup() as group:
-                places = asyncio.Semaphore(AT_ONCE_MAX)
-                for bundle in bundles:
-                    await places.acquire()
-                    group.create_task(self._unload(bundle, places))
-                    await asyncio.sleep(self._seconds_between)
+            await self._hand_over(bundles)
             if len(self._to_leave()) >= len(bundles):
                 await asyncio.sleep(RETRY_SECONDS)
         logger.info("drained: nothing is owned any more")
+
+    async def _hand_over(self, bundles: list[BundleName]) -> None:
+        async with asyncio.TaskGroup() as group:
+            places = asyncio.Semaphore(AT_ONCE_MAX)
+            for bundle in bundles:
+                await places.acquire()
+                group.create_task(self._unload(bundle, places))
+                await asyncio.sleep(self._seconds_between)
 
     def _to_leave(self) -> list[BundleName]:
         """Not those that are of this broker by their name, for health checks: they come and go with it."""

@@ -131,6 +131,10 @@ class BrokerOperations:
         """Keep what is left."""
         return await self._drains.cancel()
 
+    async def hand_over(self) -> None:
+        """Give all bundles to other brokers, as far as that goes at the first attempt: the broker stops."""
+        await self._drains.hand_over()
+
     async def close(self) -> None:
         """Drain no more: the broker stops."""
         await self._drains.close()
