@@ -98,13 +98,16 @@ class RunningBroker:
         await self._managed.close()
 
     async def _hand_over(self) -> None:
-        """Let go of all bundles, slowly enough for those who take them; alone there is nobody to spare."""
-        load, settings = self.context.load, self.context.service.settings.load
+        """Let go of all bundles: while there are other brokers, each to the one that is to have it, and slowly enough
+        for those. Alone there is nobody to spare."""
+        context = self.context
         try:
-            async with asyncio.timeout(settings.unload_after_stop_ms_max / 1000):
-                await self.context.moves.unload_all(per_second=settings.unloads_per_second_max if load.several else 0)
+            async with asyncio.timeout(context.service.settings.load.unload_after_stop_ms_max / 1000):
+                if context.load.several:
+                    await context.operations.hand_over()
+                await context.moves.unload_all()
         except TimeoutError:
-            left = len(self.context.ownership.owned())
+            left = len(context.ownership.owned())
             logger.warning("stopping with %d bundles left, whose next owners recover their topics", left)
 
 
