@@ -31,7 +31,7 @@ from magnetar.metadata.urls import store_url, zookeeper_url
 from magnetar.standalone import own_address
 from magnetar.standalone.bookie_process import MetadataSettings
 from magnetar.standalone.control_settings import control_settings
-from magnetar.standalone.process import STOP_SECONDS_MAX
+from magnetar.standalone.process import STOP_SECONDS_MAX, request_stop
 from magnetar.standalone.protection import refuse_protection
 
 if TYPE_CHECKING:
@@ -174,6 +174,7 @@ async def start_broker_process(settings: BrokerProcessSettings) -> BrokerProcess
             settings.managed,
             configuration_store=configuration,
             balance_settings=settings.balance,
+            request_stop=request_stop,
         )
         running = await start_broker(settings.broker, parts)
         try:

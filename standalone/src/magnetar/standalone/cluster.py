@@ -11,6 +11,7 @@ from magnetar.bookie.gc.collectors import Collectors
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.local import LocalBookies
 from magnetar.bookie.settings import BookieSettings, standalone_settings
+from magnetar.broker.admin.settings import AdminSettings
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
 from magnetar.broker.settings import BrokerSettings
@@ -19,6 +20,7 @@ from magnetar.ledger.client import BookKeeperClient
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.factory import open_store
 from magnetar.metadata.store import MetadataStore
+from magnetar.standalone.process import request_stop
 from magnetar.standalone.settings import StandaloneSettings
 
 logger = logging.getLogger(__name__)
@@ -80,7 +82,7 @@ async def start_cluster(settings: StandaloneSettings) -> RunningCluster:
         opened.append(collectors)
         ledgers = BookKeeperClient(store, LocalBookies({bookie.bookie_id: bookie.bookie}), clock)
         opened.append(ledgers)
-        parts = BrokerParts(store, ledgers, clock, ManagedLedgerSettings())
+        parts = BrokerParts(store, ledgers, clock, ManagedLedgerSettings(), request_stop=request_stop)
         configured = broker_settings(settings)
         await initialize(store, configured)
         broker = await start_broker(configured, parts)
@@ -107,6 +109,7 @@ def broker_settings(settings: StandaloneSettings) -> BrokerSettings:
         advertised_address=settings.address,
         broker_service_port=settings.broker_service_port,
         web_service_port=settings.web_service_port,
+        admin=AdminSettings(metadata_store_url=settings.metadata_url),
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
+from magnetar.balance.split_algorithms import BadSplit
 from magnetar.broker.admin import (
     bookies,
     broker_stats,
@@ -40,13 +41,17 @@ from magnetar.broker.admin.responses import (
     CONFLICT,
     INTERNAL_ERROR,
     NOT_FOUND,
+    PRECONDITION_FAILED,
     STATUS_OF_SERVER_ERROR,
     UNAVAILABLE,
     UNPROCESSABLE,
     AdminError,
     error,
 )
+from magnetar.broker.bundle_moves import BundleNotOwned, UnknownDestination
+from magnetar.broker.bundles import BundleNotFound
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.peer_client import PeerRefused
 from magnetar.broker.schema.errors import InvalidSchemaData, NoSchema
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.metadata.store import NodeNotFound, VersionConflict
@@ -87,6 +92,16 @@ RESOURCES: Final = (
     metrics,
 )
 
+STATUS_OF_ERROR: Final[tuple[tuple[tuple[type[MagnetarError], ...], int], ...]] = (
+    ((InvalidSchemaData,), UNPROCESSABLE),
+    ((NoSchema, NodeNotFound), NOT_FOUND),
+    ((VersionConflict,), CONFLICT),
+    # A bundle may have moved, or been split, while the request was on its way.
+    ((BundleNotOwned, BundleNotFound, UnknownDestination, BadSplit), PRECONDITION_FAILED),
+    ((Unavailable,), UNAVAILABLE),
+)
+"""How errors of the layers below show over HTTP; the first that fits."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -107,23 +122,30 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         if answer.status < 400:
             raise
         return error(answer.status, answer.reason)
-    except AdminError as problem:
-        return error(problem.status, str(problem))
-    except InvalidSchemaData as problem:
-        return error(UNPROCESSABLE, problem.message)
-    except NoSchema as problem:
-        return error(NOT_FOUND, problem.message)
-    except PulsarError as problem:
-        return error(STATUS_OF_SERVER_ERROR.get(problem.code, INTERNAL_ERROR), problem.message)
-    except VersionConflict as problem:
-        return error(CONFLICT, f"Concurrent modification: {problem}")
-    except NodeNotFound as problem:
-        return error(NOT_FOUND, f"Not found: {problem}")
-    except Unavailable as problem:
-        return error(UNAVAILABLE, str(problem))
     except MagnetarError as problem:
-        logger.warning("%s %s failed: %s", request.method, request.path, problem)
-        return error(INTERNAL_ERROR, str(problem))
+        status = status_of(problem)
+        if status == INTERNAL_ERROR:
+            logger.warning("%s %s failed: %s", request.method, request.path, problem)
+        return error(status, reason_of(problem))
     except Exception as problem:
         logger.exception("%s %s failed", request.method, request.path)
         return error(INTERNAL_ERROR, f"{type(problem).__name__}: {problem}")
+
+
+def status_of(problem: MagnetarError) -> int:
+    """The status that an error is answered with."""
+    if isinstance(problem, AdminError | PeerRefused):
+        return problem.status
+    status = next((status for kinds, status in STATUS_OF_ERROR if isinstance(problem, kinds)), INTERNAL_ERROR)
+    if status == INTERNAL_ERROR and isinstance(problem, PulsarError):
+        return STATUS_OF_SERVER_ERROR.get(problem.code, INTERNAL_ERROR)
+    return status
+
+
+def reason_of(problem: MagnetarError) -> str:
+    """What the one who asked is told."""
+    if isinstance(problem, PulsarError):
+        return problem.message
+    if isinstance(problem, VersionConflict):
+        return f"Concurrent modification: {problem}"
+    return f"Not found: {problem}" if isinstance(problem, NodeNotFound) else str(problem)

@@ -1,0 +1,150 @@
+"""Settings of the whole cluster change while brokers run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from magnetar.broker.cluster_testing import until
+from magnetar.broker.dynamic_settings import DYNAMIC_NAMES, PATH, DynamicSettings, NotDynamic
+from magnetar.broker.load.settings import SWITCHES
+from magnetar.broker.session_testing import MemoryBroker, ProtocolClient
+from magnetar.broker.setting_names import BROKER_NAMES
+from magnetar.broker.settings import BrokerSettings
+from magnetar.core.errors import SettingError
+from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+CONFIGURATION = "/admin/v2/brokers/configuration"
+
+
+async def started(store: MemoryMetadataStore, applied: list[BrokerSettings]) -> DynamicSettings:
+    tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    dynamic = DynamicSettings(BrokerSettings(), store, spawn, applied.append)
+    await dynamic.start()
+    return dynamic
+
+
+def test_every_name_is_a_setting() -> None:
+    assert set(BROKER_NAMES.fields) >= DYNAMIC_NAMES
+    assert DynamicSettings.names() == sorted(DYNAMIC_NAMES.union(SWITCHES))
+
+
+async def test_what_was_set_before_and_what_others_set() -> None:
+    tree = MemoryTree()
+    here, there = MemoryMetadataStore(tree), MemoryMetadataStore(tree)
+    await there.put(PATH, b'{"maxTenants":"3","ofApachesAlone":"x"}')
+    applied: list[BrokerSettings] = []
+    dynamic = await started(here, applied)
+    assert [settings.admin.tenants_max for settings in applied] == [3]
+    await there.put(PATH, b'{"maxTenants":"4"}')
+    await until(lambda: dynamic.current.admin.tenants_max == 4)
+    await there.delete(PATH)
+    await until(lambda: dynamic.current == BrokerSettings())
+    dynamic.close()
+    await there.put(PATH, b'{"maxTenants":"5"}')
+    await asyncio.sleep(0)
+    assert dynamic.current == BrokerSettings()
+
+
+async def test_set_and_remove() -> None:
+    store = MemoryMetadataStore()
+    await store.put(PATH, b'{"ofApachesAlone":"x"}')
+    applied: list[BrokerSettings] = []
+    dynamic = await started(store, applied)
+    await dynamic.set("maxTenants", "3")
+    assert dynamic.current.admin.tenants_max == 3
+    assert await dynamic.values() == {"ofApachesAlone": "x", "maxTenants": "3"}
+    await dynamic.remove("maxTenants")
+    await dynamic.remove("maxTenants")
+    assert await dynamic.values() == {"ofApachesAlone": "x"}
+    assert [settings.admin.tenants_max for settings in applied] == [3, 0]
+    await dynamic.set("loadBalancerSheddingEnabled", "false")
+    for name in ("clusterName", "nonsense"):
+        with pytest.raises(NotDynamic):
+            await dynamic.set(name, "1")
+        with pytest.raises(NotDynamic):
+            await dynamic.remove(name)
+    for name, value in (("maxTenants", "many"), ("loadBalancerSheddingEnabled", "perhaps")):
+        with pytest.raises(SettingError):
+            await dynamic.set(name, value)
+    dynamic.close()
+
+
+async def test_the_first_setting_makes_the_node() -> None:
+    store = MemoryMetadataStore()
+    dynamic = await started(store, [])
+    await dynamic.set("maxTenants", "3")
+    node = await store.get(PATH)
+    assert node is not None
+    assert json.loads(node.value) == {"maxTenants": "3"}
+    dynamic.close()
+
+
+async def test_nonsense_that_somebody_wrote_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryMetadataStore()
+    await store.put(PATH, b'{"maxTenants":"many","maxTopicsPerNamespace":"9"}')
+    dynamic = await started(store, [])
+    assert dynamic.current.admin.tenants_max == 0
+    assert dynamic.current.policies.topics_per_namespace_max == 9
+    assert "maxTenants" in caplog.text
+    dynamic.close()
+
+
+async def test_over_http_and_in_effect(admin: Any, client: ProtocolClient) -> None:
+    await admin.check(
+        ("GET", CONFIGURATION, None, 200, DynamicSettings.names()),
+        ("GET", CONFIGURATION + "/values", None, 200, {}),
+        ("POST", CONFIGURATION + "/clusterName/x", None, 412, "non-dynamic"),
+        ("POST", CONFIGURATION + "/maxTenants/many", None, 412, "Invalid dynamic-config value"),
+        ("DELETE", CONFIGURATION + "/clusterName", None, 412, "non-dynamic"),
+        ("POST", CONFIGURATION + "/allowAutoTopicCreation/false", None, 200, None),
+        ("GET", CONFIGURATION + "/values", None, 200, {"allowAutoTopicCreation": "false"}),
+    )
+    status, runtime = await admin("GET", CONFIGURATION + "/runtime")
+    assert status == 200
+    assert runtime["allowAutoTopicCreation"] == "false"
+    refused = await client.request(pb.BaseCommand.PRODUCER, topic="t", producer_id=1)
+    assert refused.body.error == pb.TopicNotFound
+    await admin.check(("DELETE", CONFIGURATION + "/allowAutoTopicCreation", None, 200, None))
+    await client.producer("t")
+    await admin.check(
+        ("POST", CONFIGURATION + "/maxTenants/2", None, 200, None),
+        ("PUT", "/admin/v2/tenants/t", {"allowedClusters": ["standalone"]}, 412, "maximum number of tenants"),
+        ("POST", CONFIGURATION + "/maxNamespacesPerTenant/1", None, 200, None),
+        ("PUT", "/admin/v2/namespaces/public/a", None, 204, None),
+        ("PUT", "/admin/v2/namespaces/public/b", None, 412, "maximum number of namespace"),
+        ("POST", CONFIGURATION + "/defaultNumberOfNamespaceBundles/1", None, 200, None),
+        ("PUT", "/admin/v2/namespaces/pulsar/one", None, 204, None),
+    )
+    _, bundles = await admin("GET", "/admin/v2/namespaces/pulsar/one/bundles")
+    assert bundles["numBundles"] == 1
+
+
+async def test_where_the_metadata_is(admin: Any, memory_broker: MemoryBroker) -> None:
+    await memory_broker.store.put("/ledgers/available/b1:3181", b"")
+    await memory_broker.store.put("/ledgers/available/readonly/b2:3181", b"")
+    await admin.check(
+        ("GET", "/admin/v2/bookies/all", None, 200, {"bookies": [{"bookieId": "b1:3181"}, {"bookieId": "b2:3181"}]}),
+        (
+            "GET",
+            "/admin/v2/brokers/internal-configuration",
+            None,
+            200,
+            {
+                "zookeeperServers": "",
+                "configurationStoreServers": "",
+                "metadataStoreUrl": "",
+                "configurationMetadataStoreUrl": "",
+                "ledgersRootPath": "/ledgers",
+            },
+        ),
+    )
