@@ -42,9 +42,9 @@ def own_addresses(settings: BrokerSettings) -> BrokerAddresses:
     return BrokerAddresses(
         broker_id=settings.broker_id,
         service_url=internal.broker_service_url or settings.service_url,
-        service_url_tls=internal.broker_service_url_tls,
+        service_url_tls=internal.broker_service_url_tls or settings.service_url_tls,
         web_service_url=internal.broker_http_url or settings.web_service_url,
-        web_service_url_tls=internal.broker_https_url,
+        web_service_url_tls=internal.broker_https_url or settings.web_service_url_tls,
         listeners=listeners,
     )
 

@@ -10,6 +10,7 @@ from magnetar.broker.load.settings import LoadSettings
 from magnetar.broker.policies.settings import PolicySettings
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MESSAGE_SIZE_BYTES_MAX, MIB
+from magnetar.net.tls import TlsSettings
 
 SERVER_VERSION: Final = "Pulsar Server4.0.8"
 """What CONNECTED reports: the text that Apache's broker of the same protocol level sends (it puts no space)."""
@@ -56,6 +57,14 @@ class BrokerSettings:
     advertised_address: str = "127.0.0.1"
     broker_service_port: int = 6650
     web_service_port: int = 8080
+    broker_service_port_tls: int | None = None
+    """`brokerServicePortTls`; None: not served with TLS."""
+    web_service_port_tls: int | None = None
+    """`webServicePortTls`."""
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    """Of both TLS ports."""
+    proxy_protocol: bool = False
+    """`haProxyProtocolEnabled`: connections may begin with a PROXY header that names the true client."""
     advertised_listeners: str = ""
     """`advertisedListeners`: `name:pulsar://host:port`, `name:pulsar+ssl://…`, `name:http://…`, separated by commas."""
     internal_listener_name: str = ""
@@ -90,9 +99,9 @@ class BrokerSettings:
     admin: AdminSettings = field(default_factory=AdminSettings)
 
     def __post_init__(self) -> None:
-        for name in ("broker_service_port", "web_service_port"):
+        for name in ("broker_service_port", "web_service_port", "broker_service_port_tls", "web_service_port_tls"):
             port = getattr(self, name)
-            if not 0 <= port <= 65_535:
+            if port is not None and not 0 <= port <= 65_535:
                 raise SettingError(f"{name} is {port}: a port lies between 0 (any free one) and 65535")
         if self.publish_buffer_bytes_per_connection_max < 2 * self.message_size_bytes_max:
             raise SettingError(
@@ -109,6 +118,9 @@ class BrokerSettings:
             "advertisedAddress": self.advertised_address,
             "brokerServicePort": self.broker_service_port,
             "webServicePort": self.web_service_port,
+            "brokerServicePortTls": self.broker_service_port_tls or "",
+            "webServicePortTls": self.web_service_port_tls or "",
+            "haProxyProtocolEnabled": self.proxy_protocol,
             "advertisedListeners": self.advertised_listeners,
             "internalListenerName": self.internal_listener_name,
             "keepAliveIntervalSeconds": int(self.keep_alive_seconds),
@@ -143,6 +155,18 @@ class BrokerSettings:
     def service_url(self) -> str:
         """Where clients find the binary protocol."""
         return f"pulsar://{self.advertised_address}:{self.broker_service_port}"
+
+    @property
+    def service_url_tls(self) -> str | None:
+        """The same with TLS; None where that is not served."""
+        port = self.broker_service_port_tls
+        return None if port is None else f"pulsar+ssl://{self.advertised_address}:{port}"
+
+    @property
+    def web_service_url_tls(self) -> str | None:
+        """Where tools find the admin API with TLS; None where that is not served."""
+        port = self.web_service_port_tls
+        return None if port is None else f"https://{self.advertised_address}:{port}"
 
     @property
     def web_service_url(self) -> str:

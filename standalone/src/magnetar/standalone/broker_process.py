@@ -37,7 +37,7 @@ from magnetar.standalone.protection import refuse_protection
 if TYPE_CHECKING:
     from magnetar.broker.admin.control import BrokerControlPort
 
-PROTECTIONS: Final = ("authenticationEnabled", "authorizationEnabled", "brokerServicePortTls", "webServicePortTls")
+PROTECTIONS: Final = ("authenticationEnabled", "authorizationEnabled", "tlsEnabledWithKeyStore")
 """What this broker cannot do yet; see `refuse_protection`."""
 REPLICAS: Final = 2
 """managedLedgerDefaultEnsembleSize, …WriteQuorum and …AckQuorum when nothing is set, as in Pulsar."""

@@ -9,6 +9,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.context import BrokerContext
+from magnetar.net.tls import ServerTls
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -28,52 +29,71 @@ class AdminServer:
     queue: aiohttp and the resources cost a quarter of the whole start-up time and 15 MB, and many a broker in a test
     is never asked anything by HTTP."""
 
-    def __init__(self, address: str, port: int) -> None:
+    def __init__(self, address: str, port: int, *, port_tls: int | None = None, tls: ServerTls | None = None) -> None:
+        """`port_tls` is a second port, served with `tls`."""
         self._address = address
         self._port = port
-        self._socket: socket.socket | None = None
+        self._tls = tls
+        self.port_tls = port_tls
+        """Once it listens: the port in use."""
+        # The one without TLS first.
+        self._sockets: list[socket.socket] = []
         self._starting: asyncio.Task[None] | None = None
         self._runner: web.AppRunner | None = None
 
     async def listen(self) -> int:
-        """Take the port; returns which. Raises OSError when it is taken."""
-        self._socket = socket.create_server((self._address, self._port), backlog=LISTEN_BACKLOG)
-        self._socket.setblocking(False)
-        port: int = self._socket.getsockname()[1]
+        """Take the ports; returns which the one without TLS is. Raises OSError when one is taken."""
+        port = self._take(self._port)
+        if self.port_tls is not None:
+            try:
+                self.port_tls = self._take(self.port_tls)
+            except OSError:
+                self._sockets.pop().close()
+                raise
         return port
+
+    def _take(self, port: int) -> int:
+        listening = socket.create_server((self._address, port), backlog=LISTEN_BACKLOG)
+        listening.setblocking(False)
+        self._sockets.append(listening)
+        found: int = listening.getsockname()[1]
+        return found
 
     async def serve(self, context: BrokerContext) -> None:
         """Answer requests from now on."""
-        assert self._socket is not None
-        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._load, context)
+        for listening in self._sockets:
+            asyncio.get_running_loop().add_reader(listening.fileno(), self._load, context)
 
     async def close(self) -> None:
         """Finish the requests under way, then stop."""
         if self._starting is not None:
             await asyncio.wait([self._starting])
-        elif self._socket is not None:
-            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+        else:
+            self._stop_waiting()
         if self._runner is not None:
             await self._runner.cleanup()
-        if self._socket is not None:
-            self._socket.close()
+        for listening in self._sockets:
+            listening.close()
+
+    def _stop_waiting(self) -> None:
+        for listening in self._sockets:
+            asyncio.get_running_loop().remove_reader(listening.fileno())
 
     def _load(self, context: BrokerContext) -> None:
-        assert self._socket is not None
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._socket.fileno())
-        self._starting = loop.create_task(self._start(context), name="admin-start")
+        self._stop_waiting()
+        self._starting = asyncio.get_running_loop().create_task(self._start(context), name="admin-start")
         self._starting.add_done_callback(_report)
 
     async def _start(self, context: BrokerContext) -> None:
-        assert self._socket is not None
         await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, APPLICATION)
         from aiohttp.web import SockSite
         from magnetar.broker.admin.application import make_runner
 
         self._runner = make_runner(context)
         await self._runner.setup()
-        await SockSite(self._runner, self._socket).start()
+        for listening in self._sockets:
+            tls = None if self._tls is None or listening is self._sockets[0] else self._tls.context
+            await SockSite(self._runner, listening, ssl_context=tls).start()
 
 
 def _report(starting: asyncio.Task[None]) -> None:

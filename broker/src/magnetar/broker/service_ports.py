@@ -1,0 +1,58 @@
+"""The ports of the binary protocol: one without TLS, one with it where the settings name it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from magnetar.broker.settings import BrokerSettings
+from magnetar.net.connection import Connection, Handler, HandlerFactory
+from magnetar.net.endpoints import Listener, listen
+from magnetar.net.preamble import after_preamble
+from magnetar.net.tls import ServerTls
+from magnetar.wire.haproxy import ProxyHeaderDecoder
+
+
+class ServicePorts:
+    """Listens until closed."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = listeners
+
+    async def close(self) -> None:
+        """Stop listening and close every connection, sending what is in the outboxes."""
+        for listener in self._listeners:
+            await listener.close()
+
+
+async def open_service_ports(
+    settings: BrokerSettings, make_handler: HandlerFactory
+) -> tuple[ServicePorts, BrokerSettings]:
+    """Take the ports; the settings returned tell what those that were 0 became. OSError for ports that cannot be had,
+    `SettingError` for certificates that cannot be read."""
+    if settings.proxy_protocol:
+        make_handler = _behind_proxy_header(make_handler)
+    tls = ServerTls(settings.tls) if settings.broker_service_port_tls is not None else None
+    listeners = [await listen(settings.bind_address, settings.broker_service_port, make_handler)]
+    settings = replace(settings, broker_service_port=listeners[0].port)
+    try:
+        if settings.broker_service_port_tls is not None:
+            listener = await listen(settings.bind_address, settings.broker_service_port_tls, make_handler, tls=tls)
+            listeners.append(listener)
+            settings = replace(settings, broker_service_port_tls=listener.port)
+    except BaseException:
+        await asyncio.shield(listeners[0].close())
+        raise
+    return ServicePorts(listeners), settings
+
+
+def _behind_proxy_header(make_handler: HandlerFactory) -> HandlerFactory:
+    """Whoever the header names is who the session sees; a connection may come without one."""
+
+    def make(connection: Connection, header: ProxyHeaderDecoder) -> Handler:
+        if header.proxied is not None:
+            connection.peer_address = f"/{header.proxied.source_host}:{header.proxied.source_port}"
+        return make_handler(connection)
+
+    return after_preamble(ProxyHeaderDecoder, make)
