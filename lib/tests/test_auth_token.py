@@ -86,7 +86,7 @@ async def test_keys_come_from_files_paths_and_base64(tmp_path: Path) -> None:
 )
 def test_keys_that_cannot_be_used_are_refused(settings: dict[str, str], reason: str) -> None:
     with pytest.raises(SettingError, match=reason):
-        provider(**settings)
+        provider(None, **settings)
 
 
 async def test_expiry_and_beginning_with_skew() -> None:
@@ -126,7 +126,7 @@ async def test_audiences() -> None:
 
 
 async def test_forged_tokens_are_nobodys() -> None:
-    unsigned = jwt.encode({"sub": "admin"}, None, "none")
+    unsigned = jwt.encode({"sub": "admin"}, "", "none")
     # The public key is known to all: it must not pass for a secret.
     header, claims, signature = RSA_TOKEN.split(".")
     with_public = jwt.api_jws.PyJWS().encode(b'{"sub":"admin"}', b"x" * 32, "HS256")
