@@ -26,6 +26,7 @@ from magnetar.broker.resources import Resources
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.storage import SchemaStorage
 from magnetar.broker.service import BrokerService
+from magnetar.broker.service_ports import ServicePorts, open_service_ports
 from magnetar.broker.session import ServerSession
 from magnetar.broker.settings import SERVER_VERSION, BrokerSettings
 from magnetar.broker.topic_lists import TopicLists
@@ -35,7 +36,7 @@ from magnetar.ledger.api import LedgerClient, LedgerOptions
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.store import MetadataStore
-from magnetar.net.endpoints import Listener, listen
+from magnetar.net.tls import ServerTls
 
 if TYPE_CHECKING:
     from magnetar.balance.settings import BalanceSettings
@@ -67,15 +68,25 @@ class RunningBroker:
         context: BrokerContext,
         topic_policies: ChangeEvents,
         managed: ManagedLedgerFactory,
-        listener: Listener,
+        ports: ServicePorts,
         admin: AdminServer,
     ) -> None:
         self.context = context
         self._topic_policies = topic_policies
         self.settings = context.settings
         self._managed = managed
-        self._listener = listener
+        self._ports = ports
         self._admin = admin
+
+    async def start(self) -> None:
+        """Serve, then take part: only who answers may be sent clients."""
+        context, settings = self.context, self.settings
+        await context.dynamic.start()
+        context.service.start()
+        await self._admin.serve(context)
+        await context.load.start()
+        await context.lookup.find_bundle(heartbeat_bundle(settings.broker_id))
+        logger.info("broker %s serves %s", settings.broker_id, settings.service_url)
 
     async def close(self) -> None:
         """Get no more bundles, let go of those there are, telling clients, then stop listening."""
@@ -94,7 +105,7 @@ class RunningBroker:
         await context.ownership.close()
         context.bundles.close()
         context.service.resources.close()
-        await self._listener.close()
+        await self._ports.close()
         await self._managed.close()
 
     async def _hand_over(self) -> None:
@@ -112,8 +123,39 @@ class RunningBroker:
 
 
 async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningBroker:
-    """Start a broker. Ports that are 0 become free ones; `RunningBroker.settings` tells which."""
-    managed = ManagedLedgerFactory(
+    """Start a broker. Ports that are 0 become free ones; `RunningBroker.settings` tells which.
+
+    What was started is closed again when the rest cannot be."""
+    contexts: list[BrokerContext] = []
+    # The port that clients are told is known only once the socket listens.
+    ports, settings = await open_service_ports(settings, lambda connection: ServerSession(connection, contexts[0]))
+    try:
+        admin = _admin_server(settings)
+        settings = replace(settings, web_service_port=await admin.listen(), web_service_port_tls=admin.port_tls)
+        managed = _ledger_factory(settings, parts)
+        context, topic_policies = _assemble(settings, parts, managed)
+    except BaseException:
+        await asyncio.shield(ports.close())
+        raise
+    contexts.append(context)
+    running = RunningBroker(context, topic_policies, managed, ports, admin)
+    try:
+        await running.start()
+    except BaseException:
+        await asyncio.shield(running.close())
+        raise
+    return running
+
+
+def _admin_server(settings: BrokerSettings) -> AdminServer:
+    tls = ServerTls(settings.tls) if settings.web_service_port_tls is not None else None
+    return AdminServer(
+        settings.bind_address, settings.web_service_port, port_tls=settings.web_service_port_tls, tls=tls
+    )
+
+
+def _ledger_factory(settings: BrokerSettings, parts: BrokerParts) -> ManagedLedgerFactory:
+    return ManagedLedgerFactory(
         parts.store,
         parts.ledgers,
         parts.clock,
@@ -121,28 +163,29 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
         cache_bytes_max=settings.managed_ledger_cache_bytes_max,
         settings=parts.ledger_settings,
     )
+
+
+def _schema_registry(parts: BrokerParts) -> SchemaRegistry:
     ledger_settings = parts.ledger_settings
-    schema_ledgers = LedgerOptions(
+    options = LedgerOptions(
         ensemble_size=ledger_settings.ensemble_size,
         write_quorum=ledger_settings.write_quorum,
         ack_quorum=ledger_settings.ack_quorum,
     )
-    schemas = SchemaRegistry(SchemaStorage(parts.store, parts.ledgers, schema_ledgers))
-    contexts: list[BrokerContext] = []
-    # The port that clients are told is known only once the socket listens.
-    listener = await listen(
-        settings.bind_address, settings.broker_service_port, lambda connection: ServerSession(connection, contexts[0])
-    )
-    settings = replace(settings, broker_service_port=listener.port)
-    admin = AdminServer(settings.bind_address, settings.web_service_port)
-    settings = replace(settings, web_service_port=await admin.listen())
+    return SchemaRegistry(SchemaStorage(parts.store, parts.ledgers, options))
+
+
+def _assemble(
+    settings: BrokerSettings, parts: BrokerParts, managed: ManagedLedgerFactory
+) -> tuple[BrokerContext, ChangeEvents]:
+    """Wire the parts together; nothing runs yet."""
     resources = Resources(parts.store, parts.configuration_store)
     bundles = Bundles(parts.store, resources)
     ownership = BundleOwnership(parts.store, own_addresses(settings), bundles, parts.clock)
     peers = PeerClient(settings.web_service_url)
     load = _load_manager(settings, parts, ownership, peers)
     lookup = Lookup(settings, resources, bundles, ownership, load)
-    service = BrokerService(settings, parts.store, managed, schemas, parts.clock, lookup)
+    service = BrokerService(settings, parts.store, managed, _schema_registry(parts), parts.clock, lookup)
     moves = BundleMoves(service, bundles, load, peers)
     drains = Drains(load, ownership, moves, settings.load)
     client = InternalClient(lambda: settings.service_url, parts.clock, SERVER_VERSION)
@@ -173,16 +216,8 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
         dynamic=DynamicSettings(settings, parts.store, service.spawn, service.use_settings),
         request_stop=parts.request_stop,
     )
-    contexts.append(context)
     service.policies.use_topic_policies(topic_policies)
-    await context.dynamic.start()
-    service.start()
-    await admin.serve(context)
-    # Only who answers may be sent clients.
-    await load.start()
-    await lookup.find_bundle(heartbeat_bundle(settings.broker_id))
-    logger.info("broker %s serves %s", settings.broker_id, settings.service_url)
-    return RunningBroker(context, topic_policies, managed, listener, admin)
+    return context, topic_policies
 
 
 def _load_manager(
