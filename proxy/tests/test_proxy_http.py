@@ -195,7 +195,8 @@ async def test_brokers_that_do_not_answer(
 async def test_pages_of_its_own(start: StartProxy, client: aiohttp.ClientSession, tmp_path: Path) -> None:
     status_file = tmp_path / "status"
     async with ScriptedBroker(raw=True) as broker:
-        proxy = await proxy_of(start, None, http=HttpSettings(status_file=str(status_file)))
+        http = HttpSettings(status_file=str(status_file))
+        proxy = await proxy_of(start, None, http=http, cluster_name="here")
         url = proxy.web_service_url
         assert proxy.settings.service_port is not None
         wire = await Wire.connected(proxy.settings.service_port, proxy_to_broker_url=broker.host_and_port)
@@ -206,8 +207,8 @@ async def test_pages_of_its_own(start: StartProxy, client: aiohttp.ClientSession
             assert (answer.status, await answer.text()) == (200, "OK")
         async with client.get(url + "/metrics") as answer:
             lines = (await answer.text()).splitlines()
-            assert "pulsar_proxy_active_connections 1.0" in lines
-            assert "pulsar_proxy_new_connections_total 1.0" in lines
+            assert 'pulsar_proxy_active_connections{cluster="here"} 1.0' in lines
+            assert 'pulsar_proxy_new_connections_total{cluster="here"} 1.0' in lines
             assert "# TYPE pulsar_proxy_binary_bytes_total counter" in lines
         async with client.get(url + "/proxy-stats/connections") as answer:
             (seen,) = await answer.json()

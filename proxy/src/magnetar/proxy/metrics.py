@@ -7,11 +7,17 @@ from typing import Final
 
 from magnetar.proxy.service import ProxyService
 from prometheus_client import PlatformCollector, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_REQUESTS: Final = (
+    ("lookup", "topic lookup"),
+    ("partitions_metadata", "partitions metadata"),
+    ("get_topics_of_namespace", "getTopicsOfNamespace"),
+    ("get_schema", "schema"),
+)
 
 
 def render(service: ProxyService) -> bytes:
@@ -29,13 +35,30 @@ class _ProxyCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """prometheus_client: a family after the other."""
-        service = self._service
-        counters = service.counters
-        yield _gauge(
-            "active_connections", "Number of connections currently active in the proxy", service.active_connections
+        cluster = self._service.settings.cluster_name
+        labels = {"cluster": cluster} if cluster else {}
+        for kind, name, text, value in self._values():
+            full = f"pulsar_proxy_{name}"
+            family = Metric(full, text, kind)
+            family.add_sample(full if kind == "gauge" else full + "_total", labels, value)
+            yield family
+
+    def _values(self) -> Iterator[tuple[str, str, str, float]]:
+        """(type, name, help text, value) of each."""
+        service, counters = self._service, self._service.counters
+        yield (
+            "gauge",
+            "active_connections",
+            "Number of connections currently active in the proxy",
+            service.active_connections,
         )
-        yield _gauge("joined_connections", "Client connections that are joined with a broker", len(service.joined))
-        yield _gauge("requests_under_way", "Requests of lookup connections not answered yet", service.lookups.under_way)
+        yield "gauge", "joined_connections", "Client connections that are joined with a broker", len(service.joined)
+        yield (
+            "gauge",
+            "requests_under_way",
+            "Requests of lookup connections not answered yet",
+            service.lookups.under_way,
+        )
         for name, text, value in (
             ("new_connections", "Counter of connections being opened in the proxy", counters.new_connections),
             (
@@ -45,33 +68,6 @@ class _ProxyCollector(Collector):
             ),
             ("binary_ops", "Counter of proxy operations", service.reads),
             ("binary_bytes", "Counter of proxy bytes", service.received_bytes),
-            ("lookup_requests", "Counter of topic lookup requests", counters.lookup_requests),
-            (
-                "partitions_metadata_requests",
-                "Counter of partitions metadata requests",
-                counters.partitions_metadata_requests,
-            ),
-            (
-                "get_topics_of_namespace_requests",
-                "Counter of getTopicsOfNamespace requests",
-                counters.get_topics_of_namespace_requests,
-            ),
-            ("get_schema_requests", "Counter of schema requests", counters.get_schema_requests),
-            (
-                "rejected_lookup_requests",
-                "Counter of topic lookup requests rejected due to throttling",
-                counters.rejected_lookup_requests,
-            ),
-            (
-                "rejected_partitions_metadata_requests",
-                "Counter of partitions metadata requests rejected due to throttling",
-                counters.rejected_partitions_metadata_requests,
-            ),
-            (
-                "rejected_get_topics_of_namespace_requests",
-                "Counter of getTopicsOfNamespace requests rejected due to throttling",
-                counters.rejected_get_topics_of_namespace_requests,
-            ),
             ("denied_targets", "Connections to brokers that the settings do not allow", counters.denied_targets),
             (
                 "broker_connection_failures",
@@ -81,8 +77,9 @@ class _ProxyCollector(Collector):
             ("http_requests", "HTTP requests passed on", counters.http_requests),
             ("http_failures", "HTTP requests that no broker answered", counters.http_failures),
         ):
-            yield CounterMetricFamily(f"pulsar_proxy_{name}", text, value)
-
-
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"pulsar_proxy_{name}", text, value)
+            yield "counter", name, text, value
+        for name, what in _REQUESTS:
+            yield "counter", f"{name}_requests", f"Counter of {what} requests", getattr(counters, f"{name}_requests")
+            if name != "get_schema":
+                text = f"Counter of {what} requests rejected due to throttling"
+                yield "counter", f"rejected_{name}_requests", text, getattr(counters, f"rejected_{name}_requests")

@@ -17,6 +17,7 @@ PROXY_NAMES: Final = SettingNames(
     fields={
         "advertisedAddress": "advertised_address",
         "bindAddress": "bind_address",
+        "clusterName": "cluster_name",
         "drainTimeoutSeconds": "drain_seconds",
         "haProxyProtocolEnabled": "proxy_protocol",
         "keepAliveIntervalSeconds": "keep_alive_seconds",
@@ -64,7 +65,6 @@ SERVER_TLS_NAMES: Final = SettingNames(
         "tlsRequireTrustedClientCertOnConnect": "require_client_certificate",
         "tlsTrustCertsFilePath": "trust_certificates_file",
     },
-    units={"tlsCertRefreshCheckDurationSec": Unit.SECONDS},
 )
 """Pulsar's names of the fields of `TlsSettings` for ports; brokers have the same."""
 
@@ -78,7 +78,6 @@ CLIENT_TLS_NAMES: Final = SettingNames(
         "brokerClientTrustCertsFilePath": "trust_certificates_file",
         "tlsHostnameVerificationEnabled": "verify_host_name",
     },
-    units={"tlsCertRefreshCheckDurationSec": Unit.SECONDS},
 )
 """Pulsar's names of the fields of `TlsSettings` towards brokers."""
 

@@ -92,6 +92,8 @@ class HttpSettings:
 class ProxySettings:
     """A proxy's settings; each object below the proxy gets only its part."""
 
+    cluster_name: str = ""
+    """`clusterName`: a label of the metrics."""
     bind_address: str = "0.0.0.0"  # noqa: S104  (a server's default)
     advertised_address: str = ""
     """`advertisedAddress`; empty: `bind_address`."""
