@@ -490,3 +490,15 @@ async def test_old_clients_lose_the_connection_instead(memory_broker: MemoryBrok
     await client.consumer(TOPIC)
     await memory_broker.service.unload(TopicName.parse(TOPIC))
     assert await client.end() == []
+
+
+async def test_a_close_does_not_overtake_the_clients_knowledge() -> None:
+    """Go's client passes over a CLOSE_CONSUMER that it reads before it has registered the id, and waits for ever."""
+    async with MemoryBroker(known_after_seconds=0.1) as broker:
+        client = await broker.connect()
+        await client.producer(TOPIC)
+        await client.consumer(TOPIC, "s", 1)
+        await broker.service.unload(TopicName.parse(TOPIC))
+        assert await client.round_trip() == []
+        await client.expect(Command.CLOSE_PRODUCER)
+        await client.expect(Command.CLOSE_CONSUMER)

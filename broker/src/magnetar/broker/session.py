@@ -210,6 +210,15 @@ class ServerSession:
         self.connection.close()
         return True
 
+    def once_known(self, opened_seconds: float, tell: Callable[[], None]) -> None:
+        """Tell of the end of a producer or consumer, but not before the client can know of its beginning."""
+        known_seconds = opened_seconds + self.context.settings.known_after_seconds
+        wait_seconds = known_seconds - self.context.clock.monotonic_seconds()
+        if wait_seconds > 0:
+            asyncio.get_running_loop().call_later(wait_seconds, tell)
+        else:
+            tell()
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a control command to its end, also when the connection ends before."""
         if len(self._tasks) >= CONTROL_COMMANDS_MAX:

@@ -37,14 +37,20 @@ if TYPE_CHECKING:
 class Attachment:
     """A consumer with what it is attached to."""
 
-    __slots__ = ("consumer", "subscription", "topic")
+    __slots__ = ("consumer", "opened_seconds", "subscription", "topic")
 
     def __init__(
-        self, consumer: Consumer, subscription: Subscription | NonPersistentSubscription, topic: Topic
+        self,
+        consumer: Consumer,
+        subscription: Subscription | NonPersistentSubscription,
+        topic: Topic,
+        opened_seconds: float,
     ) -> None:
         self.consumer = consumer
         self.subscription = subscription
         self.topic = topic
+        self.opened_seconds = opened_seconds
+        """When the client was told of its success, by the monotonic clock."""
 
 
 class ConsumerCommands:
@@ -138,16 +144,25 @@ class ConsumerCommands:
         """Tell the client to look the topic up and subscribe again."""
         attachment = self._consumers.get(consumer.consumer_id)
         farewell = None
+        opened_seconds = 0.0
         if attachment is not None and attachment.consumer is consumer:
             del self._consumers[consumer.consumer_id]
             farewell = attachment.topic.farewell
+            opened_seconds = attachment.opened_seconds
+        goodbye = partial(self._say_goodbye, consumer.consumer_id, opened_seconds)
         if farewell is None:
-            self._tell_closed(consumer.consumer_id)
+            goodbye()
         else:
-            farewell.add(partial(self._tell_closed, consumer.consumer_id))
+            farewell.add(goodbye)
 
-    def _tell_closed(self, consumer_id: int, assigned_url: str = "", assigned_url_tls: str = "") -> None:
-        if consumer_id in self._consumers or self._session.ended:
+    def _say_goodbye(
+        self, consumer_id: int, opened_seconds: float, assigned_url: str = "", assigned_url_tls: str = ""
+    ) -> None:
+        told = partial(self._tell_closed, consumer_id, assigned_url, assigned_url_tls)
+        self._session.once_known(opened_seconds, told)
+
+    def _tell_closed(self, consumer_id: int, assigned_url: str, assigned_url_tls: str) -> None:
+        if consumer_id in self._consumers or consumer_id in self._opening or self._session.ended:
             return  # The client closed it meanwhile and has another one under this id.
         if not self._session.close_on_old_peer():
             self._session.write(messages.close_consumer(consumer_id, assigned_url, assigned_url_tls))
@@ -202,7 +217,8 @@ class ConsumerCommands:
         if self._opening.get(request.consumer_id) is not opening:
             topic.remove_consumer(consumer, request.subscription)
             return
-        self._consumers[request.consumer_id] = Attachment(consumer, subscription, topic)
+        now_seconds = self._session.context.clock.monotonic_seconds()
+        self._consumers[request.consumer_id] = Attachment(consumer, subscription, topic, now_seconds)
         self._session.write(messages.success(request.request_id))
         subscription.consumer_ready(consumer)
 
@@ -333,7 +349,7 @@ class ConsumerCommands:
 
     async def _answer_last(self, attachment: Attachment, request: CommandGetLastMessageId) -> None:
         topic = persistent(attachment.topic)
-        position, batch_index = await last_message_id(topic)
+        position, batch_index = await last_message_id(topic, compacted=attachment.consumer.identity.read_compacted)
         assert isinstance(attachment.subscription, Subscription)
         mark_delete = attachment.subscription.cursor.mark_delete
         self._session.write(

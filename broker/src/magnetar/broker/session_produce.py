@@ -68,6 +68,8 @@ class ProducerCommands:
         self._buffer_bytes_max = session.context.settings.publish_buffer_bytes_per_connection_max
         self._producers: dict[int, Producer] = {}
         self._topics: dict[int, Topic] = {}
+        self._opened_seconds: dict[int, float] = {}
+        """When each client was told of its success, by the monotonic clock."""
         self._opening: dict[int, Opening] = {}
         self._draining: dict[Producer, Topic] = {}
         """Closed by the client while some of their messages are not stored yet."""
@@ -157,15 +159,23 @@ class ProducerCommands:
     def producer_disconnected(self, producer: Producer) -> None:
         """Producer: the broker dropped it. The client hears of it, unless it has the id in use for another one."""
         topic = self._topics.get(producer.producer_id)
+        opened_seconds = self._opened_seconds.get(producer.producer_id, 0.0)
         if self._producers.get(producer.producer_id) is producer:
             self._remember_closed(producer.producer_id)
+        goodbye = partial(self._say_goodbye, producer.producer_id, opened_seconds)
         if topic is None or topic.farewell is None:
-            self._tell_closed(producer.producer_id)
+            goodbye()
         else:
-            topic.farewell.add(partial(self._tell_closed, producer.producer_id))
+            topic.farewell.add(goodbye)
 
-    def _tell_closed(self, producer_id: int, assigned_url: str = "", assigned_url_tls: str = "") -> None:
-        if producer_id in self._producers or self._session.ended:
+    def _say_goodbye(
+        self, producer_id: int, opened_seconds: float, assigned_url: str = "", assigned_url_tls: str = ""
+    ) -> None:
+        told = partial(self._tell_closed, producer_id, assigned_url, assigned_url_tls)
+        self._session.once_known(opened_seconds, told)
+
+    def _tell_closed(self, producer_id: int, assigned_url: str, assigned_url_tls: str) -> None:
+        if producer_id in self._producers or producer_id in self._opening or self._session.ended:
             return  # The client closed it meanwhile and has another one under this id.
         if not self._session.close_on_old_peer():
             self._session.write(messages.close_producer(producer_id, assigned_url, assigned_url_tls))
@@ -253,6 +263,7 @@ class ProducerCommands:
             return
         self._producers[producer.producer_id] = producer
         self._topics[producer.producer_id] = topic
+        self._opened_seconds[producer.producer_id] = self._session.context.clock.monotonic_seconds()
         self._recently_closed.pop(producer.producer_id, None)
         self._success(opening.request_id, producer)
 
@@ -298,6 +309,7 @@ class ProducerCommands:
     def _remember_closed(self, producer_id: int) -> None:
         del self._producers[producer_id]
         del self._topics[producer_id]
+        del self._opened_seconds[producer_id]
         self._recently_closed[producer_id] = None
         while len(self._recently_closed) > RECENTLY_CLOSED_MAX:
             del self._recently_closed[next(iter(self._recently_closed))]

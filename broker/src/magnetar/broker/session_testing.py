@@ -255,11 +255,16 @@ class MemoryBroker:
         ledgers: ManagedLedgerSettings | None = None,
         clock: Clock | None = None,
         shared: SharedParts | None = None,
+        known_after_seconds: float = 0.0,
     ) -> None:
-        """`shared`: what it has together with other brokers; without, everything is its own."""
+        """`shared`: what it has together with other brokers; without, everything is its own.
+
+        The clients of tests know at once what they have opened, unless `known_after_seconds` says otherwise."""
         self._clock = clock if clock is not None else SystemClock()
         settings = settings if settings is not None else BrokerSettings()
-        self._settings = replace(settings, broker_service_port=0, web_service_port=0)
+        self._settings = replace(
+            settings, broker_service_port=0, web_service_port=0, known_after_seconds=known_after_seconds
+        )
         self._ledger_settings = ledgers if ledgers is not None else ManagedLedgerSettings()
         self._clients: list[ProtocolClient] = []
         # Any store, but tests of a single broker play with what a memory one can do.

@@ -74,6 +74,9 @@ class BrokerSettings:
     """`keepAliveIntervalSeconds`: a peer that answers no PING for this long is gone."""
     connection_liveness_check_seconds: float = 5
     """`connectionLivenessCheckTimeoutMillis`: how long the holder of a name may take to show that it is alive."""
+    known_after_seconds: float = 0.2
+    """Ours: how long after its success a client may not know its producer or consumer by its id yet. Clients register
+    the id when they have read the answer and pass over a close that comes before; Go's then waits for ever."""
     message_size_bytes_max: int = MESSAGE_SIZE_BYTES_MAX
     """`maxMessageSize`."""
     publish_buffer_bytes_per_connection_max: int = 16 * MIB
