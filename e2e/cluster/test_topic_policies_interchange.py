@@ -176,6 +176,34 @@ def test_ours_takes_over_from_apaches(cluster: Cluster) -> None:
     assert changed[f"{LOCAL} maxProducers"] == 9
 
 
+def test_what_apaches_has_compacted_is_read(cluster: Cluster) -> None:
+    """Apache's brokers compact the system topic by themselves, and delete the rest when it is loaded again."""
+    apache = cluster.apache_broker((1, 1, 1), brokerServiceCompactionMonitorIntervalInSeconds="1")
+    ours = cluster.our_broker((1, 1, 1))
+    brokers.start_with_namespace(cluster, apache)
+    set_policies(apache)
+    expected = policies_of(apache)
+    events = f"persistent://{NAMESPACE}/__change_events"
+
+    def compacted() -> bool:
+        internals = ask(apache, "GET", events, "internalStats")
+        last = internals["lastConfirmedEntry"]
+        return bool(internals["cursors"]["__compaction"]["markDeletePosition"] == last)
+
+    wait_for(compacted, SEEN_SECONDS_MAX, "nothing is compacted")
+    ask(apache, "PUT", events, "unload")
+    wait_for(lambda: ask(apache, "GET", events, "internalStats")["totalSize"] == 0, SEEN_SECONDS_MAX, "all is kept")
+    apache.stop()
+    brokers.start_with_namespace(cluster, ours)
+    assert policies_of(ours) == expected
+    ask(ours, "POST", LOCAL, "maxProducers", 9)
+    expected[f"{LOCAL} maxProducers"] = 9
+    assert policies_of(ours) == expected
+    ours.stop()
+    brokers.start_with_namespace(cluster, apache)
+    assert policies_of(apache) == expected
+
+
 def test_apaches_takes_over_from_ours(cluster: Cluster) -> None:
     apache, ours = cluster.apache_broker((1, 1, 1)), cluster.our_broker((1, 1, 1))
     brokers.start_with_namespace(cluster, ours)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from magnetar.broker.compacted_topic import Compaction, compaction_of, last_batch_index, last_compacted
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, NO_ENTRY, Position, signed64
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageIdData
@@ -30,14 +31,24 @@ def position_of_seek(topic: PersistentTopic, message_id: MessageIdData) -> tuple
     return position, list(message_id.ack_set) or None
 
 
-async def last_message_id(topic: PersistentTopic) -> tuple[Position, int]:
+async def last_message_id(topic: PersistentTopic, *, compacted: bool = False) -> tuple[Position, int]:
     """The last message that a consumer can be given and its index in its batch (-1: not a batch).
 
-    An empty topic answers -1:-1. Markers are the broker's own and are stepped over."""
+    An empty topic answers -1:-1. Markers are the broker's own and are stepped over. For who reads a compacted topic
+    (`compacted`), and when nothing else is left, it may be one that only compaction kept
+    (Pulsar: `ServerCnx.handleLastMessageIdFromCompactionService`)."""
     position = topic.ledger.last_confirmed
+    compaction = compaction_of(topic.ledger)
+    if compacted and compaction is not None and position <= compaction.horizon:
+        return await _last_compacted(topic, compaction)
     while position[1] != NO_ENTRY and position >= topic.ledger.first_position:
         metadata = (await topic.ledger.read_entry(position)).metadata()
         if metadata.marker_type < 0:
             return position, metadata.num_messages - 1 if metadata.is_batch else -1
         position = topic.ledger.previous_position(position)
-    return EARLIEST, -1
+    return (EARLIEST, -1) if compaction is None else await _last_compacted(topic, compaction)
+
+
+async def _last_compacted(topic: PersistentTopic, compaction: Compaction) -> tuple[Position, int]:
+    entry = await last_compacted(topic.ledger, compaction)
+    return (EARLIEST, -1) if entry is None else (entry.position, last_batch_index(entry))

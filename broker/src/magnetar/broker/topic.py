@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from magnetar.broker.compacted_cursor import CompactedCursor
+from magnetar.broker.compacted_topic import compaction_of
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.entry_reader import SubscriptionRuntime
 from magnetar.broker.farewell import Farewell
@@ -22,6 +24,7 @@ from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.producer_admission import Admitted, ProducerAdmission
 from magnetar.broker.producers import Producers
 from magnetar.broker.subscription import Subscription
+from magnetar.broker.subscription_cursor import SubscriptionCursor
 from magnetar.broker.topic_limits import (
     SubscribeLimiter,
     check_consumer,
@@ -33,7 +36,6 @@ from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.topic_name import TopicName
-from magnetar.managed.cursor import Cursor
 from magnetar.managed.errors import ManagedLedgerFenced, ManagedLedgerTerminated, ManagedLedgerWriteFailed
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -281,10 +283,16 @@ class PersistentTopic:
             self._refuse_when_closing()
         elif subscription is None:
             self._check_new_subscription()
-            cursor = self.ledger.new_non_durable_cursor(name, start)
-            subscription = self.subscriptions[name] = self._subscription(name, cursor)
+            subscription = self.subscriptions[name] = self._subscription(
+                name, self._reader_cursor(consumer, name, start)
+            )
         subscription.add_consumer(consumer)
         return subscription
+
+    def _reader_cursor(self, consumer: Consumer, name: str, start: Position) -> SubscriptionCursor:
+        cursor = self.ledger.new_non_durable_cursor(name, start)
+        compaction = compaction_of(self.ledger) if consumer.identity.read_compacted else None
+        return cursor if compaction is None else CompactedCursor(self.ledger, cursor, compaction, start)
 
     def remove_consumer(self, consumer: Consumer, name: str) -> None:
         """The consumer is gone; a non-durable subscription goes with its last one."""
@@ -463,7 +471,7 @@ class PersistentTopic:
         if self.closing:
             raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} is being unloaded, look it up again")
 
-    def _subscription(self, name: str, cursor: Cursor) -> Subscription:
+    def _subscription(self, name: str, cursor: SubscriptionCursor) -> Subscription:
         subscription = Subscription(str(self.name), name, cursor, self._runtime, self.policies.dispatch)
         subscription.follow(self.policies, self._dispatch_limiter)
         return subscription

@@ -10,7 +10,7 @@ from typing import Final
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
-from magnetar.ledger.api import EntryNotFound
+from magnetar.ledger.api import EntryNotFound, LedgerReader
 from magnetar.managed.ack_state import AckState
 from magnetar.managed.append_path import AppendCallback, AppendPath
 from magnetar.managed.cursor import Cursor, start_mark
@@ -205,6 +205,11 @@ class ManagedLedger:
         """Confirmed entries of one ledger from bookies, fewer (at least one) when a later one cannot be had; they are
         in the cache afterwards."""
         return await self._readers.read(ledger_id, first_entry_id, last_entry_id)
+
+    async def open_other(self, ledger_id: int) -> LedgerReader:
+        """A closed ledger that belongs to this topic without being one of its own, such as a compaction's; whoever
+        opens it closes it. Raises what the ledger client raises."""
+        return await self._shared.ledgers.open(ledger_id, recover=False)
 
     def contains(self, position: Position) -> bool:
         """Whether there is a confirmed entry at the position."""

@@ -1,0 +1,81 @@
+"""What a compaction left: a ledger with the last message of each key, up to its horizon (broker-internals section 12).
+
+Compacting is not done by this broker; Apache's brokers do it to their system topics by themselves, and whatever lies
+before the horizon may be gone from the topic then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from magnetar.broker.policies.system_topics import COMPACTION
+from magnetar.core.ids import NO_ENTRY, Position
+from magnetar.ledger.api import LedgerReader
+from magnetar.managed.entry import Entry
+from magnetar.managed.managed_ledger import ManagedLedger
+from magnetar.wire.pulsar.batch import split_batch
+from magnetar.wire.pulsar.compacted import decode_compacted
+from magnetar.wire.pulsar.errors import BadMetadata
+
+LEDGER_PROPERTY: Final = "CompactedTopicLedger"
+"""Stored with the position of the compaction's cursor (Pulsar: `Compactor.COMPACTED_TOPIC_LEDGER_PROPERTY`)."""
+
+
+class Compaction(NamedTuple):
+    """The newest compaction of a topic."""
+
+    ledger_id: int
+    horizon: Position
+    """The last position that it went through."""
+
+
+def compaction_of(ledger: ManagedLedger) -> Compaction | None:
+    """The newest compaction of a topic; None when there was none."""
+    cursor = ledger.cursors.get(COMPACTION)
+    ledger_id = None if cursor is None else cursor.properties.get(LEDGER_PROPERTY)
+    return None if cursor is None or ledger_id is None else Compaction(ledger_id, cursor.mark_delete)
+
+
+async def read_compacted(reader: LedgerReader, first: int, last: int) -> list[Entry]:
+    """Entries first..last of a compacted ledger, perhaps fewer but at least one. Raises what the reader raises,
+    or `BadMetadata`."""
+    entries: list[Entry] = []
+    for data in await reader.read(first, last):
+        (ledger_id, entry_id), content = decode_compacted(data)
+        entries.append(Entry(ledger_id, entry_id, content))
+    return entries
+
+
+async def last_compacted(ledger: ManagedLedger, compaction: Compaction) -> Entry | None:
+    """The last message of a compaction; None when it left none."""
+    reader = await ledger.open_other(compaction.ledger_id)
+    try:
+        last = reader.last_add_confirmed
+        return (await read_compacted(reader, last, last))[0] if last != NO_ENTRY else None
+    finally:
+        await reader.close()
+
+
+def last_batch_index(entry: Entry) -> int:
+    """The last message of a batch that compaction left in; -1 when the entry is no batch."""
+    if not entry.metadata().is_batch:
+        return -1
+    try:
+        singles = split_batch(entry.data)
+    except BadMetadata:
+        # Encrypted or damaged: nobody but its consumer knows what is in it.
+        return entry.metadata().num_messages - 1
+    return max((index for index, (single, _) in enumerate(singles) if not single.compacted_out), default=-1)
+
+
+def sized(entries: Sequence[Entry], count_max: int, size_bytes_max: int) -> list[Entry]:
+    """As many as the bounds allow, at least one."""
+    taken: list[Entry] = []
+    size_bytes = 0
+    for entry in entries[:count_max]:
+        size_bytes += len(entry.data)
+        if taken and size_bytes > size_bytes_max:
+            break
+        taken.append(entry)
+    return taken
