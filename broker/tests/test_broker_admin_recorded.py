@@ -18,7 +18,8 @@ RECORDINGS = Path(__file__).with_name("admin_recordings")
 
 def recorder() -> ModuleType:
     spec = importlib.util.spec_from_file_location("admin_recordings_record", RECORDINGS / "record.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -38,7 +39,7 @@ async def test_answers_as_apache(memory_broker: MemoryBroker, name: str) -> None
     steps = list(RECORDER.steps_of(name))
     answers: list[list[Any]] = json.loads((RECORDINGS / f"{name}.json").read_text(encoding="utf-8"))
     port = memory_broker.running.settings.web_service_port
-    wrong = []
+    wrong: list[tuple[Any, ...]] = []
     async with aiohttp.ClientSession() as session:
         for step, (status, body) in zip(steps, answers, strict=True):
             url = memory_broker.admin_url + step.path.replace("{PORT}", str(port))

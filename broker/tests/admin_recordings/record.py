@@ -82,7 +82,7 @@ def main(address: str) -> None:
             connection.close()
         lines = ",\n".join(json.dumps(answer) for answer in answers)
         file.with_suffix(".json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-        print(file.stem, len(answers))
+        sys.stdout.write(f"{file.stem} {len(answers)}\n")
 
 
 if __name__ == "__main__":
