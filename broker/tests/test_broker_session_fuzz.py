@@ -96,7 +96,7 @@ async def survives(data: bytes, pieces: int, records: list[logging.LogRecord]) -
         assert len(await witness.publish()) == 1
         await client.abort()
         async with asyncio.timeout(5):
-            while len(broker.running._listener.connections) > 1 or broker.service._tasks:
+            while len(broker.running._ports.connections) > 1 or broker.service._tasks:
                 await asyncio.sleep(0)
         for topic in broker.service.topics.values():
             if topic.name.local_name == "topic":

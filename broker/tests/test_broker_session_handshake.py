@@ -48,7 +48,7 @@ def nothing_left(broker: MemoryBroker) -> bool:
 async def until_nothing_left(broker: MemoryBroker, connections: int = 0) -> None:
     """Wait until the broker has noticed that clients are gone."""
     async with asyncio.timeout(5):
-        while len(broker.running._listener.connections) > connections or broker.service._tasks:
+        while len(broker.running._ports.connections) > connections or broker.service._tasks:
             await asyncio.sleep(0.001)
     assert nothing_left(broker)
 
@@ -84,7 +84,7 @@ async def test_keep_alive_pings_and_drops_the_silent() -> None:
         assert await speechless.end() == []
         await asyncio.sleep(0.12)
         assert await living.round_trip() == []
-        assert len(broker.running._listener.connections) == 2, "the silent one is gone"
+        assert len(broker.running._ports.connections) == 2, "the silent one is gone"
         assert await old.round_trip() == [], "peers of version 0 are not pinged"
 
 

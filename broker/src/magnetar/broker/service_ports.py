@@ -20,6 +20,11 @@ class ServicePorts:
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self._listeners = listeners
 
+    @property
+    def connections(self) -> list[Connection]:
+        """Those that are open now."""
+        return [connection for listener in self._listeners for connection in listener.connections]
+
     async def close(self) -> None:
         """Stop listening and close every connection, sending what is in the outboxes."""
         for listener in self._listeners:
