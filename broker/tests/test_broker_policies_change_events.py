@@ -363,6 +363,30 @@ async def test_namespaces_that_nobody_uses_are_let_go_of(stores: Stores, memory_
     assert store.peek(TOPIC) == {"maxMessageSize": 1}
 
 
+async def test_a_broker_knows_them_again_after_a_restart(memory_broker: MemoryBroker) -> None:
+    await memory_broker.running.context.topic_policies.update(TOPIC, put(maxMessageSize=1))
+    await memory_broker.stop()
+    await memory_broker.start()
+    await memory_broker.service.topic(TOPIC, create=True)
+    policies = memory_broker.running.context.topic_policies
+    assert policies.peek(TOPIC) == {"maxMessageSize": 1}, "known before anybody can publish"
+    await policies.update(TOPIC, put(maxProducerPerTopic=2))
+    assert await policies.get(TOPIC) == {"maxMessageSize": 1, "maxProducerPerTopic": 2}
+
+
+async def test_a_stopping_broker_says_so(stores: Stores) -> None:
+    store = stores.open()
+    await store.update(TOPIC, put(maxMessageSize=1))
+    await store.close()
+    assert store.peek(TOPIC) == {"maxMessageSize": 1}
+    with pytest.raises(PoliciesUnavailable):
+        await store.get(TOPIC)
+    with pytest.raises(PoliciesUnavailable):
+        await store.update(TOPIC, put(maxMessageSize=2))
+    with pytest.raises(PoliciesUnavailable):
+        await store.delete(TOPIC)
+
+
 @pytest.mark.slow
 def test_without_topic_policies_nothing_is_imported() -> None:
     code = (
