@@ -40,6 +40,7 @@ from magnetar.net.tls import ServerTls
 
 if TYPE_CHECKING:
     from magnetar.balance.settings import BalanceSettings
+    from magnetar.broker.auth.access import AccessControl
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +105,8 @@ class RunningBroker:
         await context.peers.close()
         await context.ownership.close()
         context.bundles.close()
+        if context.access is not None:
+            context.access.close()
         context.service.resources.close()
         await self._ports.close()
         await self._managed.close()
@@ -199,6 +202,7 @@ def _assemble(
             in_use=lambda: {topic.name.namespace_name for topic in service.topics.values()},
         )
     )
+    access = _access_control(settings, resources, service)
     context = BrokerContext(
         settings=settings,
         clock=parts.clock,
@@ -214,10 +218,20 @@ def _assemble(
         moves=moves,
         operations=BrokerOperations(load, ownership, moves, drains, resources.local_documents),
         dynamic=DynamicSettings(settings, parts.store, service.spawn, service.use_settings),
+        access=access,
         request_stop=parts.request_stop,
     )
     service.policies.use_topic_policies(topic_policies)
     return context, topic_policies
+
+
+def _access_control(settings: BrokerSettings, resources: Resources, service: BrokerService) -> AccessControl | None:
+    """Whom to let in; a broker that lets everybody in does not load what checks it."""
+    if not settings.access.authentication.enabled:
+        return None
+    from magnetar.broker.auth.access import AccessControl
+
+    return AccessControl(settings.access, resources, service.clock, service.spawn)
 
 
 def _load_manager(

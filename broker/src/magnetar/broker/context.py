@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from magnetar.broker.bundle_moves import BundleMoves
 from magnetar.broker.bundles import Bundles
@@ -19,6 +20,9 @@ from magnetar.broker.service import BrokerService
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic_lists import TopicLists
 from magnetar.core.clock import Clock
+
+if TYPE_CHECKING:
+    from magnetar.broker.auth.access import AccessControl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,5 +43,7 @@ class BrokerContext:
     moves: BundleMoves
     operations: BrokerOperations
     dynamic: DynamicSettings
+    access: AccessControl | None = None
+    """Whom to let in, and who may do what; None where authentication is not enabled."""
     request_stop: Callable[[], None] | None = None
     """Begins the stop of the whole process, as a signal would; None where whoever runs the broker offers no way."""

@@ -11,8 +11,9 @@ import asyncio
 import enum
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from magnetar.broker.auth.rules import Right
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.session_consume import ConsumerCommands
 from magnetar.broker.session_lookup import LookupCommands
@@ -23,6 +24,7 @@ from magnetar.broker.session_transactions import TransactionCommands
 from magnetar.broker.settings import SERVER_VERSION
 from magnetar.core.errors import MagnetarError, PeerError, Unavailable
 from magnetar.core.limits import FRAME_PADDING_BYTES
+from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.errors import ManagedLedgerClosed, ManagedLedgerError, ManagedLedgerFenced
 from magnetar.metadata.store import StoreUnavailable
 from magnetar.net.connection import Connection
@@ -30,7 +32,10 @@ from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.command import PING_FRAME, PONG_FRAME, TYPE_ACK, TYPE_FLOW, TYPE_SEND, command_type
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.frame import FrameSplitter
-from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandConnect
+
+if TYPE_CHECKING:
+    from magnetar.broker.auth.session_access import SessionAccess
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +55,8 @@ class SessionState(enum.Enum):
     """Where the handshake stands."""
 
     START = enum.auto()
+    CONNECTING = enum.auto()
+    """Its credentials are being checked."""
     CONNECTED = enum.auto()
     CLOSED = enum.auto()
 
@@ -63,6 +70,8 @@ class ServerSession:
         self.state = SessionState.START
         self.protocol_version = 0
         self.client_version = ""
+        self.access: SessionAccess | None = None
+        """Who the client is and what it may do; None where nobody has to say who he is."""
         self.peer_address = connection.peer_address
         self._splitter = FrameSplitter(context.settings.message_size_bytes_max + FRAME_PADDING_BYTES)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,6 +89,7 @@ class ServerSession:
         self._commands: dict[int, ControlCommand] = {
             BaseCommand.PING: self._ping,
             BaseCommand.PONG: self._pong,
+            BaseCommand.AUTH_RESPONSE: self._auth_response,
             **LookupCommands(self).commands(),
             **self.producers.commands(),
             **self.consumers.commands(),
@@ -129,6 +139,8 @@ class ServerSession:
             logger.info("connection of %s broke: %s", self.peer_address, error)
         if self._keep_alive is not None:
             self._keep_alive.cancel()
+        if self.access is not None:
+            self.access.close()
         self._answer_liveness_checks(alive=False)
         # Commands under way end by themselves: one that is cut off between two metadata writes would do harm.
         self.producers.close_all()
@@ -164,9 +176,11 @@ class ServerSession:
             return
         if self.state is SessionState.CLOSED:
             return
+        if self.state is SessionState.CONNECTING:
+            raise PeerError(f"{BaseCommand.Type.Name(command.type)} before CONNECTED")
         serve = self._commands.get(command.type)
         if serve is None:
-            # What only a broker sends, a second CONNECT, or an AUTH_RESPONSE that nobody asked for.
+            # What only a broker sends, or a second CONNECT.
             raise PeerError(f"unexpected command {BaseCommand.Type.Name(command.type)}")
         work = serve(command)
         if work is not None:
@@ -178,6 +192,33 @@ class ServerSession:
         connect = command.connect
         self.protocol_version = min(connect.protocol_version, PROTOCOL_VERSION)
         self.client_version = connect.client_version
+        access = self.context.access
+        if access is None:
+            self._let_in()
+            return
+        # Whoever has an `access` has loaded this module.
+        from magnetar.broker.auth.session_access import SessionAccess
+
+        self.state = SessionState.CONNECTING
+        self.access = SessionAccess(self, access, self.connection.peer_certificate)
+        self.spawn(self._authenticate(self.access, connect))
+
+    async def _authenticate(self, access: SessionAccess, connect: CommandConnect) -> None:
+        try:
+            await access.connect(connect)
+        except PulsarError as refusal:
+            self.refuse(refusal)
+            return
+        if not self.ended:
+            self._let_in()
+
+    def refuse(self, refusal: PulsarError) -> None:
+        """Say why, and close the connection."""
+        self.send_error(messages.SERVER_REQUEST_ID, refusal.code, refusal.message)
+        self.state = SessionState.CLOSED
+        self.connection.close()
+
+    def _let_in(self) -> None:
         self.state = SessionState.CONNECTED
         self.write(
             messages.connected(
@@ -194,6 +235,17 @@ class ServerSession:
     def ended(self) -> bool:
         """Whether the connection is gone: what is opened now has nobody to belong to."""
         return self.state is SessionState.CLOSED
+
+    async def require(self, right: Right, topic: TopicName, refusal: str, subscription: str = "") -> None:
+        """Raises PulsarError with the text `refusal` unless the client has a right on a topic, and may use the
+        subscription, if any."""
+        if self.access is not None:
+            await self.access.require_on_topic(right, topic, refusal, subscription)
+
+    async def require_topic_list(self, namespace: NamespaceName, refusal: str) -> None:
+        """As `require`, for a namespace's list of topics."""
+        if self.access is not None:
+            await self.access.require_on_namespace(Right.LOOKUP, namespace, refusal)
 
     def write(self, data: bytes) -> None:
         """Send bytes to the client."""
@@ -274,6 +326,11 @@ class ServerSession:
             if not check.done():
                 check.set_result(alive)
 
+    def _auth_response(self, command: BaseCommand) -> None:
+        if self.access is None:
+            raise PeerError("AUTH_RESPONSE that nobody asked for")
+        self.access.answered(command.authResponse)
+
     def _ping(self, _: BaseCommand) -> None:
         self.write(PONG_FRAME)
 
@@ -293,7 +350,7 @@ class ServerSession:
         self._keep_alive = loop.call_later(self.context.settings.keep_alive_seconds, self._keep_alive_tick)
 
     def _keep_alive_tick(self) -> None:
-        if self.state is SessionState.START:
+        if self.state in (SessionState.START, SessionState.CONNECTING):
             logger.warning("closing connection of %s: no CONNECT in time", self.peer_address)
             self.connection.close()
             return

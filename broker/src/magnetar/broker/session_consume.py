@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.consumer import NO_EPOCH, Consumer, ConsumerIdentity, KeySharedPolicy, SubscriptionType
 from magnetar.broker.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.seek import last_message_id, position_of_seek, reader_start
@@ -117,6 +118,10 @@ class ConsumerCommands:
             if isinstance(attachment.subscription, Subscription):
                 attachment.subscription.writable_changed()
 
+    def attached(self) -> list[Attachment]:
+        """The consumers that are open."""
+        return list(self._consumers.values())
+
     # --- magnetar.broker.consumer.ConsumerConnection
 
     @property
@@ -197,6 +202,7 @@ class ConsumerCommands:
     async def _open_consumer(self, request: CommandSubscribe, opening: object) -> None:
         self._check_request(request)
         name = parse_topic(request.topic)
+        await self._session.require(Right.CONSUME, name, NOT_TO_SUBSCRIBE, request.subscription)
         create = request.force_topic_creation and await self._service.may_create(name)
         topic = await self._service.topic(name, create=create)
         if request.HasField("schema"):

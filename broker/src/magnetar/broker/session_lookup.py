@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from magnetar.broker.auth.rules import Right
 from magnetar.broker.lookup import Answer, Redirect, client_urls
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import InvalidTopicName, TopicName
@@ -46,7 +47,10 @@ class LookupCommands:
 
     def _lookup(self, request: CommandLookupTopic) -> Coroutine[Any, Any, None] | None:
         try:
-            known = self._context.lookup.find_now(parse_topic(request.topic))
+            name = parse_topic(request.topic)
+            access = self._session.access
+            may = access is None or access.may_look_up_now(name)
+            known = self._context.lookup.find_now(name) if may else None
             if known is not None:
                 self._session.write(_answer_of(known, request))
                 return None
@@ -62,6 +66,7 @@ class LookupCommands:
 
     async def _find_owner(self, request: CommandLookupTopic) -> bytes:
         name = parse_topic(request.topic)
+        await self._session.require(Right.LOOKUP, name, "Client is not authorized to Lookup")
         answer = await self._context.lookup.find(
             name, authoritative=request.authoritative, decide=self._is_back(request.topic)
         )
@@ -91,6 +96,7 @@ class LookupCommands:
 
     async def _count_partitions(self, request: CommandPartitionedTopicMetadata) -> bytes:
         name = parse_topic(request.topic)
+        await self._session.require(Right.LOOKUP, name, "Client is not authorized to Get Partition Metadata")
         count = await self._context.service.partitions(name, create=request.metadata_auto_creation_enabled)
         return messages.partitioned_metadata(request.request_id, count)
 

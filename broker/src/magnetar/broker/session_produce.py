@@ -7,6 +7,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.producer import Producer, ProducerIdentity, PublishBatch
 from magnetar.broker.service import Topic
 from magnetar.broker.session_lookup import parse_topic
@@ -213,6 +214,9 @@ class ProducerCommands:
 
     async def _open_producer(self, request: CommandProducer, opening: Opening) -> None:
         name = parse_topic(request.topic)
+        await self._session.require(Right.PRODUCE, name, "Client is not authorized to Produce")
+        if request.initial_subscription_name:
+            await self._session.require(Right.CONSUME, name, NOT_TO_SUBSCRIBE, request.initial_subscription_name)
         topic = await self._service.topic(name, create=await self._service.may_create(name))
         identity = self._identity(request)
         identity.name = identity.name or await self._service.new_producer_name()
@@ -313,6 +317,10 @@ class ProducerCommands:
         self._recently_closed[producer_id] = None
         while len(self._recently_closed) > RECENTLY_CLOSED_MAX:
             del self._recently_closed[next(iter(self._recently_closed))]
+
+    def attached(self) -> list[tuple[Producer, Topic]]:
+        """The producers that are open, with their topics."""
+        return [(producer, self._topics[producer_id]) for producer_id, producer in self._producers.items()]
 
     def close_all(self) -> None:
         """The connection is gone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from magnetar.broker.auth.rules import Right
 from magnetar.broker.schema.wire import from_wire, to_wire, version_bytes, version_from_bytes
 from magnetar.broker.session_lookup import parse_topic
 from magnetar.core.errors import MagnetarError
@@ -39,6 +40,8 @@ class SchemaCommands:
 
     async def _find(self, request: CommandGetSchema) -> bytes:
         name = parse_topic(request.topic)
+        # Apache's broker shows and takes schemas whoever asks for them by the protocol, if not by HTTP.
+        await self._session.require(Right.LOOKUP, name, "Client is not authorized to Get Schema")
         version = None
         if request.HasField("schema_version"):
             if not request.schema_version:
@@ -64,6 +67,7 @@ class SchemaCommands:
 
     async def _add(self, request: CommandGetOrCreateSchema) -> bytes:
         name = parse_topic(request.topic)
+        await self._session.require(Right.PRODUCE, name, "Client is not authorized to Create Schema")
         if not await self._service.exists(name):
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic not found {name}")
         topic = await self._service.topic(name, create=False)

@@ -50,6 +50,7 @@ class TopicListCommands:
         pattern = request.topics_pattern if request.HasField("topics_pattern") else None
         filtered = pattern is not None and self._pattern_allowed(pattern)
         namespace = parse_namespace(request.namespace)
+        await self._session.require_topic_list(namespace, "Client is not authorized to GetTopicsOfNamespace")
         with self._session.context.lookup.place():
             names = await self._lists.topics(namespace, MODES[request.mode], pattern if filtered else None)
         names_hash = topics_hash(names)
@@ -85,6 +86,7 @@ class TopicListCommands:
             self._session.write(messages.watch_topic_update(watcher_id, added, deleted, names_hash))
 
         namespace = parse_namespace(request.namespace)
+        await self._session.require_topic_list(namespace, "Proxy Client is not authorized to watchTopicList")
         with self._session.context.lookup.place():
             watcher = await self._lists.watch(namespace, request.topics_pattern, changed)
         if self._session.ended:

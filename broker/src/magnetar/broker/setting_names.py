@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.broker.admin.settings import ADMIN_NAMES
+from magnetar.broker.auth.settings import ACCESS_NAMES
 from magnetar.broker.load.settings import LOAD_NAMES
 from magnetar.broker.policies.settings import POLICY_NAMES, POLICY_UNITS
 from magnetar.core.settings_file import SettingNames
@@ -61,6 +62,7 @@ BROKER_NAMES: Final = SettingNames(
         "maxUnackedMessagesPerSubscription": "dispatch.unacked_messages_per_subscription_max",
         **{name: f"policies.{field}" for name, field in POLICY_NAMES.items()},
         **{name: f"admin.{field}" for name, field in ADMIN_NAMES.items()},
+        **{name: f"access.{field}" for name, field in ACCESS_NAMES.items()},
         **{name: f"load.{field}" for name, field in LOAD_NAMES.fields.items()},
     },
     units=POLICY_UNITS,

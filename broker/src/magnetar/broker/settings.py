@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.broker.admin.settings import AdminSettings
+from magnetar.broker.auth.settings import AccessSettings
 from magnetar.broker.load.settings import LoadSettings
 from magnetar.broker.policies.settings import PolicySettings
 from magnetar.core.errors import SettingError
@@ -100,6 +101,7 @@ class BrokerSettings:
     policies: PolicySettings = field(default_factory=PolicySettings)
     load: LoadSettings = field(default_factory=LoadSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
 
     def __post_init__(self) -> None:
         for name in ("broker_service_port", "web_service_port", "broker_service_port_tls", "web_service_port_tls"):
@@ -147,7 +149,13 @@ class BrokerSettings:
             "activeConsumerFailoverDelayTimeMillis": dispatch.failover_delay_ms,
         }
         texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
-        return {**texts, **self.policies.upstream(), **self.load.upstream(), **self.admin.upstream()}
+        return {
+            **texts,
+            **self.policies.upstream(),
+            **self.load.upstream(),
+            **self.admin.upstream(),
+            **self.access.upstream(),
+        }
 
     @property
     def broker_id(self) -> str:

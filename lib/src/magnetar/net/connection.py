@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from magnetar.core.errors import Misuse
 from magnetar.core.limits import MIB
@@ -148,6 +148,12 @@ class Connection(asyncio.Protocol):
         if not isinstance(peer, tuple) or not isinstance(own, tuple):
             return None
         return (peer[0], peer[1]), (own[0], own[1])
+
+    @property
+    def peer_certificate(self) -> dict[str, Any]:
+        """The certificate that the other end showed and TLS verified, as `ssl.SSLSocket.getpeercert` gives it; empty
+        without one."""
+        return {} if self._transport is None else self._transport.get_extra_info("peercert") or {}
 
     def close(self) -> None:
         """Send what is in the outbox, then close."""

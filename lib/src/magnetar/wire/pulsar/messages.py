@@ -112,6 +112,16 @@ def connected(*, server_version: str, protocol_version: int, max_message_size: i
     )
 
 
+def auth_challenge(method: str, data: bytes, protocol_version: int) -> bytes:
+    """Ask a client for credentials."""
+    return _frame(
+        pb.BaseCommand.AUTH_CHALLENGE,
+        authChallenge=pb.CommandAuthChallenge(
+            challenge=pb.AuthData(auth_method_name=method, auth_data=data), protocol_version=protocol_version
+        ),
+    )
+
+
 def success(request_id: int) -> bytes:
     """A request was carried out."""
     return _frame(pb.BaseCommand.SUCCESS, success=pb.CommandSuccess(request_id=request_id))
