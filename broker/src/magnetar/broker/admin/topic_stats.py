@@ -111,6 +111,8 @@ async def topic_stats(topic: Topic, context: BrokerContext, options: StatsOption
         "topicCreationTimeStamp": topic.created_ms,
         "lastPublishTimeStamp": topic.last_publish_ms,
     }
+    if topic.publish_limiter is not None:
+        stats["publishRateLimitedTimes"] = topic.publish_limiter.times
     if isinstance(topic, PersistentTopic):
         _add_stored(stats, topic)
     else:
