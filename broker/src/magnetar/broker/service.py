@@ -313,7 +313,7 @@ class BrokerService:
         """Record a partitioned topic and make its partitions. `VersionConflict` when there is one."""
         await self.resources.documents.create(
             self.resources.partitioned_topic_path(name),
-            {"partitions": partitions, "properties": properties or {}},
+            {"partitions": partitions, **({} if properties is None else {"properties": properties})},
         )
         if name.domain == "persistent":
             await self.create_partitions(name, 0, partitions)
