@@ -41,6 +41,7 @@ from magnetar.net.tls import ServerTls
 if TYPE_CHECKING:
     from magnetar.balance.settings import BalanceSettings
     from magnetar.broker.auth.access import AccessControl
+    from magnetar.broker.auth.peers import PeerAccess
 
 logger = logging.getLogger(__name__)
 
@@ -185,13 +186,16 @@ def _assemble(
     resources = Resources(parts.store, parts.configuration_store)
     bundles = Bundles(parts.store, resources)
     ownership = BundleOwnership(parts.store, own_addresses(settings), bundles, parts.clock)
-    peers = PeerClient(settings.web_service_url)
+    shown = _peer_access(settings)
+    tls = shown is not None and shown.tls is not None
+    peers = PeerClient((tls and settings.web_service_url_tls) or settings.web_service_url, shown)
     load = _load_manager(settings, parts, ownership, peers)
     lookup = Lookup(settings, resources, bundles, ownership, load)
     service = BrokerService(settings, parts.store, managed, _schema_registry(parts), parts.clock, lookup)
     moves = BundleMoves(service, bundles, load, peers)
     drains = Drains(load, ownership, moves, settings.load)
-    client = InternalClient(lambda: settings.service_url, parts.clock, SERVER_VERSION)
+    service_url = (tls and settings.service_url_tls) or settings.service_url
+    client = InternalClient(lambda: service_url, parts.clock, SERVER_VERSION, shown)
     topic_policies = ChangeEvents(
         ChangeEventsParts(
             client=client.get,
@@ -232,6 +236,16 @@ def _access_control(settings: BrokerSettings, resources: Resources, service: Bro
     from magnetar.broker.auth.access import AccessControl
 
     return AccessControl(settings.access, resources, service.clock, service.spawn)
+
+
+def _peer_access(settings: BrokerSettings) -> PeerAccess | None:
+    """What this broker shows to others; None: nothing, and no TLS."""
+    peers = settings.access.peers
+    if not peers.plugin and not peers.tls_enabled:
+        return None
+    from magnetar.broker.auth.peers import PeerAccess
+
+    return PeerAccess(peers)
 
 
 def _load_manager(

@@ -263,7 +263,7 @@ class BundleMoves:
             "GET",
             f"/lookup/v2/topic/{topic.domain}/{topic.namespace_name}/{java_url_encode(topic.local_name)}",
             query={"authoritative": "true", **({"load": "true"} if load else {})},
-            base_url=broker.web_service_url or broker.web_service_url_tls,
+            base_url=self._peers.url_of(broker),
         )
         document = answer.json()
         url: str | None = document.get("brokerUrl") or document.get("brokerUrlTls")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from magnetar.core.clock import Clock
 
 if TYPE_CHECKING:
+    from magnetar.broker.auth.peers import PeerAccess
     from magnetar.client.client import PulsarClient
 
 
@@ -16,8 +17,12 @@ class InternalClient:
 
     It goes through the network even to this broker's own topics, so that it does not matter where a bundle is."""
 
-    def __init__(self, service_url: Callable[[], str], clock: Clock, version: str) -> None:
-        """`service_url` is this broker's own; `version` is what statistics show of who is connected."""
+    def __init__(
+        self, service_url: Callable[[], str], clock: Clock, version: str, access: PeerAccess | None = None
+    ) -> None:
+        """`service_url` is this broker's own; `version` is what statistics show of who is connected; `access` is what
+        is shown to brokers that want to know."""
+        self._access = access
         self._service_url = service_url
         self._clock = clock
         self._version = version
@@ -31,7 +36,14 @@ class InternalClient:
             from magnetar.client.settings import ClientSettings
 
             settings = ClientSettings(client_version=self._version, receiver_queue_size=200)
-            self._client = PulsarClient(self._service_url, self._clock, settings)
+            access = self._access
+            self._client = PulsarClient(
+                self._service_url,
+                self._clock,
+                settings,
+                authentication=None if access is None else access.credentials.shown,
+                connect_tls=None if access is None else access.connect_tls,
+            )
         return self._client
 
     async def close(self) -> None:

@@ -13,10 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.core.errors import PeerError, Unavailable
 
 if TYPE_CHECKING:
+    import ssl
+
     import aiohttp
+    from magnetar.broker.auth.peers import PeerAccess
+    from magnetar.broker.load.api import BrokerAddresses
+    from yarl import URL
 
 CALL_SECONDS_MAX: Final = 60.0
 """Apache's time for one request between brokers (`metadataStoreOperationTimeoutSeconds` and unloads are below it)."""
+
+REDIRECTS: Final = (301, 302, 307, 308)
 
 REDIRECTS_MAX: Final = 10
 """More than there are brokers that could each believe another to be the owner for a moment."""
@@ -52,8 +59,10 @@ class PeerAnswer:
 class PeerClient:
     """HTTP to the brokers of this cluster. aiohttp is loaded with the first call, as its import costs start-up time."""
 
-    def __init__(self, own_web_service_url: str) -> None:
+    def __init__(self, own_web_service_url: str, access: PeerAccess | None = None) -> None:
+        """`access`: what is shown to brokers that want to know who asks; with its TLS they are reached by HTTPS."""
         self._own_url = own_web_service_url
+        self._access = access
         self._session: aiohttp.ClientSession | None = None
 
     async def call(
@@ -67,34 +76,58 @@ class PeerClient:
     ) -> PeerAnswer:
         """One request; `body` is sent as JSON unless None. `PeerRefused` from status 400 on, `PeerUnreachable`."""
         import aiohttp
+        from yarl import URL
 
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
                 timeout=aiohttp.ClientTimeout(total=CALL_SECONDS_MAX),
             )
-        url = (base_url or self._own_url) + path
+        url: str | URL = (base_url or self._own_url) + path
+        data = None if body is None else json.dumps(body)
         try:
-            async with self._session.request(
-                method,
-                url,
-                params=query,
-                data=None if body is None else json.dumps(body),
-                headers={"Content-Type": "application/json"},
-                max_redirects=REDIRECTS_MAX,
-            ) as answer:
-                content = await answer.read()
+            for _ in range(REDIRECTS_MAX + 1):
+                # Followed here: aiohttp keeps credentials to itself when another host is asked.
+                async with self._session.request(
+                    method,
+                    url,
+                    params=query,
+                    data=data,
+                    headers=self._headers(),
+                    allow_redirects=False,
+                    ssl=self._ssl(),
+                ) as answer:
+                    location = answer.headers.get("Location")
+                    if answer.status not in REDIRECTS or location is None:
+                        return _checked(answer.status, await answer.read(), answer.reason)
+                    url, query = answer.url.join(URL(location, encoded=True)), None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise PeerUnreachable(f"{method} {url}: {error or type(error).__name__}") from error
-        if answer.status >= 400:
-            raise PeerRefused(answer.status, _reason(content) or answer.reason or str(answer.status))
-        return PeerAnswer(answer.status, content)
+            raise PeerUnreachable(f"{method} {url}: {str(error) or type(error).__name__}") from error
+        raise PeerUnreachable(f"{method} {url}: more than {REDIRECTS_MAX} redirects")
+
+    def url_of(self, broker: BrokerAddresses) -> str | None:
+        """Where a broker's admin API is, for `base_url`; None when it has none."""
+        plain, tls = broker.web_service_url, broker.web_service_url_tls
+        return (tls or plain) if self._access is not None and self._access.tls is not None else (plain or tls)
+
+    def _headers(self) -> dict[str, str]:
+        shown = {} if self._access is None else self._access.credentials.http_headers()
+        return {"Content-Type": "application/json", **shown}
+
+    def _ssl(self) -> ssl.SSLContext | bool:
+        return True if self._access is None or self._access.tls is None else self._access.tls.context
 
     async def close(self) -> None:
         """Drop all connections."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+
+def _checked(status: int, content: bytes, reason: str | None) -> PeerAnswer:
+    if status >= 400:
+        raise PeerRefused(status, _reason(content) or reason or str(status))
+    return PeerAnswer(status, content)
 
 
 def _reason(content: bytes) -> str:

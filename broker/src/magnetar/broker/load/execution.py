@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from magnetar.balance.model import Decision, Split, Unload
+from magnetar.broker.load.api import BrokerAddresses
 from magnetar.broker.load.broker_report import BrokerReport
 from magnetar.broker.load.decisions import DecisionLog
 from magnetar.broker.peer_client import PeerAnswer, PeerUnreachable
@@ -32,6 +33,10 @@ class Peers(Protocol):
         base_url: str | None = None,
     ) -> PeerAnswer:
         """One request; `PeerRefused`, `PeerUnreachable`."""
+        ...
+
+    def url_of(self, broker: BrokerAddresses) -> str | None:
+        """Where a broker is called; None when it has no web address."""
         ...
 
 
@@ -100,7 +105,7 @@ class Executor:
 
     async def _call(self, broker_id: str, bundle: BundleName, verb: str, query: Mapping[str, str]) -> None:
         report = self._reports().get(broker_id)
-        url = report.addresses.web_service_url if report is not None else None
+        url = self._peers.url_of(report.addresses) if report is not None else None
         if url is None:
             raise PeerUnreachable(f"{broker_id} is not alive, or has no web address")
         path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range}/{verb}"

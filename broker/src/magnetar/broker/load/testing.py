@@ -139,6 +139,9 @@ class FakeCluster:
             await owner.split(bundle, (query or {})["splitAlgorithmName"], unload=(query or {})["unload"] == "true")
         return PeerAnswer(204, b"")
 
+    def url_of(self, broker: BrokerAddresses) -> str | None:
+        return broker.web_service_url
+
     @property
     def leader(self) -> FakeBroker:
         return next(broker for broker in self.by_id.values() if broker.load.leading)
