@@ -107,7 +107,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def make_runner(context: BrokerContext) -> web.AppRunner:
     """Everything that answers, not listening yet."""
-    application = web.Application(middlewares=[answer_errors], client_max_size=BODY_BYTES_MAX)
+    middlewares = [answer_errors]
+    if context.access is not None:
+        # A broker that lets everybody in does not load this.
+        from magnetar.broker.admin.access import access_middleware
+
+        middlewares.append(access_middleware(context.access, context.settings.broker_id))
+    application = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
     for resource in RESOURCES:
         application.add_routes(resource.routes(context))
     return web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)

@@ -1,0 +1,371 @@
+"""What each route of the admin API asks of who calls it: Apache's operations and policies by their names.
+
+Seen at Apache Pulsar 4.0.8, by calling every route as nobody, with a grant to produce, with one to consume, and as
+the tenant's administrator. Routes that only this broker has are set beside their nearest relatives.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from magnetar.broker.auth.rules import Right
+
+
+class Scope(enum.Enum):
+    """What a request is about, which decides how it is refused."""
+
+    PUBLIC = enum.auto()
+    """Nobody has to say who he is."""
+    OPEN = enum.auto()
+    """Anybody may who says who he is."""
+    SUPER_USER = enum.auto()
+    CLUSTER = enum.auto()
+    CLUSTER_POLICY = enum.auto()
+    BROKER = enum.auto()
+    TENANTS = enum.auto()
+    """Super users; and administrators of the tenant, if one is named."""
+    TENANT = enum.auto()
+    TENANT_RESOURCES = enum.auto()
+    """As `TENANT`, refused in other words."""
+    TENANT_OF_BODY = enum.auto()
+    """As `TENANT_RESOURCES`, for the tenants of the topics that the body names."""
+    TENANT_OF_QUERY = enum.auto()
+    """As `TENANT_RESOURCES`, for the tenant that the query names; super users where it names none."""
+    NAMESPACE = enum.auto()
+    NAMESPACE_POLICY = enum.auto()
+    TOPIC = enum.auto()
+    TOPIC_POLICY = enum.auto()
+
+
+class Need(NamedTuple):
+    """What one route asks for."""
+
+    scope: Scope
+    operation: str = ""
+    """Apache's name of it; READ or WRITE for a policy."""
+    policy: str = ""
+
+    @property
+    def right(self) -> Right:
+        """What is enough for those who are no administrators."""
+        if self.scope is Scope.NAMESPACE:
+            return _NAMESPACE_RIGHTS.get(self.operation, Right.ADMIN)
+        if self.scope is Scope.TOPIC:
+            return _TOPIC_RIGHTS.get(self.operation, Right.ADMIN)
+        return Right.ADMIN
+
+
+_NAMESPACE_RIGHTS: Final = {
+    "CLEAR_BACKLOG": Right.CONSUME,
+    "GET_BUNDLE": Right.LOOKUP,
+    "GET_TOPIC": Right.LOOKUP,
+    "GET_TOPICS": Right.LOOKUP,
+    "UNSUBSCRIBE": Right.CONSUME,
+}
+
+_TOPIC_RIGHTS: Final = {
+    "CONSUME": Right.CONSUME,
+    "EXPIRE_MESSAGES": Right.CONSUME,
+    "GET_BACKLOG_SIZE": Right.CONSUME,
+    "GET_METADATA": Right.LOOKUP,
+    "GET_REPLICATED_SUBSCRIPTION_STATUS": Right.CONSUME,
+    "GET_STATS": Right.LOOKUP,
+    "GET_SUBSCRIPTIONS": Right.CONSUME,
+    "LOOKUP": Right.LOOKUP,
+    "PEEK_MESSAGES": Right.CONSUME,
+    "PRODUCE": Right.PRODUCE,
+    "RESET_CURSOR": Right.CONSUME,
+    "SET_REPLICATED_SUBSCRIPTION_STATUS": Right.CONSUME,
+    "SKIP": Right.CONSUME,
+    "SUBSCRIBE": Right.CONSUME,
+    "UNSUBSCRIBE": Right.CONSUME,
+}
+
+_OF_NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
+_OF_TOPIC: Final = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
+
+_NAMESPACE_POLICIES: Final = {
+    "ALLOW_CLUSTERS": "allowedClusters",
+    "ANTI_AFFINITY": "antiAffinity",
+    "AUTO_SUBSCRIPTION_CREATION": "autoSubscriptionCreation",
+    "AUTO_TOPIC_CREATION": "autoTopicCreation",
+    "BACKLOG": "backlogQuota backlogQuotaMap",
+    "COMPACTION": "compactionThreshold",
+    "DEDUPLICATION": "deduplication",
+    "DEDUPLICATION_SNAPSHOT": "deduplicationSnapshotInterval",
+    "DELAYED_DELIVERY": "delayedDelivery",
+    "DISPATCHER_PAUSE_ON_ACK_STATE_PERSISTENT": "dispatcherPauseOnAckStatePersistent",
+    "ENCRYPTION": "encryptionRequired",
+    "ENTRY_FILTERS": "entryFilters",
+    "INACTIVE_TOPIC": "inactiveTopicPolicies",
+    "MAX_CONSUMERS": "maxConsumersPerSubscription maxConsumersPerTopic",
+    "MAX_PRODUCERS": "maxProducersPerTopic",
+    "MAX_SUBSCRIPTIONS": "maxSubscriptionsPerTopic",
+    "MAX_TOPICS": "maxTopicsPerNamespace",
+    "MAX_UNACKED": "maxUnackedMessagesPerConsumer maxUnackedMessagesPerSubscription",
+    "OFFLOAD": (
+        "offloadPolicies removeOffloadPolicies scanOffloadedLedgers offloadThreshold offloadThresholdInSeconds "
+        "offloadDeletionLagMs"
+    ),
+    "PERSISTENCE": "persistence {bundle}/topicHashPositions",
+    "RATE": "dispatchRate publishRate subscribeRate subscriptionDispatchRate",
+    "REPLICATION": "replication",
+    "REPLICATION_RATE": "replicatorDispatchRate",
+    "RESOURCEGROUP": "resourcegroup resourcegroup/{group}",
+    "RETENTION": "retention",
+    "SCHEMA_COMPATIBILITY_STRATEGY": (
+        "isAllowAutoUpdateSchema schemaAutoUpdateCompatibilityStrategy schemaCompatibilityStrategy "
+        "schemaValidationEnforced"
+    ),
+    "SUBSCRIPTION_AUTH_MODE": "subscriptionAuthMode subscriptionTypesEnabled",
+    "SUBSCRIPTION_EXPIRATION_TIME": "subscriptionExpirationTime",
+    "TOPIC_PROPERTY_KEYS": "allowedTopicPropertyKeysForMetrics",
+    "TTL": "messageTTL",
+}
+"""Policies and the paths below a namespace: GET reads, everything else writes."""
+
+_TOPIC_POLICIES: Final = {
+    "AUTO_SUBSCRIPTION_CREATION": "autoSubscriptionCreation",
+    "BACKLOG": "backlogQuota backlogQuotaMap",
+    "COMPACTION": "compactionThreshold",
+    "DEDUPLICATION": "deduplicationEnabled",
+    "DEDUPLICATION_SNAPSHOT": "deduplicationSnapshotInterval",
+    "DELAYED_DELIVERY": "delayedDelivery",
+    "DISPATCHER_PAUSE_ON_ACK_STATE_PERSISTENT": "dispatcherPauseOnAckStatePersistent",
+    "ENTRY_FILTERS": "entryFilters",
+    "INACTIVE_TOPIC": "inactiveTopicPolicies",
+    "MAX_CONSUMERS": "maxConsumers maxConsumersPerSubscription",
+    "MAX_PRODUCERS": "maxProducers policies",
+    "MAX_SUBSCRIPTIONS": "maxSubscriptionsPerTopic",
+    "MAX_UNACKED": "maxUnackedMessagesOnConsumer maxUnackedMessagesOnSubscription",
+    "OFFLOAD": "offloadPolicies",
+    "PARTITION": "partitions",
+    "PERSISTENCE": "persistence",
+    "RATE": "dispatchRate publishRate subscribeRate subscriptionDispatchRate {subscription}/dispatchRate",
+    "REPLICATION": "replication",
+    "REPLICATION_RATE": "replicatorDispatchRate",
+    "RETENTION": "retention",
+    "SCHEMA_COMPATIBILITY_STRATEGY": "schemaCompatibilityStrategy schemaValidationEnforced",
+    "SHADOW_TOPIC": "shadowTopics",
+    "SUBSCRIPTION_AUTH_MODE": "subscriptionTypesEnabled",
+    "TTL": "messageTTL",
+}
+"""Policies and the paths below a topic."""
+
+_ONE_BY_ONE: Final = f"""
+PUBLIC
+  GET /status.html /metrics /metrics/
+OPEN
+  GET /openapi.json /docs /admin/v2/clusters /admin/v2/brokers/ready /admin/v2/brokers/version
+SUPER_USER
+  * /admin/v2/bookies/all /admin/v2/bookies/racks-info /admin/v2/bookies/racks-info/{{bookie}}
+  * /admin/v2/resource-quotas /admin/v2/resource-quotas/{{tenant}}/{{namespace}}/{{bundle}}
+  * /admin/v2/resourcegroups /admin/v2/resourcegroups/{{group}}
+  GET /admin/v2/broker-stats/topics /admin/v2/broker-stats/destinations /admin/v2/broker-stats/metrics
+  GET /admin/v2/broker-stats/mbeans /admin/v2/broker-stats/allocator-stats/{{allocator}}
+  GET /admin/v2/broker-stats/bookieops /admin/v2/broker-stats/load-report
+  GET /admin/v2/broker-stats/broker-resource-availability/{{tenant}}/{{namespace}}
+  * {_OF_NAMESPACE}/persistence/bookieAffinity {_OF_NAMESPACE}/migration {_OF_NAMESPACE}/unload
+  * {_OF_NAMESPACE}/{{bundle}}/unload {_OF_NAMESPACE}/{{bundle}}/split
+  POST {_OF_NAMESPACE}/delayedDelivery
+  DELETE {_OF_NAMESPACE}/delayedDelivery
+CLUSTER GET_CLUSTER
+  GET /admin/v2/clusters/{{cluster}}
+CLUSTER CREATE_CLUSTER
+  PUT /admin/v2/clusters/{{cluster}}
+CLUSTER UPDATE_CLUSTER
+  POST /admin/v2/clusters/{{cluster}}
+CLUSTER DELETE_CLUSTER
+  DELETE /admin/v2/clusters/{{cluster}}
+CLUSTER GET_PEER_CLUSTER
+  GET /admin/v2/clusters/{{cluster}}/peers
+CLUSTER UPDATE_PEER_CLUSTER
+  POST /admin/v2/clusters/{{cluster}}/peers
+CLUSTER GET_FAILURE_DOMAIN
+  GET /admin/v2/clusters/{{cluster}}/failureDomains /admin/v2/clusters/{{cluster}}/failureDomains/{{domain}}
+CLUSTER UPDATE_FAILURE_DOMAIN
+  POST /admin/v2/clusters/{{cluster}}/failureDomains/{{domain}}
+CLUSTER DELETE_FAILURE_DOMAIN
+  DELETE /admin/v2/clusters/{{cluster}}/failureDomains/{{domain}}
+CLUSTER_POLICY READ
+  GET /admin/v2/clusters/{{cluster}}/migrate /admin/v2/clusters/{{cluster}}/namespaceIsolationPolicies
+  GET /admin/v2/clusters/{{cluster}}/namespaceIsolationPolicies/brokers
+  GET /admin/v2/clusters/{{cluster}}/namespaceIsolationPolicies/brokers/{{broker}}
+  GET /admin/v2/clusters/{{cluster}}/namespaceIsolationPolicies/{{policy}}
+CLUSTER_POLICY WRITE
+  POST /admin/v2/clusters/{{cluster}}/migrate /admin/v2/clusters/{{cluster}}/namespaceIsolationPolicies/{{policy}}
+  DELETE /admin/v2/clusters/{{cluster}}/namespaceIsolationPolicies/{{policy}}
+BROKER LIST_DYNAMIC_CONFIGURATIONS
+  GET /admin/v2/brokers/configuration /admin/v2/brokers/configuration/values
+BROKER LIST_RUNTIME_CONFIGURATIONS
+  GET /admin/v2/brokers/configuration/runtime
+BROKER UPDATE_DYNAMIC_CONFIGURATION
+  POST /admin/v2/brokers/configuration/{{name}}/{{value}}
+BROKER DELETE_DYNAMIC_CONFIGURATION
+  DELETE /admin/v2/brokers/configuration/{{name}}
+BROKER GET_INTERNAL_CONFIGURATION_DATA
+  GET /admin/v2/brokers/internal-configuration
+BROKER LIST_BROKERS
+  GET /admin/v2/brokers /admin/v2/brokers/{{cluster}} /admin/v2/brokers/load-decisions
+BROKER GET_LEADER_BROKER
+  GET /admin/v2/brokers/leaderBroker
+BROKER HEALTH_CHECK
+  GET /admin/v2/brokers/health
+BROKER CHECK_BACKLOG_QUOTA
+  GET /admin/v2/brokers/backlog-quota-check
+BROKER SHUTDOWN
+  POST /admin/v2/brokers/shutdown
+BROKER LIST_OWNED_NAMESPACES
+  GET /admin/v2/brokers/{{cluster}}/{{broker}}/ownedNamespaces
+TENANTS LIST_TENANTS
+  GET /admin/v2/tenants
+TENANTS GET_TENANT
+  GET /admin/v2/tenants/{{tenant}}
+TENANTS CREATE_TENANT
+  PUT /admin/v2/tenants/{{tenant}}
+TENANTS UPDATE_TENANT
+  POST /admin/v2/tenants/{{tenant}}
+TENANTS DELETE_TENANT
+  DELETE /admin/v2/tenants/{{tenant}}
+TENANT LIST_NAMESPACES
+  GET /admin/v2/namespaces/{{tenant}}
+TENANT CREATE_NAMESPACE
+  PUT {_OF_NAMESPACE}
+TENANT DELETE_NAMESPACE
+  DELETE {_OF_NAMESPACE}
+TENANT_RESOURCES
+  * {_OF_NAMESPACE}/properties {_OF_NAMESPACE}/property/{{key}} {_OF_NAMESPACE}/property/{{key}}/{{value}}
+  * {_OF_TOPIC}/permissions {_OF_TOPIC}/permissions/{{role}} {_OF_TOPIC}/maxMessageSize
+  DELETE /admin/v2/schemas/{{tenant}}/{{namespace}}/{{topic}}/schema {_OF_TOPIC}/truncate
+  POST /admin/v2/schemas/{{tenant}}/{{namespace}}/{{topic}}/compatibility
+TENANT_OF_BODY
+  POST /admin/v2/namespaces/grantPermissionsOnTopics /admin/v2/namespaces/revokePermissionsOnTopics
+TENANT_OF_QUERY
+  GET /admin/v2/namespaces/{{cluster}}/antiAffinity/{{group}}
+NAMESPACE_POLICY READ ALL
+  GET {_OF_NAMESPACE}
+NAMESPACE GET_TOPICS
+  GET {_OF_NAMESPACE}/topics /admin/v2/{{domain}}/{{tenant}}/{{namespace}}
+  GET /admin/v2/{{domain}}/{{tenant}}/{{namespace}}/partitioned
+NAMESPACE GET_BUNDLE
+  GET {_OF_NAMESPACE}/bundles /admin/v2/{{domain}}/{{tenant}}/{{namespace}}/{{bundle}}
+  GET /lookup/v2/topic/{{domain}}/{{tenant}}/{{namespace}}/{{topic}}/bundle
+NAMESPACE DELETE_BUNDLE
+  DELETE {_OF_NAMESPACE}/{{bundle}}
+NAMESPACE GET_PERMISSION
+  GET {_OF_NAMESPACE}/permissions {_OF_NAMESPACE}/permissions/subscription
+NAMESPACE GRANT_PERMISSION
+  POST {_OF_NAMESPACE}/permissions/subscription/{{subscription}} {_OF_NAMESPACE}/permissions/{{role}}
+NAMESPACE REVOKE_PERMISSION
+  DELETE {_OF_NAMESPACE}/permissions/{{role}} {_OF_NAMESPACE}/permissions/{{subscription}}/{{role}}
+NAMESPACE CLEAR_BACKLOG
+  POST {_OF_NAMESPACE}/clearBacklog {_OF_NAMESPACE}/clearBacklog/{{subscription}}
+  POST {_OF_NAMESPACE}/{{bundle}}/clearBacklog {_OF_NAMESPACE}/{{bundle}}/clearBacklog/{{subscription}}
+NAMESPACE UNSUBSCRIBE
+  POST {_OF_NAMESPACE}/unsubscribe/{{subscription}} {_OF_NAMESPACE}/{{bundle}}/unsubscribe/{{subscription}}
+NAMESPACE CREATE_TOPIC
+  PUT {_OF_TOPIC}
+NAMESPACE DELETE_TOPIC
+  DELETE {_OF_TOPIC} {_OF_TOPIC}/partitions
+TOPIC LOOKUP
+  GET {_OF_TOPIC}/partitions /lookup/v2/topic/{{domain}}/{{tenant}}/{{namespace}}/{{topic}}
+  POST {_OF_TOPIC}/createMissedPartitions
+TOPIC GET_METADATA
+  GET {_OF_TOPIC}/properties
+  GET /admin/v2/schemas/{{tenant}}/{{namespace}}/{{topic}}/schema
+  GET /admin/v2/schemas/{{tenant}}/{{namespace}}/{{topic}}/schema/{{version}}
+  GET /admin/v2/schemas/{{tenant}}/{{namespace}}/{{topic}}/schemas
+  GET /admin/v2/schemas/{{tenant}}/{{namespace}}/{{topic}}/metadata
+  POST /admin/v2/schemas/{{tenant}}/{{namespace}}/{{topic}}/version
+TOPIC UPDATE_METADATA
+  PUT {_OF_TOPIC}/properties
+TOPIC DELETE_METADATA
+  DELETE {_OF_TOPIC}/properties
+TOPIC PRODUCE
+  POST /admin/v2/schemas/{{tenant}}/{{namespace}}/{{topic}}/schema
+TOPIC GET_STATS
+  GET {_OF_TOPIC}/stats {_OF_TOPIC}/internalStats {_OF_TOPIC}/partitioned-stats
+  GET {_OF_TOPIC}/partitioned-internalStats {_OF_TOPIC}/internal-info
+TOPIC GET_BACKLOG_SIZE
+  GET {_OF_TOPIC}/backlog
+  PUT {_OF_TOPIC}/backlogSize
+TOPIC PEEK_MESSAGES
+  GET {_OF_TOPIC}/ledger/{{ledger}}/entry/{{entry}} {_OF_TOPIC}/examinemessage {_OF_TOPIC}/lastMessageId
+  GET {_OF_TOPIC}/subscription/{{subscription}}/position/{{position}} {_OF_TOPIC}/messageid/{{timestamp}}
+  GET {_OF_TOPIC}/getMessageIdByIndex
+TOPIC UNLOAD
+  PUT {_OF_TOPIC}/unload
+TOPIC TERMINATE
+  POST {_OF_TOPIC}/terminate {_OF_TOPIC}/terminate/partitions
+TOPIC TRIM_TOPIC
+  POST {_OF_TOPIC}/trim
+TOPIC COMPACT
+  * {_OF_TOPIC}/compaction
+TOPIC OFFLOAD
+  * {_OF_TOPIC}/offload
+TOPIC GET_SUBSCRIPTIONS
+  GET {_OF_TOPIC}/subscriptions
+TOPIC SUBSCRIBE
+  PUT {_OF_TOPIC}/subscription/{{subscription}} {_OF_TOPIC}/subscription/{{subscription}}/properties
+TOPIC UNSUBSCRIBE
+  DELETE {_OF_TOPIC}/subscription/{{subscription}}
+TOPIC CONSUME
+  GET {_OF_TOPIC}/subscription/{{subscription}}/properties
+  POST {_OF_TOPIC}/subscription/{{subscription}}/analyzeBacklog
+TOPIC GET_REPLICATED_SUBSCRIPTION_STATUS
+  GET {_OF_TOPIC}/subscription/{{subscription}}/replicatedSubscriptionStatus
+TOPIC SET_REPLICATED_SUBSCRIPTION_STATUS
+  POST {_OF_TOPIC}/subscription/{{subscription}}/replicatedSubscriptionStatus
+TOPIC SKIP
+  POST {_OF_TOPIC}/subscription/{{subscription}}/skip_all {_OF_TOPIC}/subscription/{{subscription}}/skip/{{count}}
+TOPIC EXPIRE_MESSAGES
+  POST {_OF_TOPIC}/subscription/{{subscription}}/expireMessages/{{seconds}}
+  POST {_OF_TOPIC}/subscription/{{subscription}}/expireMessages
+  POST {_OF_TOPIC}/all_subscription/expireMessages/{{seconds}}
+TOPIC RESET_CURSOR
+  POST {_OF_TOPIC}/subscription/{{subscription}}/resetcursor/{{timestamp}}
+  POST {_OF_TOPIC}/subscription/{{subscription}}/resetcursor
+"""
+"""Scope, operation and policy; below them a method (`*`: any) and the patterns of its routes."""
+
+ANY: Final = "*"
+
+
+def _read() -> Iterator[tuple[tuple[str, str], Need]]:
+    need = Need(Scope.SUPER_USER)
+    for line in _ONE_BY_ONE.strip().splitlines():
+        words = line.split()
+        if line.startswith(" "):
+            for pattern in words[1:]:
+                yield (words[0], pattern), need
+        else:
+            need = Need(Scope[words[0]], *words[1:])
+
+
+def _read_policies() -> Iterator[tuple[str, tuple[Scope, str]]]:
+    for scope, base, policies in (
+        (Scope.NAMESPACE_POLICY, _OF_NAMESPACE, _NAMESPACE_POLICIES),
+        (Scope.TOPIC_POLICY, _OF_TOPIC, _TOPIC_POLICIES),
+    ):
+        for policy, paths in policies.items():
+            for path in paths.split():
+                yield f"{base}/{path}", (scope, policy)
+
+
+_NEEDS: Final = dict(_read())
+_POLICIES: Final = dict(_read_policies())
+
+
+def need_of(method: str, pattern: str) -> Need | None:
+    """What a route asks for, by its method and its pattern as aiohttp calls it; None for a route that is not listed:
+    let it be for super users."""
+    method = "GET" if method == "HEAD" else method
+    need = _NEEDS.get((method, pattern)) or _NEEDS.get((ANY, pattern))
+    if need is not None:
+        return need
+    policy = _POLICIES.get(pattern)
+    if policy is None:
+        return None
+    return Need(policy[0], "READ" if method == "GET" else "WRITE", policy[1])
