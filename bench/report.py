@@ -19,6 +19,8 @@ class Metric:
     unit: str
     goal: float | None = None
     more_is_better: bool = False
+    absolute: bool = False
+    """The goal is one for our figure itself, not for its ratio."""
 
     def show(self, value: float | None) -> str:
         if value is None:
@@ -26,9 +28,17 @@ class Metric:
         digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 10 else 2
         return f"{value:,.{digits}f}".replace(",", "\u202f")
 
-    def met(self, ratio: float) -> bool:
+    def met(self, value: float) -> bool:
         assert self.goal is not None
-        return ratio >= self.goal if self.more_is_better else ratio <= self.goal
+        return value >= self.goal if self.more_is_better else value <= self.goal
+
+    def verdict(self, value: float) -> str:
+        """Whether a ratio (or the figure itself) meets the goal; empty where there is none."""
+        if self.goal is None:
+            return ""
+        sign = "≥" if self.more_is_better else "≤"
+        wanted = self.show(self.goal) if self.absolute else f"{self.goal:.2f}"
+        return f"{'met' if self.met(value) else 'missed'} ({sign} {wanted})"
 
 
 def median(rounds: list[Results]) -> Results:
@@ -54,10 +64,11 @@ def rows(results: Results, metrics: list[Metric], ours: str, reference: str) -> 
         if mine is not None and theirs:
             ratio = mine / theirs
             ratio_text = f"{ratio:.2f}"
-            if metric.goal is not None:
-                sign = "≥" if metric.more_is_better else "≤"
-                verdict = f"{'met' if metric.met(ratio) else 'missed'} ({sign} {metric.goal:.2f})"
-        table.append([f"{metric.label}, {metric.unit}", *map(metric.show, figures), ratio_text, verdict])
+            verdict = "" if metric.absolute else metric.verdict(ratio)
+        if mine is not None and metric.absolute:
+            verdict = metric.verdict(mine)
+        named = f"{metric.label}, {metric.unit}" if metric.unit else metric.label
+        table.append([named, *map(metric.show, figures), ratio_text, verdict])
     return table
 
 
@@ -78,7 +89,11 @@ def terminal(columns: list[str], body: list[list[str]], title: str) -> Table:
 
 def markdown(columns: list[str], body: list[list[str]], title: str) -> str:
     """A heading and a table."""
-    lines = [f"# {title}", "", "| " + " | ".join(columns) + " |"]
-    lines.append("| --- |" + " ---: |" * (len(columns) - 1))
+    return f"# {title}\n\n{markdown_table(columns, body)}"
+
+
+def markdown_table(columns: list[str], body: list[list[str]]) -> str:
+    """The table alone."""
+    lines = ["| " + " | ".join(columns) + " |", "| --- |" + " ---: |" * (len(columns) - 1)]
     lines += ["| " + " | ".join(row) + " |" for row in body]
     return "\n".join(lines) + "\n"

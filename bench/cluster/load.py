@@ -1,0 +1,76 @@
+"""`bench/load` on topics of one's choice, with the CPU time of several parts of a cluster around its window."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bench.generators import GRACE_S, build, warmup_s, watch
+from e2e import processes
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One load. `rate` 0: as fast as receipts come; `backlog` not 0: publish so much first, measure consuming it."""
+
+    name: str
+    size_bytes: int = 1024
+    batched: bool = False
+    topics: int = 1
+    rate: int = 0
+    backlog: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What clients saw in the window, and what each part used of a CPU meanwhile, in seconds."""
+
+    published_per_s: float
+    consumed_per_s: float
+    messages: int
+    bytes_through: int
+    """Payload, published and consumed."""
+    failed: int
+    publish_p50_ms: float
+    publish_p99_ms: float
+    end_to_end_p99_ms: float
+    cpu_s: Mapping[str, float]
+
+
+def run(load: Load, service_url: str, topic: str, window_s: float, parts: Mapping[str, list[int]]) -> Seen:
+    """`parts` names process ids. Raises Broken."""
+    marks: list[dict[str, float]] = []
+
+    def mark() -> float:
+        marks.append({name: processes.cpu_seconds(pids) for name, pids in parts.items()})
+        return 0.0
+
+    command = [
+        str(build()),
+        f"-url={service_url}",
+        f"-topic={topic}",
+        f"-topics={load.topics}",
+        f"-size={load.size_bytes}",
+        f"-batched={str(load.batched).lower()}",
+        f"-rate={load.rate}",
+        f"-backlog={load.backlog}",
+        f"-window={window_s}s",
+        f"-warmup={warmup_s(window_s)}s",
+    ]
+    lines, _ = watch(command, mark, window_s + GRACE_S + (300 if load.backlog else 0))
+    found = json.loads(lines[-1])
+    # What a backlog is made of was published before the window.
+    published = 0 if load.backlog else found["published"]
+    before, after = marks
+    return Seen(
+        published_per_s=published / found["seconds"],
+        consumed_per_s=found["consumed"] / found["seconds"],
+        messages=max(published, found["consumed"]),
+        bytes_through=(published + found["consumed"]) * load.size_bytes,
+        failed=found["failed"],
+        publish_p50_ms=found["publish"]["p50_ms"],
+        publish_p99_ms=found["publish"]["p99_ms"],
+        end_to_end_p99_ms=found["end_to_end"]["p99_ms"],
+        cpu_s={name: after[name] - before[name] for name in parts},
+    )
