@@ -195,6 +195,12 @@ class ProtocolClient:
                 raise ConnectionEnded(f"with {self.inbox} not asked for")
             await self._more()
 
+    async def news(self) -> None:
+        """Wait until something more has come, or the connection has ended."""
+        self._news.clear()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self._news.wait()
+
     async def _more(self) -> None:
         self._news.clear()
         try:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from magnetar.auth.token_making import sign_with_secret
+
 SECRET: Final = "0FoUeLR2HV+pcTh2j+TqcVQXsAPlTChgiNnqExf6pY0="
 """HS256, base64; all tokens are of the subject `producer` unless said otherwise."""
 TOKEN: Final = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJwcm9kdWNlciJ9.KLK-mK4SHZMC9klxO3j4oG1-WeCSFnnLtVdz-DoYLbE"
@@ -56,3 +58,8 @@ PASSWORDS: Final = {
     "sha512": "$6$abcdefgh$ltjgWl6579NluT/Vi1nwEvcil.G5Nbc4NiXZaNGStk8PSwGfQv72N2CKPPrVACtLtip/cZ/1GM/O6IND4WQhG.",
 }
 """`secret`, by kind."""
+
+
+def token_of(subject: str, **claims: object) -> str:
+    """A token signed with `SECRET`."""
+    return sign_with_secret("SECRET", SECRET, {"sub": subject, **claims}, {})

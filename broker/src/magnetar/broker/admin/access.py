@@ -93,7 +93,7 @@ class Gate:
 
     async def _allowed(self, authorizer: Authorizer, principal: Principal, need: Need, request: web.Request) -> bool:
         scope, path = need.scope, request.match_info
-        if scope is Scope.OPEN or authorizer.is_super_user(principal):
+        if scope in (Scope.OPEN, Scope.PUBLIC) or authorizer.is_super_user(principal):
             return True
         if scope in (Scope.TENANT, Scope.TENANT_RESOURCES, Scope.TENANTS) and "tenant" in path:
             return await authorizer.is_tenant_admin(principal, path["tenant"])
