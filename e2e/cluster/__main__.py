@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from magnetar.metadata.testing import EtcdServer
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -28,6 +29,7 @@ def main(
     ] = 4,
     proxies: Annotated[int, typer.Option(min=0, max=50, help="How many proxies.")] = 1,
     zookeepers: Annotated[int, typer.Option(min=1, max=7, help="How many ZooKeeper servers.")] = 1,
+    etcd: Annotated[bool, typer.Option("--etcd", help="Metadata in etcd instead of ZooKeeper.")] = False,
     data: Annotated[Path, typer.Option(help="Where everything is kept.")] = Path("build/cluster"),
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier cluster kept there.")] = False,
     free_ports: Annotated[
@@ -44,7 +46,9 @@ def main(
     told_to_stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: told_to_stop.set())
-    with LocalCluster(data.resolve(), size, ports=FREE_PORTS if free_ports else PORTS) as cluster:
+    data = data.resolve()
+    metadata = EtcdServer(data / "etcd") if etcd else None
+    with LocalCluster(data, size, ports=FREE_PORTS if free_ports else PORTS, metadata=metadata) as cluster:
         with CONSOLE.status("starting") as status:
             cluster.start(lambda what: status.update(f"starting {what}"))
         CONSOLE.print(
@@ -75,7 +79,7 @@ def table(cluster: LocalCluster) -> Table:
         memory = f"{processes.memory(pids).pss_bytes / 2**20:.0f} MB" if pids else ""
         seconds = f"{processes.cpu_seconds(pids):.1f}" if pids else ""
         shown.add_row(part.folder.name, str(pids[0]) if pids else "", state, memory, seconds, part.address)
-    shown.add_row("zookeeper", "", "", "", "", cluster.zookeeper.address)
+    shown.add_row("metadata", "", "", "", "", cluster.settings.metadata_url)
     return shown
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeAlias
 
-from magnetar.metadata.testing import ZookeeperEnsemble, ZookeeperServer
+from magnetar.metadata.testing import EtcdServer, ZookeeperEnsemble, ZookeeperServer
 
 from e2e import processes
 from e2e.cluster.parts import LOOPBACK, PROGRAM, Bookie, Broker, ClusterSettings, Proxy
 from e2e.interchange.parts import Part
 
-Zookeeper: TypeAlias = ZookeeperServer | ZookeeperEnsemble
+MetadataServers: TypeAlias = ZookeeperServer | ZookeeperEnsemble | EtcdServer
 PREPARE_SECONDS_MAX = 60.0
 
 
@@ -45,7 +45,7 @@ class Size:
 
 
 class LocalCluster:
-    """Ours throughout, over a real ZooKeeper (or an ensemble, or one that runs already)."""
+    """Ours throughout, over a real ZooKeeper, an ensemble of them, or etcd; or over one that runs already."""
 
     def __init__(
         self,
@@ -54,19 +54,22 @@ class LocalCluster:
         *,
         name: str = "local",
         ports: Ports = FREE_PORTS,
-        zookeeper: Zookeeper | None = None,
+        metadata: MetadataServers | None = None,
+        metadata_url: str | None = None,
         configuration_url: str | None = None,
         broker_settings: dict[str, str] | None = None,
     ) -> None:
         self.name = name
         self.folder = folder
-        self._own_zookeeper = zookeeper is None
-        self.zookeeper = zookeeper or _zookeeper(folder / "zookeeper", size.zookeepers)
-        chroot = "" if self._own_zookeeper else f"/{name}"
+        self.metadata: MetadataServers | None = None
+        """What it starts and stops itself; None when its metadata is elsewhere."""
+        if metadata_url is None:
+            self.metadata = metadata or _zookeeper(folder / "zookeeper", size.zookeepers)
+            metadata_url = self.metadata.url
         replicas = min(3, size.bookies)
         self.settings = ClusterSettings(
             name=name,
-            metadata_url=f"zk:{self.zookeeper.address}{chroot}",
+            metadata_url=metadata_url,
             configuration_url=configuration_url,
             quorums=(replicas, replicas, max(1, replicas - 1)),
         )
@@ -97,8 +100,8 @@ class LocalCluster:
     @property
     def ensemble(self) -> ZookeeperEnsemble:
         """Its ZooKeepers, when there are several."""
-        assert isinstance(self.zookeeper, ZookeeperEnsemble)
-        return self.zookeeper
+        assert isinstance(self.metadata, ZookeeperEnsemble)
+        return self.metadata
 
     @property
     def service_url(self) -> str:
@@ -119,9 +122,9 @@ class LocalCluster:
 
     def start(self, told: Callable[[str], None] = lambda _: None) -> None:
         """Start everything and wait until it serves; `told` hears what is being done."""
-        if self._own_zookeeper:
-            told("ZooKeeper")
-            self.zookeeper.start()
+        if self.metadata is not None:
+            told("metadata store")
+            self.metadata.start()
         told("metadata")
         self.prepare()
         for kind, parts in (("bookies", self.bookies), ("brokers", self.brokers), ("proxies", self.proxies)):
@@ -153,8 +156,8 @@ class LocalCluster:
         for parts in (self.proxies, self.brokers, self.bookies):
             for part in parts:
                 part.stop()
-        if self._own_zookeeper:
-            self._stop_zookeeper()
+        if self.metadata is not None:
+            self.metadata.stop()
 
     def restart(self) -> None:
         """All of it, on the same data; what runs is stopped in good order first."""
@@ -164,15 +167,10 @@ class LocalCluster:
     def kill(self) -> None:
         """All at once."""
         with contextlib.ExitStack() as stack:
-            if self._own_zookeeper:
-                stack.callback(self.zookeeper.kill)
+            if self.metadata is not None:
+                stack.callback(self.metadata.kill)
             for part in self.parts:
                 stack.callback(part.kill)
-
-    def _stop_zookeeper(self) -> None:
-        servers = self.zookeeper.servers if isinstance(self.zookeeper, ZookeeperEnsemble) else [self.zookeeper]
-        for server in servers:
-            server.stop()
 
     def _bookie(self, number: int) -> Bookie:
         return Bookie(self.folder / f"bookie-{number}", self.settings, self._port(number, self._ports.bookies))
@@ -217,5 +215,5 @@ def running(folder: Path, size: Size, **options: str) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def _zookeeper(folder: Path, count: int) -> Zookeeper:
+def _zookeeper(folder: Path, count: int) -> ZookeeperServer | ZookeeperEnsemble:
     return ZookeeperServer(folder) if count == 1 else ZookeeperEnsemble(folder, count)

@@ -42,6 +42,7 @@ class ZookeeperServer:
         """Data and log go to the directory. Session timeouts are 2 to 20 ticks."""
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
+        self.url = f"zk:{self.address}"
         self._directory = directory
         self._tick_ms = tick_ms
         self._membership = membership
@@ -156,6 +157,7 @@ class ZookeeperEnsemble:
             for number in range(1, size + 1)
         ]
         self.address = ",".join(server.address for server in self.servers)
+        self.url = f"zk:{self.address}"
 
     def __enter__(self) -> Self:
         self.start()
@@ -176,6 +178,11 @@ class ZookeeperEnsemble:
         for server in self.servers:
             server.kill()
 
+    def stop(self) -> None:
+        """Stop all of them in an orderly way."""
+        for server in self.servers:
+            server.stop()
+
     def leader(self) -> ZookeeperServer:
         """The server that leads now. `Unavailable` when none does within the time of a start."""
         deadline = time.monotonic() + START_SECONDS_MAX
@@ -192,7 +199,8 @@ class EtcdServer:
 
     def __init__(self, directory: Path) -> None:
         self.port = free_port()
-        self.url = f"etcd:http://127.0.0.1:{self.port}"
+        self.address = f"127.0.0.1:{self.port}"
+        self.url = f"etcd:http://{self.address}"
         self._peer_port = free_port()
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
@@ -235,11 +243,19 @@ class EtcdServer:
         self.kill()
         raise Unavailable(f"etcd did not start; see {self._directory / 'etcd.log'}")
 
+    def stop(self) -> None:
+        """Stop in an orderly way."""
+        self._end(signal.SIGTERM)
+
     def kill(self) -> None:
         """As if the machine had died."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
+            process.send_signal(signal.SIGCONT)
+            process.send_signal(how)
             process.wait()
 
     def restart(self) -> None:
