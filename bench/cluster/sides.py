@@ -32,6 +32,8 @@ LEAN_JVM = "-Xms64m -Xmx512m -XX:MaxDirectMemorySize=512m"
 LEAN_COLLECTOR = "-XX:+UseSerialGC"
 PREFIXES_TRIED = 2_000
 NAMESPACE_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 240.0
+"""Three JVMs that start side by side on a machine that has other work take more than a minute."""
 
 STEADY = {"loadBalancerSheddingEnabled": "false", "loadBalancerAutoBundleSplitEnabled": "false"}
 """For both: nothing moves unless it is told to."""
@@ -76,6 +78,10 @@ class LeanApacheBroker(ApacheBroker):
 
     def environment(self) -> dict[str, str]:
         return {**super().environment(), "PULSAR_MEM": LEAN_JVM, "PULSAR_GC": LEAN_COLLECTOR}
+
+    def wait_until_ready(self) -> None:
+        wait_for(lambda: not self.running or self.ready(), START_SECONDS_MAX, f"{self.folder.name} does not come up")
+        assert self.running, f"{self.folder.name} ended while starting; the end of its log:\n{self.log_tail()}"
 
 
 class LeanApacheProxy(Part):
