@@ -171,9 +171,9 @@ def test_a_broker_wants_a_prepared_cluster(start_service: Start, metadata_url: s
     unprepared = start_service(*arguments, "--cluster", "nowhere")
     assert unprepared.wait() == 2
     assert "magnetar init-metadata --cluster nowhere" in unprepared.errors
-    open_door = start_service(*arguments, "--cluster", "x", "--check", "--set", "authenticationEnabled=true")
+    open_door = start_service(*arguments, "--cluster", "x", "--check", "--set", "tlsEnabledWithKeyStore=true")
     assert open_door.wait() == 2
-    assert "authenticationEnabled=true asks for a protection" in open_door.errors
+    assert "tlsEnabledWithKeyStore=true asks for a protection" in open_door.errors
     quorums = start_service(*arguments, "--cluster", "x", "--check", "--set", "managedLedgerDefaultAckQuorum=3")
     assert quorums.wait() == 2
     assert "managedLedgerDefaultWriteQuorum 2 >= managedLedgerDefaultAckQuorum 3" in quorums.errors

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from magnetar.balance.settings import BalanceSettings
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
+from magnetar.broker.auth.settings import PEER_TLS_BOTH_NAMES
 from magnetar.broker.load.balance_names import BALANCE_NAMES
 from magnetar.broker.resources import Resources
 from magnetar.broker.setting_names import (
@@ -37,7 +38,7 @@ from magnetar.standalone.protection import refuse_protection
 if TYPE_CHECKING:
     from magnetar.broker.admin.control import BrokerControlPort
 
-PROTECTIONS: Final = ("authenticationEnabled", "authorizationEnabled", "tlsEnabledWithKeyStore")
+PROTECTIONS: Final = ("tlsEnabledWithKeyStore", "brokerClientTlsEnabledWithKeyStore", "tokenSettingPrefix")
 """What this broker cannot do yet; see `refuse_protection`."""
 REPLICAS: Final = 2
 """managedLedgerDefaultEnsembleSize, …WriteQuorum and …AckQuorum when nothing is set, as in Pulsar."""
@@ -73,7 +74,7 @@ class BrokerProcessSettings:
 def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
     """Everything from what was given. `SettingError`."""
     broker = BrokerSettings(cluster_name="", bind_address="0.0.0.0", advertised_address=own_address.host_name())  # noqa: S104
-    broker = given.build(broker, BROKER_NAMES)
+    broker = _with_access(given, given.build(broker, BROKER_NAMES))
     if not broker.cluster_name:
         raise SettingError("clusterName is not set: the cluster that `magnetar init-metadata --cluster` prepared")
     refuse_protection(given, PROTECTIONS)
@@ -91,6 +92,17 @@ def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
         balance=given.build(BalanceSettings(), BALANCE_NAMES),
         control=control_settings(given, DEFAULT_CONTROL_PORT),
     )
+
+
+def _with_access(given: GivenSettings, broker: BrokerSettings) -> BrokerSettings:
+    """Settings that count for a broker's ports and for its connections to others; keys and users are tried."""
+    access = broker.access
+    peers = replace(access.peers, tls=given.build(access.peers.tls, PEER_TLS_BOTH_NAMES))
+    if access.authentication.enabled:
+        from magnetar.auth.authenticator import Authenticator
+
+        Authenticator(access.authentication, SystemClock())
+    return replace(broker, access=replace(access, peers=peers))
 
 
 def _metadata(given: GivenSettings) -> MetadataSettings:

@@ -20,6 +20,7 @@ class _Commands(LazyGroup):
         ),
         "broker": Deferred("magnetar.standalone.commands.broker", "Run a broker."),
         "proxy": Deferred("magnetar.standalone.commands.proxy", "Run a proxy."),
+        "tokens": Deferred("magnetar.standalone.commands.tokens", "Make and look at clients' tokens."),
         "init-metadata": Deferred(
             "magnetar.standalone.commands.init_metadata", "Prepare a metadata store for a new cluster."
         ),
