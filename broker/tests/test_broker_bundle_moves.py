@@ -320,3 +320,27 @@ async def test_a_bundle_of_many_topics_does_not_hold_up_the_loop(cluster: Memory
     await unloading
     assert not service.topics
     assert longest_seconds < 0.1
+
+
+async def test_an_unload_waits_for_a_deletion(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = await cluster.take(cluster[0], TOPIC)
+    service = cluster[0].service
+    name = TopicName.parse(TOPIC)
+    await service.topic(name, create=True)
+    goes_on = asyncio.Event()
+    delete = ManagedLedger.delete
+
+    async def slow_delete(ledger: ManagedLedger) -> None:
+        await goes_on.wait()
+        await delete(ledger)
+
+    monkeypatch.setattr(ManagedLedger, "delete", slow_delete)
+    deleting = asyncio.create_task(service.delete(name, force=True))
+    await asyncio.sleep(0)
+    unloading = asyncio.create_task(cluster[0].running.context.moves.unload(bundle))
+    await asyncio.sleep(0.02)
+    assert not unloading.done()
+    assert await cluster[1].store.get(ownership_path(bundle)) is not None
+    goes_on.set()
+    await asyncio.gather(deleting, unloading)
+    assert not await service.exists(name)

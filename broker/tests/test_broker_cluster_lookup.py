@@ -12,7 +12,7 @@ import pytest
 from magnetar.broker.cluster_testing import MemoryCluster, until
 from magnetar.broker.ownership import ownership_path
 from magnetar.broker.session_testing import MemoryBroker
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings import AutoCreationSettings, BrokerSettings
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.errors import PulsarError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
@@ -243,3 +243,21 @@ async def test_the_throttle_counts_what_waits() -> None:
     async with MemoryCluster(1, settings) as cluster:
         answer = (await (await cluster[0].connect()).request(LOOKUP, topic=TOPIC)).body
         assert answer.error == pb.TooManyRequests
+
+
+async def test_http_lookup_of_a_topic_that_may_not_be_made() -> None:
+    settings = BrokerSettings(cluster_name="memory", auto_creation=AutoCreationSettings(topics_allowed=False))
+    async with MemoryCluster(1, settings) as cluster, aiohttp.ClientSession() as session:
+        await cluster[0].service.create_partitioned(TopicName.parse(TOPIC), 1)
+        base = cluster[0].admin_url + "/lookup/v2/topic/"
+        for path, status in (
+            ("persistent/public/default/t", 200),
+            ("persistent/public/default/t-partition-0", 200),
+            ("persistent/public/default/none", 404),
+            ("non-persistent/public/default/none", 200),
+            ("persistent/public/none/t", 404),
+        ):
+            async with session.get(base + path) as answer:
+                assert answer.status == status, path
+        async with session.get(base + "persistent/public/default/none") as answer:
+            assert await answer.json() == {"reason": "Topic not found."}

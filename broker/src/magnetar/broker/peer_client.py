@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.core.errors import PeerError, Unavailable
@@ -44,12 +43,14 @@ class PeerUnreachable(Unavailable):
     """No broker answered."""
 
 
-@dataclass(frozen=True, slots=True)
 class PeerAnswer:
     """A successful answer."""
 
-    status: int
-    body: bytes
+    __slots__ = ("body", "status")
+
+    def __init__(self, status: int, body: bytes) -> None:
+        self.status = status
+        self.body = body
 
     def json(self) -> Any:
         """The decoded body; None when it is empty."""

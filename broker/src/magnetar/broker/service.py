@@ -42,6 +42,9 @@ PRODUCER_NAMES_PATH: Final = "/counters/producer-name"
 CREATING: Final = "creating"
 """Name of the tasks that load a topic and make it if need be."""
 
+CLOSING_LOOK_SECONDS: Final = 0.005
+"""How often who wants to close a topic looks whether it is closed that another is closing."""
+
 TOPICS_PER_TURN: Final = 100
 """Topics that are let go of before others get a turn on the event loop: some milliseconds."""
 
@@ -333,6 +336,9 @@ class BrokerService:
     async def close_topic(self, topic: Topic, farewell: Farewell | None = None) -> None:
         """Let go of a topic that is loaded; with a `farewell` its clients hear of it only when that says so."""
         if topic.closing:
+            # Somebody is at it, or deletes it: only then may another broker have it.
+            while self.topics.get(str(topic.name)) is topic:  # noqa: ASYNC110  (rare, and over in milliseconds)
+                await asyncio.sleep(CLOSING_LOOK_SECONDS)
             return
         topic.farewell = farewell
         try:

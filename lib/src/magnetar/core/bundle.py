@@ -6,7 +6,6 @@ import itertools
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from magnetar.core.topic_name import FULL_RANGE, InvalidTopicName, NamespaceName, TopicName
@@ -14,16 +13,16 @@ from magnetar.core.topic_name import FULL_RANGE, InvalidTopicName, NamespaceName
 _RANGE: Final = re.compile(r"0x([0-9a-fA-F]{8})_0x([0-9a-fA-F]{8})")
 
 
-@dataclass(frozen=True, slots=True, order=True)
 class BundleRange:
-    """Hashes from `low` up to `high`, which belongs to it only where the hash space ends."""
+    """Hashes from `low` up to `high`, which belongs to it only where the hash space ends. Immutable, in order."""
 
-    low: int
-    high: int
+    __slots__ = ("high", "low")
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.low < self.high <= FULL_RANGE:
-            raise InvalidTopicName(f"Invalid bundle range 0x{self.low:08x}_0x{self.high:08x}")
+    def __init__(self, low: int, high: int) -> None:
+        if not 0 <= low < high <= FULL_RANGE:
+            raise InvalidTopicName(f"Invalid bundle range 0x{low:08x}_0x{high:08x}")
+        self.low = low
+        self.high = high
 
     @staticmethod
     def parse(text: str) -> BundleRange:
@@ -39,13 +38,28 @@ class BundleRange:
     def __str__(self) -> str:
         return f"0x{self.low:08x}_0x{self.high:08x}"
 
+    def __repr__(self) -> str:
+        return f"BundleRange({self})"
 
-@dataclass(frozen=True, slots=True)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BundleRange) and (self.low, self.high) == (other.low, other.high)
+
+    def __lt__(self, other: BundleRange) -> bool:
+        return (self.low, self.high) < (other.low, other.high)
+
+    def __hash__(self) -> int:
+        return hash((self.low, self.high))
+
+
 class BundleName:
-    """One bundle: `tenant/namespace/0x40000000_0x80000000`."""
+    """One bundle: `tenant/namespace/0x40000000_0x80000000`. Immutable; owners and caches are found by it."""
 
-    namespace: NamespaceName
-    range: BundleRange
+    __slots__ = ("_text", "namespace", "range")
+
+    def __init__(self, namespace: NamespaceName, bundle_range: BundleRange) -> None:
+        self.namespace = namespace
+        self.range = bundle_range
+        self._text = f"{namespace}/{bundle_range}"
 
     @staticmethod
     def parse(text: str) -> BundleName:
@@ -63,7 +77,16 @@ class BundleName:
         return topic.namespace_name == self.namespace and topic.bundle_hash() in self.range
 
     def __str__(self) -> str:
-        return f"{self.namespace}/{self.range}"
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"BundleName({self._text})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BundleName) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
 
 
 class NamespaceBundles:

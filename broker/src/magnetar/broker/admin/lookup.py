@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 from aiohttp import web
 from magnetar.broker.admin.owners import AUTHORITATIVE, is_authoritative, redirect, url_for
-from magnetar.broker.admin.responses import flag, json, text, topic_of
+from magnetar.broker.admin.responses import NOT_FOUND, AdminError, flag, json, text, topic_of
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.lookup import Redirect, client_urls
-from magnetar.core.topic_name import TopicName
-from magnetar.wire.pulsar.errors import PulsarError
+from magnetar.core.errors import MagnetarError
+from magnetar.core.topic_name import PERSISTENT, TopicName
+
+logger = logging.getLogger(__name__)
 
 BASE = "/lookup/v2/topic/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 
@@ -36,6 +40,7 @@ class LookupHandlers:
         topic = topic_of(request)
         listener = request.query.get(LISTENER_NAME) or request.headers.get(LISTENER_HEADER) or ""
         with self._lookup.place():
+            await self._require_existence(topic)
             answer = await self._lookup.find(
                 topic, authoritative=is_authoritative(request), decide=AUTHORITATIVE in request.query
             )
@@ -61,9 +66,18 @@ class LookupHandlers:
         """Which range of its namespace's hash space a topic is in."""
         return text(await self._lookup.bundle(topic_of(request)))
 
+    async def _require_existence(self, topic: TopicName) -> None:
+        """404 for a topic that is not there and that its first client may not make."""
+        service = self._context.service
+        if topic.domain != PERSISTENT or await self._lookup.check_namespace(topic.namespace_name) is not None:
+            return
+        if await service.may_create(topic) or await service.exists(topic):
+            return
+        if await service.resources.partitions(topic) is None:
+            raise AdminError(NOT_FOUND, "Topic not found.")
+
     async def _load(self, topic: TopicName) -> None:
         try:
             await self._context.service.topic(topic, create=False)
-        except PulsarError:
-            # Its clients will see why.
-            return
+        except MagnetarError as error:
+            logger.info("%s is not loaded before its clients come: %s", topic, error)
