@@ -228,7 +228,7 @@ async def test_ack_with_a_request_id_is_answered(memory_broker: MemoryBroker) ->
 
 async def test_ack_of_unknown_consumer_is_dropped(memory_broker: MemoryBroker) -> None:
     client, ids = await with_messages(memory_broker)
-    client.start(Command.ACK, consumer_id=77, ack_type=0, message_id=[an_id(ids[0])])
+    client.send(Command.ACK, consumer_id=77, ack_type=0, message_id=[an_id(ids[0])])
     assert await client.round_trip() == []
 
 
@@ -502,3 +502,15 @@ async def test_a_close_does_not_overtake_the_clients_knowledge() -> None:
         assert await client.round_trip() == []
         await client.expect(Command.CLOSE_PRODUCER)
         await client.expect(Command.CLOSE_CONSUMER)
+
+
+async def test_an_acknowledgement_of_a_closed_consumer_is_refused(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect()
+    await client.consumer(TOPIC, "s", 1)
+    await memory_broker.service.unload(TopicName.parse(TOPIC))
+    await client.expect(Command.CLOSE_CONSUMER)
+    client.send(Command.ACK, consumer_id=1, ack_type=0, message_id=[{"ledgerId": 1, "entryId": 0}], request_id=77)
+    answer = await client.expect(Command.ACK_RESPONSE)
+    assert (answer.body.request_id, answer.body.error) == (77, pb.ConsumerNotFound)
+    client.send(Command.ACK, consumer_id=1, ack_type=0, message_id=[{"ledgerId": 1, "entryId": 0}])
+    assert await client.round_trip() == []

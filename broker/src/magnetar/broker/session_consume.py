@@ -80,10 +80,16 @@ class ConsumerCommands:
     # --- ACK and FLOW: no waiting
 
     def acknowledge(self, buffer: bytes, start: int, end: int) -> None:
-        """Take one ACK frame. One of a consumer that is gone is dropped, as its client expects."""
+        """Take one ACK frame. One of a consumer that is gone is dropped, and whoever waits for its receipt is told:
+        Apache's broker says nothing, and such a client stands still until its operation times out."""
         ack = decode_ack(buffer, start, end)
         attachment = self._consumers.get(ack.consumer_id)
         if attachment is None:
+            if ack.request_id >= 0:
+                gone = messages.ack_response(
+                    ack.consumer_id, ack.request_id, ServerError.CONSUMER_NOT_FOUND, "The consumer is closed"
+                )
+                self._session.write(gone)
             return
         subscription = attachment.subscription
         if not isinstance(subscription, Subscription):
