@@ -249,3 +249,22 @@ async def test_credentials_are_forwarded_where_wanted_each_on_its_own_connection
             wire.close()
         seen = [(one.auth_method_name, one.auth_data, one.original_auth_data) for one in broker.connects]
         assert seen == [("token", b"proxy's own", "one"), ("token", b"proxy's own", "two")]
+
+
+async def test_a_broker_that_is_gone_is_passed_over(start: StartProxy) -> None:
+    async with ScriptedBroker(lambda command: located(command, "pulsar://owner:6650")) as broker:
+        gone = "127.0.0.1:1"
+        proxy = await start(f"{broker.service_url},{gone}")
+        wire = await Wire.connected(port_of(proxy))
+        for request_id in range(4):
+            answer = await wire.ask(lookup(request_id))
+            assert answer.lookupTopicResponse.response == Kind.Connect
+        wire.close()
+
+
+async def test_when_no_broker_answers_the_client_is_told(start: StartProxy) -> None:
+    proxy = await start("pulsar://127.0.0.1:1,127.0.0.1:2")
+    wire = await Wire.connected(port_of(proxy))
+    answer = await wire.ask(lookup(1))
+    assert (answer.lookupTopicResponse.response, answer.lookupTopicResponse.error) == (Kind.Failed, pb.ServiceNotReady)
+    wire.close()

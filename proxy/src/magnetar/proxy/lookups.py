@@ -26,6 +26,9 @@ logger: Final = logging.getLogger(__name__)
 REDIRECTS_MAX: Final = 10
 """As in Pulsar's proxy."""
 
+BROKERS_TRIED_MAX: Final = 3
+"""For one request: a dead broker stays in the list until its session ends, and hardly more than two die at once."""
+
 THROTTLED: Final = "Too many concurrent lookup and partitionsMetadata requests"
 
 _FAILURES: Final[dict[int, Callable[[int, ServerError, str], bytes]]] = {
@@ -67,8 +70,7 @@ class Lookups:
             if kind == BaseCommand.LOOKUP:
                 return await self._look_up(command, request_id, client, protocol_version)
             _forget_claims(command)
-            url = self._brokers.service_url()
-            answer = await self._links.ask(LinkKey(address_of(url), client, protocol_version), command)
+            answer = await self._ask_any(command, client, protocol_version)
             getattr(answer, BODIES[answer.type]).request_id = request_id
             return messages.encode_command(answer)
         except PulsarError as error:
@@ -87,9 +89,8 @@ class Lookups:
         # A listener's addresses are for clients outside; the proxy stands inside.
         lookup.ClearField("advertised_listener_name")
         lookup.authoritative = False
-        url = self._brokers.service_url()
+        answer = await self._ask_any(command, client, protocol_version)
         for _ in range(REDIRECTS_MAX):
-            answer = await self._links.ask(LinkKey(address_of(url), client, protocol_version), command)
             if answer.type != BaseCommand.LOOKUP_RESPONSE:
                 answer.error.request_id = request_id
                 return messages.encode_command(answer)
@@ -102,7 +103,20 @@ class Lookups:
                 address_of(url)
                 return _by_way_of_the_proxy(request_id, url)
             lookup.authoritative = response.authoritative
+            answer = await self._links.ask(LinkKey(address_of(url), client, protocol_version), command)
         raise PulsarError(ServerError.SERVICE_NOT_READY, "Reached max number of redirections")
+
+    async def _ask_any(self, command: BaseCommand, client: OriginalClient, protocol_version: int) -> BaseCommand:
+        """The answer of whichever broker answers: any one may be asked first, and asking twice does no harm."""
+        for left in reversed(range(BROKERS_TRIED_MAX)):
+            url = self._brokers.service_url()
+            try:
+                return await self._links.ask(LinkKey(address_of(url), client, protocol_version), command)
+            except Unavailable as error:
+                if left == 0 or len(self._brokers.service_urls()) < 2:
+                    raise
+                logger.info("another broker is asked, as %s did not answer: %s", url, error)
+        raise AssertionError("the last attempt returns or raises")
 
     def _count(self, command: BaseCommand) -> None:
         counters = self._counters
