@@ -89,8 +89,12 @@ class Lookups:
         # A listener's addresses are for clients outside; the proxy stands inside.
         lookup.ClearField("advertised_listener_name")
         lookup.authoritative = False
-        answer = await self._ask_any(command, client, protocol_version)
+        url = ""
         for _ in range(REDIRECTS_MAX):
+            if url:
+                answer = await self._links.ask(LinkKey(address_of(url), client, protocol_version), command)
+            else:
+                answer = await self._ask_any(command, client, protocol_version)
             if answer.type != BaseCommand.LOOKUP_RESPONSE:
                 answer.error.request_id = request_id
                 return messages.encode_command(answer)
@@ -103,7 +107,6 @@ class Lookups:
                 address_of(url)
                 return _by_way_of_the_proxy(request_id, url)
             lookup.authoritative = response.authoritative
-            answer = await self._links.ask(LinkKey(address_of(url), client, protocol_version), command)
         raise PulsarError(ServerError.SERVICE_NOT_READY, "Reached max number of redirections")
 
     async def _ask_any(self, command: BaseCommand, client: OriginalClient, protocol_version: int) -> BaseCommand:
