@@ -33,8 +33,9 @@ Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
-TOPICS_CLOSED_AT_ONCE_MAX: Final = 128
-"""Enough to hide the store's and the bookies' round trips, few enough for their queues."""
+TOPICS_CLOSED_AT_ONCE_MAX: Final = 32
+"""Enough to hide the store's and the bookies' round trips, few enough for one turn of the event loop: each has about a
+millisecond of work."""
 
 UNLOAD_SECONDS_MAX: Final = 60.0
 """`namespaceBundleUnloadingTimeoutMs`: what is not closed by then is left to the next owner's recovery."""
