@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from magnetar.balance.split_algorithms import BadSplit
@@ -344,3 +345,16 @@ async def test_an_unload_waits_for_a_deletion(cluster: MemoryCluster, monkeypatc
     goes_on.set()
     await asyncio.gather(deleting, unloading)
     assert not await service.exists(name)
+
+
+async def test_a_destination_that_does_not_answer_gets_nothing(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, client = await with_clients(cluster, cluster[0])
+    context = cluster[0].running.context
+    gone = replace(context.ownership.own, broker_id="gone:1", web_service_url="http://127.0.0.1:1")
+    monkeypatch.setattr(context.load, "brokers", lambda: {"gone:1": gone})
+    with pytest.raises(UnknownDestination, match="does not answer"):
+        await context.moves.unload(bundle, destination="gone:1")
+    assert cluster.owners(bundle) == [cluster[0]]
+    assert await client.round_trip() == []

@@ -17,7 +17,7 @@ from magnetar.broker.farewell import Farewell
 from magnetar.broker.load.api import BrokerAddresses, LoadManager
 from magnetar.broker.owned_bundles import BundleState, OwnedBundle
 from magnetar.broker.ownership import BundleOwnership, OwnershipLost
-from magnetar.broker.peer_client import PeerClient
+from magnetar.broker.peer_client import PeerClient, PeerRefused, PeerUnreachable
 from magnetar.broker.service import BrokerService, Topic
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import MagnetarError, PeerError
@@ -89,12 +89,15 @@ class BundleMoves:
             for part in await asyncio.shield(splitting):
                 await self.unload(part, destination=destination)
             return
+        there = self._destination(destination)
+        if bundle not in self._moving and there is not None:
+            self._owned(bundle)
+            if there is self._ownership.own:
+                return
+            await self._require_answer(there)
         moving = self._moving.get(bundle)
         if moving is None:
             owned = self._owned(bundle)
-            there = self._destination(destination)
-            if there is self._ownership.own:
-                return
             owned.state = BundleState.UNLOADING
             moving = self._moving[bundle] = asyncio.get_running_loop().create_task(self._unload(owned, there))
             self._service.wait_for_at_close(moving)
@@ -168,6 +171,16 @@ class BundleMoves:
         if there is None:
             raise UnknownDestination(f"Broker {broker_id} is not active")
         return there
+
+    async def _require_answer(self, broker: BrokerAddresses) -> None:
+        """Before anything is closed, as a broker that was never asked by HTTP takes its time for the first answer."""
+        try:
+            await self._peers.call("GET", "/status.html", base_url=broker.web_service_url or broker.web_service_url_tls)
+        except PeerRefused as error:
+            # Apache's brokers have this page only when told to; an answer it is.
+            logger.debug("%s answers %s", broker.broker_id, error)
+        except PeerUnreachable as error:
+            raise UnknownDestination(f"Broker {broker.broker_id} does not answer: {error}") from error
 
     async def _unload(self, owned: OwnedBundle, destination: BrokerAddresses | None) -> None:
         farewell = Farewell()
