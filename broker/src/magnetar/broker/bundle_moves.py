@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from magnetar.broker.bundles import Bundles
+from magnetar.broker.bundles import Bundles, CutUnknown
 from magnetar.broker.farewell import Farewell
 from magnetar.broker.load.api import BrokerAddresses, LoadManager
 from magnetar.broker.owned_bundles import BundleState, OwnedBundle
@@ -86,7 +86,7 @@ class BundleMoves:
         `UnknownDestination`."""
         splitting = self._splitting.get(bundle)
         if splitting is not None:
-            for part in await asyncio.shield(splitting):
+            for part in await self._parts(bundle, splitting):
                 await self.unload(part, destination=destination)
             return
         there = self._destination(destination)
@@ -153,6 +153,14 @@ class BundleMoves:
         await asyncio.gather(*(work() for _ in range(at_once)))
 
     # --- unloading
+
+    @staticmethod
+    async def _parts(bundle: BundleName, splitting: asyncio.Task[tuple[BundleName, ...]]) -> tuple[BundleName, ...]:
+        """What a bundle is split into; the whole when that fails, as whoever asked for the split hears."""
+        try:
+            return await asyncio.shield(splitting)
+        except MagnetarError:
+            return (bundle,)
 
     def _owned(self, bundle: BundleName) -> OwnedBundle:
         owned = self._ownership.owned().get(bundle)
@@ -300,7 +308,10 @@ class BundleMoves:
         try:
             await self._bundles.split(bundle, list(cuts))
             await self._ownership.replace(owned, parts, tenure)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, CutUnknown):
+                # Others may take the parts already, by a cut that we do not serve by.
+                self._ownership.doubt(owned)
             await self._ownership.give_back(parts)
             raise
         logger.info("%s is split into %s", bundle, ", ".join(str(part.range) for part in parts))

@@ -14,7 +14,7 @@ from magnetar.core.bundle import BundleName, BundleRange, NamespaceBundles
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import FULL_RANGE, NamespaceName, TopicName
 from magnetar.metadata.node_cache import NodeCache
-from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, Node, NodeNotFound, VersionConflict
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, Node, StoreUnavailable, VersionConflict
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,10 @@ HEARTBEAT_TENANT: Final = "pulsar"
 SLA_MONITOR_TENANT: Final = "sla-monitor"
 
 _BROKER_ID: Final = re.compile(r"[^:]+:[0-9]+")
+
+
+class CutUnknown(StoreUnavailable):
+    """The store went away under a split: the namespace may be cut so by now, or not."""
 
 
 class BundleNotFound(MagnetarError):
@@ -83,7 +87,8 @@ class Bundles:
         return await self.of_namespace(namespace)
 
     async def split(self, bundle: BundleName, boundaries: list[int]) -> tuple[BundleName, ...]:
-        """Cut a bundle at these hashes; returns the parts. `BundleNotFound` when there is no such bundle (any more).
+        """Cut a bundle at these hashes; returns the parts. `BundleNotFound` when there is no such bundle (any more),
+        `CutUnknown`.
 
         Other fields of the local policies stay. The policies' own cuts follow, as Apache's do, for whoever reads them.
         """
@@ -106,6 +111,10 @@ class Bundles:
                 await self._resources.local_documents.write(path, document, version)
             except VersionConflict:
                 continue
+            except StoreUnavailable as error:
+                raise CutUnknown(f"whether {bundle} is split is not known: {error}") from error
+            finally:
+                self._cache.forget(path)
             await self._follow(bundle.namespace, document["bundles"])
             return bundle.cut(cuts)
         raise VersionConflict(f"{path} kept changing while {bundle} was split")
@@ -136,7 +145,7 @@ class Bundles:
             await self._resources.documents.update(
                 Resources.namespace_path(namespace), lambda policies: {**policies, "bundles": bundles}
             )
-        except (NodeNotFound, VersionConflict) as error:
+        except MagnetarError as error:
             # Nothing is decided by them once there are local policies.
             logger.warning("the policies of %s still tell the former bundles: %s", namespace, error)
 

@@ -192,7 +192,7 @@ class Lookup:
             there = own if named == own.broker_id else load.brokers().get(named)
             if there is not None or bundle.namespace.tenant == HEARTBEAT_TENANT:
                 return there, True
-        if authoritative:
+        if authoritative or await self.ownership.left_behind(bundle):
             return own, True
         leader = load.leader()
         if load.leading or decide or leader is None or leader.broker_id == own.broker_id:

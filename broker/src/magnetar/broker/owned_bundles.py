@@ -86,6 +86,12 @@ class OwnedBundles:
         row = self._rows.get(topic.namespace_name)
         return None if row is None else self._at(row, topic.bundle_hash())
 
+    def containing(self, name: BundleName) -> OwnedBundle | None:
+        """The bundle that has all hashes of another one: the same, or the whole that it is a part of."""
+        row = self._rows.get(name.namespace)
+        owned = None if row is None else self._at(row, name.range.low)
+        return owned if owned is not None and name.range.high <= owned.name.range.high else None
+
     def overlapping(self, name: BundleName) -> list[OwnedBundle]:
         """What shares hashes with a bundle, itself included."""
         row = self._rows.get(name.namespace)

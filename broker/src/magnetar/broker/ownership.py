@@ -8,6 +8,7 @@ owner fences what a broker would write that did not notice (managed ledgers reco
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -30,7 +31,6 @@ from magnetar.metadata.store import (
     Notification,
     SessionEvent,
     StoreClosed,
-    StoreUnavailable,
     VersionConflict,
 )
 
@@ -87,6 +87,9 @@ class BundleOwnership:
         """How often the session was lost: what was claimed before one is no proof after it."""
         self._closing = False
         self._settling: asyncio.Task[None] | None = None
+        self._to_check: dict[OwnedBundle, None] = {}
+        """Whose nodes are to be looked at; bounded by what is owned."""
+        self._checking: asyncio.Task[None] | None = None
         self._letting_go: list[asyncio.Future[None]] = []
         self._on_doubt: Doubt = _nothing_to_let_go
         self._stops = [store.watch(self._take_notification), store.watch_session(self._take_session_event)]
@@ -113,8 +116,10 @@ class BundleOwnership:
     # --- who owns what
 
     def peek(self, bundle: BundleName) -> Owner | None:
-        """The owner, without asking the store; None when there is none or it has to be read."""
-        owned = self._owned.get(bundle)
+        """The owner, without asking the store; None when there is none or it has to be read.
+
+        Who owns a bundle owns its parts, too, from the moment when the cut is stored."""
+        owned = self._owned.containing(bundle)
         if owned is not None:
             return self._ours if owned.active else self._ours_disabled
         return self._owners.peek(ownership_path(bundle))
@@ -124,22 +129,27 @@ class BundleOwnership:
         owner = self.peek(bundle)
         if owner is None:
             owner = await self._owners.get(ownership_path(bundle))
-            if bundle in self._owned.by_name:
+            if self._owned.containing(bundle) is not None:
                 return self.peek(bundle)
-        if owner is not None and owner.ours and bundle not in self._owned.by_name:
+        if owner is not None and owner.ours and self._owned.containing(bundle) is None:
             return None
         return owner
+
+    async def left_behind(self, bundle: BundleName) -> bool:
+        """Whether a node says that a bundle is ours which is not: an earlier process made it, or this one without
+        hearing that it succeeded. All other brokers send clients here."""
+        owner = await self._owners.get(ownership_path(bundle))
+        return owner is not None and owner.ours and self._owned.containing(bundle) is None
 
     async def acquire(self, bundle: BundleName) -> Owner:
         """Take a bundle unless somebody has it; returns its owner.
 
         `BundleNotFound` when the namespace is cut in another way by now, `OwnershipLost` when the session was lost
         meanwhile, `StoreUnavailable`."""
-        owned = self._owned.get(bundle)
+        owned = self._owned.containing(bundle)
         if owned is not None:
             return self._ours if owned.active else self._ours_disabled
-        if self._closing:
-            raise OwnershipLost("The broker is shutting down")
+        self._refuse_when_closing()
         taking = self._taking.get(bundle)
         if taking is None:
             taking = self._taking[bundle] = asyncio.get_running_loop().create_task(self._take(bundle))
@@ -215,9 +225,10 @@ class BundleOwnership:
             stop()
         self._owners.close()
         waiting: list[asyncio.Future[Any]] = [*self._taking.values(), *self._letting_go]
-        if self._settling is not None:
-            self._settling.cancel()
-            waiting.append(self._settling)
+        for task in (self._settling, self._checking):
+            if task is not None:
+                task.cancel()
+                waiting.append(task)
         if waiting:
             await asyncio.wait(waiting)
 
@@ -230,16 +241,16 @@ class BundleOwnership:
         if not node.stat.owned_by_this_session:
             self._owners.forget(path)
             return self._decode(path, node)
+        # From now on the end of the node is heard of.
+        owned = self._by_path[path] = OwnedBundle(bundle, self._clock.now_ms(), object())
         try:
             await self._check_current(bundle)
+            self._check_taken(owned, doubts)
         except BaseException:
+            del self._by_path[path]
             await self._remove_node(bundle)
             raise
-        if self._doubts != doubts:
-            raise OwnershipLost(f"The session was lost while {bundle} was taken")
-        owned = OwnedBundle(bundle, self._clock.now_ms(), object())
         self._owned.add(owned)
-        self._by_path[path] = owned
         logger.info("owning %s", bundle)
         return self._ours
 
@@ -252,6 +263,15 @@ class BundleOwnership:
         current = await self._bundles.read_again(bundle.namespace)
         if bundle not in current or self._owned.overlapping(bundle):
             raise BundleNotFound(f"{bundle} is not a bundle of {bundle.namespace} any more")
+
+    def _check_taken(self, owned: OwnedBundle, doubts: int) -> None:
+        if self._doubts != doubts or not owned.active:
+            raise OwnershipLost(f"{owned.name} was lost while it was taken")
+        self._refuse_when_closing()
+
+    def _refuse_when_closing(self) -> None:
+        if self._closing:
+            raise OwnershipLost("The broker is shutting down")
 
     def _taken(self, bundle: BundleName, task: asyncio.Task[Owner]) -> None:
         del self._taking[bundle]
@@ -290,19 +310,56 @@ class BundleOwnership:
             self._doubt(list(self._owned))
         elif event in (SessionEvent.RECONNECTED, SessionEvent.SESSION_RESTARTED):
             self._settle_later()
+            # What happened to nodes meanwhile, nobody has told.
+            self._check_later(list(self._owned))
 
     def _take_notification(self, notification: Notification) -> None:
         owned = self._by_path.get(notification.path)
-        if owned is not None and notification.change is Change.DELETED and owned.active:
-            self._letting_go.append(asyncio.ensure_future(self._look_after(owned)))
-            self._letting_go[-1].add_done_callback(self._letting_go.remove)
+        if owned is not None and notification.change in (Change.DELETED, Change.MODIFIED):
+            self._check_later([owned])
 
-    async def _look_after(self, owned: OwnedBundle) -> None:
-        """Somebody seems to have removed our node."""
-        try:
-            await self.still_ours(owned)
-        except StoreUnavailable as error:
-            logger.info("%s is not checked, its session will tell: %s", owned.name, error)
+    def _check_later(self, bundles: list[OwnedBundle]) -> None:
+        """Somebody may have removed the nodes, or nobody watches them any more. Reading them tells, and watches."""
+        self._to_check.update((owned, None) for owned in bundles if owned.state is not BundleState.UNLOADING)
+        if self._to_check and self._checking is None and not self._closing:
+            self._checking = asyncio.get_running_loop().create_task(self._check_all(), name="check owned bundles")
+            self._checking.add_done_callback(self._checked)
+
+    def _checked(self, task: asyncio.Task[None]) -> None:
+        self._checking = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("owned bundles are not checked", exc_info=error)
+        # What came after its last look.
+        self._check_later([])
+
+    async def _check_all(self) -> None:
+        while some := list(itertools.islice(self._to_check, SETTLED_AT_ONCE_MAX)):
+            for owned in some:
+                del self._to_check[owned]
+            results = await asyncio.gather(*(self._check(owned) for owned in some), return_exceptions=True)
+            failed = [result for result in results if isinstance(result, BaseException)]
+            if any(isinstance(error, StoreClosed) for error in failed):
+                self._to_check.clear()
+                return
+            again = [owned for owned, result in zip(some, results, strict=True) if result is not True]
+            if again:
+                self._to_check.update(dict.fromkeys(again))
+                if failed:
+                    logger.warning("%d owned bundles are not checked, trying again: %r", len(failed), failed[0])
+                await asyncio.sleep(RETRY_DELAY_SECONDS)
+
+    async def _check(self, owned: OwnedBundle) -> bool:
+        """False: not yet, it is being settled."""
+        if self._by_path.get(ownership_path(owned.name)) is owned:
+            if owned.state is BundleState.IN_DOUBT:
+                return False
+            if owned.active:
+                await self.still_ours(owned)
+        return True
+
+    def doubt(self, owned: OwnedBundle) -> None:
+        """A bundle may not be ours any more: let its topics go, then find out."""
+        self._doubt([owned])
 
     def _doubt(self, bundles: list[OwnedBundle]) -> None:
         doubtful = [owned for owned in bundles if owned.state is not BundleState.IN_DOUBT]
