@@ -36,6 +36,8 @@ class Expectation:
     subscription_type: SubscriptionType
     keyed: bool
     deaths_ms: tuple[int, ...] = ()
+    beginnings_ms: tuple[int, ...] = ()
+    """When faults began that lasted; none: each was over at once, and `deaths_ms` has all."""
     ack_settling_ms: int = 3000
 
 
@@ -153,7 +155,7 @@ def came_back(received: Iterable[Received], receipts: Iterable[Receipt], expecte
     wrong = []
     for event in received:
         settled_ms = entries[tuple(event.position)[:3]] + expected.ack_settling_ms
-        if any(settled_ms < death < event.time_ms for death in expected.deaths_ms):
+        if any(settled_ms < death < event.time_ms for death in expected.beginnings_ms or expected.deaths_ms):
             wrong.append(event)
     return _report("acknowledged, confirmed, and given again", wrong)
 

@@ -46,6 +46,8 @@ class Run:
     idle_timeout_s: float = 60.0
     linger_ms: int = 1000
     deaths_ms: list[int] = field(default_factory=list)
+    beginnings_ms: list[int] = field(default_factory=list)
+    """Of faults that last; both their ends are in `deaths_ms`."""
 
     @property
     def stop_file(self) -> Path:
@@ -185,6 +187,7 @@ def verdict(this: Run) -> list[str]:
         subscription_type=this.workload.subscription_type,
         keyed=this.workload.keyed,
         deaths_ms=tuple(this.deaths_ms),
+        beginnings_ms=tuple(this.beginnings_ms),
     )
     problems = checkers.check(sent, got, expected)
     told = sum(isinstance(event, Acknowledged) for event in sent)

@@ -235,6 +235,7 @@ def _disturb(disturb: Callable[[], str], runs: list[Run], which: str) -> None:
     what = disturb()
     for run in runs:
         run.deaths_ms += [began_ms, time.time_ns() // 1_000_000]
+        run.beginnings_ms.append(began_ms)
     LOG.info("%s: %s (%.1f s)", which, what, (time.time_ns() // 1_000_000 - began_ms) / 1000)
 
 

@@ -91,6 +91,22 @@ def test_a_settled_acknowledgement_holds_over_a_death() -> None:
     assert verdict([*every(), Receipt(again.id, 7900), again], deaths_ms=(8000,)) == []
 
 
+def test_what_was_acknowledged_while_a_fault_lasted_may_come_back() -> None:
+    """When, between its beginning and its end, a fault cost a broker its topics is not known."""
+    again = got(4, redelivery=1, time_ms=9000)
+    during: list[Event] = [*every(), Receipt(again.id, 2100), again]
+    sent: list[Event] = [acked(number) for number in range(10)]
+    for beginning_ms, problems in ((2000, 0), (5200, 1)):
+        expected = Expectation(
+            LINES,
+            SubscriptionType.EXCLUSIVE,
+            keyed=True,
+            deaths_ms=(beginning_ms, 8000),
+            beginnings_ms=(beginning_ms,),
+        )
+        assert len(checkers.check(sent, during, expected)) == problems
+
+
 def test_a_batch_is_acknowledged_when_all_of_it_is() -> None:
     first, second = got(0, id="1:0:-1:0"), got(1, id="1:0:-1:1")
     again = got(0, id="1:0:-1:0", redelivery=1, time_ms=9000)
