@@ -133,6 +133,14 @@ async def test_credentials_are_wanted(call: Caller) -> None:
         ),
         ("nobody", "GET", "/admin/v2/namespaces/nowhere", 404, "Tenant does not exist"),
         (
+            "nobody",
+            "PUT",
+            "/admin/v2/tenants/new",
+            401,
+            "Unauthorized to validateBothTenantOperationAndSuperUser for originalPrincipal [null] and clientAppId "
+            "[nobody] about operation [CREATE_TENANT] ",
+        ),
+        (
             "maker",
             "GET",
             NAMESPACE + "/messageTTL",

@@ -125,7 +125,8 @@ class Broker(ConfiguredPart):
         return f"{self.service_url}  {self.admin_url}"
 
     def ready(self) -> bool:
-        return processes.accepts(self.port) and processes.answers(f"{self.admin_url}{READY_PATH}")
+        # The one path that no broker wants credentials for.
+        return processes.accepts(self.port) and processes.answers(f"{self.admin_url}/status.html")
 
 
 class Proxy(ConfiguredPart):

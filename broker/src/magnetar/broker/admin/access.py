@@ -64,6 +64,8 @@ class Gate:
             if not await self._allowed(authorizer, principal, need, request):
                 raise self._refusal(authorizer, principal, need, request)
         except TenantNotFound:
+            if need.scope is Scope.TENANTS:
+                raise self._refusal(authorizer, principal, need, request) from None
             raise AdminError(NOT_FOUND, "Tenant does not exist") from None
         except PulsarError as refusal:
             raise AdminError(UNAUTHORIZED, refusal.message) from None
