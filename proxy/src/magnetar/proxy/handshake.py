@@ -9,7 +9,7 @@ from typing import Final
 
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.core.limits import KIB
-from magnetar.net.connection import Connection, Handler
+from magnetar.net.connection import Connection
 from magnetar.net.endpoints import connect
 from magnetar.net.tls import ClientTls
 from magnetar.proxy.credentials import OriginalClient, ProxyCredentials
@@ -116,8 +116,8 @@ class BrokerConnector:
             raise
 
 
-class _Greeter(Handler):
-    """Says CONNECT, answers challenges, and stops at CONNECTED."""
+class _Greeter:
+    """Says CONNECT, answers challenges, and stops at CONNECTED. Implements `magnetar.net.connection.Handler`."""
 
     def __init__(
         self,

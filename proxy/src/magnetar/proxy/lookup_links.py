@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.core.limits import FRAME_PADDING_BYTES
-from magnetar.net.connection import Connection, Handler
+from magnetar.net.connection import Connection
 from magnetar.proxy.credentials import OriginalClient, ProxyCredentials
 from magnetar.proxy.handshake import (
     HANDSHAKE_PAUSE,
@@ -58,8 +58,8 @@ class LinkKey(NamedTuple):
     """Brokers write some answers otherwise for old clients."""
 
 
-class BrokerLink(Handler):
-    """One connection; requests in, answers by request id out."""
+class BrokerLink:
+    """One connection; requests in, answers by request id out. Implements `magnetar.net.connection.Handler`."""
 
     def __init__(self, opened: BrokerConnection, key: LinkKey, credentials: ProxyCredentials, frame_bytes_max: int):
         self._connection: Connection = opened.connection

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from magnetar.core.errors import PeerError, Unavailable
-from magnetar.net.connection import Connection, Handler
+from magnetar.net.connection import Connection
 from magnetar.proxy.credentials import NOBODY, original_client
 from magnetar.proxy.handshake import (
     HANDSHAKE_FRAME_BYTES_MAX,
@@ -57,8 +57,8 @@ class SessionState(enum.Enum):
     CLOSED = enum.auto()
 
 
-class ProxySession(Handler):
-    """The proxy's side of one client connection."""
+class ProxySession:
+    """The proxy's side of one client connection. Implements `magnetar.net.connection.Handler`."""
 
     def __init__(self, connection: Connection, service: ProxyService, proxied: ProxiedConnection | None = None) -> None:
         self.connection = connection
