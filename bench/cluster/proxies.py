@@ -52,7 +52,10 @@ def measure(
     """Every load through every front; neighbours in time are what is compared."""
     results: Results = {name: {} for name in fronts}
     for name, url in fronts.items():
-        load.run(WARM_UP, url, _topic(WARM_UP, name), WARM_UP_S, {})
+        try:
+            load.run(WARM_UP, url, _topic(WARM_UP, name), WARM_UP_S, {})
+        except Broken as failure:
+            say(f"warm-up, {name}: FAILED, {failure}")
     for each in LOADS:
         for name, url in fronts.items():
             parts = {"proxy": proxies[name], "broker": broker}

@@ -106,7 +106,7 @@ async def _grow(
         await _own_all_bundles(scene)
         await _warm_up(scene)
         await asyncio.sleep(SETTLE_S)
-        base_bytes, base_store = scene.broker_bytes, scene.zookeeper
+        base_loaded, base_bytes, base_store = _loaded(scene), scene.broker_bytes, scene.zookeeper
         say(f"without topics: brokers {base_bytes / 1e6:.0f} MB, ZooKeeper {base_store[DATA]:,} B")
         made = 0
         for count in sizes:
@@ -118,7 +118,7 @@ async def _grow(
             store = scene.zookeeper
             found["memory_bytes_per_topic"] = (scene.broker_bytes - base_bytes) / count
             found["brokers_mb"] = scene.broker_bytes / 1e6
-            found["loaded_share"] = _loaded(scene) / count
+            found["loaded_share"] = (_loaded(scene) - base_loaded) / count
             found["zookeeper_bytes_per_topic"] = (store[DATA] - base_store[DATA]) / count
             found["zookeeper_bytes_made"] = (store[DATA] - created[DATA]) / max(1, count - made)
             found["zookeeper_nodes_per_topic"] = (store["zk_znode_count"] - base_store["zk_znode_count"]) / count
