@@ -11,7 +11,10 @@ from magnetar.broker.cluster_testing import MemoryCluster, until
 from magnetar.broker.ownership import OwnershipLost, ownership_path
 from magnetar.broker.resources import Resources
 from magnetar.broker.session_testing import MemoryBroker
-from magnetar.core.topic_name import NamespaceName
+from magnetar.broker.topic import PersistentTopic
+from magnetar.core.bundle import BundleName
+from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.managed.errors import ManagedLedgerFenced
 from magnetar.metadata.store import Change, Notification, StoreUnavailable
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -179,3 +182,44 @@ async def test_a_node_that_vanishes_while_it_is_taken_is_noticed(
         patched.setattr(context.bundles, "read_again", meddled_with)
         await asyncio.gather(context.ownership.acquire(bundle), return_exceptions=True)
     await until(lambda: cluster.owners(bundle) == [cluster[1]])
+
+
+async def replaced_unheard(cluster: MemoryCluster, bundle: BundleName) -> None:
+    """Broker 1 owns the bundle, and broker 0, which stood still meanwhile, has not heard of it yet."""
+    cluster[0].running.context.ownership._by_path.pop(ownership_path(bundle))
+    await cluster[1].store.delete(ownership_path(bundle))
+    await cluster.take(cluster[1], TOPIC)
+
+
+async def test_who_was_replaced_unheard_deletes_no_topic(cluster: MemoryCluster) -> None:
+    bundle = await cluster.take(cluster[0], TOPIC)
+    topic = await cluster[0].service.topic(TopicName.parse(TOPIC), create=True)
+    await replaced_unheard(cluster, bundle)
+    client = await cluster[1].connect()
+    await client.producer(TOPIC)
+    await client.consumer(TOPIC)
+    await client.publish(3)
+    topic.last_active_seconds = float("-inf")
+    await asyncio.gather(cluster[0].service.upkeep.check_now("inactive topics"), return_exceptions=True)
+    await until(lambda: cluster.owners(bundle) == [cluster[1]])
+    await client.publish(1, first=3)
+    await cluster[1].service.unload(TopicName.parse(TOPIC))
+    await client.consumer(TOPIC, consumer_id=2)
+    assert len(await client.messages(4, consumer_id=2)) == 4
+
+
+async def test_who_was_replaced_unheard_deletes_no_subscription(cluster: MemoryCluster) -> None:
+    bundle, client = await cluster.take(cluster[0], TOPIC), await cluster[0].connect()
+    await client.producer(TOPIC)
+    await client.consumer(TOPIC)
+    await client.publish(3)
+    topic = cluster[0].service.topics[TOPIC]
+    assert isinstance(topic, PersistentTopic)
+    (name,) = topic.subscriptions
+    await replaced_unheard(cluster, bundle)
+    await cluster[1].service.topic(TopicName.parse(TOPIC), create=False)
+    with pytest.raises(ManagedLedgerFenced):
+        await topic.delete_subscription(name, force=True)
+    await cluster[1].service.unload(TopicName.parse(TOPIC))
+    loaded = await cluster[1].service.topic(TopicName.parse(TOPIC), create=False)
+    assert list(loaded.subscriptions) == [name]

@@ -343,6 +343,20 @@ async def test_delete_leaves_nothing(world: ManagedWorld) -> None:
         assert world.ledgers.stored == {}
 
 
+async def test_who_was_replaced_deletes_nothing(world: ManagedWorld) -> None:
+    former = await world.factory().open(NAME)
+    await former.open_cursor("sub", EARLIEST)
+    await append(former, [b"x"])
+    ledger = await world.factory().open(NAME)
+    for deletion in (former.delete_cursor("sub"), former.delete()):
+        with pytest.raises(ManagedLedgerFenced):
+            await deletion
+    assert former.state is LedgerState.FENCED
+    again = await world.factory().open(NAME)
+    assert (again.number_of_entries, list(again.cursors)) == (1, ["sub"])
+    assert ledger is not again
+
+
 async def test_find_first_and_read_entry(world: ManagedWorld) -> None:
     ledger = await world.factory(small_ledgers(10), cache_bytes_max=0).open(NAME)
     assert await ledger.find_first(lambda entry: True) is None

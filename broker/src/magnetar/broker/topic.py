@@ -319,10 +319,14 @@ class PersistentTopic:
         subscription.disconnect_all()
         subscription.close()
         self.subscriptions.pop(name, None)
-        if subscription.cursor.durable:
-            await self.ledger.delete_cursor(name)
-        else:
+        if not subscription.cursor.durable:
             await subscription.cursor.close()
+            return
+        try:
+            await self.ledger.delete_cursor(name)
+        except ManagedLedgerFenced as error:
+            self._on_lost(self, error)
+            raise
 
     async def reset_subscription(
         self, subscription: Subscription, position: Position, remaining: list[int] | None = None
@@ -368,10 +372,14 @@ class PersistentTopic:
         await self.ledger.abandon()
 
     async def delete(self) -> None:
-        """Close, then remove everything the topic ever stored."""
+        """Close, then remove everything the topic ever stored. `ManagedLedgerFenced`: another owner has it."""
         self.closing = True
         self._disconnect()
-        await self.ledger.delete()
+        try:
+            await self.ledger.delete()
+        except ManagedLedgerFenced as error:
+            self._on_lost(self, error)
+            raise
 
     def _disconnect(self) -> None:
         if self._entries_available in self.ledger.on_appended:

@@ -107,7 +107,8 @@ class ManagedLedgerFactory:
                 cursor_ledger_id = decode_cursor_info(cursor.value).cursorsLedgerId
                 if cursor_ledger_id != POSITION_IN_NODE:
                     await self._shared.delete_ledger(cursor_ledger_id)
-        await node.delete()
+        async with node.lock:
+            await node.delete()
         for record in info.records:
             await self._shared.delete_ledger(record.ledger_id)
 

@@ -7,13 +7,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from magnetar.core.ids import Position
 from magnetar.managed.errors import ManagedLedgerFenced
 from magnetar.managed.info_codec import LedgerInfo, decode_ledger_info, encode_ledger_info
 from magnetar.managed.ledger_list import LedgerRecord
 from magnetar.managed.paths import ledger_path
-from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, NodeNotFound, StoreUnavailable, VersionConflict
+from magnetar.metadata.store import (
+    MUST_NOT_EXIST,
+    MetadataStore,
+    NodeHasChildren,
+    NodeNotFound,
+    StoreUnavailable,
+    VersionConflict,
+)
+
+_ATTEMPTS_MAX: Final = 20
+"""How often a deletion starts again because cursors were made meanwhile."""
 
 
 class InfoNode:
@@ -50,7 +61,7 @@ class InfoNode:
             raise
         except (VersionConflict, NodeNotFound) as error:
             if not await self._own_write_happened():
-                raise ManagedLedgerFenced(f"{self._name} was changed by another owner") from error
+                raise self._fenced() from error
             stat = await self._store.put(ledger_path(self._name), value, self._version)
         self._version = stat.version
         self._unsure = None
@@ -64,6 +75,33 @@ class InfoNode:
         self._version = node.stat.version
         return True
 
+    async def check_owner(self) -> bool:
+        """Whether there is a node. `ManagedLedgerFenced` when another owner wrote since."""
+        assert self.lock.locked()
+        node = await self._store.get(ledger_path(self._name))
+        if node is not None and node.stat.version != self._version and not await self._own_write_happened():
+            raise self._fenced()
+        return node is not None
+
     async def delete(self) -> None:
-        """Remove the node and what stands below it; nothing there is no error."""
-        await self._store.delete_recursively(ledger_path(self._name))
+        """Remove the node and what stands below it; nothing there is no error. `ManagedLedgerFenced` as for a write."""
+        assert self.lock.locked()
+        path = ledger_path(self._name)
+        for _ in range(_ATTEMPTS_MAX):
+            for child in await self._store.children(path):
+                await self._store.delete_recursively(f"{path}/{child}")
+            try:
+                await self._store.delete(path, self._version)
+            except NodeHasChildren:
+                continue
+            except VersionConflict as error:
+                if not await self._own_write_happened():
+                    raise self._fenced() from error
+            except NodeNotFound:
+                return
+            else:
+                return
+        raise StoreUnavailable(f"{path} changed under {_ATTEMPTS_MAX} attempts to delete it")
+
+    def _fenced(self) -> ManagedLedgerFenced:
+        return ManagedLedgerFenced(f"{self._name} was changed by another owner")

@@ -160,10 +160,11 @@ class ManagedLedger:
         return cursor
 
     async def delete_cursor(self, name: str) -> None:
-        """Remove a durable cursor and what it stored. `CursorNotFound`."""
+        """Remove a durable cursor and what it stored. `CursorNotFound`; `ManagedLedgerFenced`: another owner has it."""
         cursor = self.cursors.get(name)
         if cursor is None:
             raise CursorNotFound(f"{name} of {self.name}")
+        await self._check_owner()
         await cursor.delete_stored()
         if self.cursors.get(name) is cursor:
             del self.cursors[name]
@@ -325,12 +326,14 @@ class ManagedLedger:
             self.cache.remove_ledger(ledger_id)
 
     async def delete(self) -> None:
-        """Remove everything: cursors, ledgers, metadata."""
+        """Remove everything: cursors, ledgers, metadata. `ManagedLedgerFenced`: nothing, as another owner has it."""
         self._shared.forget(self.name, self)
+        await self._check_owner()
         for name in list(self.cursors):
             await self.delete_cursor(name)
         await self._close(with_cursors=False)
-        await self._node.delete()
+        async with self._node.lock:
+            await self._node.delete()
         for ledger_id in list(self.ledgers.ids):
             await self._shared.delete_ledger(ledger_id)
 
@@ -407,6 +410,15 @@ class ManagedLedger:
         except ManagedLedgerFenced as error:
             appends.fence(error)
             raise
+
+    async def _check_owner(self) -> None:
+        """Before what no compare-and-set guards: whoever took over since has changed the node."""
+        async with self._node.lock:
+            try:
+                await self._node.check_owner()
+            except ManagedLedgerFenced as error:
+                self._appends.fence(error)
+                raise
 
     async def _trim_in_background(self) -> None:
         try:
