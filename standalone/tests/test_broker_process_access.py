@@ -89,6 +89,7 @@ def test_users_from_a_file(tmp_path: Path) -> None:
         ({**TOKENS, "tokenSecretKey": ""}, "tokenSecretKey or tokenPublicKey"),
         ({"authorizationEnabled": "true"}, "authorizationEnabled needs authenticationEnabled"),
         ({"authorizationProvider": "org.example.Mine"}, "org.example.Mine; there is .*PulsarAuthorizationProvider"),
+        ({"brokerServicePort": ""}, "brokerServicePort is empty"),
         ({"brokerClientTlsEnabledWithKeyStore": "true"}, "brokerClientTlsEnabledWithKeyStore"),
         (
             {**TOKENS, "authenticationProviders": BASIC_PROVIDER, "basicAuthConf": "data:;base64,YQ=="},

@@ -240,7 +240,12 @@ def _access_control(settings: BrokerSettings, resources: Resources, service: Bro
 
 def _peer_access(settings: BrokerSettings) -> PeerAccess | None:
     """What this broker shows to others; None: nothing, and no TLS."""
-    peers = settings.access.peers
+    access, peers = settings.access, settings.access.peers
+    if access.authentication.enabled and not peers.plugin and not access.authentication.anonymous_role:
+        logger.warning(
+            "brokers want credentials and have none: without brokerClientAuthenticationPlugin they refuse what they "
+            "ask each other, and themselves for partitions and policies of topics"
+        )
     if not peers.plugin and not peers.tls_enabled:
         return None
     from magnetar.broker.auth.peers import PeerAccess

@@ -78,6 +78,7 @@ def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
     if not broker.cluster_name:
         raise SettingError("clusterName is not set: the cluster that `magnetar init-metadata --cluster` prepared")
     refuse_protection(given, PROTECTIONS)
+    _refuse_closed_ports(given)
     _check_quorums(given)
     managed = ManagedLedgerSettings(ensemble_size=REPLICAS, write_quorum=REPLICAS, ack_quorum=REPLICAS)
     metadata = _metadata(given)
@@ -92,6 +93,16 @@ def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
         balance=given.build(BalanceSettings(), BALANCE_NAMES),
         control=control_settings(given, DEFAULT_CONTROL_PORT),
     )
+
+
+def _refuse_closed_ports(given: GivenSettings) -> None:
+    """An empty value closes a port at Apache's brokers; whoever relies on that must not find it open."""
+    for name in ("brokerServicePort", "webServicePort"):
+        if given.emptied(name):
+            raise SettingError(
+                f"{name} is empty, and a port without TLS cannot be switched off here: give it a number and keep "
+                "others from it, such as by bindAddress or by the network's rules"
+            )
 
 
 def _with_access(given: GivenSettings, broker: BrokerSettings) -> BrokerSettings:

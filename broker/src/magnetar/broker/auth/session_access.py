@@ -20,7 +20,7 @@ from magnetar.core.errors import PeerError
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
-from magnetar.wire.pulsar.generated.pulsar_api_pb2 import AuthMethod, CommandAuthResponse, CommandConnect
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import CommandAuthResponse, CommandConnect
 
 if TYPE_CHECKING:
     from magnetar.broker.session import ServerSession
@@ -29,9 +29,6 @@ logger: Final = logging.getLogger(__name__)
 
 REFRESH: Final = b"PulsarAuthRefresh"
 """The challenge that asks for fresh credentials (Pulsar `AuthData.REFRESH_AUTH_DATA`)."""
-
-ENUM_PREFIX: Final = "AuthMethod"
-"""What the names of the old field `auth_method` begin with."""
 
 _NOT_LET_IN: Final = PulsarError(ServerError.AUTHENTICATION_ERROR, "Failed to authenticate")
 
@@ -58,12 +55,6 @@ class SessionAccess:
         """Of the other end."""
         return self._session.peer_address
 
-    @property
-    def role(self) -> str:
-        """What statistics show of a producer or consumer: its own role, not that of a proxy between."""
-        principal = self.principal
-        return "" if principal is None else principal.original or principal.role
-
     def close(self) -> None:
         """The connection is gone."""
         self._access.leave(self)
@@ -89,7 +80,7 @@ class SessionAccess:
 
     async def _authenticate(self, connect: CommandConnect) -> Principal:
         access, authenticator = self._access, self._access.authenticator
-        self._method = method_of(connect)
+        self._method = messages.auth_method_of(connect)
         identity = await authenticator.authenticate(Credentials(self._method, connect.auth_data, self._certificate))
         self._identity = identity
         original = connect.original_principal
@@ -237,12 +228,3 @@ def concerns(changed: Collection[str], topic: TopicName) -> bool:
     """Whether a topic's tenant or namespace is among these."""
     namespace = topic.namespace_name
     return str(namespace) in changed or namespace.tenant in changed
-
-
-def method_of(connect: CommandConnect) -> str:
-    """How a client says that it authenticates, by name or, as old ones do, by number."""
-    if connect.HasField("auth_method_name"):
-        return connect.auth_method_name
-    if connect.HasField("auth_method"):
-        return AuthMethod.Name(connect.auth_method).removeprefix(ENUM_PREFIX).lower()
-    return METHOD_NONE

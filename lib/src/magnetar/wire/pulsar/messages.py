@@ -112,6 +112,15 @@ def connected(*, server_version: str, protocol_version: int, max_message_size: i
     )
 
 
+def auth_method_of(connect: pb.CommandConnect) -> str:
+    """How a client says that it authenticates: by name or, as old ones do, by number; `none` when it does not."""
+    if connect.HasField("auth_method_name"):
+        return connect.auth_method_name
+    if connect.HasField("auth_method"):
+        return pb.AuthMethod.Name(connect.auth_method).removeprefix("AuthMethod").lower()
+    return "none"
+
+
 def auth_challenge(method: str, data: bytes, protocol_version: int) -> bytes:
     """Ask a client for credentials."""
     return _frame(
