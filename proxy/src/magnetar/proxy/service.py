@@ -71,6 +71,8 @@ class ProxyService:
             loop.create_task(self._keep_alive(), name="proxy keep-alive"),
             loop.create_task(self._sweep(), name="proxy sweep"),
         ]
+        for task in self._upkeep:
+            task.add_done_callback(_report)
 
     # --- for the sessions
 
@@ -222,3 +224,8 @@ async def _resolve(host: str, port: int) -> list[str]:
     except OSError as error:
         raise BrokerUnreachable(f"{host} cannot be resolved: {error}") from None
     return list(dict.fromkeys(str(address[4][0]) for address in found))
+
+
+def _report(upkeep: asyncio.Task[None]) -> None:
+    if not upkeep.cancelled() and (error := upkeep.exception()) is not None:
+        logger.critical("%s has died: quiet connections stay", upkeep.get_name(), exc_info=error)
