@@ -24,7 +24,7 @@ from magnetar.core.errors import MagnetarError, PeerError
 from magnetar.core.hashing import bundle_hash
 from magnetar.core.topic_name import TopicName, java_url_encode
 from magnetar.metadata.coordination import RETRY_DELAY_SECONDS
-from magnetar.metadata.store import StoreClosed, StoreUnavailable
+from magnetar.metadata.store import StoreClosed
 
 if TYPE_CHECKING:
     from magnetar.balance.split_algorithms import TopicLoad
@@ -228,13 +228,16 @@ class BundleMoves:
                 await self._service.close_topic(topic, farewell)
             except MagnetarError as error:
                 logger.warning("closing %s failed, its next owner recovers it: %s", topic.name, error)
+            except Exception:
+                # The others, and the bundle, are let go of all the same.
+                logger.exception("closing %s failed, its next owner recovers it", topic.name)
             # Closing what has no clients and nothing to write never waits.
             await asyncio.sleep(0)
 
     async def _disable(self, bundle: BundleName) -> None:
         try:
             await self._ownership.disable(bundle)
-        except StoreUnavailable as error:
+        except MagnetarError as error:
             logger.info("%s is not marked as unloading: %s", bundle, error)
 
     async def _release(self, bundle: BundleName) -> None:
@@ -245,7 +248,7 @@ class BundleMoves:
                 return
             except StoreClosed:
                 return
-            except StoreUnavailable as error:
+            except MagnetarError as error:
                 logger.warning("%s is not released: %s", bundle, error)
                 if self._ownership.closing:
                     return  # The end of the session removes the node.

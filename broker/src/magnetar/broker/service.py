@@ -78,13 +78,18 @@ class BrokerService:
             BrokerLevel(settings, ledgers.settings),
             self.resources,
             self.spawn,
-            lambda: {topic.name.namespace_name for topic in self.topics.values()},
+            self._namespaces_in_use,
         )
         self._runtime = SubscriptionRuntime(clock, self.spawn, call_later, self.limits)
         self.upkeep = Upkeep(self, call_later)
         self._tasks: set[asyncio.Task[None]] = set()
         self._producer_names: NameGenerator | None = None
         self._closing = False
+
+    def _namespaces_in_use(self) -> set[NamespaceName]:
+        """Of topics that are loaded or being loaded."""
+        loading = {TopicName.parse(key).namespace_name for key in self._loading}
+        return loading.union(topic.name.namespace_name for topic in self.topics.values())
 
     def start(self) -> None:
         """Begin the periodic work."""
@@ -185,6 +190,8 @@ class BrokerService:
         if not owned.active:
             await topic.close()
             raise self._not_served(name)
+        # They may have changed while it was opened, when nobody could tell the topic.
+        topic.follow(self.policies.of(name))
         self.topics[str(name)] = owned.topics[str(name)] = topic
         return topic
 
@@ -196,7 +203,7 @@ class BrokerService:
             ledger = await self.ledgers.open(name.persistence_name, policies.ledger, create=create)
         except ManagedLedgerNotFound:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} does not exist") from None
-        # Again from memory: they may have changed meanwhile, when nobody could tell the topic.
+        # Again from memory: what it is opened with may be outdated by now.
         topic = PersistentTopic(name, ledger, self.policies.of(name), self._runtime, self._lost)
         try:
             await topic.prepare()
@@ -343,17 +350,27 @@ class BrokerService:
         topic.farewell = farewell
         try:
             await topic.close()
+        except BaseException:
+            # It took too long, or nobody thought of this: its clients must not stay with what serves nobody.
+            await topic.abandon()
+            raise
         finally:
             self._forget(topic)
 
     async def abandon(self, topics: Iterable[Topic]) -> None:
-        """Let go of topics that may have another owner, without writing anything; their clients look them up again."""
+        """Let go of topics that may have another owner, without writing anything; their clients look them up again.
+
+        None waits for another one, which may have a read under way."""
+        letting_go: list[asyncio.Future[None]] = []
         for index, topic in enumerate(list(topics)):
             self._forget(topic)
             if not topic.closing:
-                await topic.abandon()
+                letting_go.append(asyncio.ensure_future(topic.abandon()))
             if index % TOPICS_PER_TURN == 0:
                 await asyncio.sleep(0)
+        for outcome in await asyncio.gather(*letting_go, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                logger.error("a topic is not let go of in good order", exc_info=outcome)
 
     async def _settled(self, name: TopicName) -> Topic | None:
         """The topic if it is loaded, or is being loaded just now."""
