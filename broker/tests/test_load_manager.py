@@ -295,6 +295,40 @@ async def test_a_drained_broker_owns_nothing_and_gets_nothing(
     assert cluster.leader is not one
 
 
+async def test_what_comes_late_is_drained_too(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader may have sent a client here with the flag before it knew."""
+    monkeypatch.setattr("magnetar.broker.load.drain.RETRY_SECONDS", 0.001)
+    one, two = await cluster.start(1, 2)
+    first, late = bundles(2)
+    one.bundles[first] = FakeBundle()
+    await asyncio.gather(one.operations.drain(), one.operations.drain())
+    await until(lambda: one.operations.drain_state().step is DrainStep.DONE)
+    one.bundles[late] = FakeBundle()
+    assert one.operations.drain_state().step is DrainStep.RUNNING
+    await until(lambda: one.operations.drain_state().step is DrainStep.DONE)
+    assert set(two.bundles) == {first, late}
+    await one.operations.cancel_drain()
+    one.bundles[late] = FakeBundle()
+    await asyncio.sleep(0.01)
+    assert late in one.bundles
+
+
+async def test_a_drain_keeps_what_nobody_else_can_take(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.broker.load.drain.RETRY_SECONDS", 0.001)
+    one, two = await cluster.start(1, 2)
+    (bundle,) = bundles(1)
+    one.bundles[bundle] = FakeBundle()
+    one.stuck.add(bundle)
+    await one.operations.drain()
+    await two.load.unregister()
+    await until(lambda: not one.load.brokers())
+    one.stuck.clear()
+    await until(lambda: one.operations.drain_state().blockers == ((str(bundle), "no broker may take it"),))
+    assert bundle in one.bundles
+    await two.load.register()
+    await until(lambda: bundle in two.bundles)
+
+
 async def test_a_cancelled_drain_keeps_what_is_left(cluster: FakeCluster) -> None:
     one, two = await cluster.start(1, 2)
     one.bundles.update((bundle, FakeBundle()) for bundle in bundles(3))

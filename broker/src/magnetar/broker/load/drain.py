@@ -21,7 +21,7 @@ AT_ONCE_MAX: Final = 8
 """Bundles on their way: each has its topics closed here and loaded elsewhere."""
 
 RETRY_SECONDS: Final = 1.0
-"""Before bundles that could not be unloaded are tried again."""
+"""Before bundles that could not be unloaded, or came late, are seen to."""
 
 
 class DrainStep(enum.Enum):
@@ -79,8 +79,12 @@ class Drains:
         self._ownership = ownership
         self._moves = moves
         self._seconds_between = 1.0 / settings.unloads_per_second_max
+        self._changing = asyncio.Lock()
+        """Held while a drain begins or is cancelled."""
         self._task: asyncio.Task[None] | None = None
         self._total = 0
+        self._on_the_way = 0
+        """Bundles that others may not have taken yet."""
         self._blockers: dict[BundleName, str] = {}
 
     def state(self) -> DrainState:
@@ -88,9 +92,8 @@ class Drains:
         if self._task is None:
             return DrainState(step=DrainStep.NONE)
         left = len(self._to_leave())
-        done = self._task.done() and left == 0
         return DrainState(
-            step=DrainStep.DONE if done else DrainStep.RUNNING,
+            step=DrainStep.DONE if left == 0 and not self._on_the_way else DrainStep.RUNNING,
             bundles_total=max(self._total, left),
             bundles_left=left,
             blockers=tuple((str(bundle), reason) for bundle, reason in self._blockers.items()),
@@ -98,6 +101,11 @@ class Drains:
 
     async def start(self, *, own_id: str) -> DrainState:
         """Begin, or go on with the one that runs. `DrainRefused` when nobody else could take the bundles."""
+        async with self._changing:
+            await self._start(own_id)
+        return self.state()
+
+    async def _start(self, own_id: str) -> None:
         if self._task is None or self._task.done():
             if not any(broker_id != own_id for broker_id in self._broker.brokers()):
                 raise DrainRefused("no other broker is alive that could take the bundles: start one first")
@@ -106,7 +114,6 @@ class Drains:
             logger.info("draining %d bundles", self._total)
             await self._broker.unregister()
             self._task = asyncio.get_running_loop().create_task(self._run(), name="drain")
-        return self.state()
 
     async def hand_over(self) -> None:
         """Try each bundle once, for a broker that stops and has unregistered."""
@@ -114,11 +121,12 @@ class Drains:
 
     async def cancel(self) -> DrainState:
         """Keep what is left, and be alive for others again. `StoreUnavailable`."""
-        if self._task is not None:
-            await self.close()
-            await self._broker.register()
-            logger.info("the drain was cancelled with %d bundles left", len(self._to_leave()))
-        return self.state()
+        async with self._changing:
+            if self._task is not None:
+                await self.close()
+                await self._broker.register()
+                logger.info("the drain was cancelled with %d bundles left", len(self._to_leave()))
+            return self.state()
 
     async def close(self) -> None:
         """Stop; a bundle on its way is finished or stays."""
@@ -128,11 +136,15 @@ class Drains:
             await asyncio.wait([task])
 
     async def _run(self) -> None:
-        while bundles := self._to_leave():
+        """Until it is cancelled: who was sent here before others knew may bring a bundle after the last one left."""
+        while True:
+            bundles = self._to_leave()
             await self._hand_over(bundles)
-            if len(self._to_leave()) >= len(bundles):
+            left = len(self._to_leave())
+            if bundles and left == 0:
+                logger.info("drained: nothing is owned any more")
+            if left >= len(bundles):
                 await asyncio.sleep(RETRY_SECONDS)
-        logger.info("drained: nothing is owned any more")
 
     async def _hand_over(self, bundles: list[BundleName]) -> None:
         async with asyncio.TaskGroup() as group:
@@ -147,13 +159,22 @@ class Drains:
         return [bundle for bundle in self._ownership.owned() if named_broker(bundle.namespace) is None]
 
     async def _unload(self, bundle: BundleName, places: asyncio.Semaphore) -> None:
+        self._on_the_way += 1
         try:
             if bundle in self._ownership.owned():
                 destination = await self._broker.place(bundle)
-                await self._moves.unload(bundle, destination=destination.broker_id if destination else None)
+                if destination is None:
+                    # Better served here than by nobody.
+                    self._blockers[bundle] = "no broker may take it"
+                    return
+                await self._moves.unload(bundle, destination=destination.broker_id)
             self._blockers.pop(bundle, None)
         except MagnetarError as error:
             self._blockers[bundle] = str(error)
             logger.warning("%s cannot be handed over now: %s", bundle, error)
+        except Exception as error:
+            self._blockers[bundle] = repr(error)
+            logger.exception("%s cannot be handed over now", bundle)
         finally:
+            self._on_the_way -= 1
             places.release()
