@@ -184,8 +184,8 @@ async def test_non_persistent_topics_of_all_brokers(ask: Anywhere) -> None:
         owners.add(id(broker))
         assert (await ask("PUT", f"{base}/t{number}", broker=1))[0] == 204
     assert len(owners) == 2
-    for broker in range(2):
-        assert await ask("GET", base, broker=broker) == (200, names)
+    for index in range(2):
+        assert await ask("GET", base, broker=index) == (200, names)
     found: set[str] = set()
     _, bundles = await ask("GET", "/admin/v2/namespaces/public/default/bundles")
     boundaries = bundles["boundaries"]

@@ -28,7 +28,7 @@ PERSISTENCE = {
     "managedLedgerMaxMarkDeleteRate": 2.0,
 }
 
-ALL = [
+ALL: list[tuple[str, str, Any, Any, Any]] = [
     # path, verb, value, what is told when it is not set, what is in force then (`...`: the same)
     ("autoSubscriptionCreation", "POST", {"allowAutoSubscriptionCreation": False}, None, None),
     ("compactionThreshold", "POST", 1000, None, 0),

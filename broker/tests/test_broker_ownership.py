@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 from magnetar.broker.addresses import decode_owner, encode_owner, parse_listeners
@@ -12,6 +13,7 @@ from magnetar.broker.cluster_testing import MemoryCluster, until
 from magnetar.broker.load.api import AdvertisedListener, BrokerAddresses
 from magnetar.broker.owned_bundles import BundleState, OwnedBundle, OwnedBundles
 from magnetar.broker.ownership import OwnershipLost, ownership_path
+from magnetar.broker.service import Topic
 from magnetar.broker.session_testing import message
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import PeerError, SettingError
@@ -104,6 +106,10 @@ async def test_a_zombie_confirms_nothing(cluster: MemoryCluster) -> None:
     assert await other.round_trip() == [], "the zombie did not take the topic back"
 
 
+def _only_owner(cluster: MemoryCluster, bundle: BundleName) -> bool:
+    return cluster.owners(bundle) == [cluster[0]]
+
+
 async def test_a_load_that_spans_a_lost_session_is_let_go_of(cluster: MemoryCluster) -> None:
     for turns in range(0, 60, 4):
         await cluster.take(cluster[0], TOPIC)
@@ -112,10 +118,11 @@ async def test_a_load_that_spans_a_lost_session_is_let_go_of(cluster: MemoryClus
             await asyncio.sleep(0)
         cluster[0].store.expire_session()
         bundle = await cluster.bundle_of(TOPIC)
-        (result,) = await asyncio.gather(loading, return_exceptions=True)
-        await until(lambda bundle=bundle: cluster.owners(bundle) == [cluster[0]])
-        topic = cluster[0].service.topics.get(TOPIC)
-        assert topic is None or (topic is result and not topic.closing), turns
+        await asyncio.wait([loading])
+        loaded = None if loading.exception() else loading.result()
+        await until(partial(_only_owner, cluster, bundle))
+        topic: Topic | None = cluster[0].service.topics.get(TOPIC)
+        assert topic is None or (topic is loaded and not topic.closing), turns
         await cluster[0].running.context.moves.unload(bundle)
         await cluster.settled()
 

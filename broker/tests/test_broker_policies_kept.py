@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from magnetar.broker.policies import policies as policies_module
 from magnetar.broker.policies.effective import BrokerLevel
-from magnetar.broker.policies.memory import MemoryTopicPolicies
 from magnetar.broker.policies.policies import Policies
+from magnetar.broker.policies.testing import MemoryTopicPolicies
 from magnetar.broker.resources import Resources, new_policies
 from magnetar.broker.settings import BrokerSettings
 from magnetar.core.topic_name import NamespaceName, TopicName

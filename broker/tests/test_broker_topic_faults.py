@@ -72,7 +72,7 @@ async def test_clients_of_a_topic_that_does_not_close_in_time_are_told(
     client = await cluster[0].connect()
     await client.producer(TOPIC)
     await client.consumer(TOPIC)
-    ledger = cluster[0].service.topics[TOPIC].ledger  # type: ignore[union-attr]  # It is persistent.
+    ledger = cluster[0].service.topics[TOPIC].ledger
 
     async def never(_: ProducerAdmission) -> None:
         await asyncio.Event().wait()

@@ -26,7 +26,7 @@ from magnetar.broker.policies.model import (
 from magnetar.core.limits import MIB
 
 if TYPE_CHECKING:
-    from magnetar.broker.settings import BrokerSettings
+    from magnetar.broker.settings import BrokerSettings, DispatchSettings
     from magnetar.managed.settings import ManagedLedgerSettings
 
 Member = TypeVar("Member", bound=Enum)
@@ -101,19 +101,7 @@ def effective_policies(
     ttl_seconds = levels.number("messageTTLInSeconds", "message_ttl_in_seconds", settings.message_ttl_seconds)
     return EffectivePolicies(
         ledger=_ledger_settings(broker.ledger, levels, minutes, megabytes),
-        dispatch=replace(
-            broker.settings.dispatch,
-            unacked_messages_per_consumer_max=levels.number(
-                "maxUnackedMessagesOnConsumer",
-                "max_unacked_messages_per_consumer",
-                broker.settings.dispatch.unacked_messages_per_consumer_max,
-            ),
-            unacked_messages_per_subscription_max=levels.number(
-                "maxUnackedMessagesOnSubscription",
-                "max_unacked_messages_per_subscription",
-                broker.settings.dispatch.unacked_messages_per_subscription_max,
-            ),
-        ),
+        dispatch=_dispatch_settings(broker.settings.dispatch, levels),
         retention_minutes=minutes,
         retention_megabytes=megabytes,
         message_ttl_seconds=ttl_seconds,
@@ -147,6 +135,22 @@ def effective_policies(
         auto_subscription_creation=_auto_subscription_creation(broker, levels),
         **_limits(broker, levels),
         **_rates(broker, levels),
+    )
+
+
+def _dispatch_settings(broker: DispatchSettings, levels: _Levels) -> DispatchSettings:
+    return replace(
+        broker,
+        unacked_messages_per_consumer_max=levels.number(
+            "maxUnackedMessagesOnConsumer",
+            "max_unacked_messages_per_consumer",
+            broker.unacked_messages_per_consumer_max,
+        ),
+        unacked_messages_per_subscription_max=levels.number(
+            "maxUnackedMessagesOnSubscription",
+            "max_unacked_messages_per_subscription",
+            broker.unacked_messages_per_subscription_max,
+        ),
     )
 
 

@@ -16,6 +16,22 @@ from magnetar.standalone.commands.options import (
     settings_given,
 )
 
+ClusterOption = Annotated[str | None, typer.Option("--cluster", help="The cluster's name.", rich_help_panel="Settings")]
+AddressOption = Annotated[
+    str | None, typer.Option("--address", help="Address to listen on.", rich_help_panel="Settings")
+]
+AdvertisedAddressOption = Annotated[
+    str | None, typer.Option("--advertised-address", help="Where clients reach it.", rich_help_panel="Settings")
+]
+PortOption = Annotated[
+    int | None,
+    typer.Option("--port", "-p", min=0, max=65535, help="Pulsar protocol; 0 is any.", rich_help_panel="Settings"),
+]
+HttpPortOption = Annotated[
+    int | None,
+    typer.Option("--http-port", min=0, max=65535, help="Admin API and metrics; 0 is any.", rich_help_panel="Settings"),
+]
+
 application = typer.Typer(
     add_completion=False,
     name="broker",
@@ -34,25 +50,11 @@ def _group() -> None:
 def run(
     conf: BrokerConfOption = None,
     metadata_store: MetadataStoreOption = None,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", help="The cluster's name.", rich_help_panel="Settings")
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option("--address", help="Address to listen on.", rich_help_panel="Settings")
-    ] = None,
-    advertised_address: Annotated[
-        str | None, typer.Option("--advertised-address", help="Where clients reach it.", rich_help_panel="Settings")
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option("--port", "-p", min=0, max=65535, help="Pulsar protocol; 0 is any.", rich_help_panel="Settings"),
-    ] = None,
-    http_port: Annotated[
-        int | None,
-        typer.Option(
-            "--http-port", min=0, max=65535, help="Admin API and metrics; 0 is any.", rich_help_panel="Settings"
-        ),
-    ] = None,
+    cluster: ClusterOption = None,
+    address: AddressOption = None,
+    advertised_address: AdvertisedAddressOption = None,
+    port: PortOption = None,
+    http_port: HttpPortOption = None,
     assignments: AssignmentsOption = None,
     check: CheckOption = False,
     log_level: LogLevelOption = LogLevel.INFO,

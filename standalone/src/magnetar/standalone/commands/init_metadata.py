@@ -11,48 +11,58 @@ application = typer.Typer(
 )
 
 
+ClusterOption = Annotated[str, typer.Option("--cluster", "-c", help="The cluster's name.")]
+MetadataStoreOption = Annotated[
+    str, typer.Option("--metadata-store", "-m", "-md", metavar="URL", help="Such as zk:host:2181,host:2181/chroot.")
+]
+WebServiceUrlOption = Annotated[
+    str, typer.Option("--web-service-url", "-uw", help="Where admin tools of other clusters reach this one.")
+]
+BrokerServiceUrlOption = Annotated[
+    str, typer.Option("--broker-service-url", "-ub", help="Where clients of other clusters reach this one.")
+]
+ConfigurationStoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--configuration-metadata-store",
+        "-cms",
+        metavar="URL",
+        help="Where the clusters of an instance keep what they share; without it, in the metadata store.",
+    ),
+]
+BookkeeperUriOption = Annotated[
+    str | None,
+    typer.Option("--existing-bk-metadata-service-uri", metavar="URL", help="Use the bookies that are there."),
+]
+WebServiceUrlTlsOption = Annotated[str, typer.Option("--web-service-url-tls", "-tw", help="The same by TLS.")]
+BrokerServiceUrlTlsOption = Annotated[str, typer.Option("--broker-service-url-tls", "-tb", help="The same by TLS.")]
+ProxyUrlOption = Annotated[str, typer.Option("--proxy-url", "-pp", help="The proxy that others have to go through.")]
+ProxyProtocolOption = Annotated[str, typer.Option("--proxy-protocol", "-pr", help="How: SNI.")]
+NamespaceBundlesOption = Annotated[
+    int,
+    typer.Option("--default-namespace-bundle-number", "-nb", min=1, max=4_096, help="Bundles of public/default."),
+]
+TransactionCoordinatorsOption = Annotated[
+    int,
+    typer.Option(
+        "--initial-num-transaction-coordinators", min=1, max=10_000, help="Partitions of the coordinators' topic."
+    ),
+]
+
+
 def init_metadata(
-    cluster: Annotated[str, typer.Option("--cluster", "-c", help="The cluster's name.")],
-    metadata_store: Annotated[
-        str, typer.Option("--metadata-store", "-m", "-md", metavar="URL", help="Such as zk:host:2181,host:2181/chroot.")
-    ],
-    web_service_url: Annotated[
-        str, typer.Option("--web-service-url", "-uw", help="Where admin tools of other clusters reach this one.")
-    ],
-    broker_service_url: Annotated[
-        str, typer.Option("--broker-service-url", "-ub", help="Where clients of other clusters reach this one.")
-    ] = "",
-    configuration_store: Annotated[
-        str | None,
-        typer.Option(
-            "--configuration-metadata-store",
-            "-cms",
-            metavar="URL",
-            help="Where the clusters of an instance keep what they share; without it, in the metadata store.",
-        ),
-    ] = None,
-    bookkeeper_uri: Annotated[
-        str | None,
-        typer.Option("--existing-bk-metadata-service-uri", metavar="URL", help="Use the bookies that are there."),
-    ] = None,
-    web_service_url_tls: Annotated[str, typer.Option("--web-service-url-tls", "-tw", help="The same by TLS.")] = "",
-    broker_service_url_tls: Annotated[
-        str, typer.Option("--broker-service-url-tls", "-tb", help="The same by TLS.")
-    ] = "",
-    proxy_url: Annotated[
-        str, typer.Option("--proxy-url", "-pp", help="The proxy that others have to go through.")
-    ] = "",
-    proxy_protocol: Annotated[str, typer.Option("--proxy-protocol", "-pr", help="How: SNI.")] = "",
-    namespace_bundles: Annotated[
-        int,
-        typer.Option("--default-namespace-bundle-number", "-nb", min=1, max=4_096, help="Bundles of public/default."),
-    ] = 16,
-    transaction_coordinators: Annotated[
-        int,
-        typer.Option(
-            "--initial-num-transaction-coordinators", min=1, max=10_000, help="Partitions of the coordinators' topic."
-        ),
-    ] = 16,
+    cluster: ClusterOption,
+    metadata_store: MetadataStoreOption,
+    web_service_url: WebServiceUrlOption,
+    broker_service_url: BrokerServiceUrlOption = "",
+    configuration_store: ConfigurationStoreOption = None,
+    bookkeeper_uri: BookkeeperUriOption = None,
+    web_service_url_tls: WebServiceUrlTlsOption = "",
+    broker_service_url_tls: BrokerServiceUrlTlsOption = "",
+    proxy_url: ProxyUrlOption = "",
+    proxy_protocol: ProxyProtocolOption = "",
+    namespace_bundles: NamespaceBundlesOption = 16,
+    transaction_coordinators: TransactionCoordinatorsOption = 16,
 ) -> None:
     """Prepare a metadata store for a new cluster: what bookies and brokers expect to find there.
 
