@@ -61,7 +61,7 @@ def rows(results: Results, metrics: list[Metric], ours: str, reference: str) -> 
             continue
         ratio_text, verdict = "-", ""
         mine, theirs = results.get(ours, {}).get(metric.key), results.get(reference, {}).get(metric.key)
-        if mine is not None and theirs:
+        if mine is not None and theirs is not None and theirs > 0:
             ratio = mine / theirs
             ratio_text = f"{ratio:.2f}"
             verdict = "" if metric.absolute else metric.verdict(ratio)
