@@ -1,7 +1,8 @@
 """A stock client that publishes steadily, and how long it goes without a receipt when something is done to the servers.
 
-The client is `bench/load/receipts` on the stock Go client. What is taken after a disturbance is the longest pause
-between two receipts of a topic: its end is when the client was served again.
+The client is `bench/load/receipts` on the stock Go client. What is taken is the longest pause between two receipts of a
+topic that began before the disturbance was over (its request answered, its process dead): its end is when the client
+was served again. Later pauses are those of a busy machine.
 """
 
 from __future__ import annotations
@@ -31,14 +32,17 @@ class Interruption:
     served_again_s: float
 
 
-def interruption(received_ns: list[int], disturbed_ns: int) -> Interruption | None:
-    """The longest pause that ended after the disturbance; None when no receipt came since. Times in order."""
+def interruption(received_ns: list[int], disturbed_ns: int, done_ns: int) -> Interruption | None:
+    """The longest pause that ended after a disturbance was begun and began before it was done; None when no receipt
+    came since. Times in order."""
     first = bisect_right(received_ns, disturbed_ns)
     if first == len(received_ns):
         return None
     previous = received_ns[first - 1] if first else disturbed_ns
     longest, ended = -1, 0
     for at in received_ns[first:]:
+        if previous > done_ns:
+            break
         # What was before the disturbance is not its doing.
         pause = at - max(previous, disturbed_ns)
         if pause > longest:
@@ -101,13 +105,13 @@ class Publishing:
             time.sleep(0.005)
         raise Broken(f"no receipt for {seconds_max:.0f} s: {self.errors[-1:]}")
 
-    def interruptions(self, disturbed_ns: int, topics: list[int] | None = None) -> list[Interruption]:
-        """One per topic since then, the topics being known to have receipts since; older times are forgotten."""
+    def interruptions(self, disturbed_ns: int, done_ns: int, topics: list[int]) -> list[Interruption]:
+        """One for each of these topics, which are known to have receipts since; older times are forgotten."""
         found = []
         with self._lock:
             for index in range(self._topics):
-                if topics is None or index in topics:
-                    one = interruption(self._received_ns[index], disturbed_ns)
+                if index in topics:
+                    one = interruption(self._received_ns[index], disturbed_ns, done_ns)
                     assert one is not None
                     found.append(one)
                 del self._received_ns[index][:-1]

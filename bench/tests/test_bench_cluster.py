@@ -11,19 +11,19 @@ S = 1_000_000_000
 
 
 def test_the_longest_pause_after_the_disturbance_is_what_counts() -> None:
-    received = [at * S // 10 for at in (0, 20, 21, 22, 25, 26)]
-    found = interruption(received, int(2.05 * S))
+    received = [at * S // 10 for at in (0, 20, 21, 22, 25, 26, 46)]
+    found = interruption(received, int(2.05 * S), int(2.3 * S))
     assert found is not None
     assert (found.pause_s, found.served_again_s) == pytest.approx((0.3, 0.45))
 
 
 def test_a_pause_that_began_before_counts_from_the_disturbance_on() -> None:
-    assert interruption([0, 3 * S], 2 * S) == Interruption(1.0, 1.0)
-    assert interruption([5 * S], 2 * S) == Interruption(3.0, 3.0)
+    assert interruption([0, 3 * S], 2 * S, 2 * S) == Interruption(1.0, 1.0)
+    assert interruption([5 * S], 2 * S, 2 * S) == Interruption(3.0, 3.0)
 
 
 def test_without_a_receipt_since_then_nothing_is_known() -> None:
-    assert interruption([0, S], S) is None
+    assert interruption([0, S], S, S) is None
 
 
 def test_percentiles_are_values_that_were_seen() -> None:
