@@ -142,7 +142,7 @@ class Lookup:
             return None
         policies = await self.resources.policies(namespace)
         if policies is None or policies.get("deleted"):
-            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Namespace {namespace} not found")
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, "Namespace not found")
         if not self._foreign(namespace, policies):
             return None
         clusters = policies["replication_clusters"]

@@ -8,7 +8,7 @@ change made by it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from magnetar.core.errors import PeerError
@@ -253,9 +253,17 @@ def new_policies(cluster: str, bundle_count: int) -> Document:
     }
 
 
+CLUSTER_DEFAULTS: Final[Mapping[str, str]] = {
+    "brokerClientTlsTrustStoreType": "JKS",
+    "brokerClientTlsKeyStoreType": "JKS",
+    "brokerClientSslFactoryPlugin": "org.apache.pulsar.common.util.DefaultPulsarSslFactory",
+}
+"""What Apache's tools write into each cluster's record, although only clients in Java have a use for it."""
+
+
 def cluster_data(service_url: str, web_service_url: str) -> Document:
     """A cluster's addresses for other clusters (Pulsar `ClusterData`)."""
-    return {"serviceUrl": web_service_url, "brokerServiceUrl": service_url}
+    return {**CLUSTER_DEFAULTS, "serviceUrl": web_service_url, "brokerServiceUrl": service_url}
 
 
 async def initialize_cluster_metadata(

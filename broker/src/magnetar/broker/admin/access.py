@@ -12,7 +12,15 @@ from typing import Any, Final
 from aiohttp import hdrs, web
 from magnetar.auth.credentials import AuthenticationFailed
 from magnetar.broker.admin.access_table import Need, Scope, need_of
-from magnetar.broker.admin.responses import FORBIDDEN, NOT_FOUND, AdminError, body_json, namespace_of, topic_of
+from magnetar.broker.admin.responses import (
+    FORBIDDEN,
+    NOT_FOUND,
+    AdminError,
+    body_json,
+    namespace_of,
+    tenant_asked,
+    topic_of,
+)
 from magnetar.broker.auth.access import AccessControl
 from magnetar.broker.auth.authorizer import Authorizer, TenantNotFound
 from magnetar.broker.auth.principal import Principal, principal_of
@@ -99,8 +107,8 @@ class Gate:
             return True
         if scope in (Scope.TENANT, Scope.TENANT_RESOURCES, Scope.TENANTS) and "tenant" in path:
             return await authorizer.is_tenant_admin(principal, path["tenant"])
-        if scope is Scope.TENANT_OF_QUERY and "tenant" in request.query:
-            return await authorizer.is_tenant_admin(principal, request.query["tenant"])
+        if scope is Scope.TENANT_OF_QUERY and (tenant := tenant_asked(request)):
+            return await authorizer.is_tenant_admin(principal, tenant)
         if scope is Scope.TENANT_OF_BODY:
             tenants = await _tenants_of_body(request)
             checks = [await authorizer.is_tenant_admin(principal, tenant) for tenant in tenants]

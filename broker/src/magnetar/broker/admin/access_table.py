@@ -243,7 +243,7 @@ TENANT_RESOURCES
 TENANT_OF_BODY
   POST /admin/v2/namespaces/grantPermissionsOnTopics /admin/v2/namespaces/revokePermissionsOnTopics
 TENANT_OF_QUERY
-  GET /admin/v2/namespaces/{{cluster}}/antiAffinity/{{group}}
+  GET /admin/v2/namespaces/{{cluster}}/antiAffinity/{{group}} /admin/namespaces/{{cluster}}/antiAffinity/{{group}}
 NAMESPACE_POLICY READ ALL
   GET {_OF_NAMESPACE}
 NAMESPACE GET_TOPICS

@@ -16,6 +16,10 @@ READ_ONLY_FLAG: Final = "/admin/flags/policies-readonly"
 
 Change = Callable[[Document], Document]
 
+NO_NAMESPACE: Final = "Namespace does not exist"
+NO_POLICIES: Final = "Namespace policies does not exist"
+"""Apache's broker has two ways of saying that there is no such namespace; each operation has one of them."""
+
 
 async def require_writable(context: BrokerContext) -> None:
     """Raises 403 while policies may only be read."""
@@ -23,23 +27,25 @@ async def require_writable(context: BrokerContext) -> None:
         raise AdminError(FORBIDDEN, "Broker is forbidden to do read-write operations")
 
 
-async def policies_of(context: BrokerContext, namespace: NamespaceName) -> Document:
-    """A namespace's policies, as they are in the store just now. Raises 404."""
+async def policies_of(context: BrokerContext, namespace: NamespaceName, missing: str = NO_NAMESPACE) -> Document:
+    """A namespace's policies, as they are in the store just now. Raises 404 with what is said of a missing one."""
     path = Resources.namespace_path(namespace)
     policies: Document | None = await context.service.resources.documents.get(path)
     if policies is None:
-        raise AdminError(NOT_FOUND, "Namespace does not exist")
+        raise AdminError(NOT_FOUND, missing)
     return policies
 
 
-async def change_policies(context: BrokerContext, namespace: NamespaceName, change: Change) -> None:
+async def change_policies(
+    context: BrokerContext, namespace: NamespaceName, change: Change, missing: str = NO_NAMESPACE
+) -> None:
     """Change a namespace's policies; whoever enforces them sees the document change. Raises 403, 404, 409."""
     await require_writable(context)
     resources = context.service.resources
     try:
         await resources.documents.update(Resources.namespace_path(namespace), change)
     except NodeNotFound:
-        raise AdminError(NOT_FOUND, "Namespace does not exist") from None
+        raise AdminError(NOT_FOUND, missing) from None
     await context.service.policies_changed(namespace)
 
 

@@ -24,6 +24,7 @@ from magnetar.broker.admin.responses import (
     json,
     namespace_of,
     no_content,
+    tenant_asked,
 )
 from magnetar.broker.admin.shapes import Shape, body_of, boolean, required_body, text
 from magnetar.broker.context import BrokerContext
@@ -42,6 +43,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
         web.post(ONE + "/antiAffinity", handlers.set_anti_affinity),
         web.delete(ONE + "/antiAffinity", handlers.remove_anti_affinity),
         web.get("/admin/v2/namespaces/{cluster}/antiAffinity/{group}", handlers.namespaces_of_group),
+        # Where the tools ask, of all of the API's first version.
+        web.get("/admin/namespaces/{cluster}/antiAffinity/{group}", handlers.namespaces_of_group),
         web.get(ONE + "/persistence/bookieAffinity", handlers.bookies),
         web.post(ONE + "/persistence/bookieAffinity", handlers.set_bookies),
         web.delete(ONE + "/persistence/bookieAffinity", handlers.remove_bookies),
@@ -83,7 +86,7 @@ class PlacementHandlers:
 
     async def namespaces_of_group(self, request: web.Request) -> web.Response:
         """The namespaces of a tenant that are in a group."""
-        tenant = request.query.get("tenant")
+        tenant = tenant_asked(request)
         if not tenant:
             raise AdminError(BAD_REQUEST, "Tenant should not be null")
         await require_cluster(self._context, request.match_info["cluster"])

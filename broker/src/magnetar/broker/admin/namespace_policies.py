@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from aiohttp import web
 from magnetar.broker.admin import policy_shapes as shapes
-from magnetar.broker.admin.documents import change_policies, policies_of, with_value
+from magnetar.broker.admin.documents import NO_NAMESPACE, NO_POLICIES, change_policies, policies_of, with_value
 from magnetar.broker.admin.policy_shapes import at_least_zero, long_at_least_zero
 from magnetar.broker.admin.responses import json, namespace_of, no_content
 from magnetar.broker.admin.shapes import Kind, body_of, boolean, required_body, set_of, text
@@ -41,14 +41,27 @@ class Policy:
     """Whether the document has one value for each cluster: only this cluster's is read and set."""
     copies: Sequence[str] = ()
     """Members that are kept the same, as old brokers read them."""
+    missing: str = NO_NAMESPACE
+    """What is said when there is no such namespace and it is to be changed."""
+    missing_read: str = NO_NAMESPACE
+    """The same when it is to be read."""
 
 
-def _count(path: str, key: str, *, absent: Any = None) -> Policy:
-    return Policy(path=path, key=key, kind=at_least_zero(f"{path} must be 0 or more"), absent=absent)
+def _count(path: str, key: str, *, absent: Any = None, missing: str = NO_NAMESPACE) -> Policy:
+    kind = at_least_zero(f"{path} must be 0 or more")
+    return Policy(path=path, key=key, kind=kind, absent=absent, missing=missing)
 
 
-def _rate(path: str, key: str, kind: Kind, copies: Sequence[str] = ()) -> Policy:
-    return Policy(path=path, key=key, kind=kind, body_required=False, per_cluster=True, copies=copies)
+def _rate(path: str, key: str, kind: Kind, copies: Sequence[str] = (), missing_read: str = NO_NAMESPACE) -> Policy:
+    return Policy(
+        path=path,
+        key=key,
+        kind=kind,
+        body_required=False,
+        per_cluster=True,
+        copies=copies,
+        missing_read=missing_read,
+    )
 
 
 POLICIES: Final = (
@@ -69,6 +82,7 @@ POLICIES: Final = (
         kind=at_least_zero("interval must be greater than or equal to 0"),
         removable=False,
         body_required=False,
+        missing=NO_POLICIES,
     ),
     Policy(
         path="autoTopicCreation",
@@ -85,14 +99,14 @@ POLICIES: Final = (
     _rate("publishRate", "publishMaxMessageRate", shapes.PUBLISH_RATE),
     _rate("dispatchRate", "topicDispatchRate", shapes.DISPATCH_RATE, copies=("clusterDispatchRate",)),
     _rate("subscriptionDispatchRate", "subscriptionDispatchRate", shapes.DISPATCH_RATE),
-    _rate("replicatorDispatchRate", "replicatorDispatchRate", shapes.DISPATCH_RATE),
+    _rate("replicatorDispatchRate", "replicatorDispatchRate", shapes.DISPATCH_RATE, missing_read=NO_POLICIES),
     _rate("subscribeRate", "clusterSubscribeRate", shapes.SUBSCRIBE_RATE),
     Policy(path="persistence", key="persistence", kind=shapes.persistence),
     _count("maxProducersPerTopic", "max_producers_per_topic"),
     _count("maxConsumersPerTopic", "max_consumers_per_topic"),
     _count("maxConsumersPerSubscription", "max_consumers_per_subscription"),
-    _count("maxSubscriptionsPerTopic", "max_subscriptions_per_topic"),
-    _count("maxTopicsPerNamespace", "max_topics_per_namespace", absent=0),
+    _count("maxSubscriptionsPerTopic", "max_subscriptions_per_topic", missing=NO_POLICIES),
+    _count("maxTopicsPerNamespace", "max_topics_per_namespace", absent=0, missing=NO_POLICIES),
     _count("maxUnackedMessagesPerConsumer", "max_unacked_messages_per_consumer"),
     _count("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription"),
     Policy(
@@ -101,12 +115,19 @@ POLICIES: Final = (
         kind=long_at_least_zero("compactionThreshold must be 0 or more"),
         verb="PUT",
     ),
-    Policy(path="delayedDelivery", key="delayed_delivery_policies", kind=shapes.DELAYED_DELIVERY, body_required=False),
+    Policy(
+        path="delayedDelivery",
+        key="delayed_delivery_policies",
+        kind=shapes.DELAYED_DELIVERY,
+        body_required=False,
+        missing=NO_POLICIES,
+    ),
     Policy(
         path="inactiveTopicPolicies",
         key="inactive_topic_policies",
         kind=shapes.INACTIVE_TOPICS,
         body_required=False,
+        missing=NO_POLICIES,
     ),
     Policy(path="encryptionRequired", key="encryption_required", kind=boolean, absent=False, removable=False),
     Policy(path="entryFilters", key="entryFilters", kind=shapes.entry_filters, body_required=False),
@@ -193,7 +214,7 @@ class PolicyHandlers:
     async def get(self, request: web.Request) -> web.Response:
         """What is set for the namespace."""
         policy = self._policy
-        value = (await policies_of(self._context, namespace_of(request))).get(policy.key)
+        value = (await policies_of(self._context, namespace_of(request), policy.missing_read)).get(policy.key)
         if policy.per_cluster:
             value = (value or {}).get(self._cluster)
         if value is None:
@@ -210,7 +231,8 @@ class PolicyHandlers:
         return await self._change(request, self._policy.removed)
 
     async def _change(self, request: web.Request, value: Any) -> web.Response:
-        await change_policies(self._context, namespace_of(request), lambda document: self._changed(document, value))
+        namespace, missing = namespace_of(request), self._policy.missing
+        await change_policies(self._context, namespace, lambda document: self._changed(document, value), missing)
         return no_content()
 
     def _changed(self, document: Document, value: Any) -> Document:
@@ -231,7 +253,7 @@ class PauseHandlers:
 
     async def get(self, request: web.Request) -> web.Response:
         """Whether it is on."""
-        policies = await policies_of(self._context, namespace_of(request))
+        policies = await policies_of(self._context, namespace_of(request), NO_POLICIES)
         return json(bool(policies.get("dispatcherPauseOnAckStatePersistentEnabled")))
 
     async def set(self, request: web.Request) -> web.Response:

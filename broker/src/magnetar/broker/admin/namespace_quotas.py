@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 from magnetar.broker.admin import policy_shapes as shapes
-from magnetar.broker.admin.documents import change_policies, policies_of, with_value
+from magnetar.broker.admin.documents import NO_POLICIES, change_policies, policies_of, with_value
 from magnetar.broker.admin.namespace_policies import ONE
 from magnetar.broker.admin.responses import (
     BAD_REQUEST,
@@ -58,12 +58,13 @@ class QuotaHandlers:
                 )
             return with_value("retention_policies", value)(document)
 
-        await change_policies(self._context, namespace_of(request), change)
+        await change_policies(self._context, namespace_of(request), change, NO_POLICIES)
         return no_content()
 
     async def remove_retention(self, request: web.Request) -> web.Response:
         """Go back to the broker's own value."""
-        await change_policies(self._context, namespace_of(request), with_value("retention_policies", None))
+        removal = with_value("retention_policies", None)
+        await change_policies(self._context, namespace_of(request), removal, NO_POLICIES)
         return no_content()
 
     async def quotas(self, request: web.Request) -> web.Response:

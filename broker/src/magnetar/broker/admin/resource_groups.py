@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from aiohttp import web
-from magnetar.broker.admin.documents import change_policies, policies_of, require_writable, with_value
+from magnetar.broker.admin.documents import NO_POLICIES, change_policies, policies_of, require_writable, with_value
 from magnetar.broker.admin.namespace_policies import ONE as NAMESPACE
 from magnetar.broker.admin.namespace_properties import plain_value
 from magnetar.broker.admin.responses import (
@@ -18,6 +18,7 @@ from magnetar.broker.admin.responses import (
 )
 from magnetar.broker.admin.shapes import Shape, integer, long, required_body
 from magnetar.broker.context import BrokerContext
+from magnetar.core.topic_name import NamespaceName
 from magnetar.metadata.store import NodeNotFound, VersionConflict
 
 BASE: Final = "/admin/v2/resourcegroups"
@@ -101,10 +102,13 @@ class ResourceGroupHandlers:
         group = request.match_info["group"]
         if not await self._documents.exists(f"{ROOT}/{group}"):
             raise AdminError(PRECONDITION_FAILED, "ResourceGroup does not exist")
-        await change_policies(self._context, namespace_of(request), with_value("resource_group_name", group))
+        await self._note(namespace_of(request), group)
         return no_content()
 
     async def leave(self, request: web.Request) -> web.Response:
         """Take a namespace out of its group."""
-        await change_policies(self._context, namespace_of(request), with_value("resource_group_name", None))
+        await self._note(namespace_of(request), None)
         return no_content()
+
+    async def _note(self, namespace: NamespaceName, group: str | None) -> None:
+        await change_policies(self._context, namespace, with_value("resource_group_name", group), NO_POLICIES)

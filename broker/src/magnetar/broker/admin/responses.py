@@ -109,6 +109,11 @@ def path_integer(request: web.Request, name: str) -> int:
         raise AdminError(BAD_REQUEST, f"{value!r} is not a whole number") from None
 
 
+def tenant_asked(request: web.Request) -> str | None:
+    """The tenant that a request for a group's namespaces names; tenants were properties in the API's first version."""
+    return request.query.get("tenant" if request.path.startswith("/admin/v2/") else "property")
+
+
 def namespace_of(request: web.Request) -> NamespaceName:
     """The namespace that the path names. Raises 412."""
     try:

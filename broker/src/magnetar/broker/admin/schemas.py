@@ -6,6 +6,7 @@ from typing import Any
 
 from aiohttp import web
 from magnetar.broker.admin.described import takes
+from magnetar.broker.admin.documents import policies_of
 from magnetar.broker.admin.owners import require_topic_owner
 from magnetar.broker.admin.responses import (
     NOT_FOUND,
@@ -74,7 +75,7 @@ class SchemaHandlers:
     async def publish(self, request: web.Request) -> web.Response:
         """Add a version, if it is compatible; the same schema again has the version that it had."""
         name = await self._owned(request)
-        await self._access.policies(name.namespace_name)
+        await policies_of(self._context, name.namespace_name)
         version = await self._registry.put_if_absent(
             name.schema_name, await schema_in(request), await self._schemas.strategy(name.namespace_name)
         )
@@ -97,6 +98,7 @@ class SchemaHandlers:
     async def compatibility(self, request: web.Request) -> web.Response:
         """Whether a schema could be added."""
         name = await self._owned(request)
+        await policies_of(self._context, name.namespace_name)
         strategy = await self._schemas.strategy(name.namespace_name)
         compatible = await self._registry.is_compatible(name.schema_name, await schema_in(request), strategy)
         found = {

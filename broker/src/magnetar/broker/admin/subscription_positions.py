@@ -134,9 +134,9 @@ class PositionHandlers:
             if position > topic.ledger.last_confirmed or position < topic.ledger.first_position:
                 reason = NO_POSITION_TO_EXPIRE.format(topic=topic.name, subscription=subscription.name)
                 raise AdminError(CONFLICT, reason)
-            last = topic.ledger.previous_position(position) if body.get("isExcluded") else position
+            last = topic.ledger.previous_position(position) if is_excluded(body) else position
             if last > subscription.cursor.mark_delete:
-                subscription.cursor.acknowledge_cumulative(last)
+                subscription.expire_up_to(last)
 
         return await self._on_subscription(request, work)
 
@@ -221,14 +221,14 @@ async def expire_by_time(topic: PersistentTopic, subscription: Subscription, bef
         topic.ledger.last_confirmed if target > topic.ledger.last_confirmed else topic.ledger.previous_position(target)
     )
     if last > subscription.cursor.mark_delete:
-        subscription.cursor.acknowledge_cumulative(last)
+        subscription.expire_up_to(last)
 
 
 async def within_batch(
     topic: PersistentTopic, position: Position, body: dict[str, Any]
 ) -> tuple[Position, list[int] | None]:
     """The entry to go on with, and what of its batch is to be delivered as an ack set (None: all of it)."""
-    excluded = bool(body.get("isExcluded"))
+    excluded = is_excluded(body)
     batch_index = body.get("batchIndex")
     if not isinstance(batch_index, int) or batch_index < 0 or not topic.ledger.contains(position):
         return (topic.ledger.next_position(position) if excluded else position), None
@@ -297,6 +297,11 @@ def subscription_name(request: web.Request) -> str:
     if not name:
         raise AdminError(PRECONDITION_FAILED, "The subscription has no name")
     return name
+
+
+def is_excluded(body: dict[str, Any]) -> bool:
+    """Whether the position itself is left out: Apache's tools write `excluded`, its documentation `isExcluded`."""
+    return bool(body.get("excluded") or body.get("isExcluded"))
 
 
 def position_in(body: dict[str, Any], *, default: Position) -> Position:

@@ -82,7 +82,7 @@ class MeasureHandlers:
         query = {key: value for key, value in request.query.items() if key in STATS_QUERY and key != "authoritative"}
         stats = await self._of_partitions(name, count, "/stats", query)
         document = merge_stats(list(stats.values()))
-        document["metadata"] = {"partitions": count, "deleted": False}
+        document["metadata"] = await self._metadata(name, count)
         document["partitions"] = stats if flag(request, "perPartition", default=True) else {}
         return json(document)
 
@@ -94,7 +94,7 @@ class MeasureHandlers:
         if not count:
             raise AdminError(NOT_FOUND, f"Partitioned Topic {name} not found")
         stats = await self._of_partitions(name, count, "/internalStats", {})
-        return json({"metadata": {"partitions": count, "deleted": False}, "partitions": stats})
+        return json({"metadata": await self._metadata(name, count), "partitions": stats})
 
     @takes("authoritative")
     async def internal_info(self, request: web.Request) -> web.Response:
@@ -125,6 +125,14 @@ class MeasureHandlers:
                 topic = await self._access.persistent(request, name)
         context = self._context
         return json(backlog_document(name, context.settings.advertised_address, context.clock.now_ms(), topic))
+
+    async def _metadata(self, name: TopicName, count: int) -> Document:
+        """How a topic is partitioned, and what is noted on it."""
+        resources = self._context.service.resources
+        record: Document = await resources.documents.get(resources.partitioned_topic_path(name)) or {}
+        properties = record.get("properties")
+        noted = {} if properties is None else {"properties": properties}
+        return {"partitions": count, "deleted": False, **noted}
 
     async def _stored(self, name: TopicName) -> Document | None:
         return await stored_info(self._context.service.store, name)

@@ -71,14 +71,12 @@ class MessageHandlers:
 
     @takes("initialPosition", "messagePosition", "authoritative")
     async def examine(self, request: web.Request) -> web.Response:
-        """The n-th message from the `earliest` or (else) from the latest, counted from 1."""
+        """The n-th message from the `earliest` or (else) from the latest, counted from 1, or the last of them."""
         topic = await self._one(request, EXAMINE_REFUSED)
         count = topic.ledger.number_of_entries
         if not count:
             raise AdminError(PRECONDITION_FAILED, "Could not examine messages due to the total message is zero")
-        number = max(query_integer(request, "messagePosition", 1), 1)
-        if number > count:
-            raise AdminError(NOT_FOUND, f"There are {count} messages")
+        number = min(max(query_integer(request, "messagePosition", 1), 1), count)
         index = number - 1 if request.query.get("initialPosition") == "earliest" else count - number
         return message_response(await topic.ledger.read_entry(topic.ledger.ledgers.entry_at(index)))
 

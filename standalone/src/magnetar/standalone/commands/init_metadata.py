@@ -74,6 +74,7 @@ def init_metadata(
       magnetar init-metadata --cluster test --metadata-store zk:localhost:2181 \\\\
         --web-service-url http://broker:8080 --broker-service-url pulsar://broker:6650
     """
+    from magnetar.broker.resources import CLUSTER_DEFAULTS
     from magnetar.standalone.cluster_metadata import ClusterStores, NewCluster, prepare_cluster
     from magnetar.standalone.commands.running import complete
 
@@ -87,7 +88,7 @@ def init_metadata(
     }
     wanted = NewCluster(
         name=cluster,
-        data={name: value for name, value in addresses.items() if value},
+        data={**CLUSTER_DEFAULTS, **{name: value for name, value in addresses.items() if value}},
         transaction_coordinators=transaction_coordinators,
         namespace_bundles=namespace_bundles,
     )
