@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -160,3 +161,29 @@ async def test_one_topic_that_is_slow_to_let_go_of_holds_up_no_other(
     go_on.set()
     await abandoning
     await until(lambda: not cluster[0].service.topics)
+
+
+async def test_a_broker_stops_to_the_end_whatever_the_store_refuses(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.take(cluster[0], TOPIC)
+    client = await cluster[0].connect()
+    await client.producer(TOPIC)
+    await client.publish(3)
+    stopping = cluster.brokers.pop(0)
+    settings = stopping.service.settings
+    soon = replace(settings, load=replace(settings.load, unload_after_stop_ms_max=100))
+    monkeypatch.setattr(stopping.service, "settings", soon)
+
+    async def refuse(*_: object) -> None:
+        raise PeerError("the store refuses")
+
+    monkeypatch.setattr(stopping.store, "delete", refuse)
+    monkeypatch.setattr(bundle_moves, "RETRY_DELAY_SECONDS", 0.001)
+    topic = stopping.service.topics[TOPIC]
+    await stopping.stop()
+    assert topic.closing
+    assert not stopping.service.topics
+    await stopping.store.close()
+    await until(lambda: len(cluster[0].running.context.load.brokers()) == 1)
+    await cluster.take(cluster[0], TOPIC)

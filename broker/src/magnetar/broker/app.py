@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -91,26 +91,28 @@ class RunningBroker:
         logger.info("broker %s serves %s", settings.broker_id, settings.service_url)
 
     async def close(self) -> None:
-        """Get no more bundles, let go of those there are, telling clients, then stop listening."""
+        """Get no more bundles, let go of those there are, telling clients, then stop listening.
+
+        What fails is logged: nothing of what comes after it may be left out."""
         context = self.context
-        await context.operations.close()
-        await context.load.unregister()
-        await self._topic_policies.close()
-        await context.client.close()
-        await self._hand_over()
-        await self._admin.close()
+        await _in_any_case(context.operations.close())
+        await _in_any_case(context.load.unregister())
+        await _in_any_case(self._topic_policies.close())
+        await _in_any_case(context.client.close())
+        await _in_any_case(self._hand_over())
+        await _in_any_case(self._admin.close())
         context.dynamic.close()
         context.topic_lists.close()
-        await context.service.close()
-        await context.load.close()
-        await context.peers.close()
-        await context.ownership.close()
+        await _in_any_case(context.service.close())
+        await _in_any_case(context.load.close())
+        await _in_any_case(context.peers.close())
+        await _in_any_case(context.ownership.close())
         context.bundles.close()
         if context.access is not None:
             context.access.close()
         context.service.resources.close()
-        await self._ports.close()
-        await self._managed.close()
+        await _in_any_case(self._ports.close())
+        await _in_any_case(self._managed.close())
 
     async def _hand_over(self) -> None:
         """Let go of all bundles: while there are other brokers, each to the one that is to have it, and slowly enough
@@ -124,6 +126,17 @@ class RunningBroker:
         except TimeoutError:
             left = len(context.ownership.owned())
             logger.warning("stopping with %d bundles left, whose next owners recover their topics", left)
+        finally:
+            # What is still being released is left to the end of the session.
+            context.ownership.refuse_more()
+
+
+async def _in_any_case(step: Awaitable[None]) -> None:
+    """One step of the stop."""
+    try:
+        await step
+    except Exception:
+        logger.exception("stopping goes on, though a part of it failed")
 
 
 async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningBroker:
@@ -203,7 +216,7 @@ def _assemble(
             resources=resources,
             cluster=settings.cluster_name,
             holder=settings.broker_id,
-            in_use=lambda: {topic.name.namespace_name for topic in service.topics.values()},
+            in_use=service.namespaces_in_use,
         )
     )
     access = _access_control(settings, resources, service)

@@ -78,7 +78,7 @@ class BrokerService:
             BrokerLevel(settings, ledgers.settings),
             self.resources,
             self.spawn,
-            self._namespaces_in_use,
+            self.namespaces_in_use,
         )
         self._runtime = SubscriptionRuntime(clock, self.spawn, call_later, self.limits)
         self.upkeep = Upkeep(self, call_later)
@@ -86,7 +86,7 @@ class BrokerService:
         self._producer_names: NameGenerator | None = None
         self._closing = False
 
-    def _namespaces_in_use(self) -> set[NamespaceName]:
+    def namespaces_in_use(self) -> set[NamespaceName]:
         """Of topics that are loaded or being loaded."""
         loading = {TopicName.parse(key).namespace_name for key in self._loading}
         return loading.union(topic.name.namespace_name for topic in self.topics.values())
