@@ -16,6 +16,7 @@ from magnetar.broker.load.registration import Registration, broker_path
 from magnetar.broker.load.testing import FakeBundle, FakeCluster, bundles, until
 from magnetar.broker.resources import Documents, bundles_document
 from magnetar.core.bundle import BundleName
+from magnetar.core.errors import PeerError
 from magnetar.metadata.coordination import LockTaken
 from magnetar.metadata.store import MetadataStore
 
@@ -267,6 +268,24 @@ def average(samples_max: int) -> dict[str, float]:
         "maxSamples": samples_max, "numSamples": 1, "msgThroughputIn": 0.0, "msgThroughputOut": 0.0, "msgRateIn": 0.0,
         "msgRateOut": 0.0,
     }  # fmt: skip
+
+
+async def test_brokers_are_seen_again_after_the_store_refused_once(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.broker.load.broker_directory.RETRY_SECONDS", 0.001)
+    (one,) = await cluster.start(1)
+    children = one.store.children
+    refusals = iter([PeerError("ZooKeeper refused a request")])
+
+    async def refuse_once(path: str) -> list[str]:
+        for refusal in refusals:
+            raise refusal
+        return await children(path)
+
+    monkeypatch.setattr(one.store, "children", refuse_once)
+    await cluster.start(2)
+    assert set(one.load.brokers()) == {"b1:1", "b2:2"}
 
 
 # --- drains

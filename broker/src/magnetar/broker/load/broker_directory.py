@@ -9,8 +9,8 @@ from typing import Final
 
 from magnetar.broker.load.broker_report import BrokerReport
 from magnetar.broker.load.registration import BROKERS_PATH, broker_path
-from magnetar.core.errors import PeerError
-from magnetar.metadata.store import MetadataStore, Notification, SessionEvent, StoreClosed, StoreUnavailable
+from magnetar.core.errors import MagnetarError, PeerError
+from magnetar.metadata.store import MetadataStore, Notification, SessionEvent, StoreClosed
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class BrokerDirectory:
                 await self._read()
             except StoreClosed:
                 return
-            except StoreUnavailable as error:
+            except MagnetarError as error:
                 logger.warning("the brokers cannot be read now: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
                 self._wake_up.set()
