@@ -187,3 +187,17 @@ async def test_a_broker_stops_to_the_end_whatever_the_store_refuses(
     await stopping.store.close()
     await until(lambda: len(cluster[0].running.context.load.brokers()) == 1)
     await cluster.take(cluster[0], TOPIC)
+
+
+async def test_brokers_that_make_a_partitioned_topic_at_once_agree(cluster: MemoryCluster) -> None:
+    override = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 4}
+    await cluster[0].service.resources.documents.update(
+        Resources.namespace_path(NAME.namespace_name),
+        lambda policies: {**policies, "autoTopicCreationOverride": override},
+    )
+    for broker in cluster.brokers:
+        await broker.service.policies_changed(NAME.namespace_name)
+    for number in range(5):
+        name = TopicName.parse(f"{TOPIC}-{number}")
+        counts = await asyncio.gather(*(broker.service.partitions(name, create=True) for broker in cluster.brokers))
+        assert counts == [4, 4]

@@ -292,7 +292,9 @@ class BrokerService:
         try:
             await self.create_partitioned(name, partitions)
         except VersionConflict:
-            return await self.resources.partitions(name) or 0
+            # Another broker was quicker, which what is kept in memory may not know yet.
+            record = await self.resources.documents.get(self.resources.partitioned_topic_path(name))
+            return int(record["partitions"]) if record and not record.get("deleted") else 0
         return partitions
 
     async def may_create_topics(self, namespace: NamespaceName) -> bool:
