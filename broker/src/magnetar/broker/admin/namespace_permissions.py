@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from aiohttp import web
-from magnetar.broker.admin.documents import change_policies, policies_of
+from magnetar.broker.admin.documents import NO_NAMESPACE, change_policies, policies_of
 from magnetar.broker.admin.namespace_policies import ONE
 from magnetar.broker.admin.responses import (
     BAD_REQUEST,
@@ -64,7 +64,8 @@ class PermissionHandlers:
         actions = await body_of(request, ACTIONS)
         if actions is None:
             raise AdminError(BAD_REQUEST, "Actions should not be null")
-        return await self._set(request, "namespace_auth", request.match_info["role"], actions)
+        missing = "Topic's namespace does not exist"
+        return await self._set(request, "namespace_auth", request.match_info["role"], actions, missing)
 
     async def revoke(self, request: web.Request) -> web.Response:
         """Let a role take none."""
@@ -124,9 +125,13 @@ class PermissionHandlers:
         await change_policies(self._context, namespace, change)
         return no_content()
 
-    async def _set(self, request: web.Request, part: str, name: str, value: object) -> web.Response:
-        change_one = (part, name, value)
-        await change_policies(self._context, namespace_of(request), lambda document: with_auth(document, *change_one))
+    async def _set(
+        self, request: web.Request, part: str, name: str, value: object, missing: str = NO_NAMESPACE
+    ) -> web.Response:
+        namespace = namespace_of(request)
+        await change_policies(
+            self._context, namespace, lambda document: with_auth(document, part, name, value), missing
+        )
         return no_content()
 
     async def _grants(self, request: web.Request) -> tuple[list[Document], NamespaceName]:

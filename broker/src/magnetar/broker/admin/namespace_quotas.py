@@ -19,7 +19,9 @@ from magnetar.broker.admin.shapes import body_of, required_body
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.resources import Document
 
-QUOTA_TYPES = ("destination_storage", "message_age")
+STORAGE = "destination_storage"
+"""The type whose quota retention must exceed (Pulsar `AdminResource.checkQuotas`)."""
+QUOTA_TYPES = (STORAGE, "message_age")
 
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:
@@ -52,7 +54,7 @@ class QuotaHandlers:
 
         def change(document: Document) -> Document:
             quotas: Document = document.get("backlog_quota_map") or {}
-            if any(shapes.exceeds_retention(quota, value) for quota in quotas.values()):
+            if shapes.exceeds_retention(quotas.get(STORAGE), value):
                 raise AdminError(
                     PRECONDITION_FAILED, "Retention Quota must exceed configured backlog quota for namespace."
                 )
@@ -81,7 +83,7 @@ class QuotaHandlers:
             raise AdminError(BAD_REQUEST, reason) from None
 
         def change(document: Document) -> Document:
-            if shapes.exceeds_retention(quota, document.get("retention_policies")):
+            if kind == STORAGE and shapes.exceeds_retention(quota, document.get("retention_policies")):
                 raise AdminError(
                     PRECONDITION_FAILED,
                     "Backlog Quota exceeds configured retention quota for namespace. "
