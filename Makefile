@@ -7,7 +7,7 @@ UV := $(firstword $(shell command -v uv) $(wildcard $(UV_HERE) $(HOME)/.local/bi
 RUN := $(UV) run --frozen --all-packages
 PYTEST_WORKERS ?= 2
 
-.PHONY: help setup run cluster compile decompile test test-compiled lint fix generate sim interchange storm faults admin-cli e2e bench bench-bookies
+.PHONY: help setup run cluster compile decompile test test-compiled lint fix generate sim interchange storm faults admin-cli e2e bench bench-bookies bench-cluster scale
 
 help: ## Show this list
 	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  \033[36m%-14s\033[0m %s\n",$$1,$$2}' $(MAKEFILE_LIST)
@@ -101,3 +101,9 @@ bench: compile ## Side by side with Apache Pulsar, in one run; ARGS="--quick" fo
 
 bench-bookies: compile ## Our bookies beside Apache's under BookKeeper's own client; ARGS="--quick" for shorter windows
 	$(RUN) python -m bench.bookies.run $(ARGS)
+
+bench-cluster: compile ## Our cluster beside Apache's: unloads, crashes, proxies, lookups, brokers; ARGS="--quick"
+	$(RUN) python -m bench.cluster.run $(ARGS)
+
+scale: compile ## 100 000 topics, then 10 000 connections, on this machine
+	$(RUN) python -m e2e.cluster.scale $(ARGS)
