@@ -13,7 +13,7 @@ import pytest
 from magnetar.core.errors import Misuse
 from magnetar.metadata.contract import MetadataStoreContract, value_of
 from magnetar.metadata.rocksdb import RocksdbMetadataStore, StoreInUse
-from magnetar.metadata.store import MetadataStore, StoreUnavailable
+from magnetar.metadata.store import MetadataStore, SessionEvent, StoreUnavailable
 
 WRITER = """
 import asyncio, sys
@@ -180,3 +180,59 @@ async def test_opening_an_empty_directory_is_quick(tmp_path: Path) -> None:
         took.append(time.perf_counter() - started)
         await store.close()
     assert min(took) < 0.050
+
+
+async def test_after_a_refused_sync_the_metadata_is_read_again(
+    store: RocksdbMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.metadata.rocksdb.RECOVERY_SECONDS", 0.01)
+    await store.put("/kept", b"before")
+    await store.put("/ephemeral", b"", ephemeral=True)
+    events: list[SessionEvent] = []
+    begun_anew = asyncio.Event()
+
+    def heard(event: SessionEvent) -> None:
+        events.append(event)
+        if event is SessionEvent.SESSION_RESTARTED:
+            begun_anew.set()
+
+    store.watch_session(heard)
+    table = store._rocksdb_tree._rocksdb_table
+    sync = table.sync
+    failures = 3
+
+    def failing() -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise OSError("No space left on device")
+        sync()
+
+    monkeypatch.setattr(table, "sync", failing)
+    results = await asyncio.gather(store.put("/kept", b"after"), store.put("/new", b""), return_exceptions=True)
+    assert [type(result) for result in results] == [StoreUnavailable] * 2
+    with pytest.raises(StoreUnavailable):
+        await store.get("/kept")
+    await asyncio.wait_for(begun_anew.wait(), 10)
+    assert events == [SessionEvent.SESSION_LOST, SessionEvent.SESSION_RESTARTED]
+    node = await store.get("/kept")
+    assert node is not None
+    assert node.value in (b"before", b"after"), "nobody was told which"
+    assert not await store.exists("/ephemeral")
+    await store.put("/ephemeral", b"", ephemeral=True)
+    await store.put("/kept", b"again")
+
+
+async def test_a_tree_closes_while_its_disk_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RocksdbMetadataStore(tmp_path / "metadata")
+    table = store._rocksdb_tree._rocksdb_table
+
+    def failing() -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(table, "sync", failing)
+    with pytest.raises(StoreUnavailable):
+        await store.put("/a", b"")
+    await store.close()
+    again = RocksdbMetadataStore(tmp_path / "metadata")
+    await again.close()

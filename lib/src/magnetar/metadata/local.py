@@ -53,6 +53,9 @@ class LocalTree:
         self.tell(outcome.notifications)
         return None
 
+    def check(self) -> None:
+        """`StoreUnavailable` while the tree can be neither read nor written."""
+
     def unsettled(self, path: str) -> asyncio.Future[None] | None:
         """What to wait for before a read of this path may be told to anybody; None if there is nothing."""
         return None
@@ -61,6 +64,11 @@ class LocalTree:
         """Tell the listeners of all sessions."""
         for session in self._sessions:
             session.changes.tell(notifications)
+
+    def expire_sessions(self) -> None:
+        """All of them at once."""
+        for session in list(self._sessions):
+            session.expire_session()
 
     async def close(self) -> None:
         """Let go of what the tree is kept in."""
@@ -173,6 +181,7 @@ class LocalStore:
         self._check_not_closed()
         if not self._connected:
             raise StoreUnavailable("the metadata store is out of reach")
+        self._tree.check()
 
     async def _settled(self, path: str) -> None:
         self._check_usable()

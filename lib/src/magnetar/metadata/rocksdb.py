@@ -2,7 +2,8 @@
 
 Each operation is one atomic write to RocksDB on the loop (some microseconds, into memory and the log), then one sync
 of the log for all operations of the same moment, in a thread. An operation is answered, told to listeners and shown to
-readers only when it is synced.
+readers only when it is synced. After a sync that the disk refused, nobody knows what it holds: the tree is read again,
+and its sessions begin anew, as they do where a remote store was away for too long.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import struct
 from collections.abc import Iterator
@@ -25,7 +27,12 @@ from magnetar.metadata.store import Notification, StoreUnavailable
 from magnetar.metadata.tree import NO_OWNER, Outcome, Record
 from rocksdict import BlockBasedOptions, Cache, Options, Rdict, WriteBatch
 
+_logger: Final = logging.getLogger(__name__)
+
 _SYSTEM_CLOCK: Final = SystemClock()
+
+RECOVERY_SECONDS: Final = 1.0
+"""Between attempts to read the metadata again after the disk refused a sync; they go on until one succeeds."""
 
 _NODE: Final = b"n"
 """Then the parent's path, a zero byte (no path has one) and the name: the children of a node lie side by side."""
@@ -46,6 +53,10 @@ _LOG_BYTES_MAX: Final = 16 << 20
 """Bounds how long opening takes after a crash: this much log is read again."""
 
 
+_ROOM_BYTES_MIN: Final = 2 * _WRITE_BUFFER_BYTES
+"""What opening may want to write: the log as tables."""
+
+
 class StoreInUse(Misuse):
     """Another process (or another tree of this one) has the directory open."""
 
@@ -54,7 +65,23 @@ class RocksdbTable:
     """Records in RocksDB. Opening and every call block, for microseconds unless RocksDB has to read from the disk."""
 
     def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._database = Rdict(str(directory), _options())
+
+    def reopen(self) -> None:
+        """Begin again with what the disk holds, without ephemeral nodes. `StoreUnavailable`: not yet."""
+        # The database goes with its last reference, whether or not it can be closed well.
+        database = vars(self).pop("_database", None)
+        if database is not None:
+            with contextlib.suppress(Exception):  # rocksdict raises nothing more exact.
+                database.close()
+        del database
+        try:
+            self._database = Rdict(str(self._directory), _options())
+            self.apply(Outcome(removals=self.ephemeral()))
+            self.sync()
+        except Exception as error:
+            raise StoreUnavailable(f"the metadata cannot be read again yet: {error}") from error
 
     def load(self, path: str) -> Record | None:
         """The record at a path."""
@@ -113,6 +140,8 @@ class RocksdbTable:
 
     def close(self) -> None:
         """Let go of the files. What could not be written out is in the log, which the next opening reads."""
+        if "_database" not in vars(self):
+            return  # It could not be opened again.
         try:
             self._database.close()
         except Exception as error:  # rocksdict raises nothing more exact.
@@ -153,13 +182,23 @@ class RocksdbTree(LocalTree):
         self._syncer = ThreadPoolExecutor(1, thread_name_prefix="metadata-sync")
         self._gathering: _SyncGroup | None = None
         self._syncing: _SyncGroup | None = None
+        self._directory = directory
         self._failure: str | None = None
+        """Why nothing can be answered now."""
+        self._refused = False
+        """Whether RocksDB refused the last write; it may do so for ever, whatever room there is by then."""
+        self._recovering: asyncio.Task[None] | None = None
 
     def commit(self, outcome: Outcome) -> asyncio.Future[None] | None:
         """Apply, and sync together with whatever else comes until the disk is free."""
-        if self._failure is not None:
-            raise StoreUnavailable(self._failure)
-        self._rocksdb_table.apply(outcome)
+        self.check()
+        try:
+            self._rocksdb_table.apply(outcome)
+        except StoreUnavailable:
+            self._refused = True
+            self._recover_later()
+            raise
+        self._refused = False
         if not outcome.notifications:
             return None
         group = self._gathering
@@ -172,10 +211,13 @@ class RocksdbTree(LocalTree):
         group.paths.update(notification.path for notification in outcome.notifications)
         return group.done
 
-    def unsettled(self, path: str) -> asyncio.Future[None] | None:
-        """A change of this node or its children that is not synced yet must not be shown: a crash could undo it."""
+    def check(self) -> None:
+        """See `LocalTree.check`."""
         if self._failure is not None:
             raise StoreUnavailable(self._failure)
+
+    def unsettled(self, path: str) -> asyncio.Future[None] | None:
+        """A change of this node or its children that is not synced yet must not be shown: a crash could undo it."""
         for group in (self._gathering, self._syncing):
             if group is not None and path in group.paths:
                 return group.done
@@ -183,6 +225,9 @@ class RocksdbTree(LocalTree):
 
     async def close(self) -> None:
         """Finish what is under way and give the directory free."""
+        if self._recovering is not None:
+            self._recovering.cancel()
+            await asyncio.wait([self._recovering])
         for group in (self._syncing, self._gathering):
             if group is not None:
                 with contextlib.suppress(StoreUnavailable):  # Those who wait for the group are told.
@@ -207,12 +252,40 @@ class RocksdbTree(LocalTree):
             self.tell(group.notifications)
             group.done.set_result(None)
         else:
-            # What the disk holds is unknown from here on, so this tree answers nothing more.
+            # What the disk holds is unknown from here on, so this tree answers nothing until it has been read again.
             self._failure = f"metadata could not be synced to the disk: {error}"
             group.done.set_exception(StoreUnavailable(self._failure))
             group.done.exception()  # Nobody may be waiting; the failure is raised to all who come.
+            self._recover_later()
         if self._gathering is not None:
             self._start_sync()
+
+    def _recover_later(self) -> None:
+        if self._recovering is None:
+            self._recovering = asyncio.get_running_loop().create_task(self._recover(), name="metadata recovery")
+
+    async def _recover(self) -> None:
+        """Read the metadata again once the disk has room; to those who use it, their sessions were lost.
+
+        Not if it was one write that was refused, and RocksDB takes others by then."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(RECOVERY_SECONDS)
+            if self._failure is None and not self._refused:
+                self._recovering = None
+                return
+            disk = os.statvfs(self._directory)
+            if self._syncing is not None or disk.f_bavail * disk.f_frsize < _ROOM_BYTES_MIN:
+                continue
+            self._failure = self._failure or "the metadata is being read again after the disk refused a write"
+            try:
+                await loop.run_in_executor(self._syncer, self._rocksdb_table.reopen)
+                break
+            except StoreUnavailable as error:
+                _logger.warning("%s", error)
+        self._failure, self._refused, self._recovering = None, False, None
+        _logger.warning("the metadata was read again from the disk; sessions begin anew")
+        self.expire_sessions()
 
 
 class RocksdbMetadataStore(LocalStore):
