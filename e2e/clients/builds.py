@@ -10,6 +10,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 GO_BINARY = HERE / "go" / "build" / "client"
+PULSARCTL = "github.com/streamnative/pulsarctl"
+PULSARCTL_BINARY = HERE / "pulsarctl" / "build" / "pulsarctl"
 JAVA_TARGET = HERE / "java" / "target"
 # Enough for the workloads here; a client must not crowd out the server it is run against.
 JAVA_OPTIONS = ["-Xmx256m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
@@ -17,7 +19,7 @@ JAVA_OPTIONS = ["-Xmx256m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaul
 
 def missing(client: str) -> str | None:
     """What this machine lacks to build the client, or None."""
-    needed = {"python": (), "go": ("go",), "java": ("java", "mvn")}[client]
+    needed = {"python": (), "go": ("go",), "pulsarctl": ("go",), "java": ("java", "mvn")}[client]
     absent = [program for program in needed if shutil.which(program) is None]
     return f"{client} client: no {', '.join(absent)}" if absent else None
 
@@ -45,6 +47,13 @@ def build_go() -> Path:
     """Raises subprocess.CalledProcessError when it does not compile."""
     subprocess.run(["go", "build", "-o", str(GO_BINARY), "."], cwd=HERE / "go", check=True)
     return GO_BINARY
+
+
+@functools.cache
+def build_pulsarctl() -> Path:
+    """Raises subprocess.CalledProcessError when its module cannot be had or does not compile."""
+    subprocess.run(["go", "build", "-o", str(PULSARCTL_BINARY), PULSARCTL], cwd=HERE / "pulsarctl", check=True)
+    return PULSARCTL_BINARY
 
 
 @functools.cache

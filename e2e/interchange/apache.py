@@ -106,10 +106,12 @@ class Shell:
         return {**jvm_environment(self._logs), "BOOKIE_CONF": str(self._configuration)}
 
 
-def initialize_cluster(zookeeper: str, name: str, logs: Path) -> None:
+def initialize_cluster(
+    zookeeper: str, name: str, logs: Path, addresses: tuple[str, str] = ("http://127.0.0.1:1", "pulsar://127.0.0.1:1")
+) -> None:
     """`pulsar initialize-cluster-metadata`. subprocess.CalledProcessError when it fails."""
     store = f"zk:{zookeeper}"
-    urls = ["--web-service-url", "http://127.0.0.1:1", "--broker-service-url", "pulsar://127.0.0.1:1"]
+    urls = ["--web-service-url", addresses[0], "--broker-service-url", addresses[1]]
     command = [str(distribution.home() / "bin" / "pulsar"), "initialize-cluster-metadata", "--cluster", name]
     command += ["--metadata-store", store, "--configuration-metadata-store", store, *urls]
     logs.mkdir(parents=True, exist_ok=True)

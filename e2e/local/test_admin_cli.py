@@ -1,41 +1,51 @@
-"""`pulsar-admin` prints against our server what it prints against Apache's (recorded by `python -m e2e.admin_cli`)."""
+"""`pulsar-admin` and `pulsarctl` print against our cluster what they print against Apache's, every subcommand of both.
+
+What Apache's printed was recorded by `python -m e2e.admin_cli --record`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
-from e2e import admin_cli
-from e2e.peers import distribution
-from e2e.server import StandaloneProcess
+from e2e.admin_cli import coverage, different, recording, targets
+from e2e.admin_cli.targets import Target
+from e2e.admin_cli.tools import Tool
+from e2e.admin_cli.walks import WALKS
+from e2e.clients import builds
+from e2e.interchange import parts
 
-DIFFERENT_YET = {
-    "magnetar": {
-        "clusters get standalone": "names no TLS stores of a client that it has not got",
-        "namespaces set-message-ttl acme/orders --messageTTL 3600": "not served yet",
-        "namespaces get-message-ttl acme/orders": "not served yet",
-        "namespaces set-backlog-quota acme/orders --limit 10M --policy producer_request_hold": "not served yet",
-        "namespaces get-backlog-quotas acme/orders": "not served yet",
-        "namespaces set-persistence acme/orders -e 1 -w 1 -a 1 -r 0": "not served yet",
-        "namespaces get-persistence acme/orders": "not served yet",
-        "namespaces set-deduplication acme/orders --enable": "not served yet",
-        "namespaces get-deduplication acme/orders": "not served yet",
-        "namespaces grant-permission acme/orders --actions produce,consume --role app": "not served yet",
-        "namespaces permissions acme/orders": "not served yet",
-        "namespaces revoke-permission acme/orders --role app": "not served yet",
-        "topics stats persistent://acme/orders/plain": "no deduplication yet",
-        "topics stats-internal persistent://acme/orders/plain": "no deduplication yet; read positions begin at 0",
-        "topics partitioned-stats persistent://acme/orders/parted --per-partition": "no deduplication yet",
-        "topics examine-messages persistent://acme/orders/plain -i earliest -m 1": "not served yet",
-        "topics expire-messages persistent://acme/orders/plain -s first -t 1": "nothing to expire is no error here",
-        "topics unsubscribe persistent://acme/orders/plain -s missing": "removing what is not there is no error here",
-        "topics compact persistent://acme/orders/plain": "not served yet",
-    }
-}
-"""Commands that answer otherwise than Apache's, and why; one that does so no more belongs out of this list."""
-
-pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
-@pytest.mark.skipif(not distribution.available(), reason="no Java, or nothing to fetch Apache's tools with")
-def test_admin_tool_prints_what_it_prints_against_apache(server: StandaloneProcess) -> None:
-    differences = admin_cli.differences(admin_cli.load(), admin_cli.walk(server))
-    commands = {difference.split("`")[1] for difference in differences}
-    assert commands == set(DIFFERENT_YET.get(server.name, {})), "\n".join(differences)
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    reason = parts.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    with targets.running("") as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=list(WALKS))
+def tool(request: pytest.FixtureRequest, target: Target) -> Iterator[Tool]:
+    reason = builds.missing("pulsarctl") if request.param == "pulsarctl" else None
+    if reason is not None:
+        pytest.skip(reason)
+    with recording.TOOLS[request.param](target.admin_url) as opened:
+        yield opened
+
+
+def test_every_subcommand_is_walked_or_left_out_by_name(tool: Tool) -> None:
+    found = coverage.subcommands(tool)
+    assert len(found) >= coverage.COUNTS_MIN[tool.name], "the tool's help was not understood"
+    assert coverage.unexplained(found, tool, WALKS[tool.name]) == []
+
+
+def test_tools_print_what_they_print_against_apache(tool: Tool, target: Target) -> None:
+    outcomes = recording.walk(target, tool)
+    found = recording.differences(tool.name, outcomes)
+    unexplained, vanished = different.judge(target.name, tool.name, outcomes, found)
+    assert unexplained == []
+    assert vanished == [], "these differ no more and belong out of the list"

@@ -1,26 +1,30 @@
+import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
+import java.io.InputStream;
+import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.Files;
-import java.nio.file.Path;
 import java.util.Base64;
 import java.util.Properties;
 import org.apache.pulsar.admin.cli.PulsarAdminTool;
 
 /**
- * Runs many commands of Apache's {@code pulsar-admin} in one JVM: {@code AdminDriver ADMIN_URL COMMANDS}.
+ * Runs many commands of Apache's {@code pulsar-admin} in one JVM: {@code AdminDriver ADMIN_URL}.
  *
- * <p>Each line of the file is one command, its arguments separated by tabs. Each output line is the command's success
- * ({@code true} or {@code false}), its standard output and its standard error, both in base64, separated by spaces.
+ * <p>Each line of the standard input is one command, its arguments separated by tabs. Each is answered with a line: the
+ * word RESULT, the command's success ({@code true} or {@code false}), its standard output and its standard error, both
+ * in base64 ({@code =} for nothing), separated by spaces.
  */
 public final class AdminDriver {
     public static void main(String[] arguments) throws Exception {
         Method run = PulsarAdminTool.class.getDeclaredMethod("run", String[].class);
         run.setAccessible(true);
         PrintStream out = System.out;
-        PrintStream error = System.err;
-        for (String line : Files.readAllLines(Path.of(arguments[1]))) {
+        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        System.setIn(InputStream.nullInputStream());
+        String line;
+        while ((line = commands.readLine()) != null) {
             ByteArrayOutputStream printed = new ByteArrayOutputStream();
             ByteArrayOutputStream complained = new ByteArrayOutputStream();
             System.setOut(new PrintStream(printed, true, StandardCharsets.UTF_8));
@@ -34,10 +38,9 @@ public final class AdminDriver {
                 succeeded = false;
                 System.err.println(failure.getCause());
             }
-            out.println(succeeded + " " + encode(printed) + " " + encode(complained));
+            out.println("RESULT " + succeeded + " " + encode(printed) + " " + encode(complained));
+            out.flush();
         }
-        System.setOut(out);
-        System.setErr(error);
         System.exit(0);
     }
 
