@@ -70,12 +70,10 @@ class RocksdbTable:
 
     def reopen(self) -> None:
         """Begin again with what the disk holds, without ephemeral nodes. `StoreUnavailable`: not yet."""
-        # The database goes with its last reference, whether or not it can be closed well.
-        database = vars(self).pop("_database", None)
-        if database is not None:
-            with contextlib.suppress(Exception):  # rocksdict raises nothing more exact.
-                database.close()
-        del database
+        with contextlib.suppress(StoreUnavailable):
+            self.close()
+        # It goes with its last reference, whether or not it was closed well.
+        vars(self).pop("_database", None)
         try:
             self._database = Rdict(str(self._directory), _options())
             self.apply(Outcome(removals=self.ephemeral()))
