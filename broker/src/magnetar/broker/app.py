@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -144,17 +145,18 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
 
     What was started is closed again when the rest cannot be."""
     contexts: list[BrokerContext] = []
-    # The port that clients are told is known only once the socket listens.
-    ports, settings = await open_service_ports(settings, lambda connection: ServerSession(connection, contexts[0]))
-    try:
+    async with AsyncExitStack() as started:
+        # The port that clients are told is known only once the socket listens.
+        ports, settings = await open_service_ports(settings, lambda connection: ServerSession(connection, contexts[0]))
+        started.push_async_callback(ports.close)
         admin = _admin_server(settings)
+        started.push_async_callback(admin.close)
         settings = replace(settings, web_service_port=await admin.listen(), web_service_port_tls=admin.port_tls)
         managed = _ledger_factory(settings, parts)
+        started.push_async_callback(managed.close)
         context, topic_policies = _assemble(settings, parts, managed)
-    except BaseException:
-        await asyncio.shield(ports.close())
-        raise
-    contexts.append(context)
+        contexts.append(context)
+        started.pop_all()
     running = RunningBroker(context, topic_policies, managed, ports, admin)
     try:
         await running.start()

@@ -1,0 +1,37 @@
+"""A broker that cannot start leaves nothing behind."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from magnetar.broker.app import BrokerParts, start_broker
+from magnetar.broker.auth.settings import AccessSettings, PeerSettings
+from magnetar.broker.settings import BrokerSettings
+from magnetar.core.clock import SystemClock
+from magnetar.core.errors import SettingError
+from magnetar.ledger.client import BookKeeperClient
+from magnetar.ledger.testing import MemoryBookies
+from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.metadata.memory import MemoryMetadataStore
+
+
+async def test_ports_are_free_again_after_a_start_that_failed() -> None:
+    ports = []
+    for _ in range(2):
+        with socket.create_server(("127.0.0.1", 0)) as found:
+            ports.append(found.getsockname()[1])
+    settings = BrokerSettings(
+        bind_address="127.0.0.1",
+        broker_service_port=ports[0],
+        web_service_port=ports[1],
+        access=AccessSettings(peers=PeerSettings(plugin="no.such.Plugin")),
+    )
+    store = MemoryMetadataStore()
+    ledgers = BookKeeperClient(store, MemoryBookies(), SystemClock())
+    with pytest.raises(SettingError):
+        await start_broker(settings, BrokerParts(store, ledgers, SystemClock(), ManagedLedgerSettings()))
+    for port in ports:
+        socket.create_server(("127.0.0.1", port)).close()
+    await ledgers.close()
+    await store.close()
