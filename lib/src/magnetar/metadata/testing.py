@@ -268,6 +268,7 @@ class EtcdServer:
         """Stop answering without closing a connection, until `resume`."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def resume(self) -> None:
         """Go on after `pause`."""
