@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
 from collections.abc import AsyncIterator
@@ -313,14 +314,20 @@ async def test_a_bundle_of_many_topics_does_not_hold_up_the_loop(cluster: Memory
         )
     unloading = asyncio.create_task(cluster[0].running.context.moves.unload(bundle))
     longest_seconds = 0.0
-    while not unloading.done():
-        # The processor's time, as other programs have a share of the clock's.
-        began_seconds = time.thread_time()
-        await asyncio.sleep(0)
-        longest_seconds = max(longest_seconds, time.thread_time() - began_seconds)
+    # What other tests have left for the collector is not the unload's.
+    gc.collect()
+    gc.disable()
+    try:
+        while not unloading.done():
+            # The processor's time, as other programs have a share of the clock's.
+            began_seconds = time.thread_time()
+            await asyncio.sleep(0)
+            longest_seconds = max(longest_seconds, time.thread_time() - began_seconds)
+    finally:
+        gc.enable()
     await unloading
     assert not service.topics
-    assert longest_seconds < 0.25
+    assert longest_seconds < 0.1
 
 
 async def test_an_unload_waits_for_a_deletion(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:

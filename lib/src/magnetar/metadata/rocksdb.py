@@ -78,7 +78,7 @@ class RocksdbTable:
             self._database = Rdict(str(self._directory), _options())
             self.apply(Outcome(removals=self.ephemeral()))
             self.sync()
-        except Exception as error:
+        except Exception as error:  # rocksdict raises nothing more exact.
             raise StoreUnavailable(f"the metadata cannot be read again yet: {error}") from error
 
     def load(self, path: str) -> Record | None:
@@ -262,6 +262,14 @@ class RocksdbTree(LocalTree):
         if self._recovering is None:
             self._recovering = asyncio.get_running_loop().create_task(self._recover(), name="metadata recovery")
 
+    def _has_room(self) -> bool:
+        try:
+            disk = os.statvfs(self._directory)
+        except OSError as error:
+            _logger.warning("the metadata's disk cannot be looked at: %s", error)
+            return False
+        return disk.f_bavail * disk.f_frsize >= _ROOM_BYTES_MIN
+
     async def _recover(self) -> None:
         """Read the metadata again once the disk has room; to those who use it, their sessions were lost.
 
@@ -272,8 +280,7 @@ class RocksdbTree(LocalTree):
             if self._failure is None and not self._refused:
                 self._recovering = None
                 return
-            disk = os.statvfs(self._directory)
-            if self._syncing is not None or disk.f_bavail * disk.f_frsize < _ROOM_BYTES_MIN:
+            if self._syncing is not None or self._gathering is not None or not self._has_room():
                 continue
             self._failure = self._failure or "the metadata is being read again after the disk refused a write"
             try:
