@@ -42,6 +42,8 @@ class Run:
     server: Server
     folder: Path
     topic: str = ""
+    service_url: str = ""
+    """Where the clients connect; empty: to the server's own."""
     rate: int = 0
     idle_timeout_s: float = 60.0
     linger_ms: int = 1000
@@ -59,7 +61,7 @@ class Run:
     def spawn(self, mode: str) -> Popen[bytes]:
         options = {
             **self.workload.options(),
-            "service_url": self.server.service_url,
+            "service_url": self.service_url or self.server.service_url,
             "topic": self.topic,
             "subscription": "e2e",
             "corpus": str(self.folder / "corpus.txt"),

@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from e2e import corpus, run_clients
@@ -41,38 +40,6 @@ BEYOND_SESSION_S = 4.0
 """How much longer than a session lives somebody stands still."""
 FLOW_SECONDS_MAX = 90.0
 """Every client has a receipt again so long after a fault: the session, the clients' longest backoff, and room."""
-
-
-@dataclass(frozen=True, slots=True)
-class Front:
-    """The cluster as one client sees it: through its proxies, or by its brokers."""
-
-    cluster: LocalCluster
-    service_url: str
-
-    @property
-    def name(self) -> str:
-        return self.cluster.name
-
-    @property
-    def admin_url(self) -> str:
-        return self.cluster.admin_url
-
-    @property
-    def pids(self) -> list[int]:
-        return self.cluster.pids
-
-    def start(self) -> None:
-        self.cluster.start()
-
-    def kill(self) -> None:
-        self.cluster.kill()
-
-    def restart(self) -> None:
-        self.cluster.restart()
-
-    def stop(self) -> None:
-        self.cluster.stop()
 
 
 class Storm:
@@ -188,9 +155,10 @@ def new_runs(cluster: LocalCluster, rng: random.Random, clients: list[str]) -> l
         url = cluster.service_url if number % 2 == 0 else cluster.broker_service_url
         run = Run(
             workload,
-            Front(cluster, url),
+            cluster,
             folder,
             topic=f"persistent://public/default/storm-{number}",
+            service_url=url,
             rate=MESSAGES_PER_SECOND,
             idle_timeout_s=180.0,
             linger_ms=3000,
