@@ -5,13 +5,9 @@ topics of the other. The compressed form is understood, and never written (Pulsa
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-import lz4.block
-import snappy
-import zstandard
 from magnetar.core.errors import PeerError
 from magnetar.core.ids import Position
 from magnetar.managed.ack_state import AckState
@@ -19,9 +15,10 @@ from magnetar.managed.ledger_list import LedgerRecord
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.wire.errors import BadProtobuf
 from magnetar.wire.protobuf import parse
+from magnetar.wire.pulsar.compression import decompress
+from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import (
     BatchedEntryDeletionIndexInfo,
-    CompressionType,
     KeyValue,
     LongListMap,
     LongProperty,
@@ -200,29 +197,11 @@ def _uncompressed(data: bytes) -> bytes:
     header = parse(ManagedLedgerInfoMetadata, data[6 : 6 + header_size])
     body = data[6 + header_size :]
     size = header.uncompressedSize
-    if not 0 <= size <= UNCOMPRESSED_BYTES_MAX:
-        raise BrokenMetadata(f"a record says that it is {size} bytes long")
     try:
-        plain = _decompress(header.compressionType, body, size)
-    except (ValueError, RuntimeError, zlib.error, zstandard.ZstdError, snappy.UncompressError) as error:
+        # The numbers of compressions are those of the wire.
+        plain = decompress(header.compressionType, body, size, UNCOMPRESSED_BYTES_MAX)
+    except BadMetadata as error:
         raise BrokenMetadata(f"a compressed record cannot be unpacked: {error}") from error
     if len(plain) != size:
         raise BrokenMetadata(f"a compressed record has {len(plain)} bytes and should have {size}")
     return plain
-
-
-def _decompress(kind: CompressionType, body: bytes, size: int) -> bytes:
-    match kind:
-        case CompressionType.LZ4:
-            return bytes(lz4.block.decompress(body, uncompressed_size=size))
-        case CompressionType.ZLIB:
-            # Pulsar's stream is flushed but not ended, which plain `zlib.decompress` refuses.
-            return zlib.decompressobj().decompress(body, size)
-        case CompressionType.ZSTD:
-            return zstandard.ZstdDecompressor().decompress(body, max_output_size=size)
-        case CompressionType.SNAPPY:
-            return bytes(snappy.uncompress(body))
-        case CompressionType.NONE:
-            return body
-        case _:
-            raise ValueError(f"unknown compression {kind}")

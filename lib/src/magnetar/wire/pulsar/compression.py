@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 import enum
-import zlib
-from typing import Final
 
-import lz4.block
-import snappy
-import zstandard
-from magnetar.wire.errors import BadProtobuf
 from magnetar.wire.pulsar.errors import BadMetadata
-from magnetar.wire.pulsar.varint import read_varint
-
-_NO_BLOCK: Final = (zlib.error, zstandard.ZstdError, lz4.block.LZ4BlockError, snappy.UncompressError)
 
 
 class Compression(enum.IntEnum):
@@ -28,19 +19,11 @@ class Compression(enum.IntEnum):
 
 def compress(kind: Compression, data: bytes) -> bytes:
     """The compressed form; LZ4 and Snappy are raw blocks without a header of their own."""
-    match kind:
-        case Compression.NONE:
-            return data
-        case Compression.LZ4:
-            block: bytes = lz4.block.compress(data, store_size=False)
-            return block
-        case Compression.ZLIB:
-            return zlib.compress(data)
-        case Compression.ZSTD:
-            return zstandard.ZstdCompressor().compress(data)
-        case Compression.SNAPPY:
-            raw: bytes = snappy.compress(data)
-            return raw
+    if kind == Compression.NONE:
+        return data
+    from magnetar.wire.pulsar.block_codecs import compress_block  # 2 MB of libraries that many a process never needs.
+
+    return compress_block(kind, data)
 
 
 def decompress(kind: int, data: bytes, uncompressed_size: int, size_bytes_max: int) -> bytes:
@@ -49,35 +32,9 @@ def decompress(kind: int, data: bytes, uncompressed_size: int, size_bytes_max: i
         return data
     if not 0 <= uncompressed_size <= size_bytes_max:
         raise BadMetadata(f"a payload that would unpack to {uncompressed_size} bytes, more than {size_bytes_max}")
-    try:
-        unpacked = _decompress(Compression(kind), data, uncompressed_size)
-    except (*_NO_BLOCK, ValueError, BadProtobuf) as error:
-        raise BadMetadata(f"a payload that cannot be unpacked: {error}") from None
+    from magnetar.wire.pulsar.block_codecs import decompress_block
+
+    unpacked = decompress_block(kind, data, uncompressed_size)
     if len(unpacked) != uncompressed_size:
         raise BadMetadata(f"a payload of {len(unpacked)} bytes where {uncompressed_size} were announced")
     return unpacked
-
-
-def _decompress(kind: Compression, data: bytes, uncompressed_size: int) -> bytes:
-    match kind:
-        case Compression.NONE:
-            return data
-        case Compression.LZ4:
-            block: bytes = lz4.block.decompress(data, uncompressed_size=uncompressed_size)
-            return block
-        case Compression.ZLIB:
-            return zlib.decompressobj().decompress(data, uncompressed_size + 1)
-        case Compression.ZSTD:
-            # A size in the frame would be believed, and allocated, whatever the bound.
-            _check_announced(zstandard.frame_content_size(data), uncompressed_size)
-            return zstandard.ZstdDecompressor().decompress(data, max_output_size=uncompressed_size)
-        case Compression.SNAPPY:
-            _check_announced(read_varint(data, 0, len(data))[0], uncompressed_size)
-            raw: bytes = snappy.uncompress(data)
-            return raw
-
-
-def _check_announced(block_size: int, uncompressed_size: int) -> None:
-    """The size that a block announces itself (-1: none) has to be the one that was checked against the bound."""
-    if block_size not in (-1, uncompressed_size):
-        raise ValueError(f"the block announces {block_size} bytes, its message {uncompressed_size}")
