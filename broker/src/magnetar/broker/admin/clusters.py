@@ -15,6 +15,7 @@ from magnetar.broker.admin.responses import (
     AdminError,
     json,
     no_content,
+    node_name,
 )
 from magnetar.broker.admin.shapes import Shape, body_of, boolean, required_body, set_of, text
 from magnetar.broker.context import BrokerContext
@@ -114,12 +115,12 @@ class ClusterHandlers:
 
     async def get(self, request: web.Request) -> web.Response:
         """What is known of a cluster."""
-        data = await cluster_data(self._context, request.match_info["cluster"])
+        data = await cluster_data(self._context, node_name(request, "cluster"))
         return json({**data, **{name: data.get(name, False) for name in SWITCHES}})
 
     async def create(self, request: web.Request) -> web.Response:
         """Make a cluster known."""
-        cluster = request.match_info["cluster"]
+        cluster = node_name(request, "cluster")
         data = await body_of(request, cluster_data_of)
         if data is None:
             raise AdminError(BAD_REQUEST, "cluster data is required")
@@ -135,12 +136,12 @@ class ClusterHandlers:
     async def update(self, request: web.Request) -> web.Response:
         """Replace what is known of a cluster."""
         data = await required_body(request, cluster_data_of)
-        await self._change(request.match_info["cluster"], lambda _: data)
+        await self._change(node_name(request, "cluster"), lambda _: data)
         return web.Response()
 
     async def delete(self, request: web.Request) -> web.Response:
         """Forget a cluster that no namespace is in, and its failure domains."""
-        cluster = request.match_info["cluster"]
+        cluster = node_name(request, "cluster")
         await require_writable(self._context)
         path = Resources.cluster_path(cluster)
         if await self._is_used(cluster) or await self._documents.get(f"{path}/namespaceIsolationPolicies"):
@@ -151,12 +152,12 @@ class ClusterHandlers:
 
     async def peers(self, request: web.Request) -> web.Response:
         """The clusters that namespaces may be in instead of this one, but not along with it."""
-        peers = (await cluster_data(self._context, request.match_info["cluster"])).get("peerClusterNames")
+        peers = (await cluster_data(self._context, node_name(request, "cluster"))).get("peerClusterNames")
         return web.Response() if peers is None else json(peers)
 
     async def set_peers(self, request: web.Request) -> web.Response:
         """Choose them."""
-        cluster = request.match_info["cluster"]
+        cluster = node_name(request, "cluster")
         peers: list[str] | None = await body_of(request, set_of(text))
         known = await self._resources.clusters()
         for peer in peers or []:
@@ -169,7 +170,7 @@ class ClusterHandlers:
 
     async def migration(self, request: web.Request) -> web.Response:
         """Where a cluster that was migrated has gone to."""
-        found: Document | None = await self._documents.get(migration_path(request.match_info["cluster"]))
+        found: Document | None = await self._documents.get(migration_path(node_name(request, "cluster")))
         if found is None:
             raise AdminError(NOT_FOUND, "Cluster does not exist")
         urls = found.get("migratedClusterUrl") or {}
@@ -177,7 +178,7 @@ class ClusterHandlers:
 
     async def migrate(self, request: web.Request) -> web.Response:
         """Say where a cluster goes to, and with `migrated` whether it has gone."""
-        cluster = request.match_info["cluster"]
+        cluster = node_name(request, "cluster")
         urls = await required_body(request, MIGRATED_URL)
         check_urls(urls)
         await require_writable(self._context)

@@ -6,7 +6,7 @@ from typing import Final
 
 from aiohttp import web
 from magnetar.broker.admin.documents import require_cluster, require_writable
-from magnetar.broker.admin.responses import CONFLICT, NOT_FOUND, AdminError, json, no_content
+from magnetar.broker.admin.responses import CONFLICT, NOT_FOUND, AdminError, json, no_content, node_name
 from magnetar.broker.admin.shapes import Shape, body_of, set_of, text
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.resources import Document, Resources
@@ -38,7 +38,7 @@ class FailureDomainHandlers:
 
     async def all(self, request: web.Request) -> web.Response:
         """All of a cluster, by name; none when there is no such cluster."""
-        return json(await self._all(request.match_info["cluster"]))
+        return json(await self._all(node_name(request, "cluster")))
 
     async def get(self, request: web.Request) -> web.Response:
         """The brokers of one."""
@@ -71,9 +71,9 @@ class FailureDomainHandlers:
         return web.Response()
 
     async def _names(self, request: web.Request) -> tuple[str, str]:
-        cluster = request.match_info["cluster"]
+        cluster = node_name(request, "cluster")
         await require_cluster(self._context, cluster)
-        return cluster, request.match_info["domain"]
+        return cluster, node_name(request, "domain")
 
     async def _all(self, cluster: str) -> dict[str, Document]:
         found = {}

@@ -11,7 +11,7 @@ from aiohttp import web
 from magnetar.balance.isolation import IsolationPolicy, host_of
 from magnetar.broker.admin.documents import require_cluster, require_writable
 from magnetar.broker.admin.fan_out import call_all
-from magnetar.broker.admin.responses import BAD_REQUEST, NOT_FOUND, AdminError, json, no_content
+from magnetar.broker.admin.responses import BAD_REQUEST, NOT_FOUND, AdminError, json, no_content, node_name
 from magnetar.broker.admin.shapes import Shape, list_of, map_of, one_of, required_body, text
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.resources import Document, Resources
@@ -62,7 +62,7 @@ class IsolationPolicyHandlers:
 
     async def all(self, request: web.Request) -> web.Response:
         """All of a cluster, by name."""
-        cluster = request.match_info["cluster"]
+        cluster = node_name(request, "cluster")
         await require_cluster(self._context, cluster, NOT_FOUND)
         found = await self._documents.get(policies_path(cluster))
         if found is None:
@@ -71,7 +71,7 @@ class IsolationPolicyHandlers:
 
     async def get(self, request: web.Request) -> web.Response:
         """One by its name."""
-        cluster, name = request.match_info["cluster"], request.match_info["policy"]
+        cluster, name = node_name(request, "cluster"), request.match_info["policy"]
         found = (await self._policies(cluster)).get(name)
         if found is None:
             raise AdminError(NOT_FOUND, f"Cannot find NamespaceIsolationPolicy {name} for cluster {cluster}")
@@ -79,17 +79,17 @@ class IsolationPolicyHandlers:
 
     async def brokers(self, request: web.Request) -> web.Response:
         """The brokers that run, with what the policies say about each."""
-        policies = await self._policies(request.match_info["cluster"])
+        policies = await self._policies(node_name(request, "cluster"))
         return json([broker_described(policies, broker) for broker in sorted(self._context.load.brokers())])
 
     async def broker(self, request: web.Request) -> web.Response:
         """What the policies say about one broker, whether it runs or not."""
-        policies = await self._policies(request.match_info["cluster"])
+        policies = await self._policies(node_name(request, "cluster"))
         return json(broker_described(policies, request.match_info["broker"]))
 
     async def set(self, request: web.Request) -> web.Response:
         """Make one, or replace it; namespaces that should be served elsewhere now are unloaded."""
-        cluster, name = request.match_info["cluster"], request.match_info["policy"]
+        cluster, name = node_name(request, "cluster"), request.match_info["policy"]
         data = await required_body(request, isolation_data(name))
         await require_cluster(self._context, cluster)
         await require_writable(self._context)
@@ -100,7 +100,7 @@ class IsolationPolicyHandlers:
 
     async def remove(self, request: web.Request) -> web.Response:
         """Remove one; one that is not there is no error."""
-        cluster = request.match_info["cluster"]
+        cluster = node_name(request, "cluster")
         await require_cluster(self._context, cluster)
         await require_writable(self._context)
         await self._change(cluster, request.match_info["policy"], None)

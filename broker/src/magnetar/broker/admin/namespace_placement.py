@@ -24,6 +24,7 @@ from magnetar.broker.admin.responses import (
     json,
     namespace_of,
     no_content,
+    node_name,
     tenant_asked,
 )
 from magnetar.broker.admin.shapes import Shape, body_of, boolean, required_body, text
@@ -89,7 +90,7 @@ class PlacementHandlers:
         tenant = tenant_asked(request)
         if not tenant:
             raise AdminError(BAD_REQUEST, "Tenant should not be null")
-        await require_cluster(self._context, request.match_info["cluster"])
+        await require_cluster(self._context, node_name(request, "cluster"))
         wanted = request.match_info["group"].lower()
         found = []
         for name in sorted(await self._context.service.resources.namespaces(tenant)):

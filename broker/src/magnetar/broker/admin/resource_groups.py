@@ -15,6 +15,7 @@ from magnetar.broker.admin.responses import (
     json,
     namespace_of,
     no_content,
+    node_name,
 )
 from magnetar.broker.admin.shapes import Shape, integer, long, required_body
 from magnetar.broker.context import BrokerContext
@@ -62,14 +63,14 @@ class ResourceGroupHandlers:
 
     async def get(self, request: web.Request) -> web.Response:
         """The limits of one; -1 is none."""
-        found = await self._documents.get(f"{ROOT}/{request.match_info['group']}")
+        found = await self._documents.get(f"{ROOT}/{node_name(request, 'group')}")
         if found is None:
             raise AdminError(NOT_FOUND, "ResourceGroup does not exist")
         return json({**NO_LIMITS, **found})
 
     async def set(self, request: web.Request) -> web.Response:
         """Make one, or change the limits that the body names."""
-        path = f"{ROOT}/{request.match_info['group']}"
+        path = f"{ROOT}/{node_name(request, 'group')}"
         limits = await required_body(request, RESOURCE_GROUP)
         await require_writable(self._context)
         try:
@@ -80,7 +81,7 @@ class ResourceGroupHandlers:
 
     async def remove(self, request: web.Request) -> web.Response:
         """Remove one that no namespace is in."""
-        group = request.match_info["group"]
+        group = node_name(request, "group")
         await require_writable(self._context)
         for tenant in await self._resources.tenants():
             for name in await self._resources.namespaces(tenant):
@@ -99,7 +100,7 @@ class ResourceGroupHandlers:
 
     async def join(self, request: web.Request) -> web.Response:
         """Put a namespace into a group."""
-        group = request.match_info["group"]
+        group = node_name(request, "group")
         if not await self._documents.exists(f"{ROOT}/{group}"):
             raise AdminError(PRECONDITION_FAILED, "ResourceGroup does not exist")
         await self._note(namespace_of(request), group)

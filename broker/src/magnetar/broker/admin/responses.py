@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
-from magnetar.core.errors import PeerError
-from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName, java_url_decode
+from magnetar.core.errors import Misuse, PeerError
+from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName, is_valid_name_part, java_url_decode
+from magnetar.metadata.paths import check_path
 from magnetar.wire.pulsar.errors import ServerError
 
 CONFLICT = 409
@@ -72,7 +73,7 @@ async def body_json(request: web.Request) -> Any:
         return None
     try:
         return msgspec.json.decode(raw)
-    except msgspec.DecodeError as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise AdminError(BAD_REQUEST, f"The body is not JSON: {problem}") from None
 
 
@@ -109,9 +110,25 @@ def path_integer(request: web.Request, name: str) -> int:
         raise AdminError(BAD_REQUEST, f"{value!r} is not a whole number") from None
 
 
+def node_name(request: web.Request, parameter: str) -> str:
+    """A name in the path that is one node's in the metadata: not one with a slash, which would be another's. Raises 412
+    for what no node can be called."""
+    name = request.match_info[parameter]
+    try:
+        check_path("/" + name)
+    except Misuse:
+        name = ""
+    if not name or "/" in name:
+        raise AdminError(PRECONDITION_FAILED, f"{parameter.capitalize()} name is not valid")
+    return name
+
+
 def tenant_asked(request: web.Request) -> str | None:
     """The tenant that a request for a group's namespaces names; tenants were properties in the API's first version."""
-    return request.query.get("tenant" if request.path.startswith("/admin/v2/") else "property")
+    tenant = request.query.get("tenant" if request.path.startswith("/admin/v2/") else "property")
+    if tenant and not is_valid_name_part(tenant):
+        raise AdminError(PRECONDITION_FAILED, "Tenant name is not valid")
+    return tenant
 
 
 def namespace_of(request: web.Request) -> NamespaceName:

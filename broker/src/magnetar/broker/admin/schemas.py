@@ -18,6 +18,7 @@ from magnetar.broker.admin.responses import (
     path_integer,
     topic_of,
 )
+from magnetar.broker.admin.shapes import map_of, text
 from magnetar.broker.admin.topic_access import TopicAccess
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.schema.locator import SchemaPosition
@@ -144,10 +145,11 @@ class SchemaHandlers:
 
 
 async def schema_in(request: web.Request) -> SchemaInfo:
-    """The schema in a request's body: {type, schema, properties}. Raises 422."""
+    """The schema in a request's body: {type, schema, properties}. Raises 400, 422."""
     body = await body_object(request)
+    properties = map_of(text)(body.get("properties") or {})
     try:
-        return from_rest(str(body["type"]), str(body.get("schema") or ""), body.get("properties") or {})
+        return from_rest(str(body["type"]), str(body.get("schema") or ""), properties)
     except (KeyError, ValueError) as problem:
         raise AdminError(UNPROCESSABLE, f"Not a schema: {problem}") from None
 

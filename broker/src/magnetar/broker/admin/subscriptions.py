@@ -21,6 +21,7 @@ from magnetar.broker.admin.responses import (
     no_content,
     topic_of,
 )
+from magnetar.broker.admin.shapes import map_of, text
 from magnetar.broker.admin.subscription_positions import ONE_SUBSCRIPTION, position_in, start_within, subscription_name
 from magnetar.broker.admin.topic_access import TopicAccess, raise_first
 from magnetar.broker.admin.topic_stats import REPLICATED_PROPERTY, is_replicated
@@ -83,7 +84,7 @@ class SubscriptionHandlers:
         if subscription in topic.subscriptions:
             raise AdminError(CONFLICT, EXISTS_ALREADY)
         body = start_document(await body_json(request))
-        properties = {key: str(value) for key, value in (body.get("properties") or {}).items()}
+        properties = map_of(text)(body.get("properties") or {})
         start = start_within(topic, position_in(body, default=LATEST))
         await topic.create_subscription(subscription, start, properties)
         if flag(request, "replicated"):

@@ -16,6 +16,7 @@ from magnetar.broker.admin.responses import (
     flag,
     json,
     no_content,
+    node_name,
 )
 from magnetar.broker.admin.shapes import Shape, body_of, set_of, text
 from magnetar.broker.context import BrokerContext
@@ -55,14 +56,14 @@ class TenantHandlers:
 
     async def get(self, request: web.Request) -> web.Response:
         """A tenant's roles and clusters."""
-        document = await self._documents.get(Resources.tenant_path(request.match_info["tenant"]))
+        document = await self._documents.get(Resources.tenant_path(node_name(request, "tenant")))
         if document is None:
             raise AdminError(NOT_FOUND, "Tenant does not exist")
         return json(document)
 
     async def create(self, request: web.Request) -> web.Response:
         """Make a tenant."""
-        tenant = request.match_info["tenant"]
+        tenant = node_name(request, "tenant")
         info = await body_of(request, TENANT_INFO)
         if not is_valid_name_part(tenant):
             raise AdminError(PRECONDITION_FAILED, "Tenant name is not valid")
@@ -81,7 +82,7 @@ class TenantHandlers:
 
     async def update(self, request: web.Request) -> web.Response:
         """Replace a tenant's roles and clusters."""
-        tenant = request.match_info["tenant"]
+        tenant = node_name(request, "tenant")
         info = await body_of(request, TENANT_INFO)
         await require_writable(self._context)
         await self._check(info)
@@ -93,7 +94,7 @@ class TenantHandlers:
 
     async def delete(self, request: web.Request) -> web.Response:
         """Remove a tenant that has no namespaces; with `force` with those that it has."""
-        tenant = request.match_info["tenant"]
+        tenant = node_name(request, "tenant")
         force = flag(request, "force")
         await require_writable(self._context)
         if force and not self._context.service.settings.admin.force_delete_tenant_allowed:

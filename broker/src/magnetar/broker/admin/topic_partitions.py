@@ -22,6 +22,7 @@ from magnetar.broker.admin.responses import (
     no_content,
     topic_of,
 )
+from magnetar.broker.admin.shapes import map_of, text
 from magnetar.broker.admin.topic_access import TopicAccess
 from magnetar.broker.admin.topics import ONE
 from magnetar.broker.context import BrokerContext
@@ -34,6 +35,8 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 PARTITIONS_MAX: Final = 100_000
 """Each partition is a topic of its own: more is a typing error."""
+
+PROPERTIES: Final = map_of(text)
 
 PERSISTENT_WANTED: Final = "Need to provide a persistent topic name"
 
@@ -89,7 +92,7 @@ class PartitionHandlers:
             raise AdminError(PRECONDITION_FAILED, "Partitioned Topic Name should not contain '-partition-'")
         body = await body_json(request)
         document: dict[str, Any] = body if isinstance(body, dict) else {"partitions": body}
-        count = document.get("partitions")
+        count, properties = document.get("partitions"), document.get("properties")
         if not isinstance(count, int) or isinstance(count, bool):
             raise AdminError(BAD_REQUEST, "The body must be a whole number")
         if count <= 0:
@@ -98,7 +101,7 @@ class PartitionHandlers:
         if await self._resources.partitions(name) is not None or await self._service.exists(name):
             raise AdminError(CONFLICT, "This topic already exists")
         try:
-            await self._partitioned.create(name, count, document.get("properties"))
+            await self._partitioned.create(name, count, None if properties is None else PROPERTIES(properties))
         except VersionConflict:
             raise AdminError(CONFLICT, "This topic already exists") from None
         return no_content()

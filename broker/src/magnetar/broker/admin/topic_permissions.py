@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from aiohttp import web
 from magnetar.broker.admin.described import takes
+from magnetar.broker.admin.documents import change_policies
 from magnetar.broker.admin.responses import (
     BAD_REQUEST,
     NOT_FOUND,
@@ -20,7 +21,7 @@ from magnetar.broker.admin.responses import (
 from magnetar.broker.admin.topic_access import TopicAccess
 from magnetar.broker.admin.topics import ONE
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.resources import Document, Resources
+from magnetar.broker.resources import Document
 from magnetar.core.topic_name import TopicName, java_url_decode
 
 ACTIONS: Final = frozenset({"produce", "consume", "functions", "sources", "sinks", "packages"})
@@ -41,6 +42,7 @@ class PermissionHandlers:
     """The handlers, over one broker."""
 
     def __init__(self, context: BrokerContext) -> None:
+        self._context = context
         self._resources = context.service.resources
         self._access = TopicAccess(context)
 
@@ -86,7 +88,7 @@ class PermissionHandlers:
                 topics[str(name)] = roles
             return {**policies, "auth_policies": {**permissions, "destination_auth": topics}}
 
-        await self._resources.documents.update(Resources.namespace_path(name.namespace_name), with_roles)
+        await change_policies(self._context, name.namespace_name, with_roles)
 
 
 def permissions_on(policies: Document, topic: str) -> dict[str, list[str]]:
