@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from magnetar.broker.policies.settings import PolicySettings
 from magnetar.broker.setting_names import (
     BOOKIE_CONNECTION_NAMES,
     BROKER_NAMES,
@@ -12,7 +13,8 @@ from magnetar.broker.setting_names import (
     MANAGED_LEDGER_NAMES,
     known_names,
 )
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.setting_values import told
+from magnetar.broker.settings import AutoCreationSettings, BrokerSettings
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
 from magnetar.core.settings_file import GivenSettings, SettingNames, unit_factor
@@ -58,9 +60,21 @@ def test_every_name_is_one_of_pulsars_and_has_a_field_and_a_unit(settings: objec
 
 
 def test_what_a_broker_tells_of_itself_can_be_given_to_one() -> None:
-    told = BrokerSettings(cluster_name="x", keep_alive_seconds=7).upstream()
-    assert set(told) <= set(BROKER_NAMES.fields)
-    assert given(**told).build(BrokerSettings(), BROKER_NAMES) == BrokerSettings(cluster_name="x", keep_alive_seconds=7)
+    settings = BrokerSettings(
+        cluster_name="x",
+        keep_alive_seconds=7,
+        broker_service_port_tls=6651,
+        auto_creation=AutoCreationSettings(partitioned=True),
+        policies=PolicySettings(unacked_share_when_broker_blocked=0.25, subscription_types=("Shared", "Failover")),
+    )
+    texts = told(settings)
+    assert set(texts) <= set(BROKER_NAMES.fields)
+    assert given(**texts).build(BrokerSettings(), BROKER_NAMES) == settings
+    assert texts["webServicePortTls"] == ""
+
+
+def test_secrets_are_not_told() -> None:
+    assert not {"tokenSecretKey", "basicAuthConf", "brokerClientAuthenticationParameters"} & set(told(BrokerSettings()))
 
 
 def test_units_and_words_become_ours() -> None:

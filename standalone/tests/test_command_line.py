@@ -114,5 +114,16 @@ import magnetar.standalone.command_line, magnetar.standalone.run
 print(sorted({name.partition(".")[0] for name in sys.modules}))
 """
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    for package in ("aiohttp", "cramjam", "grpc", "kazoo", "lz4", "msgspec", "prometheus_client", "pydantic", "rich"):
+    for package in (
+        "aiohttp",
+        "cramjam",
+        "decimal",
+        "grpc",
+        "kazoo",
+        "lz4",
+        "msgspec",
+        "prometheus_client",
+        "pydantic",
+        "rich",
+    ):
         assert f"'{package}'" not in loaded

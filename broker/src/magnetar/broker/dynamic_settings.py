@@ -10,12 +10,10 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
-from magnetar.broker.load.settings import SWITCHES, LoadSettings
+from magnetar.broker.load.settings import SWITCHES
 from magnetar.broker.resources import Document, Documents
-from magnetar.broker.setting_names import BROKER_NAMES, known_names
 from magnetar.broker.settings import BrokerSettings
 from magnetar.core.errors import MagnetarError, SettingError
-from magnetar.core.settings_file import GivenSettings, parse_value
 from magnetar.metadata.store import MetadataStore, NodeNotFound, Notification, SessionEvent, VersionConflict
 
 logger = logging.getLogger(__name__)
@@ -136,17 +134,16 @@ class DynamicSettings:
         if name in DYNAMIC_NAMES:
             self._with({name: value})
             return
-        default = getattr(LoadSettings(), SWITCHES[name])
-        try:
-            parse_value(value, type(default))
-        except ValueError as error:
-            raise SettingError(f"{name}: {error}") from None
+        from magnetar.broker.setting_values import check_switch
+
+        check_switch(name, value)
 
     def _with(self, overrides: Mapping[str, object]) -> BrokerSettings:
-        given = GivenSettings(known_names())
-        for name, value in overrides.items():
-            given.add(name, str(value), PATH)
-        return given.build(self._configured, BROKER_NAMES)
+        if not overrides:
+            return self._configured
+        from magnetar.broker.setting_values import changed  # With all names, which most clusters never need.
+
+        return changed(self._configured, overrides, PATH)
 
     async def _refresh(self) -> None:
         values: Mapping[str, object] = await self._documents.get(PATH) or {}

@@ -6,18 +6,19 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.broker.admin.settings import ADMIN_NAMES
-from magnetar.broker.auth.settings import ACCESS_NAMES
-from magnetar.broker.load.settings import LOAD_NAMES
-from magnetar.broker.policies.settings import POLICY_NAMES, POLICY_UNITS
+from magnetar.broker.auth.setting_names import ACCESS_NAMES
+from magnetar.broker.load.setting_names import LOAD_NAMES
+from magnetar.broker.policies.setting_names import POLICY_NAMES, POLICY_UNITS
 from magnetar.core.settings_file import SettingNames
 
-_CREATION_TYPES: Final = {"partitioned": True, "non-partitioned": False}
+CREATION_TYPES: Final = {True: "partitioned", False: "non-partitioned"}
+"""`allowAutoTopicCreationType`, by whether topics are partitioned."""
 
 
 def _partitioned(text: str) -> bool:
-    if text not in _CREATION_TYPES:
-        raise ValueError("one of " + ", ".join(_CREATION_TYPES))
-    return _CREATION_TYPES[text]
+    if text not in CREATION_TYPES.values():
+        raise ValueError("one of " + ", ".join(CREATION_TYPES.values()))
+    return text == CREATION_TYPES[True]
 
 
 BROKER_NAMES: Final = SettingNames(

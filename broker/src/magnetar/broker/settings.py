@@ -114,49 +114,6 @@ class BrokerSettings:
                 "one in flight, one being read"
             )
 
-    def upstream(self) -> dict[str, str]:
-        """The settings by Pulsar's names, written as its configuration files write them."""
-        creation, dispatch = self.auto_creation, self.dispatch
-        values: dict[str, object] = {
-            "clusterName": self.cluster_name,
-            "bindAddress": self.bind_address,
-            "advertisedAddress": self.advertised_address,
-            "brokerServicePort": self.broker_service_port,
-            "webServicePort": self.web_service_port,
-            "brokerServicePortTls": self.broker_service_port_tls or "",
-            "webServicePortTls": self.web_service_port_tls or "",
-            "haProxyProtocolEnabled": self.proxy_protocol,
-            "advertisedListeners": self.advertised_listeners,
-            "internalListenerName": self.internal_listener_name,
-            "keepAliveIntervalSeconds": int(self.keep_alive_seconds),
-            "maxMessageSize": self.message_size_bytes_max,
-            "maxConcurrentLookupRequest": self.lookups_max,
-            "maxConcurrentTopicLoadRequest": self.topic_loads_max,
-            "enableBrokerTopicListWatcher": self.topic_list_watchers,
-            "subscriptionPatternMaxLength": self.subscription_pattern_length_max,
-            "maxConsumerMetadataSize": self.consumer_metadata_bytes_max,
-            "managedLedgerCacheSizeMB": self.managed_ledger_cache_bytes_max // MIB,
-            "defaultNumberOfNamespaceBundles": self.default_namespace_bundles,
-            "allowAutoTopicCreation": creation.topics_allowed,
-            "allowAutoTopicCreationType": "partitioned" if creation.partitioned else "non-partitioned",
-            "defaultNumPartitions": creation.default_partitions,
-            "allowAutoSubscriptionCreation": creation.subscriptions_allowed,
-            "dispatcherMaxReadBatchSize": dispatch.read_entries_max,
-            "dispatcherMaxReadSizeBytes": dispatch.read_bytes_max,
-            "dispatcherMaxRoundRobinBatchSize": dispatch.round_robin_messages_max,
-            "maxUnackedMessagesPerConsumer": dispatch.unacked_messages_per_consumer_max,
-            "maxUnackedMessagesPerSubscription": dispatch.unacked_messages_per_subscription_max,
-            "activeConsumerFailoverDelayTimeMillis": dispatch.failover_delay_ms,
-        }
-        texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
-        return {
-            **texts,
-            **self.policies.upstream(),
-            **self.load.upstream(),
-            **self.admin.upstream(),
-            **self.access.upstream(),
-        }
-
     @property
     def broker_id(self) -> str:
         """How this broker is named in metadata and REST paths."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from magnetar.balance.settings import BalanceSettings
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
-from magnetar.broker.auth.settings import PEER_TLS_BOTH_NAMES
+from magnetar.broker.auth.setting_names import PEER_TLS_BOTH_NAMES
 from magnetar.broker.load.balance_names import BALANCE_NAMES
 from magnetar.broker.resources import Resources
 from magnetar.broker.setting_names import (

@@ -27,11 +27,6 @@ class AdminSettings:
     region_aware_placement: bool = False
     """`bookkeeperClientRegionawarePolicyEnabled`: whether racks may be told with their region."""
 
-    def upstream(self) -> dict[str, str]:
-        """The settings by Pulsar's names, written as its configuration files write them."""
-        values = {name: getattr(self, field) for name, field in ADMIN_NAMES.items()}
-        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
-
 
 ADMIN_NAMES: Final[dict[str, str]] = {
     "bookkeeperClientRegionawarePolicyEnabled": "region_aware_placement",

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from magnetar.core.errors import SettingError
-from magnetar.core.settings_file import SettingNames, parse_value, unit_factor
 
 LEADER: Final = "leader"
 CONTROL: Final = "control"
@@ -64,41 +63,6 @@ class LoadSettings:
         if self.nic_speed_gbps is not None and self.nic_speed_gbps <= 0:
             raise SettingError(f"nic_speed_gbps is {self.nic_speed_gbps}: it must be more than 0")
 
-    def upstream(self) -> dict[str, str]:
-        """The settings by their names in a `broker.conf`, written as they are there."""
-        values: dict[str, str] = {}
-        for name, field in LOAD_NAMES.fields.items():
-            value = getattr(self, field)
-            if isinstance(value, bool):
-                values[name] = str(value).lower()
-            elif isinstance(value, int):
-                values[name] = str(int(value / unit_factor(name, field)))
-            else:
-                values[name] = "" if value is None else str(value)
-        return values
-
-
-LOAD_NAMES: Final = SettingNames(
-    fields={
-        "brokerShutdownTimeoutMs": "unload_after_stop_ms_max",
-        "failureDomainsEnabled": "failure_domains",
-        "loadBalancerAutoBundleSplitEnabled": "auto_split",
-        "loadBalancerAutoUnloadSplitBundlesEnabled": "unload_after_split",
-        "loadBalancerEnabled": "enabled",
-        "loadBalancerHostUsageCheckIntervalMinutes": "host_usage_seconds",
-        "loadBalancerMaxNumberOfBundlesInBundleLoadReport": "averaged_bundles_per_broker_max",
-        "loadBalancerOverrideBrokerNicSpeedGbps": "nic_speed_gbps",
-        "loadBalancerReportUpdateMaxIntervalMinutes": "report_interval_seconds_max",
-        "loadBalancerReportUpdateMinIntervalMillis": "report_interval_ms_min",
-        "loadBalancerReportUpdateThresholdPercentage": "report_change_percent",
-        "loadBalancerResourceQuotaUpdateIntervalMinutes": "averages_seconds",
-        "loadBalancerSheddingEnabled": "shedding_enabled",
-        "loadBalancerSheddingIntervalMinutes": "round_seconds",
-        DRIVER_SETTING: "driver",
-        "magnetarDrainUnloadsPerSecond": "unloads_per_second_max",
-    },
-)
-"""Pulsar's names of the fields of `LoadSettings`, and two of our own."""
 
 SWITCHES: Final = {
     "loadBalancerEnabled": "enabled",
@@ -112,6 +76,8 @@ SWITCHES: Final = {
 
 def switched(settings: LoadSettings, dynamic: Mapping[str, object]) -> LoadSettings:
     """The settings under the cluster's dynamic ones; values that make no sense there change nothing."""
+    from magnetar.core.settings_file import parse_value  # Only a cluster that sets one needs it.
+
     for name, field in SWITCHES.items():
         text = dynamic.get(name)
         if isinstance(text, str) and text:

@@ -1,0 +1,60 @@
+"""A broker's settings from texts, and as texts: what only some commands, some requests and few clusters need."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+from magnetar.broker.load.settings import SWITCHES, LoadSettings
+from magnetar.broker.setting_names import BROKER_NAMES, CREATION_TYPES, known_names
+from magnetar.broker.settings import BrokerSettings
+from magnetar.core.errors import SettingError
+from magnetar.core.settings_file import GivenSettings, parse_value, unit_factor
+
+SECRETS: Final = frozenset(
+    {"basicAuthConf", "brokerClientAuthenticationParameters", "tokenPublicKey", "tokenSecretKey"}
+)
+"""Never told. Where certificates are is nobody's business either, though no secret."""
+
+
+def changed(settings: BrokerSettings, texts: Mapping[str, object], where: str) -> BrokerSettings:
+    """The settings with those replaced that have a text, under Pulsar's names. `SettingError` tells `where`."""
+    given = GivenSettings(known_names())
+    for name, value in texts.items():
+        given.add(name, str(value), where)
+    return given.build(settings, BROKER_NAMES)
+
+
+def check_switch(name: str, text: str) -> None:
+    """Whether load management's switch of that name can have the value. `SettingError`."""
+    try:
+        parse_value(text, type(getattr(LoadSettings(), SWITCHES[name])))
+    except ValueError as error:
+        raise SettingError(f"{name}: {error}") from None
+
+
+def told(settings: BrokerSettings) -> dict[str, str]:
+    """The settings by Pulsar's names, written as its configuration files write them; no secrets."""
+    texts = {}
+    for name, path in BROKER_NAMES.fields.items():
+        if name in SECRETS or ".tls." in f".{path}":
+            continue
+        value: object = settings
+        for part in path.split("."):
+            value = getattr(value, part)
+        texts[name] = CREATION_TYPES[bool(value)] if name == "allowAutoTopicCreationType" else _text(name, path, value)
+    return texts
+
+
+def _text(name: str, path: str, value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        scaled = value / unit_factor(name, path, BROKER_NAMES.units.get(name))
+        return str(int(scaled) if scaled == int(scaled) else float(scaled))
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value.value if isinstance(value, enum.Enum) else value)
