@@ -40,6 +40,8 @@ class EtcdSession:
         self._ttl_seconds = max(1, timeout_ms // 1000)
         self._on_event = on_event
         self._on_session_event = on_session_event
+        self._ends_at_seconds = 0.0
+        """On the loop's clock: the lease may be over from then on."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -65,18 +67,18 @@ class EtcdSession:
                 _logger.warning("the lease was not revoked, its nodes stay until it ends: %s", error)
 
     async def _grant(self) -> None:
+        asked = asyncio.get_running_loop().time()
         answer = await self._client.grant(self._ttl_seconds)
         self.lease = answer.ID
         self._ttl_seconds = answer.TTL
+        self._ends_at_seconds = asked + self._ttl_seconds
 
     async def _keep(self) -> None:
-        loop = asyncio.get_running_loop()
-        renewed = loop.time()
         connected = True
         while True:
             await asyncio.sleep(self._ttl_seconds / RENEWALS_PER_LEASE if connected else RETRY_DELAY_SECONDS)
             try:
-                left = await self._client.keep_alive(self.lease, self._ttl_seconds / RENEWALS_PER_LEASE)
+                alive = await self._renew()
             except StoreClosed:
                 return
             except StoreUnavailable as error:
@@ -84,17 +86,28 @@ class EtcdSession:
                     connected = False
                     _logger.warning("%s", error)
                     self._on_session_event(SessionEvent.CONNECTION_LOST)
-                if loop.time() - renewed < self._ttl_seconds:
+                alive = asyncio.get_running_loop().time() < self._ends_at_seconds
+                if alive:
                     continue
-                left = 0
-            if left > 0:
-                renewed = loop.time()
-                if not connected:
-                    connected = True
-                    self._on_session_event(SessionEvent.RECONNECTED)
-                continue
-            await self._begin_again()
-            renewed, connected = loop.time(), True
+            if not alive:
+                await self._begin_again()
+                connected = True
+            elif not connected:
+                connected = True
+                self._on_session_event(SessionEvent.RECONNECTED)
+
+    async def _renew(self) -> bool:
+        """Whether the lease lives on. Nobody waits longer for the answer than the lease may last."""
+        asked = asyncio.get_running_loop().time()
+        left = self._ends_at_seconds - asked
+        if (
+            left <= 0
+            or await self._client.keep_alive(self.lease, min(left, self._ttl_seconds / RENEWALS_PER_LEASE)) <= 0
+        ):
+            return False
+        # etcd counts from when it was asked, not from when its answer came.
+        self._ends_at_seconds = asked + self._ttl_seconds
+        return True
 
     async def _begin_again(self) -> None:
         """The lease has ended, or nobody knows; whatever hung on it must not be relied on."""
@@ -123,9 +136,18 @@ class EtcdSession:
                         break
                     for event in answer.events:
                         self._on_event(event)
-                    revision = max(revision, answer.header.revision + 1)
+                    revision = max(revision, _next_revision(answer))
             except StoreClosed:
                 return
             except StoreUnavailable as error:
                 _logger.info("watching again: %s", error)
             await asyncio.sleep(RETRY_DELAY_SECONDS)
+
+
+def _next_revision(answer: pb.WatchResponse) -> int:
+    """From where to watch after this answer. Its header has the store's revision, which what comes next is behind: the
+    first answer precedes all changes, and a long history comes in several."""
+    if answer.events:
+        last: int = answer.events[-1].kv.mod_revision
+        return last + 1
+    return 0 if answer.created else answer.header.revision + 1
