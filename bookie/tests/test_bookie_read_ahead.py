@@ -67,11 +67,11 @@ def test_forgetting_costs_as_much_as_there_is_of_the_ledgers() -> None:
     cache = ReadAheadCache(32 * MIB, MIB)
     for number in range(20_000):
         cache.put(number, 0, run_of(1, 1))
-    begun = time.perf_counter()
+    begun = time.thread_time()
     for ledger_id in range(256):
         cache.forget(ledger_id)
     # Looking through all runs for each ledger would take 300 ms, on the event loop.
-    assert time.perf_counter() - begun < 0.05
+    assert time.thread_time() - begun < 0.05
     assert cache.entries == 20_000 - 256
 
 

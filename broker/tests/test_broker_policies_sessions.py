@@ -204,9 +204,9 @@ async def test_a_topics_publish_rate_stops_reading_and_is_never_an_error(topic: 
     async with broker_with() as (broker, client):
         await client.producer(topic)
         await set_topic(broker, topic, publishRate={"publishThrottlingRateInMsg": 200})
+        start = time.monotonic()
         client.send(Command.SEND, batch_message(*[b"x"] * 240), producer_id=1, sequence_id=0, num_messages=240)
         await client.expect(Command.SEND_RECEIPT)
-        start = time.monotonic()
         await client.publish(1, first=300)
         assert 0.15 <= time.monotonic() - start < 5
         client.send(Command.SEND, batch_message(*[b"x"] * 500), producer_id=1, sequence_id=400, num_messages=500)
@@ -220,8 +220,8 @@ async def test_the_brokers_publish_rate_is_for_all_topics() -> None:
         other = await broker.connect()
         await client.producer(TOPIC)
         await other.producer(TOPIC + "2")
-        await client.publish(100)
         start = time.monotonic()
+        await client.publish(100)
         await other.publish(20)
         await other.round_trip()
         await client.round_trip()
