@@ -15,6 +15,7 @@ import random
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from magnetar.bookie.directory_storage import DirectoryStorage
 from magnetar.bookie.gc.background import step
@@ -24,9 +25,11 @@ from magnetar.bookie.gc.log_collection import LogCollection
 from magnetar.bookie.gc.plan import CollectionRequest, Compaction, CompactionClock, DiskLevel, disk_level
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.gc.status import CollectionCounters, CollectionReport, CollectionStatus
-from magnetar.bookie.operations import CollectionState
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
+
+if TYPE_CHECKING:
+    from magnetar.bookie.operations import CollectionState
 
 log = logging.getLogger(__name__)
 
@@ -168,6 +171,8 @@ class GarbageCollector:
 
     def state(self) -> CollectionState:
         """What HTTP and gRPC tell."""
+        from magnetar.bookie.operations import CollectionState  # Loaded for those alone.
+
         return CollectionState(
             directory=str(self._storage.directory),
             force_compacting=self._request is not None,

@@ -30,6 +30,16 @@ def same_schema(new: SchemaInfo, existing: Sequence[SchemaInfo]) -> int | None:
     return None
 
 
+def require_compatible(existing: Sequence[SchemaInfo], new: SchemaInfo, strategy: Strategy) -> None:
+    """Hold a new schema against those that the strategy looks at, of old ones, oldest first. `IncompatibleSchema`"""
+    if not existing:
+        return
+    if strategy.transitive:
+        check_all(existing, new, strategy)
+    else:
+        check_newest(existing[-1], new, strategy)
+
+
 def check_newest(old: SchemaInfo, new: SchemaInfo, strategy: Strategy) -> None:
     """Hold a new schema against the newest old one. `IncompatibleSchema` when the strategy does not let it in."""
     if strategy is Strategy.ALWAYS_COMPATIBLE:

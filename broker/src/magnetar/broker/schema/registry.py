@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
-from magnetar.broker.schema import compatibility
 from magnetar.broker.schema.errors import IncompatibleSchema, NoSchema
 from magnetar.broker.schema.locator import TOMBSTONE_HASH, Locator, SchemaPosition
 from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType, StoredSchema
 from magnetar.broker.schema.storage import SchemaStorage
 from magnetar.broker.schema.strategy import Strategy
-from magnetar.broker.schema.validation import validate
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import Unavailable
 from magnetar.ledger.api import EntryNotFound, LedgerNotFound
@@ -84,17 +81,22 @@ class SchemaRegistry:
         known = await self.find_version(schema_id, schema)
         if known is not None:
             return known
+        # Judging schemas takes modules that a broker without any need not load; so below.
+        from magnetar.broker.schema.compatibility import require_compatible, same_schema
+        from magnetar.broker.schema.validation import validate
+
         validate(schema)
         async with self._lock(schema_id):
             for _ in range(_ATTEMPTS_MAX):
                 located = await self._storage.locator(schema_id, fresh=True)
                 existing = await self._live(schema_id, located)
-                index = compatibility.same_schema(schema, [stored.schema for stored in existing])
+                schemas = [stored.schema for stored in existing]
+                index = same_schema(schema, schemas)
                 if index is not None:
                     return existing[index].version
                 if not allow_auto_update:
                     raise IncompatibleSchema("Schema not found and schema auto updating is disabled.")
-                _require_compatible(existing, schema, strategy)
+                require_compatible(schemas, schema, strategy)
                 stored = StoredSchema(schema_id, 0, schema, user, self._clock.now_ms(), deleted=False)
                 try:
                     return await self._storage.append(stored, schema.hash(), located)
@@ -104,8 +106,12 @@ class SchemaRegistry:
 
     async def check_compatible(self, schema_id: str, schema: SchemaInfo, strategy: Strategy) -> None:
         """Whether `put_if_absent` would take a schema, without adding it. `InvalidSchemaData`, `IncompatibleSchema`."""
+        from magnetar.broker.schema.compatibility import require_compatible
+        from magnetar.broker.schema.validation import validate
+
         validate(schema)
-        _require_compatible(await self.all_versions(schema_id), schema, strategy)
+        existing = await self.all_versions(schema_id)
+        require_compatible([stored.schema for stored in existing], schema, strategy)
 
     async def is_compatible(self, schema_id: str, schema: SchemaInfo, strategy: Strategy) -> bool:
         """As `check_compatible`, but says no instead of raising `IncompatibleSchema`."""
@@ -124,10 +130,12 @@ class SchemaRegistry:
         existing = await self.all_versions(schema_id)
         if not existing:
             raise NoSchema("Topic does not have schema to check")
+        from magnetar.broker.schema.compatibility import check_all, check_newest
+
         if strategy in _JUDGED_BY_NEWEST:
-            compatibility.check_newest(existing[-1].schema, schema, Strategy.BACKWARD)
+            check_newest(existing[-1].schema, schema, Strategy.BACKWARD)
         else:
-            compatibility.check_all([stored.schema for stored in existing], schema, strategy)
+            check_all([stored.schema for stored in existing], schema, strategy)
 
     async def delete(self, schema_id: str, force: bool, user: str = "") -> int | None:
         """Delete a topic's schema: by a tombstone, whose version is returned, or with force for good, ledgers and all.
@@ -183,12 +191,3 @@ class SchemaRegistry:
         if lock is None:
             lock = self._locks[schema_id] = asyncio.Lock()
         return lock
-
-
-def _require_compatible(existing: Sequence[StoredSchema], schema: SchemaInfo, strategy: Strategy) -> None:
-    if not existing:
-        return
-    if strategy.transitive:
-        compatibility.check_all([stored.schema for stored in existing], schema, strategy)
-    else:
-        compatibility.check_newest(existing[-1].schema, schema, strategy)
