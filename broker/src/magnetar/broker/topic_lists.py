@@ -10,7 +10,7 @@ from typing import Any
 from magnetar.broker.resources import Resources
 from magnetar.core.hashing import topics_hash
 from magnetar.core.topic_name import NamespaceName, TopicName
-from magnetar.metadata.store import Change, MetadataStore, Notification
+from magnetar.metadata.store import Change, MetadataStore, Notification, SessionEvent, StoreUnavailable
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class TopicPattern:
     def __init__(self, pattern: str) -> None:
         try:
             self._expression = re.compile(without_domain(pattern))
-        except re.error as error:
+        except (re.error, OverflowError) as error:
             raise PulsarError(
                 ServerError.NOT_ALLOWED_ERROR, f"The topics pattern is not a regular expression: {error}"
             ) from None
@@ -89,7 +89,7 @@ class TopicLists:
         self._watchers: dict[str, set[Watcher]] = {}
         self._refreshing: set[str] = set()
         self._changed_meanwhile: set[str] = set()
-        self._stop_watching = store.watch(self._notified)
+        self._stops = [store.watch(self._notified), store.watch_session(self._take_session_event)]
 
     async def topics(self, namespace: NamespaceName, domain: str, pattern: str | None) -> list[str]:
         """Full names of the topics that clients may see."""
@@ -124,12 +124,19 @@ class TopicLists:
 
     def close(self) -> None:
         """Stop listening to the store."""
-        self._stop_watching()
+        for stop in self._stops:
+            stop()
         self._watchers.clear()
 
     def _notified(self, notification: Notification) -> None:
         if notification.change is Change.CHILDREN_CHANGED and notification.path in self._watchers:
             self._refresh_later(notification.path)
+
+    def _take_session_event(self, event: SessionEvent) -> None:
+        if event in (SessionEvent.RECONNECTED, SessionEvent.SESSION_RESTARTED):
+            # Changes may have been missed, or could not be read.
+            for path in self._watchers:
+                self._refresh_later(path)
 
     def _refresh_later(self, path: str) -> None:
         # However many topics come and go while a list is read, one more read afterwards is enough.
@@ -155,6 +162,8 @@ class TopicLists:
                         watcher.missed = True
                 if path not in self._changed_meanwhile:
                     return
+        except StoreUnavailable as error:
+            logger.warning("those who watch %s are not told of changes until it can be read again: %s", path, error)
         finally:
             self._refreshing.discard(path)
 
