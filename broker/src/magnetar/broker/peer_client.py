@@ -5,6 +5,7 @@ A request goes to this broker's own port unless an address is given, and follows
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +29,7 @@ REDIRECTS_MAX: Final = 10
 """More than there are brokers that could each believe another to be the owner for a moment."""
 
 CONNECTIONS_MAX: Final = 64
-"""At a time; namespace-wide operations ask for many bundles at once."""
+"""At a time; namespace-wide operations ask for many bundles at once. Waiting for one takes nothing of a call's time."""
 
 
 class PeerRefused(PeerError):
@@ -65,6 +66,8 @@ class PeerClient:
         self._own_url = own_web_service_url
         self._access = access
         self._session: aiohttp.ClientSession | None = None
+        self._places = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._closed = False
 
     async def call(
         self,
@@ -79,32 +82,42 @@ class PeerClient:
         import aiohttp
         from yarl import URL
 
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
-                timeout=aiohttp.ClientTimeout(total=CALL_SECONDS_MAX),
-            )
         url: str | URL = (base_url or self._own_url) + path
         data = None if body is None else json.dumps(body)
-        try:
-            for _ in range(REDIRECTS_MAX + 1):
-                # Followed here: aiohttp keeps credentials to itself when another host is asked.
-                async with self._session.request(
-                    method,
-                    url,
-                    params=query,
-                    data=data,
-                    headers=self._headers(),
-                    allow_redirects=False,
-                    ssl=self._ssl(),
-                ) as answer:
-                    location = answer.headers.get("Location")
-                    if answer.status not in REDIRECTS or location is None:
-                        return _checked(answer.status, await answer.read(), answer.reason)
-                    url, query = answer.url.join(URL(location, encoded=True)), None
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise PeerUnreachable(f"{method} {url}: {str(error) or type(error).__name__}") from error
+        for _ in range(REDIRECTS_MAX + 1):
+            async with self._places:
+                try:
+                    # Redirects are followed here: aiohttp keeps credentials to itself when another host is asked.
+                    async with self._open_session().request(
+                        method,
+                        url,
+                        params=query,
+                        data=data,
+                        headers=self._headers(),
+                        allow_redirects=False,
+                        ssl=self._ssl(),
+                    ) as answer:
+                        if answer.status not in REDIRECTS:
+                            return _checked(answer.status, await answer.read(), answer.reason)
+                        location = answer.headers.get("Location", "")
+                        asked, url, query = url, answer.url.join(URL(location, encoded=True)), None
+                except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+                    raise PeerUnreachable(f"{method} {url}: {str(error) or type(error).__name__}") from error
+            if not location:
+                raise PeerUnreachable(f"{method} {asked}: a redirect to nowhere")
         raise PeerUnreachable(f"{method} {url}: more than {REDIRECTS_MAX} redirects")
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        import aiohttp
+
+        if self._closed:
+            raise PeerUnreachable("this broker's client of other brokers is closed")
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),  # `_places` is the limit.
+                timeout=aiohttp.ClientTimeout(total=CALL_SECONDS_MAX),
+            )
+        return self._session
 
     def url_of(self, broker: BrokerAddresses) -> str | None:
         """Where a broker's admin API is, for `base_url`; None when it has none."""
@@ -120,6 +133,7 @@ class PeerClient:
 
     async def close(self) -> None:
         """Drop all connections."""
+        self._closed = True
         session, self._session = self._session, None
         if session is not None:
             await session.close()

@@ -1,0 +1,88 @@
+"""Calls between brokers over their real client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+from magnetar.broker.peer_client import CONNECTIONS_MAX, PeerClient, PeerRefused, PeerUnreachable
+
+
+class Server:
+    """Answers by the path."""
+
+    def __init__(self) -> None:
+        self.at_once = 0
+        self.at_once_max = 0
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.at_once += 1
+        self.at_once_max = max(self.at_once, self.at_once_max)
+        try:
+            match request.path:
+                case "/slow":
+                    await asyncio.sleep(0.3)
+                    return web.json_response({"slow": True})
+                case "/nowhere":
+                    return web.Response(status=307)
+                case "/strange":
+                    return web.Response(status=307, headers={"Location": "http://[::1"})
+                case "/loop":
+                    return web.Response(status=307, headers={"Location": "/loop"})
+                case "/refused":
+                    return web.json_response({"reason": "because"}, status=412)
+                case _:
+                    return web.Response(status=204)
+        finally:
+            self.at_once -= 1
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[tuple[Server, str]]:
+    answering = Server()
+    listening = web.ServerRunner(web.Server(answering))
+    await listening.setup()
+    site = web.TCPSite(listening, "127.0.0.1", 0)
+    await site.start()
+    yield answering, f"http://127.0.0.1:{listening.addresses[0][1]}"
+    await listening.cleanup()
+
+
+async def test_redirects_that_lead_nowhere(server: tuple[Server, str]) -> None:
+    client = PeerClient(server[1])
+    for path in ("/nowhere", "/strange", "/loop"):
+        with pytest.raises(PeerUnreachable, match=path):
+            await client.call("GET", path)
+    with pytest.raises(PeerRefused, match="because"):
+        await client.call("GET", "/refused")
+    assert (await client.call("GET", "/")).json() is None
+    await client.close()
+
+
+async def test_a_client_that_is_closed_calls_nobody(server: tuple[Server, str]) -> None:
+    client = PeerClient(server[1])
+    under_way = asyncio.create_task(client.call("GET", "/slow"))
+    await asyncio.sleep(0.1)
+    await client.close()
+    with pytest.raises(PeerUnreachable):
+        await under_way
+    with pytest.raises(PeerUnreachable, match="closed"):
+        await client.call("GET", "/")
+    never_used = PeerClient(server[1])
+    await never_used.close()
+    with pytest.raises(PeerUnreachable, match="closed"):
+        await never_used.call("GET", "/")
+
+
+async def test_waiting_for_a_place_is_not_the_peers_time(
+    server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many are asked for at once, each has all of its time."""
+    monkeypatch.setattr("magnetar.broker.peer_client.CALL_SECONDS_MAX", 0.8)
+    client = PeerClient(server[1])
+    answers = await asyncio.gather(*(client.call("GET", "/slow") for _ in range(4 * CONNECTIONS_MAX)))
+    assert all(answer.json() == {"slow": True} for answer in answers)
+    assert server[0].at_once_max == CONNECTIONS_MAX
+    await client.close()
