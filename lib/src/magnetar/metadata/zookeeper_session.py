@@ -26,12 +26,12 @@ from kazoo.exceptions import (
     SessionExpiredError,
     SessionMovedError,
 )
-from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from kazoo.protocol.serialization import int_struct, write_string
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 from magnetar.core.errors import SettingError
 from magnetar.metadata.store import Change, Notification, SessionEvent, StoreClosed, StoreUnavailable
+from magnetar.metadata.zookeeper_handler import Handler, Result
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -125,44 +125,6 @@ class _StopWatching(NamedTuple):
         """The reply is empty."""
 
 
-class _Result(AsyncResult):  # type: ignore[misc]  # kazoo has no types.
-    """A result that is handed over at the moment when it is there, and so in the server's order."""
-
-    def __init__(self, handler: _Handler) -> None:
-        super().__init__(handler)
-        self._hand_over = handler.hand_over
-
-    def set(self, value: Any = None) -> None:
-        super().set(value)
-        self._hand_over(self)
-
-    def set_exception(self, exception: BaseException) -> None:
-        super().set_exception(exception)
-        self._hand_over(self)
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types.
-    """kazoo's threads without its two callback threads, which would lose the order between results and watches."""
-
-    def __init__(self, hand_over: Callable[[_Result], None]) -> None:
-        super().__init__()
-        self.hand_over = hand_over
-
-    def start(self) -> None:
-        """No callback threads."""
-
-    def stop(self) -> None:
-        """Nothing was started."""
-
-    def async_result(self) -> _Result:
-        """A result that this handler hands over."""
-        return _Result(self)
-
-    def dispatch_callback(self, callback: Any) -> None:
-        """Call at once, in kazoo's thread: all our callbacks only post."""
-        callback.func(*callback.args)
-
-
 class ZookeeperSession:
     """One session after the other with one ensemble; paths are the server's. All methods belong to the loop."""
 
@@ -189,7 +151,7 @@ class ZookeeperSession:
         self._connected = asyncio.Event()
         self._overdue: asyncio.TimerHandle | None = None
         self._slots = asyncio.Semaphore(REQUESTS_IN_FLIGHT_MAX)
-        self._pending: dict[_Result, tuple[asyncio.Future[Any], Watch | None]] = {}
+        self._pending: dict[Result, tuple[asyncio.Future[Any], Watch | None]] = {}
         self._armed: dict[Watch, None] = {}
         self._client = self._new_client(hosts)
 
@@ -243,7 +205,7 @@ class ZookeeperSession:
             _logger.warning("the ZooKeeper session at %s was not ended: %s", self._hosts, error)
 
     def _new_client(self, hosts: str) -> KazooClient:
-        handler = _Handler(self._post_result)
+        handler = Handler(self._post_result)
         retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=RECONNECT_DELAY_SECONDS_MAX)
         try:
             return KazooClient(hosts, timeout=self._session_timeout_seconds, handler=handler, connection_retry=retry)
@@ -279,7 +241,7 @@ class ZookeeperSession:
             with contextlib.suppress(RuntimeError):  # The loop is closed: there is nobody to tell.
                 self._loop.call_soon_threadsafe(self._take_inbox)
 
-    def _post_result(self, result: _Result) -> None:
+    def _post_result(self, result: Result) -> None:
         self._post(partial(self._take_result, result))
 
     def _post_state(self, state: str) -> None:
@@ -299,7 +261,7 @@ class ZookeeperSession:
         while self._inbox:
             self._inbox.popleft()()
 
-    def _take_result(self, result: _Result) -> None:
+    def _take_result(self, result: Result) -> None:
         future, watch = self._pending.pop(result, (None, None))
         if result.successful():
             if watch is not None:

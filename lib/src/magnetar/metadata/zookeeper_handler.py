@@ -1,0 +1,122 @@
+"""kazoo's threads, made to do less for each request; `magnetar.metadata.zookeeper_session` uses it.
+
+kazoo asks an epoll object that it makes anew before each of the four reads and writes of a request and its reply, and
+reads the length and the body of each reply by themselves: more than a third of the CPU of a store under load.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
+
+RECEIVE_BYTES: Final = 64 * 1024
+"""Read at a time: hundreds of usual replies. A larger one takes several reads."""
+
+
+class Result(AsyncResult):  # type: ignore[misc]  # kazoo has no types.
+    """A result that is handed over at the moment when it is there, and so in the server's order."""
+
+    def __init__(self, handler: Handler) -> None:
+        super().__init__(handler)
+        self._hand_over = handler.hand_over
+
+    def set(self, value: Any = None) -> None:
+        super().set(value)
+        self._hand_over(self)
+
+    def set_exception(self, exception: BaseException) -> None:
+        super().set_exception(exception)
+        self._hand_over(self)
+
+
+class BufferedSocket:
+    """A socket that does not block, and that is read in large pieces; what kazoo needs of one."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._received = b""
+        self._start = 0
+
+    def pending(self) -> int:
+        """Bytes that `recv` has without asking the system; kazoo does not wait for the socket then."""
+        return len(self._received) - self._start
+
+    def recv(self, count: int) -> bytes:
+        """At most so many bytes; none when the other side has closed. BlockingIOError when there are none yet."""
+        if self._start == len(self._received):
+            self._received, self._start = self._socket.recv(RECEIVE_BYTES), 0
+        piece = self._received[self._start : self._start + count]
+        self._start += len(piece)
+        return piece
+
+    def send(self, data: bytes) -> int:
+        """As the socket's."""
+        return self._socket.send(data)
+
+    def fileno(self) -> int:
+        """As the socket's."""
+        return self._socket.fileno()
+
+    def setblocking(self, blocking: bool) -> None:
+        """As the socket's."""
+        self._socket.setblocking(blocking)
+
+    def close(self) -> None:
+        """As the socket's; what was received and not read is gone."""
+        self._received, self._start = b"", 0
+        self._socket.close()
+
+
+Pollable = socket.socket | BufferedSocket
+
+
+class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types.
+    """kazoo's threads without its two callback threads, which would lose the order between results and watches."""
+
+    def __init__(self, hand_over: Callable[[Result], None]) -> None:
+        super().__init__()
+        self.hand_over = hand_over
+
+    def start(self) -> None:
+        """No callback threads."""
+
+    def stop(self) -> None:
+        """Nothing was started."""
+
+    def async_result(self) -> Result:
+        """A result that this handler hands over."""
+        return Result(self)
+
+    def dispatch_callback(self, callback: Any) -> None:
+        """Call at once, in kazoo's thread: all our callbacks only post."""
+        callback.func(*callback.args)
+
+    def create_connection(self, *arguments: Any, **named: Any) -> BufferedSocket:
+        """Connect to a server."""
+        return BufferedSocket(super().create_connection(*arguments, **named))
+
+    def select(
+        self,
+        readers: Sequence[Pollable],
+        writers: Sequence[Pollable],
+        _exceptional: Sequence[Pollable],
+        timeout: float | None = None,
+    ) -> tuple[list[Pollable], list[Pollable], list[Pollable]]:
+        """As `select.select`, for files of any number. What failed or was closed counts as ready, to be found so."""
+        buffered = [reader for reader in readers if isinstance(reader, BufferedSocket) and reader.pending()]
+        poll = select.poll()
+        for reader in readers:
+            poll.register(reader, select.POLLIN)
+        for writer in writers:
+            poll.register(writer, select.POLLOUT)
+        if buffered:
+            # Not the others' turn only: requests must not wait until all replies are read.
+            timeout = 0
+        ready = dict(poll.poll(None if timeout is None else math.ceil(timeout * 1000)))
+        readable = [reader for reader in readers if reader in buffered or reader.fileno() in ready]
+        return readable, [writer for writer in writers if writer.fileno() in ready], []

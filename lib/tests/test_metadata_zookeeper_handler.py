@@ -1,0 +1,81 @@
+"""What kazoo's thread waits for and reads."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from magnetar.metadata.zookeeper_handler import BufferedSocket, Handler
+
+Pair = tuple[socket.socket, BufferedSocket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    theirs, ours = socket.socketpair()
+    buffered = BufferedSocket(ours)
+    buffered.setblocking(False)
+    yield theirs, buffered
+    theirs.close()
+    buffered.close()
+
+
+@pytest.fixture
+def handler() -> Handler:
+    return Handler(lambda _: None)
+
+
+def test_replies_are_received_together_and_read_one_by_one(pair: Pair) -> None:
+    theirs, ours = pair
+    theirs.sendall(b"firstsecond")
+    assert ours.pending() == 0
+    assert ours.recv(5) == b"first"
+    assert ours.pending() == 6
+    assert ours.recv(100) == b"second"
+    assert ours.pending() == 0
+    with pytest.raises(BlockingIOError):
+        ours.recv(1)
+    theirs.close()
+    assert ours.recv(1) == b""
+
+
+def test_waits_until_something_can_be_read_or_written(pair: Pair, handler: Handler) -> None:
+    theirs, ours = pair
+    assert handler.select([], [ours], [], 1.0) == ([], [ours], [])
+    began = time.monotonic()
+    assert handler.select([ours], [], [], 0.01) == ([], [], [])
+    assert 0.01 <= time.monotonic() - began < 1.0
+    theirs.sendall(b"x")
+    assert handler.select([ours, theirs], [], [], None) == ([ours], [], [])
+
+
+def test_what_is_buffered_is_ready_and_does_not_hide_the_others(pair: Pair, handler: Handler) -> None:
+    theirs, ours = pair
+    theirs.sendall(b"two")
+    assert ours.recv(1) == b"t"
+    assert handler.select([ours, theirs], [], [], 60.0) == ([ours], [], [])
+    ours.send(b"a wake-up")
+    assert handler.select([ours, theirs], [], [], 60.0) == ([ours, theirs], [], [])
+
+
+def test_a_closed_connection_is_found(pair: Pair, handler: Handler) -> None:
+    theirs, ours = pair
+    theirs.close()
+    assert handler.select([ours], [], [], 60.0) == ([ours], [], [])
+    assert handler.select([], [ours], [], 60.0) == ([], [ours], [])
+    ours.close()
+    with pytest.raises(ValueError, match="file descriptor"):
+        handler.select([ours], [], [], 60.0)
+
+
+def test_files_of_any_number(handler: Handler) -> None:
+    high = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 4_000) - 1
+    theirs, ours = socket.socketpair()
+    moved = socket.socket(fileno=os.dup2(ours.fileno(), high))
+    with theirs, ours, moved:
+        theirs.sendall(b"x")
+        assert handler.select([moved], [], [], 1.0) == ([moved], [], [])
