@@ -118,6 +118,8 @@ print([name for name in set(sys.modules) - before if name.startswith(("magnetar"
         ("magnetar bookie read-ledger --fo", "3", "--format"),
         ("magnetar bookie read-ledger 5 --format h", "5", "hex"),
         ("magnetar autorecovery who", "2", "who-is-auditor"),
+        ("magnetar broker dr", "2", "drain"),
+        ("magnetar broker split x --algorithm topic", "5", "topic_count_equally_divide"),
     ],
 )
 def test_completion_reaches_every_command(words: str, number: str, completion: str) -> None:

@@ -18,7 +18,9 @@ class _Commands(LazyGroup):
         "autorecovery": Deferred(
             "magnetar.standalone.commands.autorecovery", "Give lost replicas back: run it, look at it, switch it."
         ),
-        "broker": Deferred("magnetar.standalone.commands.broker", "Run a broker."),
+        "broker": Deferred(
+            "magnetar.standalone.commands.broker", "Run a broker, look after a cluster's brokers and bundles."
+        ),
         "proxy": Deferred("magnetar.standalone.commands.proxy", "Run a proxy."),
         "tokens": Deferred("magnetar.standalone.commands.tokens", "Make and look at clients' tokens."),
         "init-metadata": Deferred(

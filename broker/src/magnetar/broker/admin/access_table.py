@@ -209,6 +209,7 @@ BROKER GET_INTERNAL_CONFIGURATION_DATA
   GET /admin/v2/brokers/internal-configuration
 BROKER LIST_BROKERS
   GET /admin/v2/brokers /admin/v2/brokers/{{cluster}} /admin/v2/brokers/load-decisions
+  GET /admin/v2/brokers/load-reports /admin/v2/brokers/{{broker}}/drain
 BROKER GET_LEADER_BROKER
   GET /admin/v2/brokers/leaderBroker
 BROKER HEALTH_CHECK
@@ -216,7 +217,8 @@ BROKER HEALTH_CHECK
 BROKER CHECK_BACKLOG_QUOTA
   GET /admin/v2/brokers/backlog-quota-check
 BROKER SHUTDOWN
-  POST /admin/v2/brokers/shutdown
+  POST /admin/v2/brokers/shutdown /admin/v2/brokers/{{broker}}/drain
+  DELETE /admin/v2/brokers/{{broker}}/drain
 BROKER LIST_OWNED_NAMESPACES
   GET /admin/v2/brokers/{{cluster}}/{{broker}}/ownedNamespaces
 TENANTS LIST_TENANTS

@@ -13,6 +13,7 @@ from aiohttp import web
 from magnetar.balance.split_algorithms import BadSplit
 from magnetar.broker.admin import (
     bookies,
+    broker_operations,
     broker_stats,
     brokers,
     clusters,
@@ -71,6 +72,7 @@ RESOURCES: Final = (
     isolation_policies,
     dynamic_configuration,
     load_decisions,
+    broker_operations,
     brokers,
     tenants,
     namespaces,

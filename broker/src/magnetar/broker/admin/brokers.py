@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 from aiohttp import web
@@ -96,7 +97,14 @@ class BrokerHandlers:
         return no_content()
 
     async def status(self, _: web.Request) -> web.Response:
-        """What probes and load balancers ask."""
+        """What load balancers ask: 404 when no client should be sent here.
+
+        That is before the broker takes part in its cluster, from when it drains or stops, and while the file of
+        `statusFilePath` is not there (Pulsar: VipStatus, which without a file's name always answers 404). Without its
+        metadata store it stays 200: other brokers are no better off."""
+        file = self._settings.admin.status_file
+        if not self._context.load.taking_part or not _stands(file):
+            raise AdminError(NOT_FOUND, "This broker is not to be sent clients now")
         return text("OK")
 
     async def version(self, _: web.Request) -> web.Response:
@@ -128,3 +136,8 @@ class BrokerHandlers:
             raise AdminError(NOT_FOUND, f"Broker id '{broker}' not found in available brokers.")
         url = url_for(request, there.web_service_url, there.web_service_url_tls)
         return redirect(request, url, authoritative=False)
+
+
+def _stands(file: str) -> bool:
+    """Whether the file that says "send clients here" is there; always, when none is wanted."""
+    return not file or os.path.isfile(file)

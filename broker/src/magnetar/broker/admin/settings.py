@@ -24,6 +24,8 @@ class AdminSettings:
     """`configurationMetadataStoreUrl`; empty: the same."""
     bookkeeper_metadata_service_uri: str = ""
     """`bookkeeperMetadataServiceUri`; empty: the bookies use the cluster's own store."""
+    status_file: str = ""
+    """`statusFilePath`: /status.html is 404 while this file is not there; empty: no such file is wanted."""
     region_aware_placement: bool = False
     """`bookkeeperClientRegionawarePolicyEnabled`: whether racks may be told with their region."""
 
@@ -37,4 +39,5 @@ ADMIN_NAMES: Final[dict[str, str]] = {
     "maxNamespacesPerTenant": "namespaces_per_tenant_max",
     "maxTenants": "tenants_max",
     "metadataStoreUrl": "metadata_store_url",
+    "statusFilePath": "status_file",
 }

@@ -7,7 +7,7 @@ import enum
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from magnetar.broker.bundles import named_broker
 from magnetar.broker.load.api import BrokerAddresses
@@ -44,6 +44,16 @@ class DrainState:
     blockers: tuple[tuple[str, str], ...] = ()
     """Bundles whose last attempt failed, with why; they are tried again."""
 
+    def document(self, broker_id: str) -> dict[str, Any]:
+        """As JSON has it (`/admin/v2/brokers/{broker}/drain`)."""
+        return {
+            "broker": broker_id,
+            "step": self.step.name.lower(),
+            "bundlesTotal": self.bundles_total,
+            "bundlesLeft": self.bundles_left,
+            "blockers": [{"bundle": bundle, "reason": reason} for bundle, reason in self.blockers],
+        }
+
 
 class DrainedBroker(Protocol):
     """What a drain needs from load management."""
@@ -51,7 +61,7 @@ class DrainedBroker(Protocol):
     def brokers(self) -> Mapping[str, BrokerAddresses]: ...
     async def place(self, bundle: BundleName) -> BrokerAddresses | None: ...
     async def register(self) -> None: ...
-    async def unregister(self) -> None: ...
+    async def leave(self) -> None: ...
 
 
 class Moves(Protocol):
@@ -112,7 +122,7 @@ class Drains:
             self._total = len(self._to_leave())
             self._blockers.clear()
             logger.info("draining %d bundles", self._total)
-            await self._broker.unregister()
+            await self._broker.leave()
             self._task = asyncio.get_running_loop().create_task(self._run(), name="drain")
 
     async def hand_over(self) -> None:

@@ -16,7 +16,7 @@ from magnetar.broker.load.broker_directory import BrokerDirectory
 from magnetar.broker.load.broker_report import BrokerReport
 from magnetar.broker.load.bundle_statistics import Bundle, BundleStatistics
 from magnetar.broker.load.host_usage import HostUsage, HostUsageMeter
-from magnetar.broker.load.registration import Registration
+from magnetar.broker.load.registration import DRAINING_PATH, Registration
 from magnetar.broker.load.reporter import Reporter, report_due
 from magnetar.broker.load.settings import LoadSettings
 from magnetar.core.bundle import BundleName
@@ -75,10 +75,14 @@ class ModularLoadManager:
         self._measured_seconds = float("-inf")
         self._reporter = Reporter(parts.addresses, parts.version, parts.clock.now_ms())
         self._registration = Registration(parts.store, self._registration_changed)
+        self._leaving = Registration(parts.store, self._leaving_changed, folder=DRAINING_PATH)
         self._on_registered: list[Callable[[bool], None]] = []
         self._election = self._new_election()
         self._policies: ClusterPolicies | None = None
         self._balancing: Balancing | None = None
+        self.taking_part = False
+        """Whether bundles may come as far as this broker is concerned: from `register` to `unregister`, also while the
+        metadata store is away."""
         self.several = False
         """Whether there is any other broker; before that there is nothing to decide."""
         self._report_wanted = asyncio.Event()
@@ -224,6 +228,8 @@ class ModularLoadManager:
         self._reporter.draining = False
         report = await self.report(at_once=True)
         await self._registration.register(report)
+        await self._leaving.unregister()
+        self.taking_part = True
         self._reporter.written = report
         self._election = self._new_election()
         await self._election.start()
@@ -231,9 +237,21 @@ class ModularLoadManager:
     async def unregister(self) -> None:
         """Get no more bundles and lead no more; what this broker owns it still serves. Safe in any state."""
         self._reporter.draining = True
+        self.taking_part = False
         await self._registration.unregister()
         await self._election.close()
         await self._turned()
+
+    async def leave(self) -> None:
+        """As `unregister`, for a drain: this broker is then among those that drain, until it registers or ends."""
+        await self.unregister()
+        report = await self.report(at_once=True)
+        try:
+            await self._leaving.register(report)
+        except MagnetarError as error:
+            logger.warning("the drain goes on, though it is not shown to others: %s", error)
+            return
+        self._reporter.written = report
 
     async def close(self) -> None:
         """Stop; unregisters if that was not done."""
@@ -242,6 +260,7 @@ class ModularLoadManager:
             reports.cancel()
             await asyncio.wait([reports])
         await self.unregister()
+        await self._leaving.unregister()
         await self.directory.close()
         if self._balancing is not None:
             await self._balancing.follow()
@@ -275,11 +294,12 @@ class ModularLoadManager:
                 logger.exception("the load report is not renewed now")
 
     async def _renew_if_due(self) -> None:
-        if not self.registered:
+        node = self._leaving if self._reporter.draining else self._registration
+        if not node.registered:
             return
         report = await self.report()
         if report_due(self._reporter.written, report, self.settings, report.updated_ms):
-            await self._registration.update(report)
+            await node.update(report)
             self._reporter.written = report
 
     # --- what changes
@@ -299,6 +319,9 @@ class ModularLoadManager:
         logger.info("%s is %s", self.parts.addresses.broker_id, "registered" if registered else "not registered")
         for listener in self._on_registered:
             listener(registered)
+
+    def _leaving_changed(self, shown: bool) -> None:
+        logger.info("%s is %s", self.parts.addresses.broker_id, "shown as draining" if shown else "not draining")
 
     def _new_election(self) -> LeaderElection:
         addresses = self.parts.addresses

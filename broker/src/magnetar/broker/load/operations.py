@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.load.bundle_statistics import Bundle
 from magnetar.broker.load.drain import Drains, DrainState
+from magnetar.broker.load.registration import draining_brokers
 from magnetar.broker.load.settings import DRIVER_SETTING, DRIVERS, switched
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import MagnetarError, PeerError
@@ -118,6 +119,12 @@ class BrokerOperations:
             raise UnknownBroker(f"no broker {destination} is alive: {', '.join(sorted(self.load.brokers()))} are")
         if destination != self.broker_id:
             await self._moves.unload(bundle, destination=destination)
+
+    async def brokers(self) -> list[BrokerReport]:
+        """The last reports of all brokers that are alive or drain, by id. `StoreUnavailable`."""
+        draining = await draining_brokers(self.load.parts.store)
+        reports = {**draining, **self.load.directory.reports}
+        return [reports[broker_id] for broker_id in sorted(reports)]
 
     def drain_state(self) -> DrainState:
         """How far the drain is."""

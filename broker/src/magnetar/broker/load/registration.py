@@ -1,4 +1,4 @@
-"""This broker's node among those that are alive, with its load report as the value."""
+"""This broker's node among those that are alive, or those that drain, with its load report as the value."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from magnetar.broker.load.broker_report import BrokerReport, addresses_of
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import MagnetarError, PeerError
 from magnetar.metadata.coordination import LockState, LockTaken, ResourceLock
 from magnetar.metadata.store import MetadataStore, NodeNotFound, StoreUnavailable, VersionConflict
 
 logger = logging.getLogger(__name__)
 
 BROKERS_PATH: Final = "/loadbalance/brokers"
+
+DRAINING_PATH: Final = "/loadbalance/draining"
+"""Ours alone: brokers that drain are no longer among those that are alive, and operators want to see them."""
 
 RETRY_SECONDS: Final = 0.5
 """Between attempts to take a node that another holds."""
@@ -35,9 +38,10 @@ class Registration:
     A node that a former process of this very address has left is taken over at once: its ports are ours, so it is
     gone. One of another broker under the same name is waited for, a while, and then an error."""
 
-    def __init__(self, store: MetadataStore, on_change: Callable[[bool], None]) -> None:
-        """`on_change` is called with whether this broker counts as alive, after each change."""
+    def __init__(self, store: MetadataStore, on_change: Callable[[bool], None], *, folder: str = BROKERS_PATH) -> None:
+        """`on_change` is called with whether the node is there, after each change."""
         self._store = store
+        self._folder = folder
         self._on_change = on_change
         self._lock: ResourceLock | None = None
         self._retry: asyncio.Task[None] | None = None
@@ -86,7 +90,7 @@ class Registration:
         self._tell()
 
     async def _acquire(self, report: BrokerReport) -> None:
-        lock = ResourceLock(self._store, broker_path(report.broker_id), report.encode(), self._state_changed)
+        lock = ResourceLock(self._store, self._path(report), report.encode(), self._state_changed)
         await lock.acquire()
         self._lock = lock
         self._tell()
@@ -95,7 +99,7 @@ class Registration:
         """Remove a leftover of a process that had our addresses; whether there was one."""
         if not _same_addresses(report, holder):
             return False
-        path = broker_path(report.broker_id)
+        path = self._path(report)
         try:
             node = await self._store.get(path)
             if node is not None and node.value == holder and node.stat.ephemeral:
@@ -104,6 +108,9 @@ class Registration:
             return True
         logger.info("took over the registration that a former process had left as %s", report.broker_id)
         return True
+
+    def _path(self, report: BrokerReport) -> str:
+        return f"{self._folder}/{report.broker_id}"
 
     def _state_changed(self, state: LockState) -> None:
         self._tell()
@@ -123,6 +130,19 @@ class Registration:
         if self.registered != self._told:
             self._told = self.registered
             self._on_change(self._told)
+
+
+async def draining_brokers(store: MetadataStore) -> dict[str, BrokerReport]:
+    """The last reports of the brokers that drain, by id. `StoreUnavailable`."""
+    found: dict[str, BrokerReport] = {}
+    for broker_id in await store.children(DRAINING_PATH):
+        node = await store.get(f"{DRAINING_PATH}/{broker_id}")
+        if node is not None:
+            try:
+                found[broker_id] = BrokerReport.decode(broker_id, node.value)
+            except PeerError as error:
+                logger.warning("passed over: %s", error)
+    return found
 
 
 def _same_addresses(report: BrokerReport, holder: bytes) -> bool:

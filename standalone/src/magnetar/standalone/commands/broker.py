@@ -1,10 +1,11 @@
-"""`magnetar broker …`."""
+"""`magnetar broker …`: a broker's process, and what those who run a cluster of them need."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import typer
+from magnetar.standalone.commands import broker_bundles, broker_cluster
 from magnetar.standalone.commands.options import (
     AssignmentsOption,
     BrokerConfOption,
@@ -35,7 +36,7 @@ HttpPortOption = Annotated[
 application = typer.Typer(
     add_completion=False,
     name="broker",
-    help="Run a broker.",
+    help="Run a broker, and look after a cluster's brokers and bundles.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -100,4 +101,27 @@ def run(
     raise typer.Exit(run_service(service, sources, check_only=check, log_level=log_level.value))
 
 
+BROKERS = "Brokers"
+BUNDLES = "Bundles"
+
 application.command("run")(run)
+for panel, commands in (
+    (
+        BROKERS,
+        (
+            ("list", broker_cluster.list_brokers),
+            ("drain", broker_cluster.drain),
+            ("decisions", broker_cluster.decisions),
+        ),
+    ),
+    (
+        BUNDLES,
+        (
+            ("transfer", broker_bundles.transfer),
+            ("split", broker_bundles.split),
+            ("unload", broker_bundles.unload),
+        ),
+    ),
+):
+    for name, command in commands:
+        application.command(name, rich_help_panel=panel)(command)

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Coroutine, Iterator
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import typer
 import uvloop
@@ -21,9 +21,18 @@ from magnetar.standalone.console import show_error
 from magnetar.standalone.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from magnetar.standalone.process import prepare
 from magnetar.standalone.service import explain_os_error
-from magnetar.standalone.tools.errors import CookieConflict
+from magnetar.standalone.tools.errors import AdminRefused, AdminUnreachable, CookieConflict
 
 T = TypeVar("T")
+
+_REFUSED: Final = {
+    401: "Show who you are: --auth-plugin and --auth-params, or a client.conf by --client-conf.",
+    403: "This wants a role among the brokers' superUserRoles.",
+    404: "`magnetar broker list` names the brokers that are there.",
+    500: "The broker's log says more.",
+    503: "Try again in a moment: it moves, or the metadata store does not answer.",
+}
+"""What to do when the admin API answers with this status."""
 
 
 def complete(work: Coroutine[None, None, T]) -> T:
@@ -70,6 +79,10 @@ def explain(error: MagnetarError | OSError) -> tuple[str, str]:
         return str(error), "Give the ledger's --password."
     if isinstance(error, OperationRefused | ControlRefused | CookieConflict):
         return str(error), "Nothing was changed."
+    if isinstance(error, AdminRefused):
+        return str(error), _REFUSED.get(error.status, "Nothing was changed.")
+    if isinstance(error, AdminUnreachable):
+        return str(error), "Check --admin-url (MAGNETAR_ADMIN_URL): the HTTP port of a broker that runs, or of a proxy."
     if isinstance(error, ControlUnavailable):
         return str(error), "Check the address: it is the bookie's control port, not the one of its clients."
     if isinstance(error, Unavailable):

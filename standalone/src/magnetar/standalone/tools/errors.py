@@ -11,3 +11,15 @@ class UnreadableFile(MagnetarError):
 
 class CookieConflict(MagnetarError):
     """The cookie cannot be changed like this."""
+
+
+class AdminRefused(MagnetarError):
+    """A broker's admin API answered with an error."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason or f"status {status}")
+        self.status = status
+
+
+class AdminUnreachable(MagnetarError):
+    """No admin API answers."""
