@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from magnetar.core.clock import SystemClock
+from magnetar.core.clock import Clock, SystemClock
 from magnetar.metadata.store import MetadataStore
 from magnetar.proxy.app import RunningProxy, start_proxy
 from magnetar.proxy.settings import FixedBrokers, ProxySettings, TargetSettings
@@ -28,9 +28,11 @@ async def start() -> AsyncIterator[StartProxy]:
     """Starts proxies on free ports, without HTTP unless asked for; they are closed after the test."""
     started: list[RunningProxy] = []
 
-    async def begin(broker: str = "", store: MetadataStore | None = None, **changes: Any) -> RunningProxy:
+    async def begin(
+        broker: str = "", store: MetadataStore | None = None, clock: Clock | None = None, **changes: Any
+    ) -> RunningProxy:
         settings = replace(LOCAL, fixed_brokers=FixedBrokers(service_url=broker))
-        started.append(await start_proxy(replace(settings, **changes), SystemClock(), store))
+        started.append(await start_proxy(replace(settings, **changes), clock or SystemClock(), store))
         return started[-1]
 
     yield begin

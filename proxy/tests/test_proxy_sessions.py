@@ -50,8 +50,8 @@ async def test_a_connection_becomes_one_with_the_brokers(start: StartProxy) -> N
                 proxy_to_broker_url=broker.host_and_port,
                 feature_flags=flags,
                 original_principal="admin",
-                auth_data=b"x",
-                auth_method_name="token",
+                original_auth_data="x",
+                original_auth_method="token",
             )
         )
         assert answer.connected == broker.connected.connected

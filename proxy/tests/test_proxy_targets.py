@@ -16,6 +16,20 @@ def test_the_default_lets_pulsars_ports_through() -> None:
         targets.check_name("broker-1:22")
 
 
+def test_ports_are_listed_or_in_ranges() -> None:
+    targets = Targets(TargetSettings(ports=("6650", "7000-7002", "8000 - 8000")))
+    allowed = [port for port in (6650, 6651, 6999, 7000, 7002, 7003, 8000) if _is_allowed(targets, port)]
+    assert allowed == [6650, 7000, 7002, 8000]
+    assert Targets(TargetSettings(ports=("6650", "*"))).check_name("b:22") == ("b", 22)
+
+
+def _is_allowed(targets: Targets, port: int) -> bool:
+    try:
+        return targets.check_name(f"b:{port}") == ("b", port)
+    except TargetDenied:
+        return False
+
+
 def test_host_names_have_stars_and_no_case() -> None:
     targets = Targets(TargetSettings(host_names=("*.Brokers.example", "b[1]?"), ports=("*",)))
     assert targets.check_name("A.brokers.EXAMPLE:1")[0] == "A.brokers.EXAMPLE"
@@ -54,6 +68,8 @@ def test_an_address_that_is_written_as_a_host() -> None:
     [
         {"ports": ("http",)},
         {"ports": ("65536",)},
+        {"ports": ("6660-6650",)},
+        {"ports": ("6650-",)},
         {"addresses": ("everywhere",)},
         {"addresses": ("10.0.0.a-b",)},
         {"addresses": ("10.0.0.0/33",)},

@@ -10,10 +10,18 @@ from typing import Any
 
 import pulsar
 import pytest
+from magnetar.auth.settings import TOKEN_PROVIDER
+from magnetar.auth.testing import SECRET
 from magnetar.core.errors import SettingError
 from magnetar.core.settings_file import GivenSettings
 from magnetar.proxy.setting_names import known_names
 from magnetar.standalone.proxy_process import ProxyProcessSettings, proxy_process_settings
+
+TOKENS = {
+    "authenticationEnabled": "true",
+    "authenticationProviders": TOKEN_PROVIDER,
+    "tokenSecretKey": f"data:;base64,{SECRET}",
+}
 
 
 def settings_of(**given: str) -> ProxyProcessSettings:
@@ -70,10 +78,38 @@ def test_ports_tls_and_limits_by_pulsars_names() -> None:
     assert (read.control, read.stop_seconds_max) == (None, 100)
 
 
+def test_who_may_connect_by_pulsars_names() -> None:
+    read = settings_of(
+        **TOKENS,
+        anonymousUserRole="anybody",
+        authorizationEnabled="true",
+        superUserRoles="admin, root",
+        authenticateMetricsEndpoint="false",
+        forwardAuthorizationCredentials="true",
+        brokerClientAuthenticationPlugin="org.apache.pulsar.client.impl.auth.AuthenticationBasic",
+        brokerClientAuthenticationParameters='{"userId":"proxy","password":"x"}',
+        brokerProxyAllowedTargetPorts="6650-6659, 7000",
+    ).proxy
+    authentication = read.access.authentication
+    assert (authentication.enabled, authentication.providers) == (True, (TOKEN_PROVIDER,))
+    assert (authentication.anonymous_role, authentication.refresh_check_seconds) == ("anybody", 60)
+    assert (read.access.super_user_roles, read.access.metrics_authenticated) == (("admin", "root"), False)
+    assert read.broker_client.forward_credentials
+    assert read.targets.ports == ("6650-6659", "7000")
+    assert settings_of().proxy.access.metrics_authenticated
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"authenticationEnabled": "true"}, "authenticationEnabled"),
+        ({"authenticationEnabled": "true"}, "authenticationEnabled needs authenticationProviders"),
+        ({"authorizationEnabled": "true"}, "authorizationEnabled needs authenticationEnabled"),
+        ({"authenticationProviders": "com.example.Mine"}, "com.example.Mine"),
+        ({**TOKENS, "tokenSecretKey": "data:;base64,c2hvcnQ="}, "too short"),
+        ({"tokenSettingPrefix": "x"}, "tokenSettingPrefix"),
+        ({"tlsEnabledWithKeyStore": "true"}, "tlsEnabledWithKeyStore"),
+        ({"brokerClientAuthenticationPlugin": "com.example.Mine"}, "com.example.Mine"),
+        ({"brokerProxyAllowedTargetPorts": "6650-http"}, "6650-http"),
         ({"servicePort": ""}, "nobody could connect"),
         ({"servicePort": "65536"}, "65536"),
         ({"tlsCertificateFilePath": "/c.pem"}, "tlsKeyFilePath"),

@@ -11,6 +11,9 @@ METHOD_TOKEN: Final = "token"  # noqa: S105  (a method's name)
 METHOD_BASIC: Final = "basic"
 METHOD_TLS: Final = "tls"
 
+REFRESH: Final = b"PulsarAuthRefresh"
+"""The challenge that asks for fresh credentials (Pulsar `AuthData.REFRESH_AUTH_DATA`)."""
+
 Certificate: TypeAlias = dict[str, Any]
 """A certificate that TLS has verified, as `ssl.SSLSocket.getpeercert` gives it; empty when there was none."""
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from magnetar.auth.credentials import METHOD_NONE
+from magnetar.auth.plugin import ClientCredentials
 from magnetar.core.clock import Clock
 from magnetar.core.errors import SettingError
 from magnetar.metadata.store import MetadataStore
@@ -16,13 +18,15 @@ from magnetar.net.connection import Connection, HandlerFactory
 from magnetar.net.endpoints import Listener, listen
 from magnetar.net.preamble import after_preamble
 from magnetar.net.tls import ClientTls, ServerTls
-from magnetar.proxy.credentials import ProxyCredentials
+from magnetar.proxy.access import ProxyAccess
+from magnetar.proxy.credentials import client_tls_settings, own_credentials
 from magnetar.proxy.discovery import BrokerChoice, Brokers, NamedBrokers, WatchedBrokers
 from magnetar.proxy.handshake import BrokerConnector
 from magnetar.proxy.lookup_links import LookupLinks
 from magnetar.proxy.service import ProxyService
 from magnetar.proxy.session import ProxySession
 from magnetar.proxy.settings import ProxySettings
+from magnetar.proxy.targets import Targets
 from magnetar.wire.haproxy import ProxyHeaderDecoder
 
 if TYPE_CHECKING:
@@ -46,16 +50,16 @@ class RunningProxy:
         self._watched = WatchedBrokers(store) if store is not None and not all(_urls(settings)) else None
         # What the settings name wins, each kind of URL for itself.
         by_url: list[Brokers] = [named if url or self._watched is None else self._watched for url in _urls(settings)]
-        credentials = ProxyCredentials(client.authentication_plugin, client.authentication_parameters)
-        certificate, key = credentials.tls_files(client.tls)
-        client_tls = replace(client.tls, certificate_file=certificate, key_file=key)
-        self._broker_tls = ClientTls(client_tls) if client.tls_enabled else None
+        credentials = own_credentials(client)
+        self._broker_tls = ClientTls(client_tls_settings(client, credentials)) if client.tls_enabled else None
         ports_with_tls = (settings.service_port_tls, settings.web_service_port_tls)
         self._server_tls = None if ports_with_tls == (None, None) else ServerTls(settings.tls)
         connector = BrokerConnector(credentials, self._broker_tls, client.connect_timeout_ms, client.read_timeout_ms)
         links = LookupLinks(connector, credentials, settings.message_size_bytes_max)
         choice = BrokerChoice(*by_url, tls=client.tls_enabled)
-        self.service = ProxyService(settings, clock, choice, connector, links)
+        access = _access(settings, clock)
+        _tell_who_brokers_see(credentials, access)
+        self.service = ProxyService(settings, clock, choice, connector, links, access)
         self._choice = choice
         self._listeners: list[Listener] = []
         self._web: WebServer | None = None
@@ -97,13 +101,15 @@ class RunningProxy:
             return
         # aiohttp takes 0.2 s to load.
         await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, WEB)
+        from magnetar.proxy.gate import Gate
         from magnetar.proxy.reverse import ReverseProxy
         from magnetar.proxy.web import WebServer
 
+        gate = None if self.service.access is None else Gate(self.service.access, self.service.credentials)
         reverse = ReverseProxy(
-            settings.http, settings.fixed_brokers, self._choice, self.service.counters, self._broker_tls
+            settings.http, settings.fixed_brokers, self._choice, self.service.counters, self._broker_tls, gate
         )
-        self._web = WebServer(self.service, reverse, lambda: self.accepting)
+        self._web = WebServer(self.service, reverse, gate, lambda: self.accepting)
         await self._web.start()
         if settings.web_service_port is not None:
             port = await self._web.listen(settings.bind_address, settings.web_service_port)
@@ -176,6 +182,33 @@ async def start_proxy(settings: ProxySettings, clock: Clock, store: MetadataStor
         await asyncio.shield(proxy.close())
         raise
     return proxy
+
+
+def check_settings(settings: ProxySettings, clock: Clock) -> None:
+    """What can be said about settings without opening a port. `SettingError`."""
+    Targets(settings.targets)
+    own_credentials(settings.broker_client)
+    _access(settings, clock)
+
+
+def _access(settings: ProxySettings, clock: Clock) -> ProxyAccess | None:
+    if not settings.access.authentication.enabled:
+        return None
+    return ProxyAccess(settings.access, clock, forward_credentials=settings.broker_client.forward_credentials)
+
+
+def _tell_who_brokers_see(own: ClientCredentials, access: ProxyAccess | None) -> None:
+    """A word for operators about settings that are allowed and seldom meant."""
+    if access is not None and own.method == METHOD_NONE:
+        logger.warning(
+            "authenticationEnabled without brokerClientAuthenticationPlugin: brokers that authenticate will not "
+            "believe this proxy who its clients are"
+        )
+    elif access is None and own.method != METHOD_NONE:
+        logger.warning(
+            "brokerClientAuthenticationPlugin without authenticationEnabled: clients are not authenticated, and to "
+            "brokers all of them are this proxy"
+        )
 
 
 def _check_brokers(settings: ProxySettings) -> None:

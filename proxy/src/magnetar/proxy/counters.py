@@ -20,6 +20,7 @@ class ProxyCounters:
         self.rejected_partitions_metadata_requests = 0
         self.rejected_get_topics_of_namespace_requests = 0
         self.denied_targets = 0
+        self.authentication_failures = 0
         self.broker_connection_failures = 0
         self.http_requests = 0
         self.http_failures = 0

@@ -1,106 +1,77 @@
-"""Who the proxy is towards brokers, and for whom it speaks.
-
-Pulsar's plugins for clients are named by class; those that need nothing but a text or a certificate are understood.
-"""
+"""What brokers are told about who connects: the proxy, and the client that it connects for."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from dataclasses import replace
 from typing import Final, NamedTuple
 
+from magnetar.auth.credentials import METHOD_NONE, METHOD_TLS
+from magnetar.auth.plugin import ClientCredentials
 from magnetar.core.errors import SettingError
 from magnetar.net.tls import TlsSettings
+from magnetar.proxy.settings import PROXY_VERSION, BrokerClientSettings
+from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import CommandConnect
-
-METHOD_NONE: Final = "none"
-METHOD_TOKEN: Final = "token"  # noqa: S105  (a method's name)
-METHOD_TLS: Final = "tls"
 
 
 class OriginalClient(NamedTuple):
-    """What brokers are told about the client; empty where nothing is known."""
+    """A client as brokers get to know it; empty where nothing is known."""
 
     principal: str = ""
     """Who the proxy found it to be; never what a client said about itself."""
-    auth_data: str = ""
+    auth_data: bytes = b""
     auth_method: str = ""
-    """The client's own credentials, where the settings want them forwarded."""
+    """The client's own credentials, where brokers get them."""
+    passed_on: bool = False
+    """Brokers get the client's credentials instead of the proxy's, as if the client had come itself."""
 
 
 NOBODY: Final = OriginalClient()
 
 
-def original_client(connect: CommandConnect, *, forward_credentials: bool) -> OriginalClient:
-    """The client of a CONNECT."""
-    if not forward_credentials or not connect.HasField("auth_data"):
+def own_credentials(settings: BrokerClientSettings) -> ClientCredentials:
+    """The proxy's. `SettingError` for a plugin that is not known or parameters that it does not take."""
+    own = ClientCredentials(settings.authentication_plugin, settings.authentication_parameters)
+    if own.certificate_files is not None and not settings.tls_enabled:
+        raise SettingError("brokerClientAuthenticationPlugin shows a certificate, and tlsEnabledWithBroker is off")
+    return own
+
+
+def client_tls_settings(settings: BrokerClientSettings, own: ClientCredentials) -> TlsSettings:
+    """TLS towards brokers: with the plugin's certificate, if it has one of its own."""
+    files = own.certificate_files
+    if files is None:
+        return settings.tls
+    return replace(settings.tls, certificate_file=files.certificate, key_file=files.key)
+
+
+def unchecked_client(connect: CommandConnect, own: ClientCredentials, *, forward_credentials: bool) -> OriginalClient:
+    """The client of a CONNECT to a proxy that authenticates nobody.
+
+    A proxy without credentials of its own passes the client's on. It cannot do so with a certificate, as TLS ends
+    here: a broker would look at the proxy's."""
+    if not connect.auth_data:
         return NOBODY
-    # Pulsar's field is a text.
-    return OriginalClient("", connect.auth_data.decode("utf-8", "replace"), connect.auth_method_name)
+    method = messages.auth_method_of(connect)
+    if own.method == METHOD_NONE:
+        passed_on = method not in (METHOD_NONE, METHOD_TLS)
+        return OriginalClient("", connect.auth_data, method, passed_on=True) if passed_on else NOBODY
+    return OriginalClient("", connect.auth_data, method) if forward_credentials else NOBODY
 
 
-class ProxyCredentials:
-    """How the proxy authenticates to brokers."""
-
-    def __init__(self, plugin: str, parameters: str) -> None:
-        """`SettingError` for a plugin that is not known or parameters that it does not take."""
-        name = plugin.rpartition(".")[2]
-        self._token_file: Path | None = None
-        self._token = b""
-        self._tls_files: dict[str, str] = {}
-        if name in ("", "AuthenticationDisabled"):
-            self.method = METHOD_NONE
-        elif name == "AuthenticationToken" or plugin == METHOD_TOKEN:
-            self.method = METHOD_TOKEN
-            self._take_token(parameters)
-        elif name == "AuthenticationTls" or plugin == METHOD_TLS:
-            self.method = METHOD_TLS
-            self._tls_files = _pairs(parameters)
-        else:
-            raise SettingError(
-                f"brokerClientAuthenticationPlugin {plugin} is not known; AuthenticationToken and AuthenticationTls are"
-            )
-
-    def _take_token(self, parameters: str) -> None:
-        kind, colon, rest = parameters.partition(":")
-        if colon and kind == "token":
-            self._token = rest.encode()
-        elif colon and kind == "file":
-            self._token_file = Path("/" + rest.lstrip("/"))
-        elif parameters.lstrip().startswith("{"):
-            self._token = str(json.loads(parameters).get("token", "")).encode()
-        else:
-            self._token = parameters.encode()
-
-    @property
-    def auth_data(self) -> bytes:
-        """What CONNECT and AUTH_RESPONSE carry; a token's file is read each time, as it may be renewed. OSError."""
-        return self._token if self._token_file is None else self._token_file.read_bytes().strip()
-
-    def tls_files(self, tls: TlsSettings) -> tuple[Path | None, Path | None]:
-        """Certificate and key to show to brokers: the plugin's, else those of the TLS settings."""
-        certificate, key = self._tls_files.get("tlsCertFile"), self._tls_files.get("tlsKeyFile")
-        if certificate and key:
-            return Path(certificate), Path(key)
-        return tls.certificate_file, tls.key_file
-
-    def add_to(self, connect: CommandConnect, client: OriginalClient) -> None:
-        """Write both into a CONNECT."""
-        connect.auth_method_name = self.method
-        if self.method != METHOD_NONE:
-            connect.auth_data = self.auth_data
-        if client.principal:
-            connect.original_principal = client.principal
-        if client.auth_data:
-            connect.original_auth_data = client.auth_data
-            connect.original_auth_method = client.auth_method
-
-
-def _pairs(parameters: str) -> dict[str, str]:
-    """`name:value,name:value`, or a JSON object."""
-    if parameters.lstrip().startswith("{"):
-        try:
-            return {str(name): str(value) for name, value in json.loads(parameters).items()}
-        except ValueError:
-            raise SettingError("brokerClientAuthenticationParameters begin like JSON and are none") from None
-    return {name: value for name, _, value in (pair.partition(":") for pair in parameters.split(",")) if name}
+def introduce(connect: CommandConnect, own: ClientCredentials, client: OriginalClient) -> None:
+    """Write into a CONNECT who comes, and for whom. OSError when the proxy's token cannot be read."""
+    if client.passed_on:
+        # Without a version: who names one must be in the broker's proxyRoles.
+        connect.auth_method_name, connect.auth_data = client.auth_method, client.auth_data
+        return
+    connect.proxy_version = PROXY_VERSION
+    connect.auth_method_name = own.method
+    if own.method != METHOD_NONE:
+        connect.auth_data = own.data()
+    if client.principal:
+        connect.original_principal = client.principal
+    if client.auth_data:
+        # Pulsar's field is a text.
+        connect.original_auth_data = client.auth_data.decode("utf-8", "replace")
+        connect.original_auth_method = client.auth_method

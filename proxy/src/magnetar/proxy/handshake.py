@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
+from magnetar.auth.credentials import METHOD_NONE
+from magnetar.auth.plugin import ClientCredentials
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.core.limits import KIB
 from magnetar.net.connection import Connection
 from magnetar.net.endpoints import connect
 from magnetar.net.tls import ClientTls
-from magnetar.proxy.credentials import OriginalClient, ProxyCredentials
+from magnetar.proxy.credentials import NOBODY, OriginalClient, introduce
 from magnetar.proxy.settings import PROXY_VERSION
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.command import PONG_FRAME
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.frame import FrameSplitter
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandConnect, CommandConnected
+
+logger: Final = logging.getLogger(__name__)
 
 PROTOCOL_VERSION: Final = 21
 """The newest protocol version that the proxy passes on."""
@@ -52,6 +58,8 @@ class Greeting:
     """What the proxy says first."""
 
     connect: CommandConnect
+    client: OriginalClient = NOBODY
+    """For whom; what CONNECT says of it stands there already."""
     before: bytes = b""
     """Bytes before CONNECT: a PROXY header."""
 
@@ -66,13 +74,17 @@ class BrokerConnection:
     """What came right behind CONNECTED."""
 
 
+Relay: TypeAlias = Callable[[BaseCommand, Callable[[BaseCommand], None]], None]
+"""Passes a broker's challenge on to a client, and the client's answer to the given function."""
+
+
 class BrokerConnector:
     """Opens connections to brokers."""
 
     def __init__(
-        self, credentials: ProxyCredentials, tls: ClientTls | None, connect_timeout_ms: int, read_timeout_ms: int
+        self, credentials: ClientCredentials, tls: ClientTls | None, connect_timeout_ms: int, read_timeout_ms: int
     ) -> None:
-        self._credentials = credentials
+        self.credentials = credentials
         self._tls = tls
         self._connect_seconds_max = connect_timeout_ms / 1000 if connect_timeout_ms else None
         self._answer_seconds_max = read_timeout_ms / 1000 if read_timeout_ms else None
@@ -83,21 +95,27 @@ class BrokerConnector:
         made = CommandConnect(
             client_version=client.client_version if client is not None else f"Pulsar proxy {PROXY_VERSION}",
             protocol_version=protocol_version,
-            proxy_version=PROXY_VERSION,
         )
-        if client is not None and client.HasField("feature_flags"):
+        if client is None:
+            made.feature_flags.supports_auth_refresh = True
+        elif client.HasField("feature_flags"):
             made.feature_flags.CopyFrom(client.feature_flags)
-        self._credentials.add_to(made, who)
+        introduce(made, self.credentials, who)
         return made
 
-    async def open(self, address: BrokerAddress, greet: Callable[[Connection], Greeting]) -> BrokerConnection:
-        """Connect and wait for CONNECTED. `BrokerUnreachable`, `PulsarError` with the broker's own refusal."""
+    async def open(
+        self, address: BrokerAddress, greet: Callable[[Connection], Greeting], relay: Relay | None = None
+    ) -> BrokerConnection:
+        """Connect and wait for CONNECTED. `BrokerUnreachable`, `PulsarError` with the broker's own refusal.
+
+        Challenges go to `relay` where the client's credentials are shown instead of the proxy's."""
         answer: asyncio.Future[BrokerConnection] = asyncio.get_running_loop().create_future()
+        challenged = partial(self._challenged, relay)
         try:
             connection = await connect(
                 address.host,
                 address.port,
-                lambda connection: _Greeter(connection, greet, self._credentials, answer),
+                lambda connection: _Greeter(connection, greet, challenged, answer),
                 self._connect_seconds_max,
                 tls=self._tls,
                 server_name=address.server_name,
@@ -111,9 +129,54 @@ class BrokerConnector:
         except TimeoutError:
             connection.abort()
             raise BrokerUnreachable(f"{address}: no CONNECTED in time") from None
+        except _Refused as refused:
+            raise self._refusal(address, refused.client, refused.error) from None
         except BaseException:
             connection.abort()
             raise
+
+    def _challenged(
+        self, relay: Relay | None, connection: Connection, client: OriginalClient, ask: BaseCommand
+    ) -> None:
+        """A broker wants to know more before it says CONNECTED. `PeerError` when there is nothing to say."""
+        if not client.passed_on:
+            connection.write(auth_response(self.credentials, ask))
+        elif relay is not None:
+            relay(ask, lambda answer: connection.write(messages.encode_command(answer)))
+        else:
+            raise PeerError("a broker asks for more than the credentials that it was shown")
+
+    def _refusal(self, address: BrokerAddress, client: OriginalClient, error: PulsarError) -> Exception:
+        """What becomes of a broker's refusal, and a word in the log for who can do something about it."""
+        if client.passed_on or self.credentials.method == METHOD_NONE:
+            return error
+        if error.code == ServerError.AUTHENTICATION_ERROR and not client.auth_data:
+            logger.error(
+                "%s refuses the proxy itself (%s): brokerClientAuthenticationPlugin and "
+                "brokerClientAuthenticationParameters are not good there",
+                address,
+                error.message,
+            )
+            # No fault of the client's: it may try again, and need not know.
+            return BrokerUnreachable(f"{address} does not let the proxy in")
+        if error.code == ServerError.AUTHORIZATION_ERROR:
+            logger.warning(
+                "%s refuses %r by way of this proxy (%s): the role of brokerClientAuthenticationPlugin must be among "
+                "the broker's proxyRoles, the client's must not",
+                address,
+                client.principal,
+                error.message,
+            )
+        return error
+
+
+class _Refused(Exception):
+    """A broker's ERROR before CONNECTED."""
+
+    def __init__(self, client: OriginalClient, error: PulsarError) -> None:
+        super().__init__(str(error))
+        self.client = client
+        self.error = error
 
 
 class _Greeter:
@@ -123,18 +186,20 @@ class _Greeter:
         self,
         connection: Connection,
         greet: Callable[[Connection], Greeting],
-        credentials: ProxyCredentials,
+        challenged: Callable[[Connection, OriginalClient, BaseCommand], None],
         answer: asyncio.Future[BrokerConnection],
     ) -> None:
         self._connection = connection
         self._greet = greet
-        self._credentials = credentials
+        self._challenged = challenged
+        self._client = NOBODY
         self._answer = answer
         self._splitter = FrameSplitter(HANDSHAKE_FRAME_BYTES_MAX)
 
     def connection_made(self) -> None:
         try:
             greeting = self._greet(self._connection)
+            self._client = greeting.client
             frame = messages.encode_command(BaseCommand(type=BaseCommand.CONNECT, connect=greeting.connect))
         except OSError as error:
             self._fail(BrokerUnreachable(f"the proxy's own credentials cannot be read: {error}"))
@@ -159,11 +224,11 @@ class _Greeter:
 
     def _serve(self, command: BaseCommand) -> None:
         if command.type == BaseCommand.ERROR:
-            raise PulsarError(ServerError(command.error.error), command.error.message)
-        if command.type == BaseCommand.PING:
+            self._fail(_Refused(self._client, PulsarError(ServerError(command.error.error), command.error.message)))
+        elif command.type == BaseCommand.PING:
             self._connection.write(PONG_FRAME)
         elif command.type == BaseCommand.AUTH_CHALLENGE:
-            self._connection.write(auth_response(self._credentials, command))
+            self._challenged(self._connection, self._client, command)
         else:
             raise PeerError(f"{BaseCommand.Type.Name(command.type)} from a broker before CONNECTED")
 
@@ -181,10 +246,10 @@ class _Greeter:
         self._connection.abort()
 
 
-def auth_response(credentials: ProxyCredentials, challenge: BaseCommand) -> bytes:
+def auth_response(credentials: ClientCredentials, challenge: BaseCommand) -> bytes:
     """The proxy's answer to a broker that asks who it is (again). `PeerError` when it has nothing to say."""
     try:
-        data = credentials.auth_data
+        data = credentials.data()
     except OSError as error:
         raise PeerError(f"the proxy's own credentials cannot be read: {error}") from None
     response = BaseCommand(type=BaseCommand.AUTH_RESPONSE)

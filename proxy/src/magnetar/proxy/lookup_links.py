@@ -9,10 +9,11 @@ import asyncio
 import logging
 from typing import Final, NamedTuple
 
+from magnetar.auth.plugin import ClientCredentials
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.core.limits import FRAME_PADDING_BYTES
 from magnetar.net.connection import Connection
-from magnetar.proxy.credentials import OriginalClient, ProxyCredentials
+from magnetar.proxy.credentials import OriginalClient
 from magnetar.proxy.handshake import (
     HANDSHAKE_PAUSE,
     BrokerAddress,
@@ -20,6 +21,7 @@ from magnetar.proxy.handshake import (
     BrokerConnector,
     BrokerUnreachable,
     Greeting,
+    Relay,
     auth_response,
 )
 from magnetar.wire.pulsar import messages
@@ -61,7 +63,7 @@ class LinkKey(NamedTuple):
 class BrokerLink:
     """One connection; requests in, answers by request id out. Implements `magnetar.net.connection.Handler`."""
 
-    def __init__(self, opened: BrokerConnection, key: LinkKey, credentials: ProxyCredentials, frame_bytes_max: int):
+    def __init__(self, opened: BrokerConnection, key: LinkKey, credentials: ClientCredentials, frame_bytes_max: int):
         self._connection: Connection = opened.connection
         self._key = key
         self._credentials = credentials
@@ -72,6 +74,7 @@ class BrokerLink:
         self._idle_ticks = 0
         self._received = True
         self.closed = False
+        """Not to be asked any more."""
 
     async def ask(self, command: BaseCommand) -> BaseCommand:
         """The answer to a request, whose request id is overwritten; so is the answer's. `BrokerUnreachable`."""
@@ -91,6 +94,7 @@ class BrokerLink:
             raise BrokerUnreachable(f"{self._key.address}: no answer in time") from None
         finally:
             self._waiting.pop(request_id, None)
+            self._close_if_retired()
 
     def tick(self) -> None:
         """Keep alive: a broker from which nothing came since the last PING is gone, a link without use is closed."""
@@ -130,12 +134,25 @@ class BrokerLink:
         if command.type == BaseCommand.PING:
             self._connection.write(PONG_FRAME)
         elif command.type == BaseCommand.AUTH_CHALLENGE:
-            self._connection.write(auth_response(self._credentials, command))
+            self._challenged(command)
         elif command.type in BODIES:
             waiting = self._waiting.pop(getattr(command, BODIES[command.type]).request_id, None)
             # Nobody waits for what comes too late.
             if waiting is not None and not waiting.done():
                 waiting.set_result(command)
+
+    def _challenged(self, challenge: BaseCommand) -> None:
+        """The broker's credentials check has run out."""
+        if not self._key.client.auth_data:
+            self._connection.write(auth_response(self._credentials, challenge))
+            return
+        # The clients' credentials are theirs to renew: the next request opens a link with those that they have then.
+        self.closed = True
+        self._close_if_retired()
+
+    def _close_if_retired(self) -> None:
+        if self.closed and not self._waiting:
+            self._connection.close()
 
     def writable_changed(self, writable: bool) -> None:
         """Requests are small and limited in number."""
@@ -152,12 +169,18 @@ class BrokerLink:
 class LookupLinks:
     """All links: as many as brokers are asked in the name of different clients within a minute or so."""
 
-    def __init__(self, connector: BrokerConnector, credentials: ProxyCredentials, message_size_bytes_max: int) -> None:
+    def __init__(self, connector: BrokerConnector, credentials: ClientCredentials, message_size_bytes_max: int) -> None:
         self._connector = connector
         self._credentials = credentials
         self._frame_bytes_max = message_size_bytes_max + FRAME_PADDING_BYTES
         self._links: dict[LinkKey, BrokerLink] = {}
         self._opening: dict[LinkKey, asyncio.Task[BrokerLink]] = {}
+
+    async def introduce(self, key: LinkKey, relay: Relay) -> None:
+        """Have a link, so that a broker has seen the client's credentials. `BrokerUnreachable`, `PulsarError`."""
+        link = self._links.get(key)
+        if link is None or link.closed:
+            await self._open(key, relay)
 
     async def ask(self, key: LinkKey, command: BaseCommand) -> BaseCommand:
         """As `BrokerLink.ask`, over a link that is opened if there is none. `BrokerUnreachable`, `PulsarError`."""
@@ -166,10 +189,10 @@ class LookupLinks:
             link = await self._open(key)
         return await link.ask(command)
 
-    async def _open(self, key: LinkKey) -> BrokerLink:
+    async def _open(self, key: LinkKey, relay: Relay | None = None) -> BrokerLink:
         opening = self._opening.get(key)
         if opening is None:
-            opening = self._opening[key] = asyncio.get_running_loop().create_task(self._connect(key))
+            opening = self._opening[key] = asyncio.get_running_loop().create_task(self._connect(key, relay))
             opening.add_done_callback(lambda done: self._opened(key, done))
         # Whoever came first may give up; the others still want it.
         return await asyncio.shield(opening)
@@ -179,11 +202,12 @@ class LookupLinks:
         if not opening.cancelled() and (error := opening.exception()) is not None:
             logger.info("no lookup connection to %s: %s", key.address, error)
 
-    async def _connect(self, key: LinkKey) -> BrokerLink:
+    async def _connect(self, key: LinkKey, relay: Relay | None) -> BrokerLink:
         def greet(_: Connection) -> Greeting:
-            return Greeting(connect=self._connector.command(None, key.client, key.protocol_version))
+            connect = self._connector.command(None, key.client, key.protocol_version)
+            return Greeting(connect=connect, client=key.client)
 
-        opened = await self._connector.open(key.address, greet)
+        opened = await self._connector.open(key.address, greet, relay)
         link = BrokerLink(opened, key, self._credentials, self._frame_bytes_max)
         link.connection_made()
         if opened.rest:

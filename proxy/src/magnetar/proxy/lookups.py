@@ -12,10 +12,11 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from magnetar.core.errors import PeerError, Unavailable
+from magnetar.proxy.client_access import ClientAccess
 from magnetar.proxy.counters import ProxyCounters
 from magnetar.proxy.credentials import OriginalClient
 from magnetar.proxy.discovery import BrokerChoice
-from magnetar.proxy.handshake import BrokerAddress
+from magnetar.proxy.handshake import BrokerAddress, Relay
 from magnetar.proxy.lookup_links import BODIES, LinkKey, LookupLinks
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -62,17 +63,33 @@ class Lookups:
         self._count_rejected(command)
         return _failed(command, request_id_of(command), ServerError.SERVICE_NOT_READY, THROTTLED)
 
-    async def answer(self, command: BaseCommand, client: OriginalClient, protocol_version: int) -> bytes:
+    async def introduce(self, client: OriginalClient, protocol_version: int, relay: Relay) -> None:
+        """Have a broker look at the credentials of a client that are passed on. `PulsarError` with its refusal,
+        `Unavailable`."""
+        for left in reversed(range(BROKERS_TRIED_MAX)):
+            url = self._brokers.service_url()
+            try:
+                await self._links.introduce(LinkKey(address_of(url), client, protocol_version), relay)
+            except Unavailable as error:
+                if left == 0 or len(self._brokers.service_urls()) < 2:
+                    raise
+                logger.info("another broker is shown a client's credentials, as %s did not answer: %s", url, error)
+            else:
+                return
+
+    async def answer(self, command: BaseCommand, access: ClientAccess, protocol_version: int) -> bytes:
         """The frame that answers an admitted request, whatever happens."""
         request_id = request_id_of(command)
         kind = command.type
         try:
-            if kind == BaseCommand.LOOKUP:
-                return await self._look_up(command, request_id, client, protocol_version)
-            _forget_claims(command)
-            answer = await self._ask_any(command, client, protocol_version)
-            getattr(answer, BODIES[answer.type]).request_id = request_id
-            return messages.encode_command(answer)
+            client = await access.valid_client()
+            try:
+                return await self._serve(command, request_id, client, protocol_version)
+            except PulsarError as error:
+                if error.code != ServerError.AUTHENTICATION_ERROR or not client.auth_data:
+                    raise
+            # They were good when the client came, so they have expired.
+            return await self._serve(command, request_id, await access.renewed_client(), protocol_version)
         except PulsarError as error:
             return _failed(command, request_id, error.code, error.message)
         except (Unavailable, PeerError) as error:
@@ -80,6 +97,16 @@ class Lookups:
             return _failed(command, request_id, ServerError.SERVICE_NOT_READY, str(error))
         finally:
             self.under_way -= 1
+
+    async def _serve(
+        self, command: BaseCommand, request_id: int, client: OriginalClient, protocol_version: int
+    ) -> bytes:
+        if command.type == BaseCommand.LOOKUP:
+            return await self._look_up(command, request_id, client, protocol_version)
+        _forget_claims(command)
+        answer = await self._ask_any(command, client, protocol_version)
+        getattr(answer, BODIES[answer.type]).request_id = request_id
+        return messages.encode_command(answer)
 
     async def _look_up(
         self, command: BaseCommand, request_id: int, client: OriginalClient, protocol_version: int

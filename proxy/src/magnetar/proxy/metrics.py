@@ -70,6 +70,11 @@ class _ProxyCollector(Collector):
             ("binary_bytes", "Counter of proxy bytes", service.received_bytes),
             ("denied_targets", "Connections to brokers that the settings do not allow", counters.denied_targets),
             (
+                "authentication_failures",
+                "Clients whose credentials were not good",
+                counters.authentication_failures,
+            ),
+            (
                 "broker_connection_failures",
                 "Connections to brokers that did not come about",
                 counters.broker_connection_failures,

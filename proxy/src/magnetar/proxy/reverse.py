@@ -16,6 +16,7 @@ from aiohttp import hdrs, web
 from magnetar.net.tls import ClientTls
 from magnetar.proxy.counters import ProxyCounters
 from magnetar.proxy.discovery import BrokerChoice, NoBroker
+from magnetar.proxy.gate import IDENTITY, ORIGINAL_HEADER, Gate
 from magnetar.proxy.settings import FixedBrokers, HttpSettings
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
@@ -43,7 +44,7 @@ _OF_ONE_HOP: Final = frozenset(
         "upgrade",
         "expect",
         # What only a proxy may say: brokers would believe it.
-        "x-original-principal",
+        ORIGINAL_HEADER.lower(),
     ]
 )
 
@@ -62,11 +63,13 @@ class ReverseProxy:
         brokers: BrokerChoice,
         counters: ProxyCounters,
         tls: ClientTls | None,
+        gate: Gate | None = None,
     ) -> None:
         self._settings = settings
         self._brokers = brokers
         self._counters = counters
         self._tls = tls
+        self._gate = gate
         self._function_worker = (fixed.function_worker_url if tls is None else fixed.function_worker_url_tls).rstrip(
             "/"
         )
@@ -105,6 +108,8 @@ class ReverseProxy:
         url = URL(self._base(request.path) + _target(request), encoded=True)
         body = await self._body(request)
         headers = _request_headers(request)
+        if self._gate is not None:
+            self._gate.introduce(headers, request[IDENTITY])
         for _ in range(REDIRECTS_MAX + 1):
             async with self._client().request(
                 request.method,
@@ -119,6 +124,8 @@ class ReverseProxy:
                 if answer.status in _REDIRECTS and location and replayable:
                     url = url.join(URL(location, encoded=True))
                     continue
+                if self._gate is not None:
+                    self._gate.answered(answer.status, url, request[IDENTITY])
                 return await self._answer(request, answer)
         return self._failed(request, 502, f"More than {REDIRECTS_MAX} redirects")
 

@@ -9,12 +9,21 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from magnetar.auth.plugin import ClientCredentials
 from magnetar.core.clock import Clock
 from magnetar.net.connection import Connection
 from magnetar.net.splice import Splice
+from magnetar.proxy.access import ProxyAccess
 from magnetar.proxy.counters import ProxyCounters
 from magnetar.proxy.discovery import BrokerChoice
-from magnetar.proxy.handshake import BrokerAddress, BrokerConnection, BrokerConnector, BrokerUnreachable, Greeting
+from magnetar.proxy.handshake import (
+    BrokerAddress,
+    BrokerConnection,
+    BrokerConnector,
+    BrokerUnreachable,
+    Greeting,
+    Relay,
+)
 from magnetar.proxy.joined import JoinedConnection
 from magnetar.proxy.lookup_links import LookupLinks
 from magnetar.proxy.lookups import Lookups
@@ -44,8 +53,11 @@ class ProxyService:
         brokers: BrokerChoice,
         connector: BrokerConnector,
         links: LookupLinks,
+        access: ProxyAccess | None = None,
     ) -> None:
+        """`access` is None where nobody is authenticated."""
         self.settings = settings
+        self.access = access
         self.brokers = brokers
         self.connector = connector
         self.counters = ProxyCounters()
@@ -105,7 +117,14 @@ class ProxyService:
         splice = Splice(session.connection, broker, self._ended)
         self._joined[splice] = JoinedConnection(splice, session.client_address, session.client_host)
 
-    async def open_broker(self, target: str, greet: Callable[[Connection], Greeting]) -> BrokerConnection:
+    @property
+    def credentials(self) -> ClientCredentials:
+        """The proxy's own."""
+        return self.connector.credentials
+
+    async def open_broker(
+        self, target: str, greet: Callable[[Connection], Greeting], relay: Relay | None = None
+    ) -> BrokerConnection:
         """A connection with the broker that a client named. `TargetDenied`, `BrokerUnreachable`, `PulsarError`."""
         if self.settings.targets.only_active and not self.brokers.is_active(target):
             raise PulsarError(ServerError.SERVICE_NOT_READY, "Target broker isn't available.")
@@ -114,7 +133,7 @@ class ProxyService:
         failure = BrokerUnreachable(f"{host} has no address")
         for address in addresses:
             try:
-                return await self.connector.open(BrokerAddress(address, port, host), greet)
+                return await self.connector.open(BrokerAddress(address, port, host), greet, relay)
             except BrokerUnreachable as error:
                 failure = error
         raise failure

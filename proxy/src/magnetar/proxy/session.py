@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.net.connection import Connection
-from magnetar.proxy.credentials import NOBODY, original_client
+from magnetar.proxy.client_access import ClientAccess
 from magnetar.proxy.handshake import (
     HANDSHAKE_FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
@@ -45,15 +46,16 @@ REQUESTS: Final = frozenset(
         BaseCommand.GET_SCHEMA,
     ]
 )
-JOINING_PAUSE: Final = "joining"
+CONNECTING_PAUSE: Final = "connecting"
 
 
 class SessionState(enum.Enum):
     """Where a client stands."""
 
     START = enum.auto()
+    CONNECTING = enum.auto()
+    """It is being found out who that is, or whether a broker takes it: no command but an answer to a challenge."""
     LOOKUP = enum.auto()
-    JOINING = enum.auto()
     CLOSED = enum.auto()
 
 
@@ -70,7 +72,9 @@ class ProxySession:
         self.client_host = proxied.source_host if proxied else addresses[0][0] if addresses else ""
         self._splitter = FrameSplitter(HANDSHAKE_FRAME_BYTES_MAX)
         self._protocol_version = 0
-        self._client = NOBODY
+        self._access = ClientAccess(
+            connection, self.client_address, service.access, lambda work: service.spawn(self, work)
+        )
         self._ticks = 0
         self._received = True
 
@@ -102,6 +106,7 @@ class ProxySession:
         """Leave."""
         del error
         self.state = SessionState.CLOSED
+        self._access.close()
         self._service.left(self)
 
     # --- keep-alive
@@ -126,7 +131,8 @@ class ProxySession:
         buffer, bounds = self._splitter.feed(data)
         for index in range(0, len(bounds), 2):
             self._serve(messages.decode_command(buffer, bounds[index], bounds[index + 1]))
-        if self.state is SessionState.JOINING and (not bounds or bounds[-1] != len(buffer)):
+        left = not bounds or bounds[-1] != len(buffer)
+        if self.state is SessionState.CONNECTING and left and not self._access.relaying:
             raise PeerError("more than CONNECT before CONNECTED")
 
     def _serve(self, command: BaseCommand) -> None:
@@ -136,8 +142,11 @@ class ProxySession:
             self._connect(command.connect)
         elif self.state is SessionState.LOOKUP:
             self._serve_lookup_connection(command)
-        elif self.state is SessionState.JOINING:
-            raise PeerError(f"{BaseCommand.Type.Name(command.type)} before CONNECTED")
+        elif self.state is SessionState.CONNECTING:
+            if command.type != BaseCommand.AUTH_RESPONSE:
+                raise PeerError(f"{BaseCommand.Type.Name(command.type)} before CONNECTED")
+            self.connection.pause_reading(CONNECTING_PAUSE)
+            self._access.answered(command)
 
     def _serve_lookup_connection(self, command: BaseCommand) -> None:
         if command.type in REQUESTS:
@@ -148,11 +157,13 @@ class ProxySession:
                 self.connection.write(refusal)
         elif command.type == BaseCommand.PING:
             self.connection.write(PONG_FRAME)
+        elif command.type == BaseCommand.AUTH_RESPONSE:
+            self._access.answered(command)
         elif command.type != BaseCommand.PONG:
             raise PeerError(f"{BaseCommand.Type.Name(command.type)} on a lookup connection")
 
     async def _answer(self, command: BaseCommand) -> None:
-        frame = await self._service.lookups.answer(command, self._client, self._protocol_version)
+        frame = await self._service.lookups.answer(command, self._access, self._protocol_version)
         self.connection.write(frame)
 
     def _connect(self, connect: CommandConnect) -> None:
@@ -162,28 +173,64 @@ class ProxySession:
                 ServerError.NOT_ALLOWED_ERROR, "Client doesn't support connecting through proxy due to its version"
             )
             return
-        forward = self._service.settings.broker_client.forward_credentials
-        self._client = original_client(connect, forward_credentials=forward)
-        if not connect.HasField("proxy_to_broker_url"):
-            self.state = SessionState.LOOKUP
-            self.connection.write(lookup_connected(self._protocol_version))
+        if connect.HasField("proxy_version"):
+            # Brokers would take its word for who the client is.
+            self._refuse(ServerError.NOT_ALLOWED_ERROR, "Must not provide proxyVersion")
             return
-        self.state = SessionState.JOINING
-        self.connection.pause_reading(JOINING_PAUSE)
-        self._service.spawn(self, self._join(connect))
+        service = self._service
+        if service.access is None:
+            self._access.let_in_unchecked(
+                connect, service.credentials, forward_credentials=service.settings.broker_client.forward_credentials
+            )
+            if not self._access.client.passed_on and not connect.HasField("proxy_to_broker_url"):
+                self._serve_lookups()
+                return
+        self.state = SessionState.CONNECTING
+        self.connection.pause_reading(CONNECTING_PAUSE)
+        service.spawn(self, self._let_in(connect))
+
+    async def _let_in(self, connect: CommandConnect) -> None:
+        try:
+            if self._service.access is not None:
+                await self._access.let_in(connect)
+            if connect.HasField("proxy_to_broker_url"):
+                await self._join(connect)
+                return
+            client = self._access.client
+            if client.passed_on:
+                await self._service.lookups.introduce(client, self._protocol_version, self._relay)
+        except PulsarError as error:
+            self._service.counters.authentication_failures += error.code == ServerError.AUTHENTICATION_ERROR
+            self._refuse(error.code, error.message)
+        except (Unavailable, PeerError) as error:
+            logger.warning("%s cannot be let in, as no broker has looked at it: %s", self.client_address, error)
+            self._close()
+        else:
+            if self.state is SessionState.CONNECTING:
+                self._serve_lookups()
+                self.connection.resume_reading(CONNECTING_PAUSE)
+
+    def _serve_lookups(self) -> None:
+        self.state = SessionState.LOOKUP
+        self.connection.write(lookup_connected(self._protocol_version))
+        self._access.keep_valid()
+
+    def _relay(self, challenge: BaseCommand, answer: Callable[[BaseCommand], None]) -> None:
+        self._access.relay(challenge, answer)
+        self.connection.resume_reading(CONNECTING_PAUSE)
 
     # --- data connections
 
     async def _join(self, connect: CommandConnect) -> None:
         target = connect.proxy_to_broker_url
         try:
-            opened = await self._service.open_broker(target, lambda _: self._greeting(connect))
+            opened = await self._service.open_broker(target, lambda _: self._greeting(connect), self._relay)
         except TargetDenied as error:
             logger.warning("%s may not be connected with %r: %s", self.client_address, target, error)
             self._service.counters.denied_targets += 1
             self._refuse(ServerError.SERVICE_NOT_READY, "Target broker cannot be validated.")
-        except PulsarError as error:
-            self._refuse(error.code, error.message)
+        except PulsarError:
+            raise
         except (Unavailable, PeerError) as error:
             logger.warning("%s cannot be connected with %r: %s", self.client_address, target, error)
             self._service.counters.broker_connection_failures += 1
@@ -192,7 +239,7 @@ class ProxySession:
             self._hand_over(opened)
 
     def _hand_over(self, opened: BrokerConnection) -> None:
-        if self.connection.closed or opened.connection.closed or self.state is not SessionState.JOINING:
+        if self.connection.closed or opened.connection.closed or self.state is not SessionState.CONNECTING:
             opened.connection.abort()
             self._close()
             return
@@ -200,11 +247,13 @@ class ProxySession:
         connected = BaseCommand(type=BaseCommand.CONNECTED, connected=opened.connected)
         self.connection.write(messages.encode_command(connected) + opened.rest)
         self.state = SessionState.CLOSED
+        self._access.close()
         self._service.join(self, opened.connection)
 
     def _greeting(self, connect: CommandConnect) -> Greeting:
-        command = self._service.connector.command(connect, self._client, self._protocol_version)
-        return Greeting(connect=command, before=self._proxy_header())
+        client = self._access.client
+        command = self._service.connector.command(connect, client, self._protocol_version)
+        return Greeting(connect=command, client=client, before=self._proxy_header())
 
     def _proxy_header(self) -> bytes:
         """What came from in front, else the client's connection with this proxy (Pulsar sends version 1)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from magnetar.auth.settings import AUTHENTICATION_NAMES
 from magnetar.core.settings_file import SettingNames, Unit
 
 _TLS_FIELDS: Final = {
@@ -47,6 +48,11 @@ PROXY_NAMES: Final = SettingNames(
         "httpProxyTimeout": "http.proxy_timeout_ms",
         "maxConcurrentHttpRequests": "http.requests_max",
         "statusFilePath": "http.status_file",
+        **{name: f"access.authentication.{field}" for name, field in AUTHENTICATION_NAMES.items()},
+        "authenticateMetricsEndpoint": "access.metrics_authenticated",
+        "authorizationEnabled": "access.authorization_enabled",
+        "authorizationProvider": "access.authorization_provider",
+        "superUserRoles": "access.super_user_roles",
     },
     units={"httpProxyTimeout": Unit.MS},
 )

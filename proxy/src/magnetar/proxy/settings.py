@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from magnetar.auth.settings import AuthenticationSettings
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MESSAGE_SIZE_BYTES_MAX, MIB
 from magnetar.net.tls import TlsSettings
@@ -45,7 +46,7 @@ class TargetSettings:
     addresses: tuple[str, ...] = ("*",)
     """`brokerProxyAllowedIPAddresses`: addresses, networks (`10.0.0.0/8`), ranges (`10.0.1-3.*`)."""
     ports: tuple[str, ...] = ("6650", "6651")
-    """`brokerProxyAllowedTargetPorts`."""
+    """`brokerProxyAllowedTargetPorts`; `6650-6659` is a range."""
     only_active: bool = False
     """`checkActiveBrokers`: only what brokers have registered."""
 
@@ -67,7 +68,33 @@ class BrokerClientSettings:
     authentication_parameters: str = ""
     """`brokerClientAuthenticationParameters`."""
     forward_credentials: bool = False
-    """`forwardAuthorizationCredentials`: brokers get the client's credentials, too."""
+    """`forwardAuthorizationCredentials`: brokers get the client's credentials beside the proxy's own."""
+
+
+AUTHORIZATION_PROVIDER: Final = "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyAccessSettings:
+    """Who may use the proxy; what they may do is the brokers' business."""
+
+    authentication: AuthenticationSettings = field(default_factory=AuthenticationSettings)
+    authorization_enabled: bool = False
+    """`authorizationEnabled`: the proxy's own pages are for super users alone."""
+    authorization_provider: str = AUTHORIZATION_PROVIDER
+    """`authorizationProvider`: there is one."""
+    super_user_roles: tuple[str, ...] = ()
+    """`superUserRoles`."""
+    metrics_authenticated: bool = True
+    """`authenticateMetricsEndpoint`: with authentication, /metrics wants credentials, too."""
+
+    def __post_init__(self) -> None:
+        if self.authorization_enabled and not self.authentication.enabled:
+            raise SettingError("authorizationEnabled needs authenticationEnabled: rights are those of somebody")
+        if self.authorization_provider != AUTHORIZATION_PROVIDER:
+            raise SettingError(
+                f"authorizationProvider is {self.authorization_provider}; there is {AUTHORIZATION_PROVIDER}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +135,7 @@ class ProxySettings:
     targets: TargetSettings = field(default_factory=TargetSettings)
     broker_client: BrokerClientSettings = field(default_factory=BrokerClientSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
+    access: ProxyAccessSettings = field(default_factory=ProxyAccessSettings)
 
     proxy_protocol: bool = False
     """`haProxyProtocolEnabled`: take PROXY headers from clients, and send them to brokers on data connections."""

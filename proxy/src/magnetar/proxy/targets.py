@@ -20,6 +20,9 @@ ANY: Final = "*"
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 AddressCheck: TypeAlias = Callable[[Address], bool]
 
+PORT_MAX: Final = 0xFFFF
+
+_PORTS: Final = re.compile(r"([0-9]{1,5})(?:\s*-\s*([0-9]{1,5}))?")
 _SEGMENT: Final = re.compile(r"\*|(\d{1,3})(?:-(\d{1,3}))?")
 
 
@@ -33,12 +36,12 @@ class Targets:
     def __init__(self, settings: TargetSettings) -> None:
         self._host_names = None if ANY in settings.host_names else [_host_pattern(name) for name in settings.host_names]
         self._addresses = None if ANY in settings.addresses else [_address_check(text) for text in settings.addresses]
-        self._ports = None if ANY in settings.ports else frozenset(map(_port, settings.ports))
+        self._ports = None if ANY in settings.ports else [_ports(text) for text in settings.ports]
 
     def check_name(self, host_and_port: str) -> tuple[str, int]:
         """Host (without brackets) and port of what a client named. `TargetDenied`."""
         host, port = split_host_and_port(host_and_port)
-        if self._ports is not None and port not in self._ports:
+        if self._ports is not None and not any(port in allowed for allowed in self._ports):
             raise TargetDenied(f"Given port in '{host_and_port}' isn't allowed.")
         if self._host_names is not None and not any(pattern.fullmatch(host) for pattern in self._host_names):
             raise TargetDenied(f"Given host in '{host_and_port}' isn't allowed.")
@@ -60,7 +63,11 @@ def split_host_and_port(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    if not colon or not host or not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= 0xFFFF):
+    if (
+        not colon
+        or not host
+        or not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= PORT_MAX)
+    ):
         raise TargetDenied(f"'{text}' is no host and port")
     return host, int(port)
 
@@ -71,10 +78,15 @@ def _host_pattern(wildcards: str) -> re.Pattern[str]:
     return re.compile(fnmatch.translate(literal), re.IGNORECASE)
 
 
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) <= 0xFFFF):
-        raise SettingError(f"brokerProxyAllowedTargetPorts: {text!r} is no port")
-    return int(text)
+def _ports(text: str) -> range:
+    match = _PORTS.fullmatch(text)
+    if match is None:
+        raise SettingError(f"brokerProxyAllowedTargetPorts: {text!r} is no port and no range (6650-6659)")
+    low = int(match[1])
+    high = int(match[2] or low)
+    if not low <= high <= PORT_MAX:
+        raise SettingError(f"brokerProxyAllowedTargetPorts: {text!r} has no ports, or such above {PORT_MAX}")
+    return range(low, high + 1)
 
 
 def _address_check(text: str) -> AddressCheck:

@@ -110,6 +110,8 @@ class ScriptedBroker:
                 feature_flags=pb.FeatureFlags(supports_topic_watchers=True),
             ),
         )
+        self.greet: Callable[[pb.CommandConnect], pb.BaseCommand] | None = None
+        """What CONNECT is answered with, where that is not always `connected`."""
         self.port = 0
 
     @property
@@ -167,7 +169,7 @@ class ScriptedBroker:
         if not bounds:
             return
         self.connects.append(messages.decode_command(buffer, bounds[0], bounds[1]).connect)
-        wire.send(self.connected)
+        wire.send(self.connected if self.greet is None else self.greet(self.connects[-1]))
 
 
 async def _next(wire: Wire) -> pb.BaseCommand | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from aiohttp import web
 from magnetar.net.tls import ServerTls
 from magnetar.proxy import metrics
+from magnetar.proxy.gate import IDENTITY, UNAUTHORIZED, Gate, NotAllowed
 from magnetar.proxy.reverse import ReverseProxy
 from magnetar.proxy.service import ProxyService
 
@@ -20,23 +21,32 @@ LISTEN_BACKLOG: Final = 1024
 PASSED_ON: Final = ("/admin", "/lookup")
 """What is the brokers' business; Pulsar's proxy passes on the same."""
 
+METRICS: Final = "/metrics"
+STATISTICS: Final = "/proxy-stats"
+
 _PRECONDITION_FAILED: Final = 412
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class WebServer:
     """One application on one port or two."""
 
-    def __init__(self, service: ProxyService, reverse: ReverseProxy, ready: Callable[[], bool]) -> None:
+    def __init__(
+        self, service: ProxyService, reverse: ReverseProxy, gate: Gate | None, ready: Callable[[], bool]
+    ) -> None:
+        """`gate` is None where nobody is authenticated."""
         self._service = service
         self._reverse = reverse
+        self._gate = gate
         self._ready = ready
-        application = web.Application()
+        application = web.Application(middlewares=[] if gate is None else [self._checked])
         application.router.add_get("/status.html", self._status)
-        application.router.add_get("/metrics", self._metrics)
-        application.router.add_get("/metrics/", self._metrics)
+        application.router.add_get(METRICS, self._metrics)
+        application.router.add_get(METRICS + "/", self._metrics)
         if service.settings.http.statistics:
-            application.router.add_get("/proxy-stats/connections", self._connections)
-            application.router.add_get("/proxy-stats/topics", self._topics)
+            application.router.add_get(STATISTICS + "/connections", self._connections)
+            application.router.add_get(STATISTICS + "/topics", self._topics)
         for folder in PASSED_ON:
             application.router.add_route("*", folder, reverse.handle)
             application.router.add_route("*", folder + "/{rest:.*}", reverse.handle)
@@ -64,6 +74,22 @@ class WebServer:
         """Finish the requests under way, then stop."""
         await self._reverse.close()
         await self._runner.cleanup()
+
+    @web.middleware
+    async def _checked(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        gate, path = self._gate, request.path
+        assert gate is not None
+        try:
+            if path.startswith(STATISTICS):
+                await gate.enter_statistics(request)
+            elif path.startswith(PASSED_ON):
+                request[IDENTITY] = await gate.enter(request)
+            elif path.startswith(METRICS) and not gate.metrics_open:
+                await gate.enter(request)
+        except NotAllowed as refusal:
+            self._service.counters.authentication_failures += 1
+            return web.json_response({"reason": str(refusal)}, status=UNAUTHORIZED)
+        return await handler(request)
 
     async def _status(self, _: web.Request) -> web.Response:
         file = self._service.settings.http.status_file

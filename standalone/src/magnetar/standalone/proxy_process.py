@@ -11,7 +11,7 @@ from magnetar.core.clock import SystemClock
 from magnetar.core.settings_file import GivenSettings
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.urls import store_url, zookeeper_url
-from magnetar.proxy.app import RunningProxy, start_proxy
+from magnetar.proxy.app import RunningProxy, check_settings, start_proxy
 from magnetar.proxy.setting_names import CLIENT_TLS_NAMES, PROXY_NAMES, SERVER_TLS_NAMES
 from magnetar.proxy.settings import ProxySettings
 from magnetar.standalone import own_address
@@ -27,11 +27,10 @@ DEFAULT_CONTROL_PORT: Final = 3184
 """Bookies have 3182 and brokers 3183, so that all of them may run on one machine."""
 
 PROTECTIONS: Final = (
-    "authenticationEnabled",
-    "authorizationEnabled",
     "tlsEnabledWithKeyStore",
     "brokerClientTlsEnabledWithKeyStore",
     "httpRequestsLimitEnabled",
+    "tokenSettingPrefix",
 )
 """What this proxy cannot do yet; see `refuse_protection`."""
 
@@ -65,6 +64,7 @@ def proxy_process_settings(given: GivenSettings) -> ProxyProcessSettings:
         web_service_port=_port(given, "webServicePort", proxy.web_service_port),
         web_service_port_tls=_port(given, "webServicePortTls", proxy.web_service_port_tls),
     )
+    check_settings(proxy, SystemClock())
     return ProxyProcessSettings(
         metadata=_metadata(given), proxy=proxy, control=control_settings(given, DEFAULT_CONTROL_PORT)
     )

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from magnetar.auth.credentials import METHOD_NONE, AuthenticationFailed, Certificate, Credentials, Identity
+from magnetar.auth.credentials import METHOD_NONE, REFRESH, AuthenticationFailed, Certificate, Credentials, Identity
 from magnetar.broker.auth.access import AccessControl
 from magnetar.broker.auth.authorizer import TenantNotFound
 from magnetar.broker.auth.principal import Principal, principal_of
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from magnetar.broker.session import ServerSession
 
 logger: Final = logging.getLogger(__name__)
-
-REFRESH: Final = b"PulsarAuthRefresh"
-"""The challenge that asks for fresh credentials (Pulsar `AuthData.REFRESH_AUTH_DATA`)."""
 
 _NOT_LET_IN: Final = PulsarError(ServerError.AUTHENTICATION_ERROR, "Failed to authenticate")
 
