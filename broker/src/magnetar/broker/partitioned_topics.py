@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from magnetar.broker.peer_client import PeerAnswer, PeerClient, PeerRefused
+from magnetar.broker.resources import Document
 from magnetar.broker.service import BrokerService
 from magnetar.core.topic_name import PERSISTENT, TopicName, java_url_encode
+from magnetar.metadata.store import NodeNotFound
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 NOT_FOUND: Final = 404
@@ -64,9 +66,8 @@ class PartitionedTopics:
 
         Raises `PulsarError`: TOPIC_NOT_FOUND, NOT_ALLOWED_ERROR for fewer partitions, SERVICE_NOT_READY while they are
         being added already."""
-        current = await self._resources.partitions(name)
-        if current is None:
-            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} is not the partitioned topic.")
+        path = self._resources.partitioned_topic_path(name)
+        current = counted(name, await self._resources.documents.get(path))
         if partitions < current:
             raise PulsarError(
                 ServerError.NOT_ALLOWED_ERROR,
@@ -81,17 +82,26 @@ class PartitionedTopics:
             await self.create_missed(name, partitions)
             if name.domain == PERSISTENT and partitions > current:
                 await self._copy_subscriptions(name, range(current, partitions))
-            await self._resources.documents.update(
-                self._resources.partitioned_topic_path(name), lambda document: {**document, "partitions": partitions}
-            )
+            await self._record_growth(name, current, partitions)
         finally:
             self._growing.discard(str(name))
+
+    async def _record_growth(self, name: TopicName, before: int, partitions: int) -> None:
+        """Other brokers may have added more meanwhile, or have begun to delete it."""
+        path = self._resources.partitioned_topic_path(name)
+        try:
+            await self._resources.documents.update(
+                path, lambda document: {**document, "partitions": max(partitions, counted(name, document))}
+            )
+        except (NodeNotFound, PulsarError):
+            await self._delete_partitions(name, range(before, partitions), force=True)
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} was deleted meanwhile.") from None
 
     async def _copy_subscriptions(self, name: TopicName, indexes: Iterable[int]) -> None:
         answer = await self._peers.call("GET", admin_path(name.partition(0)) + "/stats", query=CHEAP_STATS)
         durable = {key: each for key, each in answer.json()["subscriptions"].items() if each.get("isDurable")}
         calls = [
-            self._call(
+            (
                 "PUT",
                 f"{admin_path(name.partition(index))}/subscription/{java_url_encode(java_url_encode(subscription))}",
                 {"replicated": str(bool(each.get("isReplicated"))).lower()},
@@ -100,21 +110,44 @@ class PartitionedTopics:
             for index in indexes
             for subscription, each in durable.items()
         ]
-        for outcome in await asyncio.gather(*calls):
-            if isinstance(outcome, PeerRefused) and outcome.status != CONFLICT:
-                raise outcome
+        for first in range(0, len(calls), NODES_AT_ONCE):
+            some = calls[first : first + NODES_AT_ONCE]
+            for outcome in await asyncio.gather(*(self._call(*call) for call in some)):
+                if isinstance(outcome, PeerRefused) and outcome.status != CONFLICT:
+                    raise outcome
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
-        """Remove the partitions, then the record. `PeerRefused` when one is in use, and nothing else is done then."""
-        partitions = await self._resources.partitions(name) or 0
-        query = {"force": str(force).lower()}
-        calls = [self._call("DELETE", admin_path(name.partition(index)), query) for index in range(partitions)]
-        outcomes = await asyncio.gather(*calls)
-        for outcome in outcomes:
-            if isinstance(outcome, PeerRefused) and outcome.status != NOT_FOUND:
-                raise outcome
-        await self._resources.documents.delete(self._resources.partitioned_topic_path(name))
+        """Remove the partitions, then the record. `PeerRefused` when one is in use, and the record stays then.
+
+        Until it goes it is marked, so that no client makes partitions anew and nobody adds some. A mark that a broker
+        left when it died keeps nobody from trying again. `NodeNotFound`"""
+        partitions, ours = await self._resources.mark_deleted(name)
+        try:
+            await self._delete_partitions(name, range(partitions), force=force)
+        except BaseException:
+            if ours:
+                await asyncio.shield(self._resources.unmark_deleted(name))
+            raise
+        # The record last: without it nobody would try again.
         await self._service.schemas.delete(name.schema_name, force=True)
+        try:
+            await self._resources.documents.delete(self._resources.partitioned_topic_path(name))
+        except NodeNotFound:
+            return  # Somebody else deleted it, too.
+
+    async def _delete_partitions(self, name: TopicName, indexes: range, *, force: bool) -> None:
+        query = {"force": str(force).lower()}
+        for first in range(0, len(indexes), NODES_AT_ONCE):
+            some = indexes[first : first + NODES_AT_ONCE]
+            outcomes = await asyncio.gather(
+                *(self._call("DELETE", admin_path(name.partition(index)), query) for index in some),
+                return_exceptions=True,
+            )
+            for outcome in outcomes:
+                if isinstance(outcome, PeerRefused) and outcome.status == NOT_FOUND:
+                    continue
+                if isinstance(outcome, BaseException):
+                    raise outcome
 
     async def _call(
         self, method: str, path: str, query: dict[str, str], body: object = None
@@ -123,6 +156,13 @@ class PartitionedTopics:
             return await self._peers.call(method, path, query=query, body=body)
         except PeerRefused as refusal:
             return refusal
+
+
+def counted(name: TopicName, record: Document | None) -> int:
+    """How many partitions a record says. TOPIC_NOT_FOUND without one, and when it is being deleted."""
+    if record is None or record.get("deleted"):
+        raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} is not the partitioned topic.")
+    return int(record["partitions"])
 
 
 CHEAP_STATS: Final = {

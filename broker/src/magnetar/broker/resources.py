@@ -8,13 +8,16 @@ change made by it.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
-from magnetar.core.errors import PeerError
+from magnetar.core.errors import MagnetarError, PeerError
 from magnetar.core.topic_name import NamespaceName, TopicName, equal_bundle_boundaries, java_url_decode, java_url_encode
 from magnetar.metadata.node_cache import NodeCache
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, Node, NodeNotFound, VersionConflict
+
+logger: Final = logging.getLogger(__name__)
 
 Document: TypeAlias = dict[str, Any]
 
@@ -197,12 +200,39 @@ class Resources:
         return boundaries
 
     async def partitions(self, topic: TopicName) -> int | None:
-        """How many partitions a partitioned topic has; None when it is not one."""
+        """How many partitions a partitioned topic has, also while it is being deleted; None when it is not one."""
         if self._partitions is None:
             kept = PARTITION_COUNTS_KEPT_MAX
             self._partitions = NodeCache(self.configuration_store, decode_document, entries_max=kept)
         document = await self._partitions.get(self.partitioned_topic_path(topic))
-        return None if document is None or document.get("deleted") else int(document["partitions"])
+        return None if document is None else int(document["partitions"])
+
+    async def is_being_deleted(self, topic: TopicName) -> bool:
+        """Whether a partitioned topic is marked as about to go, as the store has it now."""
+        document = await self.documents.get(self.partitioned_topic_path(topic))
+        return document is not None and bool(document.get("deleted"))
+
+    async def mark_deleted(self, topic: TopicName) -> tuple[int, bool]:
+        """From now on nobody makes partitions of a partitioned topic anew or adds some (Pulsar
+        `runWithMarkDeleteAsync`). How many there are, and whether the mark is ours, not somebody else's or left by one
+        who died. `NodeNotFound`"""
+        ours: list[bool] = []
+
+        def mark(document: Document) -> Document:
+            ours[:] = [not document.get("deleted")]
+            return {**document, "deleted": True}
+
+        document = await self.documents.update(self.partitioned_topic_path(topic), mark)
+        return int(document["partitions"]), ours[0]
+
+    async def unmark_deleted(self, topic: TopicName) -> None:
+        """It is not deleted after all."""
+        try:
+            await self.documents.update(
+                self.partitioned_topic_path(topic), lambda document: {**document, "deleted": False}
+            )
+        except MagnetarError as error:
+            logger.warning("%s stays marked as being deleted: %s", topic, error)
 
     async def partitioned_topics(self, namespace: NamespaceName, domain: str) -> list[str]:
         """Full names of a namespace's partitioned topics."""

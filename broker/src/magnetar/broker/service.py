@@ -29,7 +29,7 @@ from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.errors import ManagedLedgerNotFound
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.metadata.coordination import NameGenerator
-from magnetar.metadata.store import MetadataStore, VersionConflict
+from magnetar.metadata.store import MetadataStore, NodeNotFound, VersionConflict
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 logger = logging.getLogger(__name__)
@@ -232,6 +232,13 @@ class BrokerService:
                 raise PulsarError(
                     ServerError.TOPIC_NOT_FOUND, f"Illegal topic partition name {name}: there are {partitions}"
                 )
+            if (
+                create
+                and partitions is not None
+                and not await self.exists(name)
+                and await self.resources.is_being_deleted(name.partitioned_name())
+            ):
+                raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} is being deleted")
         elif await self.resources.partitions(name) is not None and name.domain == "persistent":
             raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"{name} is a partitioned topic, use its partitions")
         if name.domain == "non-persistent" and not create:
@@ -294,7 +301,7 @@ class BrokerService:
         except VersionConflict:
             # Another broker was quicker, which what is kept in memory may not know yet.
             record = await self.resources.documents.get(self.resources.partitioned_topic_path(name))
-            return int(record["partitions"]) if record and not record.get("deleted") else 0
+            return int(record["partitions"]) if record else 0
         return partitions
 
     async def may_create_topics(self, namespace: NamespaceName) -> bool:
@@ -408,16 +415,22 @@ class BrokerService:
             self._forget(topic)
 
     async def delete_partitioned(self, name: TopicName, *, force: bool) -> None:
-        """Remove a partitioned topic: its partitions, then its record."""
-        partitions = await self.resources.partitions(name)
-        if partitions is None:
-            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Partitioned topic {name} not found")
-        for index in range(partitions):
-            partition = name.partition(index)
-            if await self.exists(partition):
-                await self.delete(partition, force=force)
-        await self.resources.documents.delete(self.resources.partitioned_topic_path(name))
+        """Remove a partitioned topic: what this broker serves of its partitions, then its record."""
+        try:
+            partitions, ours = await self.resources.mark_deleted(name)
+        except NodeNotFound:
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Partitioned topic {name} not found") from None
+        try:
+            for index in range(partitions):
+                partition = name.partition(index)
+                if await self.exists(partition):
+                    await self.delete(partition, force=force)
+        except BaseException:
+            if ours:
+                await asyncio.shield(self.resources.unmark_deleted(name))
+            raise
         await self.schemas.delete(name.schema_name, force=True)
+        await self.resources.documents.delete(self.resources.partitioned_topic_path(name))
 
     async def list_topics(self, namespace: NamespaceName, domain: str) -> list[str]:
         """Full names of the topics of a namespace, partitions one by one, sorted. Domain: one of the two or "all"."""
@@ -436,10 +449,12 @@ class BrokerService:
         self.policies.close()
         if self._loading:
             await asyncio.wait(list(self._loading.values()))
-        results = await asyncio.gather(*(topic.close() for topic in self.topics.values()), return_exceptions=True)
-        for name, result in zip(self.topics, results, strict=True):
+        # Some may be let go of meanwhile by whoever lost or deletes them.
+        closing = list(self.topics.values())
+        results = await asyncio.gather(*(topic.close() for topic in closing), return_exceptions=True)
+        for topic, result in zip(closing, results, strict=True):
             if isinstance(result, BaseException):
-                logger.warning("closing %s failed, its next owner recovers it: %s", name, result)
+                logger.warning("closing %s failed, its next owner recovers it: %s", topic.name, result)
         self.topics.clear()
         if self._tasks:
             await asyncio.wait(list(self._tasks))

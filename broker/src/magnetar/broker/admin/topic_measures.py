@@ -132,7 +132,7 @@ class MeasureHandlers:
         record: Document = await resources.documents.get(resources.partitioned_topic_path(name)) or {}
         properties = record.get("properties")
         noted = {} if properties is None else {"properties": properties}
-        return {"partitions": count, "deleted": False, **noted}
+        return {"partitions": count, "deleted": bool(record.get("deleted")), **noted}
 
     async def _stored(self, name: TopicName) -> Document | None:
         return await stored_info(self._context.service.store, name)

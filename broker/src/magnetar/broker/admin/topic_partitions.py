@@ -196,9 +196,9 @@ class PartitionHandlers:
             raise AdminError(NOT_ACCEPTABLE, f"Number of partitions should be less than or equal to {limit}")
 
     async def _record(self, name: TopicName) -> Document | None:
-        """The partitioned topic's record, None when it is not partitioned."""
+        """The partitioned topic's record, also while it is being deleted; None when it is not partitioned."""
         record: Document | None = await self._resources.documents.get(self._resources.partitioned_topic_path(name))
-        return None if record is None or record.get("deleted") else record
+        return record
 
     async def _update(self, name: TopicName, change: Any) -> None:
         await self._resources.documents.update(
@@ -217,7 +217,7 @@ def persistent_name(request: web.Request) -> TopicName:
 
 def partitions_document(record: Document) -> Document:
     """PartitionedTopicMetadata as the API shows it."""
-    document: Document = {"partitions": record["partitions"], "deleted": False}
+    document: Document = {"partitions": record["partitions"], "deleted": bool(record.get("deleted"))}
     if record.get("properties") is not None:
         document["properties"] = record["properties"]
     return document
