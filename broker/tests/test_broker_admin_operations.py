@@ -78,7 +78,6 @@ async def test_every_broker_says_how_all_are(cluster: MemoryCluster, ask: Ask) -
     assert "bundleNames" not in found[0]
     # The report of one that drains is renewed as well: how much is left is what people want to know.
     await until(lambda: owned_count(cluster[1]) == 0)
-    cluster[1].running.context.load.renew_report()
     for _ in range(100):
         _, found = await ask(cluster[0], "GET", REPORTS)
         if next(row for row in found if row["state"] == "draining")["bundles"] == 0:

@@ -62,6 +62,7 @@ class DrainedBroker(Protocol):
     async def place(self, bundle: BundleName) -> BrokerAddresses | None: ...
     async def register(self) -> None: ...
     async def leave(self) -> None: ...
+    def renew_report(self) -> None: ...
 
 
 class Moves(Protocol):
@@ -150,6 +151,8 @@ class Drains:
         while True:
             bundles = self._to_leave()
             await self._hand_over(bundles)
+            if bundles:
+                self._broker.renew_report()
             left = len(self._to_leave())
             if bundles and left == 0:
                 logger.info("drained: nothing is owned any more")

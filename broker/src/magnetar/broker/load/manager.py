@@ -294,11 +294,14 @@ class ModularLoadManager:
                 logger.exception("the load report is not renewed now")
 
     async def _renew_if_due(self) -> None:
-        node = self._leaving if self._reporter.draining else self._registration
+        leaving = self._reporter.draining
+        node = self._leaving if leaving else self._registration
         if not node.registered:
             return
-        report = await self.report()
-        if report_due(self._reporter.written, report, self.settings, report.updated_ms):
+        report = await self.report(at_once=leaving)
+        # Of one that drains, people want to know at once that nothing is left.
+        emptied = leaving and report.bundles != self._reporter.written.bundles
+        if emptied or report_due(self._reporter.written, report, self.settings, report.updated_ms):
             await node.update(report)
             self._reporter.written = report
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +18,7 @@ from magnetar.standalone.commands.admin_options import (
 from magnetar.standalone.commands.options import JsonOption
 from magnetar.standalone.commands.output import (
     Column,
+    RowPrinter,
     complain,
     human_bytes,
     human_time,
@@ -35,15 +38,27 @@ if TYPE_CHECKING:
 BLOCKERS_SHOWN_MAX = 20
 """More are only counted."""
 
-BROKER_COLUMNS = (
+WIDE_COLUMNS_MIN = 150
+"""A terminal with fewer gets `NARROW` columns."""
+
+NARROW = (
+    Column("broker", lambda row: row.broker),
+    Column("state", lambda row: "leader" if row.leader else row.state),
+    Column("bundles", lambda row: row.bundles, right=True),
+    Column("topics", lambda row: row.topics, right=True),
+    Column("load %", lambda row: f"{max(_usages(row)):.0f}", right=True),
+    Column("msg/s", lambda row: f"{row.msg_rate_in + row.msg_rate_out:.0f}", right=True),
+    Column("version", lambda row: row.version if row.magnetar else f"{row.version} (Apache)"),
+)
+WIDE = (
     Column("broker", lambda row: row.broker),
     Column("state", lambda row: row.state),
     Column("leader", lambda row: "leader" if row.leader else ""),
     Column("bundles", lambda row: row.bundles, right=True),
     Column("topics", lambda row: row.topics, right=True),
-    Column("cpu", lambda row: _percent(row.cpu), right=True),
-    Column("memory", lambda row: _percent(row.memory), right=True),
-    Column("network", lambda row: _percent(max(row.bandwidth_in, row.bandwidth_out)), right=True),
+    Column("cpu %", lambda row: f"{row.cpu:.0f}", right=True),
+    Column("memory %", lambda row: f"{row.memory:.0f}", right=True),
+    Column("network %", lambda row: f"{_usages(row)[2]:.0f}", right=True),
     Column("in msg/s", lambda row: f"{row.msg_rate_in:.0f}", right=True),
     Column("out msg/s", lambda row: f"{row.msg_rate_out:.0f}", right=True),
     Column("in B/s", lambda row: human_bytes(row.msg_throughput_in), right=True),
@@ -52,20 +67,15 @@ BROKER_COLUMNS = (
     Column("since", lambda row: human_time(row.started_ms)),
 )
 
-DECISION_COLUMNS = (
-    Column("decided", lambda row: human_time(row.decided_ms)),
-    Column("what", lambda row: row.kind),
-    Column("bundle", lambda row: row.bundle),
-    Column("from", lambda row: row.broker),
-    Column("to", lambda row: row.destination),
-    Column("outcome", lambda row: row.outcome),
-    Column("took", lambda row: f"{row.took_ms} ms" if row.outcome != "running" else "", right=True),
-    Column("reason", lambda row: row.reason if row.error is None else f"{row.reason}; {row.error}"),
-)
+
+def _usages(row: BrokerRow) -> tuple[float, float, float]:
+    return row.cpu, row.memory, max(row.bandwidth_in, row.bandwidth_out)
 
 
-def _percent(value: float) -> str:
-    return f"{value:.0f} %"
+def _columns() -> tuple[Column, ...]:
+    """Programs, and people with room for it, get everything."""
+    narrow = sys.stdout.isatty() and shutil.get_terminal_size().columns < WIDE_COLUMNS_MIN
+    return NARROW if narrow else WIDE
 
 
 def list_brokers(
@@ -77,7 +87,7 @@ def list_brokers(
 ) -> None:
     """List the cluster's brokers: who is up or drains, how loaded, how many bundles.
 
-    Numbers are those of each broker's last report, which is renewed when they change.
+    Numbers are those of each broker's last report, which is renewed when they change; usages are in percent.
 
     [dim]Examples:[/]
       magnetar broker list
@@ -94,7 +104,7 @@ def list_brokers(
         async with open_admin_api(access) as api:
             return await find(api)
 
-    show_rows(complete(work()), BROKER_COLUMNS, as_json=as_json, none="no broker is registered")
+    show_rows(complete(work()), _columns(), as_json=as_json, none="no broker is registered")
 
 
 def drain(
@@ -195,8 +205,13 @@ def decisions(
         complete(_follow(access, count, placements=placements, as_json=as_json))
         return
     log = complete(_decisions(access, placements=placements))
-    rows = log.decisions[-count:] if count else ()
-    show_rows(rows, DECISION_COLUMNS, as_json=as_json, none="nothing was decided yet")
+    with RowPrinter((), as_json=as_json, plain=True) as printer:
+        for row in log.decisions[-count:] if count else ():
+            printer.add(row)
+            if not as_json:
+                typer.echo(decision_text(row))
+    if not log.decisions:
+        note("nothing was decided yet")
     for line in (f"leader: {log.leader or 'none'}, driver: {log.driver}", *log.outlook):
         note(line)
 
@@ -218,12 +233,14 @@ async def _follow(access: AdminAccess, count: int, *, placements: bool, as_json:
 
     async with open_admin_api(access) as api:
         async for row in follow_decisions(api, latest=count, placements=placements, lost=lost):
-            typer.echo(to_json(row) if as_json else decision_line(row))
+            typer.echo(to_json(row) if as_json else decision_text(row))
 
 
-def decision_line(row: DecisionRow) -> str:
-    """One decision in a line."""
-    way = " to ".join(one for one in (row.broker, row.destination) if one)
-    took = "" if row.outcome == "running" else f" after {row.took_ms} ms"
-    error = "" if row.error is None else f": {row.error}"
-    return f"{human_time(row.decided_ms)}  {row.kind} {row.bundle}  {way}  {row.outcome}{took}{error}  ({row.reason})"
+def decision_text(row: DecisionRow) -> str:
+    """One decision in a few lines, as names of bundles and reasons are long."""
+    way = " ".join(f"{word} {broker}" for word, broker in (("from", row.broker), ("to", row.destination)) if broker)
+    took = f" after {row.took_ms} ms" if row.took_ms else ""
+    lines = [f"{human_time(row.decided_ms)}  {row.kind} {row.bundle}  {row.outcome}{took}", way, row.reason]
+    if row.error is not None:
+        lines.append(row.error)
+    return "\n    ".join(line for line in lines if line)
