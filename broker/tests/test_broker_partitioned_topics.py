@@ -115,3 +115,25 @@ async def test_a_deletion_that_somebody_died_over_is_finished_by_the_next(cluste
     await other.delete(NAME, force=False)
     assert (await record(cluster), await topics(cluster)) == (None, [])
     await other.create(NAME, 1, None)
+
+
+async def test_nothing_is_left_in_a_namespace_that_goes_meanwhile(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever deletes the namespace has looked for topics before these were made."""
+    name = TopicName.parse("public/gone/parts")
+    service, peers = cluster[0].service, cluster[1].running.context.peers
+    await peers.call("PUT", "/admin/v2/namespaces/public/gone", body={})
+    make = service.create_partitions
+
+    async def later(*arguments: object) -> None:
+        # All of it but the look for topics, which has been.
+        await service.resources.documents.delete("/admin/policies/public/gone")
+        await make(*arguments)
+
+    monkeypatch.setattr(service, "create_partitions", later)
+    with pytest.raises(PulsarError, match="does not exist") as caught:
+        await PartitionedTopics(service, peers).create(name, 3, None)
+    assert caught.value.code == ServerError.TOPIC_NOT_FOUND
+    assert await service.resources.persistent_topics(name.namespace_name) == []
+    assert await service.resources.partitions(name) is None

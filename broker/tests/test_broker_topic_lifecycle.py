@@ -269,3 +269,25 @@ async def test_a_topic_that_somebody_else_opened_is_loaded_again(memory_broker: 
         assert len(await client.publish(1, producer_id=2)) == 1
         assert memory_broker.service.topics[TOPIC].number_of_entries == 3
     await other.store.close()
+
+
+async def test_a_stop_waits_for_all_work_though_topics_go_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics that were lost or deleted while others were being closed."""
+    async with MemoryBroker() as broker:
+        service = broker.service
+        topics = [await service.topic(TopicName.parse(name), create=True) for name in ("a", "b")]
+        done = asyncio.Event()
+
+        async def work() -> None:
+            await asyncio.sleep(0.05)
+            done.set()
+
+        async def close_and_lose_the_other() -> None:
+            await close()
+            await service.close_topic(topics[1])
+
+        close = topics[0].close
+        monkeypatch.setattr(topics[0], "close", close_and_lose_the_other)
+        service.spawn(work())
+        await service.close()
+        assert done.is_set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from magnetar.broker.peer_client import PeerAnswer, PeerClient, PeerRefused
 from magnetar.broker.resources import Document
@@ -20,8 +20,8 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
 
-NODES_AT_ONCE: Final = 100
-"""Partitions made side by side: enough to hide the store's latency, few beside what it serves."""
+CALLS_AT_ONCE: Final = 100
+"""Partitions asked side by side; the client of other brokers has a bound of its own."""
 
 EARLIEST_ID: Final = {"ledgerId": -1, "entryId": -1}
 
@@ -45,21 +45,7 @@ class PartitionedTopics:
 
         `VersionConflict` when there is one, `PulsarError` NOT_ALLOWED_ERROR when the namespace has too many topics."""
         await self._service.check_topics_max(name, partitions)
-        document: dict[str, Any] = {"partitions": partitions, "deleted": False}
-        if properties is not None:
-            document["properties"] = properties
-        await self._resources.documents.create(self._resources.partitioned_topic_path(name), document)
-        await self.create_missed(name, partitions)
-
-    async def create_missed(self, name: TopicName, partitions: int) -> None:
-        """Make those of its partitions that are not there."""
-        if name.domain != PERSISTENT:
-            return
-        for first in range(0, partitions, NODES_AT_ONCE):
-            some = range(first, min(first + NODES_AT_ONCE, partitions))
-            await asyncio.gather(
-                *(self._service.ledgers.create(name.partition(index).persistence_name) for index in some)
-            )
+        await self._service.create_partitioned(name, partitions, properties)
 
     async def grow(self, name: TopicName, partitions: int) -> None:
         """Add partitions; existing subscriptions appear on the new ones, from their beginning.
@@ -79,7 +65,7 @@ class PartitionedTopics:
         self._growing.add(str(name))
         try:
             # Clients look at the record: subscriptions must stand before they find the new partitions.
-            await self.create_missed(name, partitions)
+            await self._service.create_partitions(name, partitions)
             if name.domain == PERSISTENT and partitions > current:
                 await self._copy_subscriptions(name, range(current, partitions))
             await self._record_growth(name, current, partitions)
@@ -110,8 +96,8 @@ class PartitionedTopics:
             for index in indexes
             for subscription, each in durable.items()
         ]
-        for first in range(0, len(calls), NODES_AT_ONCE):
-            some = calls[first : first + NODES_AT_ONCE]
+        for first in range(0, len(calls), CALLS_AT_ONCE):
+            some = calls[first : first + CALLS_AT_ONCE]
             for outcome in await asyncio.gather(*(self._call(*call) for call in some)):
                 if isinstance(outcome, PeerRefused) and outcome.status != CONFLICT:
                     raise outcome
@@ -137,8 +123,8 @@ class PartitionedTopics:
 
     async def _delete_partitions(self, name: TopicName, indexes: range, *, force: bool) -> None:
         query = {"force": str(force).lower()}
-        for first in range(0, len(indexes), NODES_AT_ONCE):
-            some = indexes[first : first + NODES_AT_ONCE]
+        for first in range(0, len(indexes), CALLS_AT_ONCE):
+            some = indexes[first : first + CALLS_AT_ONCE]
             outcomes = await asyncio.gather(
                 *(self._call("DELETE", admin_path(name.partition(index)), query) for index in some),
                 return_exceptions=True,

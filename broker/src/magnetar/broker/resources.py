@@ -175,6 +175,11 @@ class Resources:
         """A namespace's policies, or None when it does not exist. From memory once they were read: do not change it."""
         return await self._policies_cache().get(self.namespace_path(namespace))
 
+    async def stands(self, namespace: NamespaceName) -> bool:
+        """Whether there is such a namespace which nobody deletes, as the store has it now."""
+        policies = await self.documents.get(self.namespace_path(namespace))
+        return policies is not None and not policies.get("deleted")
+
     def peek_policies(self, namespace: NamespaceName) -> Document | None:
         """As `policies`, without asking the store; None also when they are not in memory."""
         return self._policies_cache().peek(self.namespace_path(namespace))

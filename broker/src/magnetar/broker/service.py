@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine, Iterable
 from typing import Any, Final, TypeAlias
@@ -44,6 +45,9 @@ CREATING: Final = "creating"
 
 CLOSING_LOOK_SECONDS: Final = 0.005
 """How often who wants to close a topic looks whether it is closed that another is closing."""
+
+NODES_AT_ONCE: Final = 100
+"""Partitions made side by side: enough to hide the store's latency, few beside what it serves."""
 
 TOPICS_PER_TURN: Final = 100
 """Topics that are let go of before others get a turn on the event loop: some milliseconds."""
@@ -329,19 +333,28 @@ class BrokerService:
     async def create_partitioned(
         self, name: TopicName, partitions: int, properties: dict[str, str] | None = None
     ) -> None:
-        """Record a partitioned topic and make its partitions. `VersionConflict` when there is one."""
-        await self.resources.documents.create(
-            self.resources.partitioned_topic_path(name),
-            {"partitions": partitions, **({} if properties is None else {"properties": properties})},
-        )
-        if name.domain == "persistent":
-            await self.create_partitions(name, 0, partitions)
+        """Record a partitioned topic and make its partitions. `VersionConflict` when there is one, `PulsarError`
+        TOPIC_NOT_FOUND when its namespace is deleted meanwhile."""
+        path = self.resources.partitioned_topic_path(name)
+        noted = {} if properties is None else {"properties": properties}
+        await self.resources.documents.create(path, {"partitions": partitions, "deleted": False, **noted})
+        await self.create_partitions(name, partitions)
+        if not await self.resources.stands(name.namespace_name):
+            # Who deletes it may have looked for topics before these were there.
+            if name.domain == "persistent":
+                for index in range(partitions):
+                    await self.ledgers.delete(name.partition(index).persistence_name)
+            with contextlib.suppress(NodeNotFound):
+                await self.resources.documents.delete(path)
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Namespace {name.namespace_name} does not exist")
 
-    async def create_partitions(self, name: TopicName, first: int, end: int) -> None:
-        """Make partitions first..end-1, so that they exist before anybody uses them; other brokers may own them."""
-        await asyncio.gather(
-            *(self.ledgers.create(name.partition(index).persistence_name) for index in range(first, end))
-        )
+    async def create_partitions(self, name: TopicName, count: int) -> None:
+        """Make those of its partitions that are not there, before anybody uses them; other brokers may own them."""
+        if name.domain != "persistent":
+            return
+        for first in range(0, count, NODES_AT_ONCE):
+            some = range(first, min(first + NODES_AT_ONCE, count))
+            await asyncio.gather(*(self.ledgers.create(name.partition(index).persistence_name) for index in some))
 
     async def unload(self, name: TopicName) -> None:
         """Let go of a topic; its clients look it up again. Nothing loaded is no error."""

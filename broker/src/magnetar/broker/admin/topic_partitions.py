@@ -149,7 +149,7 @@ class PartitionHandlers:
         count = await self._access.partitions(name)
         if not count:
             raise AdminError(NOT_FOUND, f"Topic {name} does not exist")
-        await self._partitioned.create_missed(name, count)
+        await self._service.create_partitions(name, count)
         return no_content()
 
     @takes("authoritative")
