@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from magnetar.balance.settings import BalanceSettings
 from magnetar.broker import bundle_moves
 from magnetar.broker.cluster_testing import MemoryCluster, until
 from magnetar.broker.producer_admission import ProducerAdmission
@@ -80,8 +81,9 @@ async def test_clients_of_a_topic_that_does_not_close_in_time_are_told(
 
     with monkeypatch.context() as patched:
         patched.setattr(ProducerAdmission, "drain", never)
-        patched.setattr(bundle_moves, "UNLOAD_SECONDS_MAX", 0.05)
-        await cluster[0].running.context.moves.unload(bundle)
+        moves = cluster[0].running.context.moves
+        patched.setattr(moves, "_balance", BalanceSettings(unloading_timeout_ms=50))
+        await moves.unload(bundle)
     await client.expect(CLOSE_PRODUCER)
     await client.expect(CLOSE_CONSUMER)
     await cluster.take(cluster[0], TOPIC)

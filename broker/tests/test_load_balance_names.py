@@ -1,8 +1,9 @@
 from pathlib import Path
 
 import pytest
-from magnetar.balance.settings import BalanceSettings, PlacementStrategy, SheddingStrategy
+from magnetar.balance.settings import BalanceSettings, PlacementStrategy, SheddingStrategy, SplitSettings
 from magnetar.broker.load.balance_names import BALANCE_NAMES
+from magnetar.broker.setting_values import told_of_balance
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
 from magnetar.core.settings_file import GivenSettings
@@ -47,6 +48,18 @@ def test_units_are_pulsars() -> None:
     assert settings.uniform.unload_throughput_bytes_min == 1024
     assert settings.split.cool_down_ms == 9_000
     assert settings.unloading_timeout_ms == 30_000
+
+
+def test_what_a_broker_tells_of_balance_can_be_given_to_one() -> None:
+    settings = BalanceSettings(
+        shedding_strategy=SheddingStrategy.THRESHOLD,
+        shedding_grace_ms=120_000,
+        usage_history_share=0.25,
+        split=SplitSettings(algorithms=("range_equally_divide",), bundle_bandwidth_bytes_max=7 * MIB),
+    )
+    texts = told_of_balance(settings)
+    assert set(texts) == set(BALANCE_NAMES.fields)
+    assert built(**texts) == settings
 
 
 def test_pulsars_defaults_are_ours_but_for_the_strategies() -> None:

@@ -207,7 +207,7 @@ def _assemble(
     load = _load_manager(settings, parts, ownership, peers)
     lookup = Lookup(settings, resources, bundles, ownership, load)
     service = BrokerService(settings, parts.store, managed, _schema_registry(parts), parts.clock, lookup)
-    moves = BundleMoves(service, bundles, load, peers)
+    moves = BundleMoves(service, bundles, load, peers, parts.balance_settings)
     drains = Drains(load, ownership, moves, settings.load)
     service_url = (tls and settings.service_url_tls) or settings.service_url
     client = InternalClient(lambda: service_url, parts.clock, SERVER_VERSION, shown)

@@ -27,6 +27,7 @@ from magnetar.metadata.coordination import RETRY_DELAY_SECONDS
 from magnetar.metadata.store import StoreClosed
 
 if TYPE_CHECKING:
+    from magnetar.balance.settings import BalanceSettings
     from magnetar.balance.split_algorithms import TopicLoad
 
 Result = TypeVar("Result")
@@ -36,9 +37,6 @@ logger = logging.getLogger(__name__)
 TOPICS_CLOSED_AT_ONCE_MAX: Final = 32
 """Enough to hide the store's and the bookies' round trips, few enough for one turn of the event loop: each has about a
 millisecond of work."""
-
-UNLOAD_SECONDS_MAX: Final = 60.0
-"""`namespaceBundleUnloadingTimeoutMs`: what is not closed by then is left to the next owner's recovery."""
 
 TAKE_OVER_SECONDS_MAX: Final = 5.0
 """How long clients are held back while the destination takes the bundle; then they look it up by themselves."""
@@ -55,8 +53,6 @@ BUNDLES_AT_ONCE_MAX: Final = 32
 PROBES_MAX: Final = 100_000
 """Names that are tried to find one whose hash is in an empty bundle; enough for the smallest of some thousand."""
 
-RANGE_EQUALLY: Final = "range_equally_divide"
-
 
 class BundleNotOwned(MagnetarError):
     """Only the owner of a bundle can unload or split it."""
@@ -69,7 +65,17 @@ class UnknownDestination(PeerError):
 class BundleMoves:
     """Unloads, transfers and splits of this broker's bundles."""
 
-    def __init__(self, service: BrokerService, bundles: Bundles, load: LoadManager, peers: PeerClient) -> None:
+    def __init__(
+        self,
+        service: BrokerService,
+        bundles: Bundles,
+        load: LoadManager,
+        peers: PeerClient,
+        balance: BalanceSettings | None = None,
+    ) -> None:
+        """`balance` tells how long unloads may take and how bundles are split; None: the defaults, loaded with the
+        first move."""
+        self._balance = balance
         self._service = service
         self._ownership: BundleOwnership = service.ownership
         self._bundles = bundles
@@ -107,7 +113,7 @@ class BundleMoves:
     async def split(
         self,
         bundle: BundleName,
-        algorithm: str = RANGE_EQUALLY,
+        algorithm: str = "",
         *,
         boundaries: Sequence[int] | None = None,
         unload: bool = False,
@@ -115,8 +121,9 @@ class BundleMoves:
         """Cut a bundle in parts, which this broker goes on serving; its clients notice nothing. Returns the parts, or
         the bundle itself when there is nothing to cut.
 
-        `boundaries` are the positions of `specified_positions_divide`. With `unload` the parts are then let go of, in
-        the background. `BundleNotOwned`, `BadSplit`, `VersionConflict`."""
+        `algorithm`: one of Pulsar's by its name; empty is the one of the settings. `boundaries` are the positions of
+        `specified_positions_divide`. With `unload` the parts are then let go of, in the background. `BundleNotOwned`,
+        `BadSplit`, `VersionConflict`."""
         splitting = self._splitting.get(bundle)
         if splitting is None:
             owned = self._owned(bundle)
@@ -151,6 +158,14 @@ class BundleMoves:
                     logger.info("%s is not unloaded: %s", bundle, error)
 
         await asyncio.gather(*(work() for _ in range(at_once)))
+
+    @property
+    def _settings(self) -> BalanceSettings:
+        if self._balance is None:
+            from magnetar.balance.settings import BalanceSettings
+
+            self._balance = BalanceSettings()
+        return self._balance
 
     # --- unloading
 
@@ -210,7 +225,8 @@ class BundleMoves:
             return
         disabling = asyncio.ensure_future(self._disable(owned.name))
         try:
-            async with asyncio.timeout(UNLOAD_SECONDS_MAX):
+            # What is not closed by then is left to the next owner's recovery.
+            async with asyncio.timeout(self._settings.unloading_timeout_ms / 1000):
                 if owned.loading:
                     # They see that the bundle is being unloaded, and leave no topic.
                     await asyncio.wait(list(owned.loading.values()))
@@ -297,12 +313,11 @@ class BundleMoves:
     # --- splitting
 
     async def _split(self, owned: OwnedBundle, algorithm: str, boundaries: Sequence[int]) -> tuple[BundleName, ...]:
-        from magnetar.balance.settings import SplitSettings
         from magnetar.balance.split_algorithms import SplitRequest, split_boundaries
 
         bundle = owned.name
         request = SplitRequest(bundle=bundle.range, topics=list(_loads(owned)), positions=boundaries)
-        cuts = split_boundaries(algorithm, request, SplitSettings())
+        cuts = split_boundaries(algorithm or self._settings.split.algorithm, request, self._settings.split)
         parts = bundle.cut(cuts)
         if len(parts) < 2:
             return (bundle,)

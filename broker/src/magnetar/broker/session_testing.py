@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, cast
 
+from magnetar.balance.settings import BalanceSettings
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
 from magnetar.broker.settings import BrokerSettings
@@ -262,6 +263,7 @@ class MemoryBroker:
         clock: Clock | None = None,
         shared: SharedParts | None = None,
         known_after_seconds: float = 0.0,
+        balance: BalanceSettings | None = None,
     ) -> None:
         """`shared`: what it has together with other brokers; without, everything is its own.
 
@@ -272,6 +274,7 @@ class MemoryBroker:
             settings, broker_service_port=0, web_service_port=0, known_after_seconds=known_after_seconds
         )
         self._ledger_settings = ledgers if ledgers is not None else ManagedLedgerSettings()
+        self._balance = balance
         self._clients: list[ProtocolClient] = []
         # Any store, but tests of a single broker play with what a memory one can do.
         self.store: Any = MemoryMetadataStore() if shared is None else shared.store
@@ -308,7 +311,8 @@ class MemoryBroker:
         await initialize_cluster_metadata(
             Resources(self.store), settings.cluster_name, cluster_data(settings.service_url, settings.web_service_url)
         )
-        self.broker = await start_broker(settings, BrokerParts(self.store, self.ledgers, clock, self._ledger_settings))
+        parts = BrokerParts(self.store, self.ledgers, clock, self._ledger_settings, balance_settings=self._balance)
+        self.broker = await start_broker(settings, parts)
 
     async def stop(self) -> None:
         """Close the broker and every client."""

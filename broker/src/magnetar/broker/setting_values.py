@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Final
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.load.settings import SWITCHES, LoadSettings
 from magnetar.broker.setting_names import BROKER_NAMES, CREATION_TYPES, known_names
 from magnetar.broker.settings import BrokerSettings
 from magnetar.core.errors import SettingError
-from magnetar.core.settings_file import GivenSettings, parse_value, unit_factor
+from magnetar.core.settings_file import GivenSettings, SettingNames, parse_value, unit_factor
+
+if TYPE_CHECKING:
+    from magnetar.balance.settings import BalanceSettings
 
 SECRETS: Final = frozenset(
     {"basicAuthConf", "brokerClientAuthenticationParameters", "tokenPublicKey", "tokenSecretKey"}
@@ -36,24 +40,38 @@ def check_switch(name: str, text: str) -> None:
 
 def told(settings: BrokerSettings) -> dict[str, str]:
     """The settings by Pulsar's names, written as its configuration files write them; no secrets."""
+    return _told(settings, BROKER_NAMES)
+
+
+def told_of_balance(settings: BalanceSettings) -> dict[str, str]:
+    """How bundles are placed, split and moved, by Pulsar's names and some of our own."""
+    from magnetar.broker.load.balance_names import BALANCE_NAMES
+
+    return _told(settings, BALANCE_NAMES)
+
+
+def _told(settings: object, names: SettingNames) -> dict[str, str]:
     texts = {}
-    for name, path in BROKER_NAMES.fields.items():
+    for name, path in names.fields.items():
         if name in SECRETS or ".tls." in f".{path}":
             continue
         value: object = settings
         for part in path.split("."):
             value = getattr(value, part)
-        texts[name] = CREATION_TYPES[bool(value)] if name == "allowAutoTopicCreationType" else _text(name, path, value)
+        if name == "allowAutoTopicCreationType":
+            texts[name] = CREATION_TYPES[bool(value)]
+        else:
+            texts[name] = _text(value, unit_factor(name, path, names.units.get(name)))
     return texts
 
 
-def _text(name: str, path: str, value: object) -> str:
+def _text(value: object, unit: Fraction) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
-        scaled = value / unit_factor(name, path, BROKER_NAMES.units.get(name))
+        scaled = value / unit
         return str(int(scaled) if scaled == int(scaled) else float(scaled))
     if isinstance(value, tuple):
         return ",".join(value)

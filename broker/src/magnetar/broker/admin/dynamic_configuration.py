@@ -8,7 +8,7 @@ from aiohttp import web
 from magnetar.broker.admin.responses import PRECONDITION_FAILED, AdminError, json
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.dynamic_settings import NotDynamic
-from magnetar.broker.setting_values import told
+from magnetar.broker.setting_values import told, told_of_balance
 from magnetar.core.errors import SettingError
 
 BASE: Final = "/admin/v2/brokers/configuration"
@@ -45,7 +45,8 @@ class ConfigurationHandlers:
 
     async def runtime(self, _: web.Request) -> web.Response:
         """The settings in force under Pulsar's names, all as text; tools look the cluster's name up here."""
-        return json(told(self._context.service.settings))
+        context = self._context
+        return json(told_of_balance(context.load.balance_settings) | told(context.service.settings))
 
     async def set(self, request: web.Request) -> web.Response:
         """Change one for all brokers."""

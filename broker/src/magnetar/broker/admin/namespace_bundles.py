@@ -37,12 +37,6 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 BUNDLE: Final = ONE + "/{bundle}"
 
-SPLIT_ALGORITHMS: Final = (
-    "range_equally_divide",
-    "topic_count_equally_divide",
-    "specified_positions_divide",
-    "flow_or_qps_equally_divide",
-)
 LARGEST: Final = "LARGEST"
 HOT: Final = "HOT"
 
@@ -102,15 +96,13 @@ class MovingHandlers:
         """Cut a bundle in two, or at the boundaries of the body."""
         algorithm = request.query.get("splitAlgorithmName") or None
         boundaries = await body_of(request, list_of(long))
-        check_split(algorithm, boundaries)
+        check_split(algorithm, boundaries, self._context.load.balance_settings.split.algorithms)
         if request.match_info["bundle"] in (LARGEST, HOT):
             bundle = await self._described_bundle(request)
         else:
             bundle = await self._bundle(request)
         await require_bundle_owner(self._context, request, bundle)
-        await self._context.moves.split(
-            bundle, algorithm or SPLIT_ALGORITHMS[0], boundaries=boundaries, unload=flag(request, "unload")
-        )
+        await self._context.moves.split(bundle, algorithm or "", boundaries=boundaries, unload=flag(request, "unload"))
         return no_content()
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -257,14 +249,14 @@ def destination_of(request: web.Request) -> str | None:
     return text or None
 
 
-def check_split(algorithm: str | None, boundaries: list[int] | None) -> None:
-    """Raises 412 for an algorithm that does not exist, or that lacks its boundaries."""
+def check_split(algorithm: str | None, boundaries: list[int] | None, supported: tuple[str, ...]) -> None:
+    """Raises 412 for an algorithm that is not supported, or that lacks its boundaries."""
     if algorithm is None:
         return
-    if algorithm not in SPLIT_ALGORITHMS:
+    if algorithm not in supported:
         raise AdminError(
             PRECONDITION_FAILED,
-            f"Unsupported namespace bundle split algorithm, supported algorithms are [{', '.join(SPLIT_ALGORITHMS)}]",
+            f"Unsupported namespace bundle split algorithm, supported algorithms are [{', '.join(supported)}]",
         )
     if algorithm == "specified_positions_divide" and not boundaries:
         raise AdminError(

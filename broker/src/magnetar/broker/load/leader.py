@@ -25,8 +25,8 @@ from magnetar.metadata.store import MetadataStore, StoreClosed
 
 logger = logging.getLogger(__name__)
 
-PREFERENCE_SECONDS: Final = 60.0
-"""How long a moved bundle that nobody owns goes where it was meant to: no unload takes longer."""
+PREFERENCE_SECONDS_MIN: Final = 60.0
+"""How long a moved bundle that nobody owns goes where it was meant to; longer where unloads may take longer."""
 
 SNAPSHOT_SECONDS_MAX: Final = 5.0
 """Policies may change without a report that makes a new snapshot; they count after this at the latest."""
@@ -79,7 +79,10 @@ class Balancing:
     def prefer(self, bundle: BundleName, broker_id: str) -> None:
         """The coming placement of a bundle ends at this broker, if that is alive then."""
         now_seconds = self._clock.monotonic_seconds()
-        self._preferences[bundle] = (broker_id, now_seconds + PREFERENCE_SECONDS)
+        self._preferences[bundle] = (
+            broker_id,
+            now_seconds + max(PREFERENCE_SECONDS_MIN, self._balance.unloading_timeout_ms / 1000),
+        )
         for old in [one for one, (_, until) in self._preferences.items() if until < now_seconds]:
             del self._preferences[old]
 

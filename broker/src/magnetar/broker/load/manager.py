@@ -195,16 +195,24 @@ class ModularLoadManager:
         return self._policies
 
     @property
+    def balance_settings(self) -> BalanceSettings:
+        """How bundles are placed, split and moved."""
+        if self.parts.balance is not None:
+            return self.parts.balance
+        from magnetar.balance.settings import BalanceSettings
+
+        return BalanceSettings()
+
+    @property
     def balancing(self) -> Balancing:
         """Rounds and placement; made when there are several brokers."""
         if self._balancing is None:
-            from magnetar.balance.settings import BalanceSettings
             from magnetar.broker.load.leader import Balancing
 
             parts = self.parts
             self._balancing = Balancing(
                 self.settings,
-                parts.balance or BalanceSettings(),
+                self.balance_settings,
                 self.policies,
                 parts.store,
                 parts.clock,

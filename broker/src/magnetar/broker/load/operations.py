@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from magnetar.broker.resources import Documents
 
 DYNAMIC_PATH: Final = "/admin/configuration"
-DEFAULT_SPLIT: Final = "range_equally_divide"
 
 
 class NotOwned(PeerError):
@@ -105,7 +104,9 @@ class BrokerOperations:
         """Cut a bundle. `NotOwned`; what the move raises."""
         self._require_owned(bundle)
         chosen = list(boundaries) or None
-        await self._moves.split(bundle, algorithm or DEFAULT_SPLIT, boundaries=chosen, unload=unload)
+        await self._moves.split(
+            bundle, algorithm or self.load.balance_settings.split.algorithm, boundaries=chosen, unload=unload
+        )
 
     async def unload(self, bundle: BundleName) -> None:
         """Let a bundle go. `NotOwned`; what the move raises."""
