@@ -21,6 +21,7 @@ from magnetar.broker.load.manager import LoadParts, ModularLoadManager
 from magnetar.broker.load.operations import BrokerOperations
 from magnetar.broker.lookup import Lookup
 from magnetar.broker.ownership import BundleOwnership
+from magnetar.broker.partitioned_topics import PartitionedTopics
 from magnetar.broker.peer_client import PeerClient
 from magnetar.broker.policies.change_events import ChangeEvents, ChangeEventsParts
 from magnetar.broker.resources import Resources
@@ -241,6 +242,7 @@ def _assemble(
         request_stop=parts.request_stop,
     )
     service.policies.use_topic_policies(topic_policies)
+    service.upkeep.use_partitioned_topics(PartitionedTopics(service, peers))
     return context, topic_policies
 
 

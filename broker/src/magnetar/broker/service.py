@@ -427,24 +427,6 @@ class BrokerService:
             # Only now may the name be used again: until here clients were told to come back.
             self._forget(topic)
 
-    async def delete_partitioned(self, name: TopicName, *, force: bool) -> None:
-        """Remove a partitioned topic: what this broker serves of its partitions, then its record."""
-        try:
-            partitions, ours = await self.resources.mark_deleted(name)
-        except NodeNotFound:
-            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Partitioned topic {name} not found") from None
-        try:
-            for index in range(partitions):
-                partition = name.partition(index)
-                if await self.exists(partition):
-                    await self.delete(partition, force=force)
-        except BaseException:
-            if ours:
-                await asyncio.shield(self.resources.unmark_deleted(name))
-            raise
-        await self.schemas.delete(name.schema_name, force=True)
-        await self.resources.documents.delete(self.resources.partitioned_topic_path(name))
-
     async def list_topics(self, namespace: NamespaceName, domain: str) -> list[str]:
         """Full names of the topics of a namespace, partitions one by one, sorted. Domain: one of the two or "all"."""
         names: list[str] = []

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Final
 from magnetar.broker.policies import backlog_quota, expiry, inactivity
 from magnetar.broker.policies.sweep import Job, Sweeper, Work
 from magnetar.broker.topic import PersistentTopic
+from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar.errors import PulsarError
 
 if TYPE_CHECKING:
     from magnetar.broker.delayed import CallLater
+    from magnetar.broker.partitioned_topics import PartitionedTopics
     from magnetar.broker.service import BrokerService, Topic
     from magnetar.core.topic_name import NamespaceName, TopicName
 
@@ -35,6 +37,7 @@ class Upkeep:
     def __init__(self, service: BrokerService, call_later: CallLater) -> None:
         self._service = service
         self._settings = service.settings.policies
+        self._partitioned: PartitionedTopics | None = None
         self._sweeper: Sweeper[Topic] = Sweeper(self._loaded, service.clock, call_later, service.spawn)
         self._changed: set[NamespaceName] = set()
         self._applying: set[NamespaceName] = set()
@@ -45,6 +48,10 @@ class Upkeep:
 
     def _loaded(self) -> list[Topic]:
         return list(self._service.topics.values())
+
+    def use_partitioned_topics(self, partitioned: PartitionedTopics) -> None:
+        """Who deletes partitioned topics that nobody uses, at whichever brokers their partitions are."""
+        self._partitioned = partitioned
 
     def start(self) -> None:
         """Begin."""
@@ -139,14 +146,24 @@ class Upkeep:
             await self._delete_partitioned(name.partitioned_name())
 
     async def _delete_partitioned(self, name: TopicName) -> None:
-        """Remove the record of a partitioned topic without partitions."""
+        """Remove the record of a partitioned topic without partitions. Each is asked for at its owner once more: those
+        that are not stored are known to nobody else, and others may have been made meanwhile."""
+        partitioned = self._partitioned
+        if partitioned is None:
+            return
         count = await self._service.resources.partitions(name)
         for index in range(count or 0):
             if await self._service.exists(name.partition(index)):
                 return
-        if count is not None:
-            await self._service.delete_partitioned(name, force=False)
-            await self._service.policies.delete_own(name)
+        if count is None:
+            return
+        try:
+            await partitioned.delete(name, force=False)
+        except MagnetarError as error:
+            logger.info("partitioned topic %s is not deleted though nobody used this partition: %s", name, error)
+            return
+        logger.info("partitioned topic %s is deleted, nobody used it", name)
+        await self._service.policies.delete_own(name)
 
     def _add_up(self, topic: Topic) -> Work | None:
         if not isinstance(topic, PersistentTopic):
