@@ -7,7 +7,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from magnetar.broker.session_testing import ProtocolClient
+from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, Received
+from magnetar.broker.settings import BrokerSettings, DispatchSettings
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 Command = pb.BaseCommand
@@ -149,3 +150,33 @@ async def test_peeking(admin: Any, client: ProtocolClient) -> None:
         ("GET", f"{TOPIC}/ledger/x/entry/0", None, 400, "whole number"),
         ("GET", f"{PERSISTENT}/none/ledger/0/entry/0", None, 404, "not found"),
     )
+
+
+CLEAR_NAMESPACE = "/admin/v2/namespaces/public/default/clearBacklog/s"
+
+
+@pytest.mark.parametrize(("skip", "left"), [("skip/2", [2, 3]), ("skip_all", []), (CLEAR_NAMESPACE, [])])
+async def test_what_is_skipped_is_held_by_nobody_any_more(skip: str, left: list[int]) -> None:
+    settings = BrokerSettings(dispatch=DispatchSettings(unacked_messages_per_consumer_max=2))
+    async with MemoryBroker(settings) as broker, aiohttp.ClientSession(broker.admin_url) as session:
+        client = await broker.connect()
+        await client.producer("topic")
+        await client.consumer("topic", subType=1)
+        await client.publish(5)
+        assert [entry_id(one) for one in await client.messages(2, permits=10)] == [0, 1]
+        (subscription,) = broker.service.topics["persistent://public/default/topic"].subscriptions.values()
+        (consumer,) = subscription.consumers
+        assert (consumer.unacked_messages, consumer.blocked) == (2, True)
+        async with session.post(skip if skip.startswith("/") else f"{SUBSCRIPTION}/{skip}") as answer:
+            assert answer.status == 204
+        # What nobody has to acknowledge any more keeps nobody from being sent what comes then.
+        assert [entry_id(await client.expect(Command.MESSAGE)) for _ in left] == left
+        assert (consumer.unacked_messages, subscription.unacked_messages) == (len(left), len(left))
+        if not left:
+            await client.publish(1, first=5)
+            assert entry_id(await client.expect(Command.MESSAGE)) == 5
+
+
+def entry_id(received: Received) -> int:
+    found: int = received.body.message_id.entryId
+    return found

@@ -336,6 +336,17 @@ class Subscription:
             self.acknowledged_by_broker()
         return expired
 
+    async def skip(self, count: int | None = None) -> None:
+        """Acknowledge the next `count` entries that are not, or all of them, whoever holds them. Durable on return."""
+        try:
+            if count is None:
+                await self.cursor.clear_backlog()
+            else:
+                await self.cursor.skip_entries(count)
+        finally:
+            # The mark has moved, also when that could not be stored.
+            self.acknowledged_by_broker()
+
     def topic_terminated(self) -> None:
         """Nothing more will be published."""
         self.terminated = True

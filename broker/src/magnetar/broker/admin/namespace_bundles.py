@@ -186,7 +186,7 @@ class ContentHandlers:
         async def work(topic: PersistentTopic) -> None:
             for subscription in list(topic.subscriptions.values()):
                 if name is None or subscription.name == name:
-                    await subscription.cursor.clear_backlog()
+                    await subscription.skip()
 
         return await self._on_topics(request, work)
 

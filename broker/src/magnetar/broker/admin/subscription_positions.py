@@ -85,7 +85,7 @@ class PositionHandlers:
     @takes("authoritative")
     async def skip_all(self, request: web.Request) -> web.Response:
         """Acknowledge everything."""
-        return await self._on_subscription(request, lambda topic, subscription: subscription.cursor.clear_backlog())
+        return await self._on_subscription(request, lambda topic, subscription: subscription.skip())
 
     @takes("authoritative")
     async def skip(self, request: web.Request) -> web.Response:
@@ -94,7 +94,7 @@ class PositionHandlers:
         await self._access.check_not_partitioned(
             topic_of(request), "Skip messages on a partitioned topic is not allowed"
         )
-        return await self._on_subscription(request, lambda topic, subscription: subscription.cursor.skip_entries(count))
+        return await self._on_subscription(request, lambda topic, subscription: subscription.skip(count))
 
     @takes("authoritative")
     async def expire(self, request: web.Request) -> web.Response:
