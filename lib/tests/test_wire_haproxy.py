@@ -101,6 +101,7 @@ def test_families_that_differ() -> None:
         b"PROXY TCP4 10.0.0.1 10.0.0.2 +1 2\r\n",
         b"PROXY TCP4 host 10.0.0.2 1 2\r\n",
         b"PROXY UDP4 10.0.0.1 10.0.0.2 1 2\r\n",
+        b"PROXY TCP6 fe80::1%\x1b[2J ::2 1 2\r\n",
         b"PROXY TCP4 \xff 10.0.0.2 1 2\r\n",
         b"PROXY " + b"x" * 120,
         b"\r\n\r\n\0\r\nQUIT\n\x31\x11\x00\x0c" + bytes(12),

@@ -108,6 +108,9 @@ def _address(text: str, version: int) -> str:
         address = ipaddress.ip_address(text)
     except ValueError:
         raise BadProxyHeader(f"{text!r} in a PROXY line is no address") from None
+    if "%" in text:
+        # A zone, which may be any text, means nothing on another host.
+        raise BadProxyHeader(f"{text!r} in a PROXY line has a zone")
     if address.version != version:
         raise BadProxyHeader(f"{text!r} in a PROXY line is of the other family")
     return str(address)
