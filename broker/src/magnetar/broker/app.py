@@ -85,6 +85,7 @@ class RunningBroker:
     async def start(self) -> None:
         """Serve, then take part: only who answers may be sent clients."""
         context, settings = self.context, self.settings
+        await self._ports.serve()
         await context.dynamic.start()
         context.service.start()
         await self._admin.serve(context)
@@ -147,7 +148,7 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
     What was started is closed again when the rest cannot be."""
     contexts: list[BrokerContext] = []
     async with AsyncExitStack() as started:
-        # The port that clients are told is known only once the socket listens.
+        # The port that clients are told is known only once it is taken.
         ports, settings = await open_service_ports(settings, lambda connection: ServerSession(connection, contexts[0]))
         started.push_async_callback(ports.close)
         admin = _admin_server(settings)

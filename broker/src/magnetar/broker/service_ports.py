@@ -15,7 +15,7 @@ from magnetar.wire.haproxy import ProxyHeaderDecoder
 
 
 class ServicePorts:
-    """Listens until closed."""
+    """Has the ports until closed, and listens once it is told to."""
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self._listeners = listeners
@@ -24,6 +24,11 @@ class ServicePorts:
     def connections(self) -> list[Connection]:
         """Those that are open now."""
         return [connection for listener in self._listeners for connection in listener.connections]
+
+    async def serve(self) -> None:
+        """Accept connections from now on."""
+        for listener in self._listeners:
+            await listener.start_accepting()
 
     async def close(self) -> None:
         """Stop listening and close every connection, sending what is in the outboxes."""
@@ -34,16 +39,19 @@ class ServicePorts:
 async def open_service_ports(
     settings: BrokerSettings, make_handler: HandlerFactory
 ) -> tuple[ServicePorts, BrokerSettings]:
-    """Take the ports; the settings returned tell what those that were 0 became. OSError for ports that cannot be had,
-    `SettingError` for certificates that cannot be read."""
+    """Take the ports; the settings returned tell what those that were 0 became. Connections are refused until `serve`,
+    as who would serve them may not stand yet. OSError for ports that cannot be had, `SettingError` for certificates
+    that cannot be read."""
     if settings.proxy_protocol:
         make_handler = _behind_proxy_header(make_handler)
     tls = ServerTls(settings.tls) if settings.broker_service_port_tls is not None else None
-    listeners = [await listen(settings.bind_address, settings.broker_service_port, make_handler)]
+    listeners = [await listen(settings.bind_address, settings.broker_service_port, make_handler, accepting=False)]
     settings = replace(settings, broker_service_port=listeners[0].port)
     try:
         if settings.broker_service_port_tls is not None:
-            listener = await listen(settings.bind_address, settings.broker_service_port_tls, make_handler, tls=tls)
+            listener = await listen(
+                settings.bind_address, settings.broker_service_port_tls, make_handler, tls=tls, accepting=False
+            )
             listeners.append(listener)
             settings = replace(settings, broker_service_port_tls=listener.port)
     except BaseException:

@@ -30,6 +30,10 @@ class Listener:
         """A snapshot of the open connections."""
         return frozenset(self._connections)
 
+    async def start_accepting(self) -> None:
+        """For one that was made without. Twice is no error."""
+        await self._server.start_serving()
+
     def stop_accepting(self) -> None:
         """Stop listening; connections go on. Twice is no error."""
         self._server.close()
@@ -43,8 +47,12 @@ class Listener:
         await self._server.wait_closed()
 
 
-async def listen(host: str, port: int, make_handler: HandlerFactory, *, tls: ServerTls | None = None) -> Listener:
-    """Listen on a TCP address, with TLS if given. Raises OSError when the address is taken or not ours."""
+async def listen(
+    host: str, port: int, make_handler: HandlerFactory, *, tls: ServerTls | None = None, accepting: bool = True
+) -> Listener:
+    """Listen on a TCP address, with TLS if given. Raises OSError when the address is taken or not ours.
+
+    Without `accepting` the address is taken, and connections are refused until `Listener.start_accepting`."""
     loop = asyncio.get_running_loop()
     connections: dict[Connection, None] = {}
 
@@ -64,6 +72,7 @@ async def listen(host: str, port: int, make_handler: HandlerFactory, *, tls: Ser
         reuse_address=True,
         ssl=None if tls is None else tls.context,
         ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS_MAX,
+        start_serving=accepting,
     )
     return Listener(server, connections)
 
