@@ -13,7 +13,7 @@ from magnetar.broker.load.settings import SWITCHES
 from magnetar.broker.session_testing import MemoryBroker, ProtocolClient
 from magnetar.broker.setting_names import BROKER_NAMES
 from magnetar.broker.settings import BrokerSettings
-from magnetar.core.errors import SettingError
+from magnetar.core.errors import PeerError, SettingError
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -148,3 +148,21 @@ async def test_where_the_metadata_is(admin: Any, memory_broker: MemoryBroker) ->
             },
         ),
     )
+
+
+@pytest.mark.parametrize("value", [b"[]", b"{", b"5", b'"x"', b"\xff", b"[" * 100_000])
+async def test_a_node_that_makes_no_sense_sets_nothing(value: bytes) -> None:
+    store = MemoryMetadataStore()
+    await store.put(PATH, value)
+    applied: list[BrokerSettings] = []
+    dynamic = await started(store, applied)
+    assert applied == []
+    with pytest.raises(PeerError, match=PATH):
+        await dynamic.set("maxTenants", "5")
+    await store.put(PATH, b'{"maxTenants":"3"}')
+    await until(lambda: dynamic.current.admin.tenants_max == 3)
+    await store.put(PATH, value)
+    await asyncio.sleep(0.01)
+    assert dynamic.current.admin.tenants_max == 3
+    dynamic.close()
+    await store.close()

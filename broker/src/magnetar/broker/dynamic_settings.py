@@ -11,9 +11,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from magnetar.broker.load.settings import SWITCHES
-from magnetar.broker.resources import Document, Documents
+from magnetar.broker.resources import Document, Documents, decode_document
 from magnetar.broker.settings import BrokerSettings
-from magnetar.core.errors import MagnetarError, SettingError
+from magnetar.core.errors import MagnetarError, PeerError, SettingError
 from magnetar.metadata.store import MetadataStore, NodeNotFound, Notification, SessionEvent, VersionConflict
 
 logger = logging.getLogger(__name__)
@@ -90,9 +90,12 @@ class DynamicSettings:
         return sorted(DYNAMIC_NAMES.union(SWITCHES))
 
     async def start(self) -> None:
-        """Take what is set, and follow it from now on. `StoreUnavailable`"""
+        """Take what is set, and follow it from now on. `StoreUnavailable`; a node that makes no sense sets nothing."""
         self._stops = [self._store.watch(self._take_notification), self._store.watch_session(self._take_session_event)]
-        await self._refresh()
+        try:
+            await self._refresh()
+        except PeerError as error:
+            logger.warning("the cluster's settings have no effect here: %s", error)
 
     def close(self) -> None:
         """Follow no more."""
@@ -101,8 +104,9 @@ class DynamicSettings:
         self._stops.clear()
 
     async def values(self) -> dict[str, str]:
-        """What is set for the cluster."""
-        return dict(await self._documents.get(PATH) or {})
+        """What is set for the cluster. `PeerError` when the node makes no sense."""
+        node = await self._store.get(PATH)
+        return {} if node is None else decode_document(PATH, node)
 
     async def set(self, name: str, value: str) -> None:
         """Set one for all brokers. `NotDynamic`; `SettingError` for a value that makes no sense."""
@@ -146,7 +150,7 @@ class DynamicSettings:
         return changed(self._configured, overrides, PATH)
 
     async def _refresh(self) -> None:
-        values: Mapping[str, object] = await self._documents.get(PATH) or {}
+        values: Mapping[str, object] = await self.values()
         for name in sorted(DYNAMIC_NAMES.intersection(values)):
             try:
                 self._with({name: values[name]})
