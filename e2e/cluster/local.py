@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -205,14 +205,6 @@ def start_all(parts: Sequence[Part]) -> None:
         part.launch()
     for part in parts:
         part.wait_until_ready()
-
-
-@contextlib.contextmanager
-def running(folder: Path, size: Size, **options: str) -> Iterator[LocalCluster]:
-    """A started cluster that is gone afterwards."""
-    with LocalCluster(folder, size, broker_settings=options) as cluster:
-        cluster.start()
-        yield cluster
 
 
 def _zookeeper(folder: Path, count: int) -> ZookeeperServer | ZookeeperEnsemble:

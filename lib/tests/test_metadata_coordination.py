@@ -4,9 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import msgspec
 import pytest
-from magnetar.core.errors import PeerError
 from magnetar.metadata.contract import PATIENCE_SECONDS, value_of
 from magnetar.metadata.coordination import (
     LeaderElection,
@@ -17,11 +15,10 @@ from magnetar.metadata.coordination import (
     ResourceLock,
     next_counter_value,
 )
-from magnetar.metadata.json_cache import JsonCache
 from magnetar.metadata.local import LocalStore
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.rocksdb import RocksdbMetadataStore
-from magnetar.metadata.store import StoreUnavailable, VersionConflict
+from magnetar.metadata.store import StoreUnavailable
 
 LEADER = "/loadbalance/leader"
 LOCK = "/namespace/public/default/0x00000000_0xffffffff"
@@ -227,94 +224,3 @@ async def test_names_are_unique_across_generators(store: LocalStore, other: Loca
         "standalone-0-1",
         "standalone-1-0",
     ]
-
-
-class Policies(msgspec.Struct, frozen=True):
-    retention: int = 0
-
-
-async def test_the_cache_reads_once_until_the_node_changes(store: LocalStore, other: LocalStore) -> None:
-    cache = JsonCache(store, Policies)
-    await other.put("/p", b'{"retention":1,"unknown":true}')
-    first = await cache.get("/p")
-    assert first == Policies(1)
-    assert await cache.get("/p") is first
-    assert cache.peek("/p") is first
-    await other.put("/p", b'{"retention":2}')
-    await asyncio.sleep(0)
-    assert await cache.get_with_version("/p") == (Policies(2), 1)
-    await other.delete("/p")
-    await asyncio.sleep(0)
-    assert await cache.get("/p") is None
-    await other.put("/p", b"{}")
-    await asyncio.sleep(0)
-    assert await cache.get("/p") == Policies()
-    cache.close()
-
-
-async def test_the_cache_never_hides_the_stores_own_write(store: LocalStore) -> None:
-    cache = JsonCache(store, Policies)
-    for number in range(10):
-        await store.put("/p", msgspec.json.encode(Policies(number)))
-        assert await cache.get("/p") == Policies(number)
-    cache.close()
-
-
-async def test_the_cache_does_not_keep_what_changed_while_it_was_read(store: LocalStore) -> None:
-    cache = JsonCache(store, Policies)
-    await store.put("/p", b"{}")
-    reading = [asyncio.ensure_future(cache.get("/p")) for _ in range(2)]
-    await store.put("/p", b'{"retention":5}')
-    await asyncio.gather(*reading)
-    assert await cache.get("/p") == Policies(5)
-    cache.close()
-
-
-async def test_updates_through_the_cache_never_overwrite_another(store: LocalStore, other: LocalStore) -> None:
-    caches = [JsonCache(store, Policies), JsonCache(other, Policies)]
-
-    def add(before: Policies | None) -> Policies:
-        return Policies(1 if before is None else before.retention + 1)
-
-    await asyncio.gather(*(cache.update("/p", add) for _ in range(5) for cache in caches))
-    assert await caches[0].get("/p") == Policies(10)
-    with pytest.raises(VersionConflict):
-        await caches[0].create("/p", Policies())
-    await caches[0].create("/q", Policies(3))
-    assert await caches[1].get("/q") == Policies(3)
-    for cache in caches:
-        cache.close()
-
-
-async def test_the_cache_is_bounded(store: LocalStore) -> None:
-    cache = JsonCache(store, Policies, entries_max=2)
-    for name in "abc":
-        await store.put(f"/{name}", b"{}")
-    for name in "abac":
-        await cache.get(f"/{name}")
-    assert [cache.peek(f"/{name}") for name in "abc"] == [Policies(), None, Policies()]
-    cache.close()
-
-
-async def test_the_cache_names_the_node_that_it_cannot_read(store: LocalStore) -> None:
-    cache = JsonCache(store, Policies)
-    await store.put("/p", b'{"retention":"x"}')
-    with pytest.raises(PeerError, match=r"/p .*retention"):
-        await cache.get("/p")
-    await store.put("/p", b"")
-    with pytest.raises(PeerError):
-        await cache.get("/p")
-    cache.close()
-
-
-async def test_a_reconnection_empties_the_cache(store: LocalStore) -> None:
-    cache = JsonCache(store, Policies)
-    await store.put("/p", b"{}")
-    await cache.get("/p")
-    store.disconnect()
-    await asyncio.sleep(0)
-    assert await cache.get("/p") == Policies()
-    store.reconnect()
-    await asyncio.sleep(0)
-    assert cache.peek("/p") is None
-    cache.close()

@@ -483,8 +483,3 @@ class PersistentTopic:
         subscription = Subscription(str(self.name), name, cursor, self._runtime, self.policies.dispatch)
         subscription.follow(self.policies, self._dispatch_limiter)
         return subscription
-
-
-def start_position(*, earliest: bool) -> Position:
-    """Where a new subscription begins to read."""
-    return EARLIEST if earliest else LATEST
