@@ -320,11 +320,6 @@ class BrokerService:
             return True
         return name.partition_index >= 0 and await self.resources.partitions(name.partitioned_name()) is not None
 
-    async def may_create_subscriptions(self, namespace: NamespaceName) -> bool:
-        """Whether a subscription in this namespace may be made by its first consumer; a topic may say otherwise."""
-        policies = await self.policies.namespace(namespace)
-        return (policies if policies is not None else self.policies.defaults).auto_subscription_creation
-
     def check_may_create_subscription(self, topic: Topic, subscription: str) -> None:
         """Raises when a new subscription may not be made by its first consumer."""
         if not topic.policies.auto_subscription_creation and not topic.of_broker:
