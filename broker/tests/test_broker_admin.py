@@ -224,6 +224,16 @@ async def test_schemas(admin: Any) -> None:
         ),
         ("POST", SCHEMAS + "/compatibility", {}, 422, "Not a schema"),
     )
+    own = TOPIC + "/schemaCompatibilityStrategy"
+    other = {**RECORD, "schema": '{"type":"record","name":"R","fields":[{"name":"n","type":"int"}]}'}
+    answer = {"compatibility": True, "schemaCompatibilityStrategy": "ALWAYS_COMPATIBLE"}
+    await admin.check(
+        ("POST", SCHEMAS + "/schema", other, 409, ...),
+        ("PUT", TOPIC, None, 204, None),
+        ("PUT", own, "ALWAYS_COMPATIBLE", 204, None),
+        ("POST", SCHEMAS + "/compatibility", other, 202, answer),
+        ("DELETE", own, None, 204, None),
+    )
     for path in ("/schema", "/schema/0"):
         _, schema = await admin("GET", SCHEMAS + path)
         assert schema.pop("timestamp") > 0

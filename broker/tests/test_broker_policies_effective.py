@@ -17,6 +17,7 @@ from magnetar.broker.policies.model import (
 )
 from magnetar.broker.policies.settings import PolicySettings
 from magnetar.broker.resources import new_policies
+from magnetar.broker.schema.strategy import Strategy
 from magnetar.broker.settings import AutoCreationSettings, BrokerSettings
 from magnetar.core.limits import MIB
 from magnetar.managed.settings import ManagedLedgerSettings
@@ -110,6 +111,21 @@ def test_backlog_quotas() -> None:
     assert policies.age_quota == BacklogQuota(-1, 60, BacklogQuotaPolicy.EVICT)
     assert effective(namespace).size_quota == BacklogQuota(10, -1, BacklogQuotaPolicy.REFUSE)
     assert effective(backlog_quota_bytes=5).size_quota == BacklogQuota(5)
+
+
+def test_schema_compatibility() -> None:
+    older = {"schema_auto_update_compatibility_strategy": "AutoUpdateDisabled"}
+    namespace = {**older, "schema_compatibility_strategy": "BACKWARD"}
+    assert effective().schema_compatibility is Strategy.FULL
+    assert effective(schema_compatibility=Strategy.FORWARD).schema_compatibility is Strategy.FORWARD
+    assert effective(schema_compatibility=Strategy.UNDEFINED).schema_compatibility is Strategy.FULL
+    assert effective(older).schema_compatibility is Strategy.ALWAYS_INCOMPATIBLE
+    assert effective({**older, "schema_compatibility_strategy": "UNDEFINED"}).schema_compatibility is (
+        Strategy.ALWAYS_INCOMPATIBLE
+    )
+    assert effective(namespace).schema_compatibility is Strategy.BACKWARD
+    for value, expected in (("FORWARD", Strategy.FORWARD), ("UNDEFINED", Strategy.BACKWARD), ([], Strategy.BACKWARD)):
+        assert effective(namespace, {"schemaCompatibilityStrategy": value}).schema_compatibility is expected
 
 
 def test_inactive_topics() -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from magnetar.broker.session_testing import MemoryBroker, command_type
-from magnetar.core.topic_name import NamespaceName
+from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 Command = pb.BaseCommand
@@ -45,6 +45,25 @@ async def test_producer_with_incompatible_schema(memory_broker: MemoryBroker) ->
     answer = await client.request(Command.PRODUCER, topic=TOPIC, producer_id=2, schema=record("b"))
     assert (answer.name, answer.body.error) == ("ERROR", pb.IncompatibleSchema)
     assert len(memory_broker.service.topics[TOPIC].producers.by_name) == 1
+
+
+async def test_a_topic_has_a_strategy_of_its_own(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect()
+    other = TOPIC + "-other"
+    for number, topic in enumerate((TOPIC, other)):
+        await client.producer(topic, number, schema=record("a"))
+    store = memory_broker.running.context.topic_policies
+    await store.update(TopicName.parse(TOPIC), lambda own: {**own, "schemaCompatibilityStrategy": "ALWAYS_COMPATIBLE"})
+    assert (await client.producer(TOPIC, 2, schema=record("b"))).schema_version == (1).to_bytes(8, "big")
+    await client.consumer(TOPIC, schema=record("c"))
+    answer = await client.request(Command.PRODUCER, topic=other, producer_id=3, schema=record("b"))
+    assert answer.body.error == pb.IncompatibleSchema
+    await store.update(TopicName.parse(other), lambda own: {**own, "schemaCompatibilityStrategy": "BACKWARD"})
+    assert (await client.producer(other, 4, schema=record())).schema_version == (1).to_bytes(8, "big")
+    # The namespace's word counts again once the topic has none.
+    await store.delete(TopicName.parse(TOPIC))
+    answer = await client.request(Command.PRODUCER, topic=TOPIC, producer_id=5, schema=record("d"))
+    assert answer.body.error == pb.IncompatibleSchema
 
 
 async def test_producer_without_schema_where_one_is_enforced(memory_broker: MemoryBroker) -> None:

@@ -10,7 +10,6 @@ from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.broker.schema.wire import from_wire, version_bytes
-from magnetar.core.topic_name import NamespaceName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import CommandProducer, Schema
 
@@ -25,16 +24,11 @@ AUTO_CONSUME_TYPES = (SchemaType.AUTO_CONSUME, SchemaType.NONE)
 
 
 class TopicSchemas:
-    """The registry under the policies of each topic's namespace."""
+    """The registry under the policies of each topic."""
 
     def __init__(self, registry: SchemaRegistry, resources: Resources) -> None:
         self.registry = registry
         self._resources = resources
-
-    async def strategy(self, namespace: NamespaceName) -> Strategy:
-        """The strategy in force; FULL unless the namespace says otherwise."""
-        policies = await self._resources.policies(namespace) or {}
-        return strategy_of(policies)
 
     async def add_for_producer(self, topic: Topic, request: CommandProducer) -> bytes:
         """Register a producer's schema; returns its version as the wire carries it (empty: no schema)."""
@@ -58,7 +52,7 @@ class TopicSchemas:
         version = await self.registry.put_if_absent(
             topic.name.schema_name,
             schema,
-            Strategy.ALWAYS_COMPATIBLE if of_brokers else strategy_of(policies),
+            Strategy.ALWAYS_COMPATIBLE if of_brokers else topic.policies.schema_compatibility,
             allow_auto_update=of_brokers or policies.get("is_allow_auto_update_schema") is not False,
         )
         return version_bytes(version)
@@ -72,7 +66,7 @@ class TopicSchemas:
         if await self.registry.get(schema_id, None) is None and self._idle(topic):
             await self.add(topic, info)
             return
-        await self.registry.check_consumer(schema_id, info, await self.strategy(topic.name.namespace_name))
+        await self.registry.check_consumer(schema_id, info, topic.policies.schema_compatibility)
 
     @staticmethod
     def _idle(topic: Topic) -> bool:
@@ -80,10 +74,3 @@ class TopicSchemas:
         if topic.producers.by_name or topic.number_of_entries:
             return False
         return not any(subscription.consumers for subscription in topic.subscriptions.values())
-
-
-def strategy_of(policies: Document) -> Strategy:
-    """The strategy that a namespace's policies name; undefined is FULL, Pulsar's default."""
-    name = policies.get("schema_compatibility_strategy") or "UNDEFINED"
-    strategy = Strategy[name]
-    return Strategy.FULL if strategy is Strategy.UNDEFINED else strategy

@@ -23,6 +23,7 @@ from magnetar.broker.admin.topic_access import TopicAccess
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.schema.locator import SchemaPosition
 from magnetar.broker.schema.schema_info import SchemaInfo, StoredSchema, from_rest, rest_text
+from magnetar.broker.schema.strategy import Strategy
 from magnetar.core.topic_name import TopicName
 
 ACCEPTED = 202
@@ -78,7 +79,7 @@ class SchemaHandlers:
         name = await self._owned(request)
         await policies_of(self._context, name.namespace_name)
         version = await self._registry.put_if_absent(
-            name.schema_name, await schema_in(request), await self._schemas.strategy(name.namespace_name)
+            name.schema_name, await schema_in(request), await self._strategy(name)
         )
         return json({"version": {"version": version}})
 
@@ -100,7 +101,7 @@ class SchemaHandlers:
         """Whether a schema could be added."""
         name = await self._owned(request)
         await policies_of(self._context, name.namespace_name)
-        strategy = await self._schemas.strategy(name.namespace_name)
+        strategy = await self._strategy(name)
         compatible = await self._registry.is_compatible(name.schema_name, await schema_in(request), strategy)
         found = {
             "schemaCompatibilityStrategy": strategy.value,
@@ -128,6 +129,11 @@ class SchemaHandlers:
                 "index": [position_document(position) for position in located.positions],
             }
         )
+
+    async def _strategy(self, name: TopicName) -> Strategy:
+        """What is in force for the topic, loaded or not."""
+        policies = self._context.service.policies
+        return (await policies.load(name) or policies.defaults).schema_compatibility
 
     async def _owned(self, request: web.Request) -> TopicName:
         """The topic, whose broker this is: it keeps the versions in order. Raises the redirect to the owner."""

@@ -323,7 +323,8 @@ class SpecialPolicyHandlers:
         name = await self._access.topic(request)
         value = (await self._access.own(request, name)).get("schemaCompatibilityStrategy")
         if value is None and flag(request, "applied"):
-            value = (await self._context.service.topic_schemas.strategy(name.namespace_name)).value
+            policies = self._context.service.policies
+            value = (await policies.namespace(name.namespace_name) or policies.defaults).schema_compatibility.value
         return answer(value)
 
     @takes("authoritative", body="the strategy's name; null removes it")

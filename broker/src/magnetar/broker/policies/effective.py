@@ -23,6 +23,7 @@ from magnetar.broker.policies.model import (
     InactiveTopics,
     Rate,
 )
+from magnetar.broker.schema.strategy import Strategy
 from magnetar.core.limits import MIB
 
 if TYPE_CHECKING:
@@ -33,6 +34,18 @@ Member = TypeVar("Member", bound=Enum)
 
 SIZE_QUOTA: Final = "destination_storage"
 AGE_QUOTA: Final = "message_age"
+
+AUTO_UPDATE_STRATEGIES: Final = {
+    "AutoUpdateDisabled": "ALWAYS_INCOMPATIBLE",
+    "Backward": "BACKWARD",
+    "Forward": "FORWARD",
+    "Full": "FULL",
+    "AlwaysCompatible": "ALWAYS_COMPATIBLE",
+    "BackwardTransitive": "BACKWARD_TRANSITIVE",
+    "ForwardTransitive": "FORWARD_TRANSITIVE",
+    "FullTransitive": "FULL_TRANSITIVE",
+}
+"""Pulsar's `SchemaAutoUpdateCompatibilityStrategy`, by the strategies that they stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +141,7 @@ def effective_policies(
         ),
         schema_validation_enforced=levels.flag("schemaValidationEnforced", "schema_validation_enforced", False)
         or settings.schema_validation_enforced,
+        schema_compatibility=_schema_compatibility(broker, levels),
         compaction_threshold_bytes=levels.number(
             "compactionThreshold", "compaction_threshold", settings.compaction_threshold_bytes
         ),
@@ -136,6 +150,22 @@ def effective_policies(
         **_limits(broker, levels),
         **_rates(broker, levels),
     )
+
+
+def _schema_compatibility(broker: BrokerLevel, levels: _Levels) -> Strategy:
+    """Namespaces have an older policy as well, which counts where the other says nothing."""
+    namespace = levels.namespace
+    older = namespace.get("schema_auto_update_compatibility_strategy")
+    for name in (
+        levels.topic.get("schemaCompatibilityStrategy"),
+        namespace.get("schema_compatibility_strategy"),
+        AUTO_UPDATE_STRATEGIES.get(older) if isinstance(older, str) else None,
+    ):
+        strategy = _member(Strategy, name, Strategy.UNDEFINED)
+        if strategy is not Strategy.UNDEFINED:
+            return strategy
+    configured = broker.settings.policies.schema_compatibility
+    return Strategy.FULL if configured is Strategy.UNDEFINED else configured
 
 
 def _dispatch_settings(broker: DispatchSettings, levels: _Levels) -> DispatchSettings:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.schema.strategy import Strategy
+
 if TYPE_CHECKING:
     from magnetar.broker.settings import DispatchSettings
     from magnetar.managed.settings import ManagedLedgerSettings
@@ -129,6 +131,8 @@ class EffectivePolicies:
     deduplication: bool = False
     deduplication_snapshot_seconds: int = 120
     schema_validation_enforced: bool = False
+    schema_compatibility: Strategy = Strategy.FULL
+    """How a new schema must be compatible with those before; never UNDEFINED."""
     compaction_threshold_bytes: int = 0
     auto_topic_creation: AutoTopicCreation = field(default_factory=AutoTopicCreation)
     auto_subscription_creation: bool = True

@@ -63,6 +63,7 @@ POLICY_NAMES: Final[dict[str, str]] = {
     "maxUnackedMessagesPerSubscriptionOnBrokerBlocked": "unacked_share_when_broker_blocked",
     "messageExpiryCheckIntervalInMinutes": "message_expiry_check_seconds",
     "preciseTimeBasedBacklogQuotaCheck": "backlog_quota_age_precise",
+    "schemaCompatibilityStrategy": "schema_compatibility",
     "subscribeRatePeriodPerConsumerInSecond": "subscribe_period_seconds",
     "subscribeThrottlingRatePerConsumer": "subscribes_per_consumer",
     "subscriptionExpirationTimeMinutes": "subscription_expiration_minutes",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from magnetar.broker.policies.model import BacklogQuotaPolicy, InactiveTopicDeleteMode
+from magnetar.broker.schema.strategy import Strategy
 from magnetar.core.limits import MIB
 
 
@@ -77,6 +78,7 @@ class PolicySettings:
     encryption_required: bool = False
     subscription_types: tuple[str, ...] = ("Exclusive", "Shared", "Failover", "Key_Shared")
     schema_validation_enforced: bool = False
+    schema_compatibility: Strategy = Strategy.FULL
     delayed_delivery: bool = True
     delayed_delivery_tick_ms: int = 1_000
     deliver_at_time_strict: bool = False
