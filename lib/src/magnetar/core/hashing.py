@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from typing import Final
 
 import google_crc32c
 import mmh3
-
-HASH_RANGE_SIZE: Final = 2 << 15
-"""Slots of Key_Shared (Pulsar `StickyKeyConsumerSelector.DEFAULT_RANGE_SIZE`)."""
 
 
 def murmur3_32(data: bytes) -> int:

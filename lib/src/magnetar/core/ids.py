@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-LedgerId: TypeAlias = int
-EntryId: TypeAlias = int
-
 Position: TypeAlias = tuple[int, int]
 """(ledger id, entry id). A plain tuple: it is built once per message, and tuples compare in the right order."""
 

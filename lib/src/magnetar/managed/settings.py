@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from magnetar.core.limits import MIB
-
-FOREVER: Final = -1
-"""As a retention limit: this limit never deletes."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -82,13 +82,3 @@ UPSTREAM_NAMES: Final[dict[str, str]] = {
 }
 """BookKeeper's name of each setting that has one. Those that end in Ms, and the grace periods of open and of failed
 ledgers, are milliseconds there. `bookieDeathWatchInterval` has no counterpart: a part's end is noticed at once."""
-
-PULSAR_DEFAULTS: Final[dict[str, str]] = {
-    "auditorPeriodicBookieCheckInterval": "86400",
-    "auditorPeriodicCheckInterval": "604800",
-    "autoRecoveryDaemonEnabled": "true",
-    "lostBookieRecoveryDelay": "0",
-    "openLedgerRereplicationGracePeriod": "30000",
-    "rereplicationEntryBatchSize": "100",
-}
-"""What Pulsar's `bookkeeper.conf` says; the rest is left to BookKeeper's defaults."""

@@ -41,6 +41,3 @@ class Strategy(enum.Enum):
     def old_reads_new(self) -> bool:
         """Whether the old schemas must read what the new one writes."""
         return self in (Strategy.FORWARD, Strategy.FORWARD_TRANSITIVE, Strategy.FULL, Strategy.FULL_TRANSITIVE)
-
-
-DEFAULT_STRATEGY = Strategy.FULL

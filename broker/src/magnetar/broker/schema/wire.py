@@ -9,9 +9,6 @@ from magnetar.broker.schema.errors import SchemaRefused
 from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pulsar_api
 
-NO_SCHEMA_VERSION: Final = b""
-"""The schema_version of PRODUCER_SUCCESS when the topic has no schema."""
-
 _VERSION_SIZE_BYTES: Final = 8
 
 

@@ -10,7 +10,6 @@ from google.protobuf.message import DecodeError
 from magnetar.wire.bookkeeper.generated.bookie_service_info_pb2 import BookieServiceInfoFormat
 
 BOOKIE_PROTOCOL: Final = "bookie-rpc"
-HTTP_PROTOCOL: Final = "http"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

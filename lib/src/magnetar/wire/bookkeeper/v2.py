@@ -41,9 +41,7 @@ _RESPONSE_PREFIX: Final = struct.Struct(">IIiq")
 _RESPONSE_FIELDS: Final = struct.Struct(">iqq")
 _BATCH_READ_RESPONSE: Final = struct.Struct(">IIiqqq")
 
-_ADD_HEAD: Final = struct.Struct(f">I{MASTER_KEY_BYTES}sqq")
 _ADD_ENTRY_AT: Final = 4 + MASTER_KEY_BYTES
-_ADD_BYTES_MIN: Final = _ADD_ENTRY_AT + HEADER_BYTES
 _READ_BYTES: Final = 20
 _RESPONSE_BYTES: Final = 24
 _BATCH_READ_BYTES: Final = 40

@@ -20,7 +20,6 @@ from magnetar.wire.bookkeeper.generated import bookkeeper_protocol_pb2 as pb
 HIGH_PRIORITY: Final = 100
 """What BookKeeper's clients put into the header of requests that may use a full bookie's reserve."""
 
-WRITE_FLAG_DEFERRED_SYNC: Final = 0x1
 INFO_TOTAL_DISK_CAPACITY: Final = 0x1
 INFO_FREE_DISK_SPACE: Final = 0x2
 

@@ -28,7 +28,6 @@ TYPE_MESSAGE: Final = 9
 TYPE_ACK: Final = 10
 TYPE_FLOW: Final = 11
 TYPE_PING: Final = 18
-TYPE_PONG: Final = 19
 
 PING_FRAME: Final = b"\x00\x00\x00\x09\x00\x00\x00\x05\x08\x12\x92\x01\x00"
 PONG_FRAME: Final = b"\x00\x00\x00\x09\x00\x00\x00\x05\x08\x13\x9a\x01\x00"
