@@ -102,8 +102,10 @@ async def test_the_clients_own_credentials_may_be_wanted_behind_a_proxy() -> Non
         client = await connected_as(broker, PROXY, original_principal="liar", **own)
         await client.producer(TOPIC)
         bad = {**own, "original_auth_data": "x"}
-        error, _ = await refusal(broker, PROXY, original_principal="maker", **bad)
-        assert error == ServerError.AUTHENTICATION_ERROR
+        # Nor is a proxy's word enough when it brings nothing of the client's.
+        for shown in (bad, {}):
+            error, _ = await refusal(broker, PROXY, original_principal="maker", **shown)
+            assert error == ServerError.AUTHENTICATION_ERROR
 
 
 OPENING: dict[Any, dict[str, Any]] = {
@@ -171,8 +173,9 @@ async def test_lookups_of_what_is_in_memory_are_checked_too() -> None:
         maker, nobody = await connected_as(broker, "maker"), await connected_as(broker, "nobody")
         await maker.producer(TOPIC)
         for _ in range(3):
-            assert await denied(maker, Command.LOOKUP) is None
-            assert await denied(nobody, Command.LOOKUP) == REFUSALS[Command.LOOKUP]
+            for kind in (Command.LOOKUP, Command.PARTITIONED_METADATA):
+                assert await denied(maker, kind) is None
+                assert await denied(nobody, kind) == REFUSALS[kind]
         assert await denied(nobody, Command.LOOKUP, topic="persistent://nowhere/x/y") == REFUSALS[Command.LOOKUP]
 
 

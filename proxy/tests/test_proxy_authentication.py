@@ -214,10 +214,14 @@ async def test_who_renews_them_as_somebody_else_is_not_let_in(start: StartProxy,
         each.close()
 
 
-async def test_a_broker_that_refuses_the_proxy_itself(start: StartProxy, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("forward", [False, True])
+async def test_a_broker_that_refuses_the_proxy_itself(
+    start: StartProxy, caplog: pytest.LogCaptureFixture, forward: bool
+) -> None:
     async with ScriptedBroker() as broker:
         broker.connected = error(*REFUSED)
-        proxy = await start(broker.service_url, access=access(), broker_client=OWN)
+        own = replace(OWN, forward_credentials=forward)
+        proxy = await start(broker.service_url, access=access(), broker_client=own)
         wire = await Wire.connected(port_of(proxy), **shown(token_of("maker")))
         answer = (await wire.ask(partitions(1))).partitionMetadataResponse
         # Nothing that the client could do about, so it may try again.

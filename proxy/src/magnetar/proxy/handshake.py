@@ -150,21 +150,28 @@ class BrokerConnector:
         """What becomes of a broker's refusal, and a word in the log for who can do something about it."""
         if client.passed_on or self.credentials.method == METHOD_NONE:
             return error
-        if error.code == ServerError.AUTHENTICATION_ERROR and not client.auth_data:
+        if error.code == ServerError.AUTHENTICATION_ERROR and (client.principal or not client.auth_data):
             logger.error(
                 "%s refuses the proxy itself (%s): brokerClientAuthenticationPlugin and "
-                "brokerClientAuthenticationParameters are not good there",
+                "brokerClientAuthenticationParameters are not good there, or it has authenticateOriginalAuthData and "
+                "does not get what it wants by forwardAuthorizationCredentials",
                 address,
                 error.message,
             )
             # No fault of the client's: it may try again, and need not know.
             return BrokerUnreachable(f"{address} does not let the proxy in")
-        if error.code == ServerError.AUTHORIZATION_ERROR:
+        if error.code == ServerError.AUTHORIZATION_ERROR and client.principal:
             logger.warning(
                 "%s refuses %r by way of this proxy (%s): the role of brokerClientAuthenticationPlugin must be among "
                 "the broker's proxyRoles, the client's must not",
                 address,
                 client.principal,
+                error.message,
+            )
+        elif error.code == ServerError.AUTHORIZATION_ERROR:
+            logger.warning(
+                "%s refuses this proxy (%s): it cannot say for whom it speaks, as authenticationEnabled is off",
+                address,
                 error.message,
             )
         return error

@@ -86,7 +86,7 @@ class Lookups:
             try:
                 return await self._serve(command, request_id, client, protocol_version)
             except PulsarError as error:
-                if error.code != ServerError.AUTHENTICATION_ERROR or not client.auth_data:
+                if error.code != ServerError.AUTHENTICATION_ERROR or not client.passed_on:
                     raise
             # They were good when the client came, so they have expired.
             return await self._serve(command, request_id, await access.renewed_client(), protocol_version)

@@ -201,6 +201,8 @@ class ProxySession:
                 await self._service.lookups.introduce(client, self._protocol_version, self._relay)
         except PulsarError as error:
             self._service.counters.authentication_failures += error.code == ServerError.AUTHENTICATION_ERROR
+            if self._access.client.passed_on:
+                logger.warning("%s is refused by a broker: %s", self.client_address, error.message)
             self._refuse(error.code, error.message)
         except (Unavailable, PeerError) as error:
             logger.warning("%s cannot be let in, as no broker has looked at it: %s", self.client_address, error)

@@ -81,7 +81,8 @@ class SessionAccess:
         identity = await authenticator.authenticate(Credentials(self._method, connect.auth_data, self._certificate))
         self._identity = identity
         original = connect.original_principal
-        if access.settings.authenticate_original_data and connect.HasField("original_auth_data"):
+        spoken_for = bool(original) or connect.HasField("original_auth_data")
+        if access.settings.authenticate_original_data and spoken_for:
             # TLS is between the proxy and us: the client's certificate is not here to be seen.
             method = connect.original_auth_method or METHOD_NONE
             shown = await authenticator.authenticate(Credentials(method, connect.original_auth_data.encode()))
