@@ -24,8 +24,11 @@ STAMP: Final = Path("build") / "hot_modules.sha256"
 
 HOT_MODULES: Final = (
     "lib/src/magnetar/core/ids.py",
+    "lib/src/magnetar/core/topic_name.py",
+    "lib/src/magnetar/core/bundle.py",
     "lib/src/magnetar/wire/pulsar/varint.py",
     "lib/src/magnetar/wire/pulsar/command.py",
+    "lib/src/magnetar/wire/pulsar/topic_requests.py",
     "lib/src/magnetar/wire/pulsar/metadata.py",
     "lib/src/magnetar/wire/pulsar/frame.py",
     "lib/src/magnetar/wire/bookkeeper/entry.py",
@@ -61,6 +64,10 @@ HOT_MODULES: Final = (
     "broker/src/magnetar/broker/entry_reader.py",
     "broker/src/magnetar/broker/session_produce.py",
     "broker/src/magnetar/broker/session_consume.py",
+    "broker/src/magnetar/broker/session_lookup.py",
+    "broker/src/magnetar/broker/lookup_answers.py",
+    "broker/src/magnetar/broker/lookup.py",
+    "broker/src/magnetar/broker/owned_bundles.py",
     "broker/src/magnetar/broker/rates.py",
     "broker/src/magnetar/broker/subscription.py",
     "broker/src/magnetar/broker/dispatch/entry_batch.py",

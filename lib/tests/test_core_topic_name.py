@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.core.topic_name import (
+    KEPT_NAME_CHARACTERS_MAX,
     InvalidTopicName,
     NamespaceName,
     TopicName,
@@ -143,3 +144,12 @@ def test_bundles_are_pulsars() -> None:
     assert bundle_of(0, four) == "0x00000000_0x40000000"
     assert bundle_of(0x40000000, four) == "0x40000000_0x80000000"
     assert bundle_of(0xFFFFFFFF, four) == "0xc0000000_0xffffffff"
+
+
+def test_topics_share_their_namespace() -> None:
+    first, second = (TopicName.parse(f"persistent://shared/namespace/{name}") for name in "ab")
+    assert first.namespace_name is second.namespace_name
+    long = "n" * KEPT_NAME_CHARACTERS_MAX
+    first, second = (TopicName.parse(f"persistent://shared/{long}/{name}") for name in "ab")
+    assert first.namespace_name == second.namespace_name
+    assert first.namespace_name is not second.namespace_name, "what is that long is not kept"

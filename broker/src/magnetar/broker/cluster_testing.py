@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final
 
-from magnetar.broker.lookup import Connect
+from magnetar.broker.lookup_answers import Connect
 from magnetar.broker.owned_bundles import OwnedBundle
 from magnetar.broker.session_testing import PATIENCE_SECONDS, MemoryBroker, ProtocolClient, SharedParts
 from magnetar.broker.settings import BrokerSettings

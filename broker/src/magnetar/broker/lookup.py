@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, TypeAlias
+from typing import Final
 
 from magnetar.broker.bundles import HEARTBEAT_TENANT, BundleNotFound, Bundles, named_broker
 from magnetar.broker.load.api import BrokerAddresses, LoadManager
+from magnetar.broker.lookup_answers import Answer, Connect, Redirect
 from magnetar.broker.ownership import BundleOwnership, Owner, OwnershipLost
 from magnetar.broker.resources import Document, Resources
 from magnetar.broker.settings import BrokerSettings
@@ -26,30 +27,6 @@ ATTEMPTS_MAX: Final = 5
 
 SYSTEM_NAMESPACE: Final = NamespaceName("pulsar", "system")
 """Belongs to every cluster, whatever its policies say."""
-
-
-class Connect:
-    """This broker serves it."""
-
-    __slots__ = ("addresses", "ours")
-
-    def __init__(self, addresses: BrokerAddresses, *, ours: bool) -> None:
-        self.addresses = addresses
-        self.ours = ours
-        """Whether that is the broker that was asked."""
-
-
-class Redirect:
-    """Ask this broker, with this flag."""
-
-    __slots__ = ("addresses", "authoritative")
-
-    def __init__(self, addresses: BrokerAddresses, *, authoritative: bool) -> None:
-        self.addresses = addresses
-        self.authoritative = authoritative
-
-
-Answer: TypeAlias = Connect | Redirect
 
 
 class Lookup:
@@ -69,17 +46,21 @@ class Lookup:
         self.load = load
         self._settings = settings
         self._running = 0
-        self._here = Connect(ownership.own, ours=True)
         self._finding: dict[tuple[BundleName, bool], asyncio.Task[Answer]] = {}
 
     def use_settings(self, settings: BrokerSettings) -> None:
         """Go on with other settings."""
         self._settings = settings
 
+    @property
+    def full(self) -> bool:
+        """Whether a further lookup is refused at present."""
+        return self._running >= self._settings.lookups_max
+
     @contextmanager
     def place(self) -> Iterator[None]:
         """A place among the lookups under way. Raises TooManyRequests when there is none."""
-        if self._running >= self._settings.lookups_max:
+        if self.full:
             raise PulsarError(ServerError.TOO_MANY_REQUESTS, "Failed due to too many pending lookup requests")
         self._running += 1
         try:
@@ -89,7 +70,7 @@ class Lookup:
 
     def find_now(self, topic: TopicName) -> Connect | None:
         """The answer, if memory is enough for it: what is looked up again and again costs no task and no read."""
-        if self._running >= self._settings.lookups_max:
+        if self.full:
             return None
         namespace = topic.namespace_name
         policies = self.resources.peek_policies(namespace)
@@ -97,10 +78,10 @@ class Lookup:
             return None
         owned = self.ownership.serving(topic)
         if owned is not None:
-            return self._here if owned.active else None
+            return self.ownership.here if owned.active else None
         bundles = self.bundles.peek(namespace)
         owner = None if bundles is None else self.ownership.peek(bundles.bundle_of(topic))
-        return None if owner is None or owner.disabled or owner.ours else Connect(owner.addresses, ours=False)
+        return None if owner is None or owner.disabled or owner.ours else owner.answer
 
     async def find(self, topic: TopicName, *, authoritative: bool = False, decide: bool = False) -> Answer:
         """Who serves a topic; takes its bundle when this broker is to.
@@ -163,7 +144,7 @@ class Lookup:
     def _connect(self, bundle: BundleName, owner: Owner) -> Connect:
         if owner.disabled:
             raise PulsarError(ServerError.SERVICE_NOT_READY, f"Namespace bundle {bundle} is being unloaded")
-        return self._here if owner.ours else Connect(owner.addresses, ours=False)
+        return owner.answer
 
     def _found(self, key: tuple[BundleName, bool], task: asyncio.Task[Answer]) -> None:
         if self._finding.get(key) is task:
@@ -225,15 +206,3 @@ class Lookup:
                     web_service_url_tls=data.get("serviceUrlTls"),
                 )
         return None
-
-
-def client_urls(addresses: BrokerAddresses, listener_name: str = "") -> tuple[str, str]:
-    """What a client is told of a broker: its URL and that for TLS, empty where it has none.
-
-    Raises SERVICE_NOT_READY when the broker has no listener of the name that the client asked for."""
-    if not listener_name:
-        return addresses.service_url or "", addresses.service_url_tls or ""
-    listener = addresses.listeners.get(listener_name)
-    if listener is None:
-        raise PulsarError(ServerError.SERVICE_NOT_READY, f"the broker do not have {listener_name} listener")
-    return listener.broker_service_url or "", listener.broker_service_url_tls or ""

@@ -16,6 +16,7 @@ from typing import Any, Final
 from magnetar.broker.addresses import decode_owner, encode_owner
 from magnetar.broker.bundles import BundleNotFound, Bundles, named_broker
 from magnetar.broker.load.api import BrokerAddresses
+from magnetar.broker.lookup_answers import Connect
 from magnetar.broker.owned_bundles import BundleState, OwnedBundle, OwnedBundles
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
@@ -53,13 +54,15 @@ class OwnershipLost(Unavailable):
 class Owner:
     """Who owns a bundle."""
 
-    __slots__ = ("addresses", "disabled", "ours")
+    __slots__ = ("addresses", "answer", "disabled", "ours")
 
     def __init__(self, addresses: BrokerAddresses, *, disabled: bool, ours: bool) -> None:
         self.addresses = addresses
         self.disabled = disabled
         """It is being unloaded (or in doubt): nobody may connect."""
         self.ours = ours
+        self.answer = Connect(addresses, ours=ours)
+        """What a lookup is told unless it is disabled; kept, for it knows its frames once it was asked for them."""
 
 
 def ownership_path(bundle: BundleName) -> str:
@@ -78,6 +81,8 @@ class BundleOwnership:
         self._value = encode_owner(own, disabled=False)
         self._disabled_value = encode_owner(own, disabled=True)
         self._ours = Owner(own, disabled=False, ours=True)
+        self.here = self._ours.answer
+        """What a lookup is told of an active bundle of this broker."""
         self._ours_disabled = Owner(own, disabled=True, ours=True)
         self._owned = OwnedBundles()
         self._by_path: dict[str, OwnedBundle] = {}

@@ -207,11 +207,18 @@ class Resources:
 
     async def partitions(self, topic: TopicName) -> int | None:
         """How many partitions a partitioned topic has, also while it is being deleted; None when it is not one."""
+        return _partition_count(await self._partitions_cache().get(self.partitioned_topic_path(topic)))
+
+    def peek_partitions(self, topic: TopicName) -> tuple[bool, int | None]:
+        """As `partitions`, without asking the store, and before that whether what is in memory says it."""
+        cache, path = self._partitions_cache(), self.partitioned_topic_path(topic)
+        return cache.knows(path), _partition_count(cache.peek(path))
+
+    def _partitions_cache(self) -> NodeCache[Document]:
         if self._partitions is None:
             kept = PARTITION_COUNTS_KEPT_MAX
             self._partitions = NodeCache(self.configuration_store, decode_document, entries_max=kept)
-        document = await self._partitions.get(self.partitioned_topic_path(topic))
-        return None if document is None else int(document["partitions"])
+        return self._partitions
 
     async def is_being_deleted(self, topic: TopicName) -> bool:
         """Whether a partitioned topic is marked as about to go, as the store has it now."""
@@ -249,6 +256,10 @@ class Resources:
         """Full names of the persistent topics that exist, partitions one by one."""
         names = await self._store.children(self.managed_ledgers_path(namespace))
         return [f"persistent://{namespace}/{java_url_decode(name)}" for name in names]
+
+
+def _partition_count(document: Document | None) -> int | None:
+    return None if document is None else int(document["partitions"])
 
 
 def bundles_document(count: int) -> Document:

@@ -11,7 +11,8 @@ from typing import Any, Final, TypeAlias
 from magnetar.broker.bundles import named_broker
 from magnetar.broker.entry_reader import SubscriptionRuntime
 from magnetar.broker.farewell import Farewell
-from magnetar.broker.lookup import Connect, Lookup
+from magnetar.broker.lookup import Lookup
+from magnetar.broker.lookup_answers import Connect
 from magnetar.broker.non_persistent_topic import NonPersistentTopic
 from magnetar.broker.owned_bundles import OwnedBundle
 from magnetar.broker.policies.broker_limits import BrokerLimits
@@ -283,6 +284,13 @@ class BrokerService:
         if str(name) in self.topics:
             return True
         return name.domain == "persistent" and await self.ledgers.exists(name.persistence_name)
+
+    def partitions_now(self, name: TopicName) -> int | None:
+        """As `partitions`, if memory is enough for it; else None."""
+        known, count = self.resources.peek_partitions(name)
+        if not known or count is not None:
+            return count
+        return 0 if name.partition_index >= 0 or str(name) in self.topics else None
 
     async def partitions(self, name: TopicName, *, create: bool) -> int:
         """How many partitions a topic has, 0 when it is not partitioned; makes it if told and allowed to."""

@@ -1,8 +1,8 @@
 """One client connection: frames in, commands to the group that serves them, answers out.
 
-SENDs, ACKs and FLOWs are decoded by hand and never wait; everything else is a control command, run as a task of
-the session so that a slow one does not hold up the rest. The order of Pulsar's protocol that clients rely on is kept
-by each group: see there.
+SENDs, ACKs and FLOWs are decoded by hand and never wait, nor do questions about topics whose answer is in memory;
+everything else is a control command, run as a task of the session so that a slow one does not hold up the rest. The
+order of Pulsar's protocol that clients rely on is kept by each group: see there.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from magnetar.wire.pulsar.command import PING_FRAME, PONG_FRAME, TYPE_ACK, TYPE_
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.frame import FrameSplitter
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandConnect
+from magnetar.wire.pulsar.topic_requests import TYPE_LOOKUP, TYPE_PARTITIONED_METADATA
 
 if TYPE_CHECKING:
     from magnetar.broker.auth.session_access import SessionAccess
@@ -85,12 +86,13 @@ class ServerSession:
         self._liveness_checks: list[asyncio.Future[bool]] = []
         self.producers = ProducerCommands(self)
         self.consumers = ConsumerCommands(self)
+        self._lookups = LookupCommands(self)
         self._topic_lists = TopicListCommands(self)
         self._commands: dict[int, ControlCommand] = {
             BaseCommand.PING: self._ping,
             BaseCommand.PONG: self._pong,
             BaseCommand.AUTH_RESPONSE: self._auth_response,
-            **LookupCommands(self).commands(),
+            **self._lookups.commands(),
             **self.producers.commands(),
             **self.consumers.commands(),
             **SchemaCommands(self).commands(),
@@ -163,6 +165,10 @@ class ServerSession:
                 self.consumers.acknowledge(buffer, start, end)
             elif kind == TYPE_FLOW and connected:
                 self.consumers.flow(buffer, start, end)
+            elif kind == TYPE_LOOKUP and connected:
+                self._lookups.look_up(buffer, start, end)
+            elif kind == TYPE_PARTITIONED_METADATA and connected:
+                self._lookups.count_partitions(buffer, start, end)
             else:
                 producers.flush()
                 self._control(buffer, start, end)

@@ -1,4 +1,8 @@
-"""LOOKUP and PARTITIONED_METADATA (pulsar-protocol section 4)."""
+"""LOOKUP and PARTITIONED_METADATA (pulsar-protocol section 4).
+
+Nearly all are answered within the read that brought them, by what is in memory; the answers to all that came together
+leave in one write. What has to be asked or decided first is a task.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,17 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from magnetar.broker.auth.rules import Right
-from magnetar.broker.lookup import Answer, Redirect, client_urls
+from magnetar.broker.lookup_answers import Answer, Connect, Redirect, client_urls
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import InvalidTopicName, TopicName
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
-from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
-    BaseCommand,
-    CommandLookupTopic,
-    CommandPartitionedTopicMetadata,
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand
+from magnetar.wire.pulsar.topic_requests import (
+    TYPE_LOOKUP,
+    TYPE_PARTITIONED_METADATA,
+    TopicRequest,
+    read_topic_request,
 )
 
 if TYPE_CHECKING:
@@ -35,27 +41,37 @@ class LookupCommands:
 
     def __init__(self, session: ServerSession) -> None:
         self._session = session
+        self._connection = session.connection
         self._context = session.context
         self._sent_to_leader: dict[str, float] = {}
 
     def commands(self) -> dict[int, ControlCommand]:
-        """What this group serves."""
+        """What this group serves, for commands that do not come in the usual form."""
         return {
-            BaseCommand.LOOKUP: lambda command: self._lookup(command.lookupTopic),
-            BaseCommand.PARTITIONED_METADATA: lambda command: self._partitions(command.partitionMetadata),
+            BaseCommand.LOOKUP: lambda command: self._look_up(_lookup_request(command)),
+            BaseCommand.PARTITIONED_METADATA: lambda command: self._count_partitions(_partitions_request(command)),
         }
 
-    def _lookup(self, request: CommandLookupTopic) -> Coroutine[Any, Any, None] | None:
+    # --- LOOKUP
+
+    def look_up(self, buffer: bytes, start: int, end: int) -> None:
+        """Answer a LOOKUP, at once if it can be. `PeerError` for one that cannot be read."""
+        request = read_topic_request(buffer, start, end, TYPE_LOOKUP)
+        if request is None:
+            request = _lookup_request(messages.decode_command(buffer, start, end))
+        work = self._look_up(request)
+        if work is not None:
+            self._session.spawn(work)
+
+    def _look_up(self, request: TopicRequest) -> Coroutine[Any, Any, None] | None:
         try:
             name = parse_topic(request.topic)
-            access = self._session.access
-            may = access is None or access.may_look_up_now(name)
-            known = self._context.lookup.find_now(name) if may else None
+            known = self._context.lookup.find_now(name) if self._may_now(name) else None
             if known is not None:
-                self._session.write(_answer_of(known, request))
+                self._connection.write(known.encode(request.request_id, request.listener_name))
                 return None
         except PulsarError as error:
-            self._session.write(messages.lookup_failed(request.request_id, error.code, error.message))
+            self._connection.write(messages.lookup_failed(request.request_id, error.code, error.message))
             return None
         return self._answering(
             request.request_id,
@@ -64,7 +80,7 @@ class LookupCommands:
             unavailable=ServerError.SERVICE_NOT_READY,
         )
 
-    async def _find_owner(self, request: CommandLookupTopic) -> bytes:
+    async def _find_owner(self, request: TopicRequest) -> bytes:
         name = parse_topic(request.topic)
         await self._session.require(Right.LOOKUP, name, "Client is not authorized to Lookup")
         answer = await self._context.lookup.find(
@@ -86,19 +102,48 @@ class LookupCommands:
             return False
         return self._context.clock.monotonic_seconds() - sent_seconds < BACK_FROM_LEADER_SECONDS
 
-    async def _partitions(self, request: CommandPartitionedTopicMetadata) -> None:
-        await self._answering(
+    # --- PARTITIONED_METADATA
+
+    def count_partitions(self, buffer: bytes, start: int, end: int) -> None:
+        """Answer a PARTITIONED_METADATA, at once if it can be. `PeerError` for one that cannot be read."""
+        request = read_topic_request(buffer, start, end, TYPE_PARTITIONED_METADATA)
+        if request is None:
+            request = _partitions_request(messages.decode_command(buffer, start, end))
+        work = self._count_partitions(request)
+        if work is not None:
+            self._session.spawn(work)
+
+    def _count_partitions(self, request: TopicRequest) -> Coroutine[Any, Any, None] | None:
+        if not self._context.lookup.full:
+            try:
+                name = parse_topic(request.topic)
+                count = self._context.service.partitions_now(name) if self._may_now(name) else None
+                if count is not None:
+                    self._connection.write(messages.partitioned_metadata(request.request_id, count))
+                    return None
+            except PulsarError as error:
+                failed = messages.partitioned_metadata_failed(request.request_id, error.code, error.message)
+                self._connection.write(failed)
+                return None
+        return self._answering(
             request.request_id,
-            lambda: self._count_partitions(request),
+            lambda: self._find_partitions(request),
             messages.partitioned_metadata_failed,
             unavailable=ServerError.METADATA_ERROR,
         )
 
-    async def _count_partitions(self, request: CommandPartitionedTopicMetadata) -> bytes:
+    async def _find_partitions(self, request: TopicRequest) -> bytes:
         name = parse_topic(request.topic)
         await self._session.require(Right.LOOKUP, name, "Client is not authorized to Get Partition Metadata")
-        count = await self._context.service.partitions(name, create=request.metadata_auto_creation_enabled)
+        count = await self._context.service.partitions(name, create=request.create)
         return messages.partitioned_metadata(request.request_id, count)
+
+    # --- both
+
+    def _may_now(self, name: TopicName) -> bool:
+        """Whether the client is known to have the right; False: it has to be asked for."""
+        access = self._session.access
+        return access is None or access.may_look_up_now(name)
 
     async def _answering(
         self,
@@ -111,18 +156,33 @@ class LookupCommands:
         """Apache's broker calls every trouble with a lookup SERVICE_NOT_READY: clients try again then."""
         try:
             with self._context.lookup.place():
-                self._session.write(await work())
+                self._connection.write(await work())
         except PulsarError as error:
-            self._session.write(failed(request_id, error.code, error.message))
+            self._connection.write(failed(request_id, error.code, error.message))
         except MagnetarError as error:
-            self._session.write(failed(request_id, unavailable, str(error)))
+            self._connection.write(failed(request_id, unavailable, str(error)))
 
 
-def _answer_of(answer: Answer, request: CommandLookupTopic) -> bytes:
-    url, url_tls = client_urls(answer.addresses, request.advertised_listener_name)
-    if isinstance(answer, Redirect):
-        return messages.lookup_redirect(request.request_id, url, url_tls, authoritative=answer.authoritative)
-    return messages.lookup_connect(request.request_id, url, url_tls)
+def _lookup_request(command: BaseCommand) -> TopicRequest:
+    body = command.lookupTopic
+    request = TopicRequest(body.topic, body.request_id)
+    request.authoritative = body.authoritative
+    request.listener_name = body.advertised_listener_name
+    return request
+
+
+def _partitions_request(command: BaseCommand) -> TopicRequest:
+    body = command.partitionMetadata
+    request = TopicRequest(body.topic, body.request_id)
+    request.create = body.metadata_auto_creation_enabled
+    return request
+
+
+def _answer_of(answer: Answer, request: TopicRequest) -> bytes:
+    if isinstance(answer, Connect):
+        return answer.encode(request.request_id, request.listener_name)
+    url, url_tls = client_urls(answer.addresses, request.listener_name)
+    return messages.lookup_redirect(request.request_id, url, url_tls, authoritative=answer.authoritative)
 
 
 def parse_topic(text: str) -> TopicName:

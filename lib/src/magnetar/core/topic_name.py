@@ -18,12 +18,16 @@ DOMAINS: Final = (PERSISTENT, NON_PERSISTENT)
 PARSED_NAMES_MAX: Final = 100_000
 """Names kept parsed; about 40 MB when full, and every command of a topic asks for its name."""
 
+NAMESPACES_KEPT_MAX: Final = 10_000
+"""Namespaces that the topics in them share, as many as policies are kept of; some 300 bytes each."""
+
 KEPT_NAME_CHARACTERS_MAX: Final = 1_000
 """Longer names are parsed each time: a client may ask for any text that fits into a frame."""
 
 FULL_RANGE: Final = 0xFFFF_FFFF
 
 _NAME_PART: Final = re.compile(r"[-=:.\w]+", re.ASCII)
+_UNRESERVED: Final = re.compile(r"[-.*\w]*", re.ASCII)
 _PARTITION: Final = re.compile(r"(.*)-partition-(0|[1-9][0-9]{0,9})", re.DOTALL)
 _PARTITION_INDEX_MAX: Final = 0x7FFF_FFFF
 """A greater number is a part of the name, as it is to Java's parser of int."""
@@ -40,7 +44,8 @@ def is_valid_name_part(text: str) -> bool:
 
 def java_url_encode(text: str) -> str:
     """As `java.net.URLEncoder` does in UTF-8: a space is `+`; letters, digits and `.-*_` stay."""
-    return quote_plus(text, safe="*").replace("~", "%7E")
+    # Nearly all names are as they are, and every question about a topic asks.
+    return text if _UNRESERVED.fullmatch(text) else quote_plus(text, safe="*").replace("~", "%7E")
 
 
 def java_url_decode(text: str) -> str:
@@ -52,7 +57,7 @@ def java_url_decode(text: str) -> str:
 class NamespaceName:
     """`tenant/namespace`."""
 
-    __slots__ = ("name", "tenant")
+    __slots__ = ("_text", "name", "tenant")
 
     def __init__(self, tenant: str, name: str) -> None:
         for part in (tenant, name):
@@ -60,6 +65,7 @@ class NamespaceName:
                 raise InvalidTopicName(f"Invalid namespace name {tenant}/{name}: {part!r} may hold only [-=:.\\w]")
         self.tenant = tenant
         self.name = name
+        self._text = f"{tenant}/{name}"
 
     @staticmethod
     def parse(text: str) -> NamespaceName:
@@ -70,22 +76,22 @@ class NamespaceName:
         return NamespaceName(parts[0], parts[1])
 
     def __str__(self) -> str:
-        return f"{self.tenant}/{self.name}"
+        return self._text
 
     def __repr__(self) -> str:
         return f"NamespaceName({self})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, NamespaceName) and (self.tenant, self.name) == (other.tenant, other.name)
+        return isinstance(other, NamespaceName) and self._text == other._text
 
     def __hash__(self) -> int:
-        return hash((self.tenant, self.name))
+        return hash(self._text)
 
 
 class TopicName:
     """`domain://tenant/namespace/local name`; immutable, made by `parse`."""
 
-    __slots__ = ("_text", "domain", "local_name", "namespace_name", "partition_index")
+    __slots__ = ("_bundle_hash", "_text", "domain", "local_name", "namespace_name", "partition_index")
 
     def __init__(self, domain: str, namespace: NamespaceName, local_name: str) -> None:
         self.domain = domain
@@ -95,6 +101,7 @@ class TopicName:
         index = int(match[2]) if match else -1
         self.partition_index = index if index <= _PARTITION_INDEX_MAX else -1
         self._text = f"{domain}://{namespace}/{local_name}"
+        self._bundle_hash = -1
 
     @staticmethod
     def parse(text: str) -> TopicName:
@@ -137,7 +144,9 @@ class TopicName:
 
     def bundle_hash(self) -> int:
         """Its place in the namespace's hash space."""
-        return bundle_hash(self._text)
+        if self._bundle_hash < 0:
+            self._bundle_hash = bundle_hash(self._text)
+        return self._bundle_hash
 
     def __str__(self) -> str:
         return self._text
@@ -175,13 +184,15 @@ def _parse(text: str) -> TopicName:
         )
     if len(parts) != 3:
         raise InvalidTopicName(f"Invalid topic name: {text}")
-    name = TopicName(domain, NamespaceName(parts[0], parts[1]), parts[2])
+    make_namespace = _namespace if len(text) <= KEPT_NAME_CHARACTERS_MAX else NamespaceName
+    name = TopicName(domain, make_namespace(parts[0], parts[1]), parts[2])
     own_name = name.local_name if name.partition_index < 0 else name.local_name.rpartition("-partition-")[0]
     if not own_name.strip():
         raise InvalidTopicName(f"Invalid topic name: {text}. Topic local name must not be blank.")
     return name
 
 
+_namespace: Final = lru_cache(maxsize=NAMESPACES_KEPT_MAX)(NamespaceName)
 _parsed: Final = lru_cache(maxsize=PARSED_NAMES_MAX)(_parse)
 
 

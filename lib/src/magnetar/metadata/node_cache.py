@@ -55,6 +55,10 @@ class NodeCache(Generic[Value]):
         entry = self._entries.get(path)
         return None if entry is None else entry[0]
 
+    def knows(self, path: str) -> bool:
+        """Whether it is kept what there is at a path, be it nothing."""
+        return path in self._entries
+
     def forget(self, path: str) -> None:
         """Ask the store the next time."""
         self._entries.pop(path, None)

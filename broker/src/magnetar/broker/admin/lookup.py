@@ -8,7 +8,7 @@ from aiohttp import web
 from magnetar.broker.admin.owners import AUTHORITATIVE, is_authoritative, redirect, url_for
 from magnetar.broker.admin.responses import NOT_FOUND, AdminError, flag, json, text, topic_of
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.lookup import Redirect, client_urls
+from magnetar.broker.lookup_answers import Redirect, client_urls
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import PERSISTENT, TopicName
 

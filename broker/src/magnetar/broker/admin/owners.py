@@ -9,7 +9,7 @@ from aiohttp import web
 from magnetar.broker.admin.responses import PRECONDITION_FAILED, AdminError, flag
 from magnetar.broker.bundles import BundleNotFound
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.lookup import Answer, Connect
+from magnetar.broker.lookup_answers import Answer, Connect
 from magnetar.core.bundle import BundleName, BundleRange
 from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName
 from yarl import URL
