@@ -252,6 +252,20 @@ async def test_a_broker_names_the_next_one(broker: FakeBroker, other: FakeBroker
     assert other.count(pb.BaseCommand.SEND) == 1
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 70, "\u00e4" * 70, "[::1"])
+async def test_a_next_one_that_no_name_can_be(broker: FakeBroker, clients: Clients, host: str) -> None:
+    """What the resolver refuses is a broker that cannot be reached, and no end of the producer."""
+    producer = await clients(broker).producer(TOPIC)
+    closing = pb.CommandCloseProducer(
+        producer_id=producer._id, request_id=0, assignedBrokerServiceUrl=f"pulsar://{host}:1"
+    )
+    frame = messages.encode_command(pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER, close_producer=closing))
+    broker.writers[0].write(frame)
+    await until(lambda: broker.count(pb.BaseCommand.PRODUCER) == 2)
+    async with asyncio.timeout(5):
+        await producer.send(OutgoingMessage(b"x"))
+
+
 async def test_closed_as_soon_as_open(broker: FakeBroker, clients: Clients) -> None:
     """Answer and CLOSE_PRODUCER come in one piece, before anybody has looked at the answer."""
     rounds = iter(range(2))

@@ -89,12 +89,16 @@ async def connect(
     """Open a TCP connection, with TLS if given; then `server_name` is who the certificate must be for, unless it is
     `host`. Raises OSError (bad certificates are such, too) or TimeoutError."""
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(timeout_seconds):
-        _, connection = await loop.create_connection(
-            lambda: Connection(loop, make_handler),
-            host,
-            port,
-            ssl=None if tls is None else tls.context,
-            server_hostname=None if tls is None else server_name or host,
-        )
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            _, connection = await loop.create_connection(
+                lambda: Connection(loop, make_handler),
+                host,
+                port,
+                ssl=None if tls is None else tls.context,
+                server_hostname=None if tls is None else server_name or host,
+            )
+    except ValueError as error:
+        # Labels that are empty or too long, zero bytes: no resolver is asked for them.
+        raise OSError(f"no host can be called {host!r}: {error}") from error
     return connection
