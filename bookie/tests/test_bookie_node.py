@@ -78,7 +78,7 @@ async def test_a_drain_that_is_cancelled_during_the_start_leaves_the_bookie_writ
     settings: BookieSettings, store: MemoryMetadataStore
 ) -> None:
     class CancelledStore(MemoryMetadataStore):
-        async def exists(self, path: str) -> bool:
+        async def exists(self, path: str, *, watch: bool = True) -> bool:
             # The first look after the intention was read: that of the registration.
             if await super().exists(intention_path(BOOKIE)) and path.startswith(AVAILABLE_PATH):
                 await self.delete(intention_path(BOOKIE))

@@ -193,11 +193,11 @@ class SimulatedMetadata:
         service = self._service
         await self._ask(lambda _: service.apply(service.rules.delete_recursively(path)))
 
-    async def exists(self, path: str) -> bool:
+    async def exists(self, path: str, *, watch: bool = True) -> bool:
         """See `MetadataStore.exists`."""
         return await self.get(path) is not None
 
-    async def children(self, path: str) -> list[str]:
+    async def children(self, path: str, *, watch: bool = True) -> list[str]:
         """See `MetadataStore.children`."""
         return await self._ask(lambda _: self._follower.rules.children(path), reads=True)
 

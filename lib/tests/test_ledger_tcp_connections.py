@@ -50,8 +50,8 @@ async def test_a_bookie_that_changes_its_mode_is_never_missed(here: str, there: 
     class ModeChangingStore(MemoryMetadataStore):
         looks = 0
 
-        async def children(self, path: str) -> list[str]:
-            found = await super().children(path)
+        async def children(self, path: str, *, watch: bool = True) -> list[str]:
+            found = await super().children(path, watch=watch)
             self.looks += 1
             if self.looks == 1:
                 await self.put(f"/ledgers/available/{there}b1:3181", b"", ephemeral=True)

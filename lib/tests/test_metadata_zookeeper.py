@@ -196,8 +196,12 @@ async def test_an_unwatched_read_leaves_no_watch(store: ZookeeperMetadataStore, 
     heard = Heard(store)
     await store.get("/a", watch=False)
     await store.get("/missing", watch=False)
+    assert await store.exists("/a", watch=False)
+    assert not await store.exists("/missing", watch=False)
+    assert await store.children("/a", watch=False) == []
+    assert await store.children("/missing", watch=False) == []
     await store.get("/b")
-    for path in ("/a", "/missing", "/b"):
+    for path in ("/a", "/a/child", "/missing", "/b"):
         await other_session.put(path, b"1")
     await heard.until(Change.MODIFIED, "/b")
     assert [notification.path for notification in heard.notifications] == ["/b"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -16,7 +16,7 @@ from magnetar.ledger.ledger_paths import (
     ledger_id_of,
     ledger_path,
 )
-from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, NodeNotFound, VersionConflict
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, NodeNotFound, StoreUnavailable, VersionConflict
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, decode_ledger_metadata, encode_ledger_metadata
 
 CREATE_ATTEMPTS_MAX: Final = 100
@@ -35,9 +35,11 @@ class LedgerMetadataOps:
         """Give it a new id and write it; returns (ledger id, version)."""
         data = encode_ledger_metadata(metadata)
         for _ in range(CREATE_ATTEMPTS_MAX):
-            ledger_id = await self._next_id()
+            ledger_id, used_up = await self._next_id()
             try:
-                stat = await self._store.put(ledger_path(ledger_id), data, MUST_NOT_EXIST)
+                stat, _ = await asyncio.gather(
+                    self._store.put(ledger_path(ledger_id), data, MUST_NOT_EXIST), self._remove(used_up)
+                )
             except VersionConflict:
                 continue
             return ledger_id, stat.version
@@ -81,29 +83,37 @@ class LedgerMetadataOps:
             if found is not None:
                 yield found
 
-    async def _next_id(self) -> int:
+    async def _next_id(self) -> tuple[int, str]:
+        """An id, and the node that has done its work by that."""
         if not self._short_ids_used_up:
-            number = await self._sequence_number(ID_PREFIX)
+            number, path = await self._sequence_number(ID_PREFIX)
             if number < SHORT_ID_LIMIT:
-                return number
+                return number, path
             self._short_ids_used_up = True
+            await self._remove(path)
         return await self._next_long_id()
 
-    async def _next_long_id(self) -> int:
+    async def _next_long_id(self) -> tuple[int, str]:
         # The high half comes from the newest HOB node; a new one is made when the low half is used up. The first
         # is 1, so that long ids never meet short ones (BookKeeper: meta/LongZkLedgerIdGenerator).
         names = [name for name in await self._store.children(LONG_ID_PATH) if name.startswith("HOB-")]
         high = max((int(name[4:]) for name in names), default=1)
-        low = await self._sequence_number(f"{LONG_ID_PATH}/HOB-{high:010d}/ID-")
+        low, path = await self._sequence_number(f"{LONG_ID_PATH}/HOB-{high:010d}/ID-")
         if low >= SHORT_ID_LIMIT:
             high += 1
-            low = await self._sequence_number(f"{LONG_ID_PATH}/HOB-{high:010d}/ID-")
-        return high << 32 | low
+            await self._remove(path)
+            low, path = await self._sequence_number(f"{LONG_ID_PATH}/HOB-{high:010d}/ID-")
+        return high << 32 | low, path
 
-    async def _sequence_number(self, prefix: str) -> int:
-        """The number that a sequential node below `prefix` got. The node has done its work then."""
+    async def _sequence_number(self, prefix: str) -> tuple[int, str]:
+        """The number that a sequential node below `prefix` got, and the node."""
         stat = await self._store.put(prefix, b"", ephemeral=True, sequential=True)
-        with contextlib.suppress(NodeNotFound):
-            await self._store.delete(stat.path)
         number = int(stat.path[len(prefix) :])
-        return number if number >= 0 else SHORT_ID_LIMIT
+        return number if number >= 0 else SHORT_ID_LIMIT, stat.path
+
+    async def _remove(self, used_up: str) -> None:
+        """Beside other work, so that nobody waits for it. A node that stays here goes with the session."""
+        try:
+            await self._store.delete(used_up)
+        except (NodeNotFound, StoreUnavailable):
+            return

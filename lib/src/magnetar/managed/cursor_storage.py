@@ -52,7 +52,7 @@ async def recover_cursor(shared: Shared, appends: AppendPath, name: str) -> Reco
     """Read a cursor's node, and the last entry of its ledger if it has one; None when there is no such cursor.
 
     A ledger that is lost or unreadable leaves the position of the node (Pulsar does the same). `Unavailable` passes."""
-    node = await shared.store.get(cursor_path(appends.name, name))
+    node = await shared.store.get(cursor_path(appends.name, name), watch=False)
     if node is None:
         return None
     info = decode_cursor_info(node.value)

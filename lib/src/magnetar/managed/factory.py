@@ -87,7 +87,7 @@ class ManagedLedgerFactory:
 
     async def exists(self, name: str) -> bool:
         """Whether there is a managed ledger of this name in the store."""
-        return await self._shared.store.exists(ledger_path(name))
+        return await self._shared.store.exists(ledger_path(name), watch=False)
 
     async def delete(self, name: str) -> None:
         """Remove a managed ledger, open or not: cursors, ledgers, metadata. One that is not there is no error."""
@@ -100,8 +100,8 @@ class ManagedLedgerFactory:
         info = await node.load()
         if info is None:
             return
-        for encoded in await store.children(ledger_path(name)):
-            cursor = await store.get(cursor_path(name, decode(encoded)))
+        for encoded in await store.children(ledger_path(name), watch=False):
+            cursor = await store.get(cursor_path(name, decode(encoded)), watch=False)
             await store.delete_recursively(cursor_path(name, decode(encoded)))
             if cursor is not None:
                 cursor_ledger_id = decode_cursor_info(cursor.value).cursorsLedgerId
@@ -130,6 +130,7 @@ class ManagedLedgerFactory:
         info = await node.load()
         if info is None and not create:
             raise ManagedLedgerNotFound(name)
+        new = info is None
         if info is None:
             info = LedgerInfo([], None, {})
         else:
@@ -147,7 +148,9 @@ class ManagedLedgerFactory:
             appends.opened()
         ledger = ManagedLedger(self._shared, node, appends)
         try:
-            await ledger.load_cursors([decode(each) for each in await self._shared.store.children(ledger_path(name))])
+            if not new:
+                cursors = await self._shared.store.children(ledger_path(name), watch=False)
+                await ledger.load_cursors([decode(each) for each in cursors])
         except BaseException:
             await ledger.close()
             raise

@@ -81,6 +81,9 @@ class MetadataStoreContract:
         assert await store.get("/a", watch=False) is None
         stat = await store.put("/a", b"one")
         assert await store.get("/a", watch=False) == Node(b"one", stat)
+        assert await store.exists("/a", watch=False)
+        assert not await store.exists("/b", watch=False)
+        assert await store.children("/", watch=False) == await store.children("/")
         heard = Heard(store)
         await store.get("/a")
         await store.get("/a", watch=False)

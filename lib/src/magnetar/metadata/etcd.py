@@ -87,7 +87,7 @@ class EtcdMetadataStore:
         found = (await self._client.range(pb.RangeRequest(key=path.encode()))).kvs
         return self._node(path, found[0]) if found else None
 
-    async def exists(self, path: str) -> bool:
+    async def exists(self, path: str, *, watch: bool = True) -> bool:
         """See `MetadataStore.exists`."""
         check_path(path)
         if path == ROOT:
@@ -95,7 +95,7 @@ class EtcdMetadataStore:
             return True
         return bool((await self._client.range(pb.RangeRequest(key=path.encode(), keys_only=True))).kvs)
 
-    async def children(self, path: str) -> list[str]:
+    async def children(self, path: str, *, watch: bool = True) -> list[str]:
         """See `MetadataStore.children`. Whole subtrees below a child are passed over, not read."""
         check_path(path)
         first, end = below(path)

@@ -119,11 +119,11 @@ class LocalStore:
         self._check_usable()
         await self._commit(self._tree.rules.delete_recursively(path))
 
-    async def exists(self, path: str) -> bool:
+    async def exists(self, path: str, *, watch: bool = True) -> bool:
         """See `MetadataStore.exists`."""
         return await self.get(path) is not None
 
-    async def children(self, path: str) -> list[str]:
+    async def children(self, path: str, *, watch: bool = True) -> list[str]:
         """See `MetadataStore.children`."""
         await self._settled(path)
         return self._tree.rules.children(path)

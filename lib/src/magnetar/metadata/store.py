@@ -126,12 +126,12 @@ class MetadataStore(Protocol):
         """Remove the node and all below it; nothing there is no error."""
         ...
 
-    async def exists(self, path: str) -> bool:
-        """Whether there is a node at the path."""
+    async def exists(self, path: str, *, watch: bool = True) -> bool:
+        """Whether there is a node at the path. `watch` as for `get`."""
         ...
 
-    async def children(self, path: str) -> list[str]:
-        """Names (not paths) of the direct children, sorted; empty when there is no such node."""
+    async def children(self, path: str, *, watch: bool = True) -> list[str]:
+        """Names (not paths) of the direct children, sorted; empty when there is no such node. `watch` as for `get`."""
         ...
 
     def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:

@@ -112,17 +112,19 @@ class ZookeeperMetadataStore:
                 return Node(value or b"", self._stat(path, stat))
         raise _contended(path)
 
-    async def exists(self, path: str) -> bool:
+    async def exists(self, path: str, *, watch: bool = True) -> bool:
         """See `MetadataStore.exists`."""
-        return await self._read("exists_async", self._full(path), WatchKind.DATA) is not None
+        return await self._read("exists_async", self._full(path), WatchKind.DATA if watch else None) is not None
 
-    async def children(self, path: str) -> list[str]:
+    async def children(self, path: str, *, watch: bool = True) -> list[str]:
         """See `MetadataStore.children`."""
         full = self._full(path)
         for _ in range(_ATTEMPTS_MAX):
             try:
-                names: list[str] = await self._read("get_children_async", full, WatchKind.CHILDREN)
+                names: list[str] = await self._read("get_children_async", full, WatchKind.CHILDREN if watch else None)
             except NoNodeError:
+                if not watch:
+                    return []
                 if await self._read("exists_async", full, WatchKind.DATA) is None:
                     return []
             else:
