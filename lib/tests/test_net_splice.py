@@ -222,3 +222,24 @@ async def test_a_preamble_is_taken_off() -> None:
     writer.close()
     assert not made
     await listener.close()
+
+
+async def test_what_cannot_be_joined_stays_apart() -> None:
+    handlers: list[Quiet] = []
+
+    def make(connection: Connection) -> Quiet:
+        handlers.append(Quiet(connection))
+        return handlers[-1]
+
+    server = await listen("127.0.0.1", 0, make)
+    one, other = [await connect("127.0.0.1", server.port, Quiet, 5) for _ in range(2)]
+    other.abort()
+    while not other.closed:
+        await asyncio.sleep(0.001)
+    with pytest.raises(Misuse):
+        Splice(one, other, lambda _: None)
+    one.write(b"still here")
+    while not any(handler.data for handler in handlers):
+        await asyncio.sleep(0.001)
+    one.close()
+    await server.close()

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from magnetar.core.errors import Misuse
 from magnetar.core.limits import KIB
 from magnetar.net.connection import Connection
 
@@ -72,7 +73,10 @@ class Splice:
     __slots__ = ("_on_closed", "error", "far", "far_address", "near", "near_address")
 
     def __init__(self, near: Connection, far: Connection, on_closed: Callable[[Splice], None]) -> None:
-        """Take over two open connections; `on_closed` is called once, when both have ended. `Misuse`."""
+        """Take over two open connections; `on_closed` is called once, when both have ended. `Misuse` when one is
+        closed: the other stays as it was."""
+        if near.closed or far.closed:
+            raise Misuse("a connection that is closed cannot be joined")
         self._on_closed = on_closed
         self.near_address = near.peer_address
         self.far_address = far.peer_address
