@@ -117,3 +117,16 @@ async def test_a_reconnection_empties_the_cache(store: LocalStore) -> None:
     await asyncio.sleep(0)
     assert cache.peek("/p") is None
     cache.close()
+
+
+async def test_nodes_that_are_often_missing_are_looked_for_first(store: LocalStore, other: LocalStore) -> None:
+    cache = NodeCache(store, policies, often_missing=True)
+    assert await cache.get("/p") is None
+    assert cache.knows("/p")
+    await other.put("/p", b'{"retention":1}')
+    await asyncio.sleep(0)
+    assert await cache.get("/p") == Policies(1)
+    await other.delete("/p")
+    await asyncio.sleep(0)
+    assert await cache.get("/p") is None
+    cache.close()

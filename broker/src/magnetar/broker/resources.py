@@ -217,7 +217,10 @@ class Resources:
     def _partitions_cache(self) -> NodeCache[Document]:
         if self._partitions is None:
             kept = PARTITION_COUNTS_KEPT_MAX
-            self._partitions = NodeCache(self.configuration_store, decode_document, entries_max=kept)
+            # Most topics have no partitions.
+            self._partitions = NodeCache(
+                self.configuration_store, decode_document, entries_max=kept, often_missing=True
+            )
         return self._partitions
 
     async def is_being_deleted(self, topic: TopicName) -> bool:

@@ -22,9 +22,17 @@ class NodeCache(Generic[Value]):
     before is still handed out. Whoever asks for what is being read just now waits for the same read."""
 
     def __init__(
-        self, store: MetadataStore, decode: Callable[[str, Node], Value], *, entries_max: int = ENTRIES_MAX
+        self,
+        store: MetadataStore,
+        decode: Callable[[str, Node], Value],
+        *,
+        entries_max: int = ENTRIES_MAX,
+        often_missing: bool = False,
     ) -> None:
+        """`often_missing`: a watched read of a node that is not there takes ZooKeeper two requests; one that looks
+        whether it is there first takes one, and two for a node that is."""
         self._store = store
+        self._often_missing = often_missing
         self._decode = decode
         self._entries_max = entries_max
         self._entries: dict[str, tuple[Value, int] | None] = {}
@@ -71,6 +79,8 @@ class NodeCache(Generic[Value]):
         self._forget_everything()
 
     async def _read(self, path: str) -> tuple[Value, int] | None:
+        if self._often_missing and not await self._store.exists(path):
+            return None
         node = await self._store.get(path)
         return None if node is None else (self._decode(path, node), node.stat.version)
 
