@@ -163,6 +163,36 @@ async def test_new_files_are_taken_for_the_next_connection(
         await listener.close()
 
 
+async def test_clients_of_an_authority_that_is_trusted_no_more_are_refused(
+    authority: TestAuthority, certificate: Certificate, tmp_path: Path
+) -> None:
+    trusted = tmp_path / "trusted.pem"
+    shutil.copy(authority.certificate_file, trusted)
+    own = TlsSettings(
+        certificate_file=certificate.certificate_file,
+        key_file=certificate.key_file,
+        trust_certificates_file=trusted,
+        require_client_certificate=True,
+        refresh_seconds=0,
+    )
+    other = TestAuthority(tmp_path / "other", "other")
+    former, renewed = (
+        TlsSettings(
+            certificate_file=shown.certificate_file,
+            key_file=shown.key_file,
+            trust_certificates_file=authority.certificate_file,
+        )
+        for shown in (authority.issue("client"), other.issue("client"))
+    )
+    listener = await server(own)
+    try:
+        assert (await ask(listener, former), await ask(listener, renewed)) == (b"hello", b"")
+        os.replace(other.certificate_file, trusted)
+        assert (await ask(listener, former), await ask(listener, renewed)) == (b"", b"hello")
+    finally:
+        await listener.close()
+
+
 def test_settings_that_cannot_be(certificate: Certificate, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="go together"):
         TlsSettings(certificate_file=tmp_path)

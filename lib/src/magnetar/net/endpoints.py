@@ -98,6 +98,8 @@ async def connect(
                 ssl=None if tls is None else tls.context,
                 server_hostname=None if tls is None else server_name or host,
             )
+    except OSError:
+        raise  # Bad certificates, which are a ValueError as well.
     except ValueError as error:
         # Labels that are empty or too long, zero bytes: no resolver is asked for them.
         raise OSError(f"no host can be called {host!r}: {error}") from error
