@@ -16,9 +16,9 @@ from magnetar.broker.load.registration import Registration, broker_path
 from magnetar.broker.load.testing import FakeBundle, FakeCluster, bundles, until
 from magnetar.broker.resources import Documents, bundles_document
 from magnetar.core.bundle import BundleName
-from magnetar.core.errors import PeerError
+from magnetar.core.errors import PeerError, SettingError
 from magnetar.metadata.coordination import LockTaken
-from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 
 
 @pytest.fixture
@@ -57,6 +57,35 @@ async def test_another_leads_when_the_leader_goes(cluster: FakeCluster) -> None:
     assert two.load.leader() == cluster.leader.addresses
     assert not one.load.registered
     assert (await one.load.load_report())["magnetar"] == {"draining": True}
+
+
+EXTENSIBLE = "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"
+
+
+async def test_beside_brokers_that_keep_owners_elsewhere_none_starts(cluster: FakeCluster) -> None:
+    one = cluster.make_broker(1)
+    path = broker_path("apache:8080")
+    lookup_data = {"webServiceUrl": "http://apache:8080", "loadManagerClassName": EXTENSIBLE}
+    await cluster.first_store.put(path, json.dumps(lookup_data).encode(), expected_version=MUST_NOT_EXIST)
+    with pytest.raises(SettingError, match=r"apache:8080 of this cluster runs .*ExtensibleLoadManagerImpl"):
+        await one.load.start()
+    assert not await cluster.first_store.exists(broker_path(one.id))
+    await cluster.first_store.delete(path)
+    await cluster.by_id.pop(one.id).close()
+    await cluster.start(2)
+
+
+async def test_of_one_that_comes_later_the_log_warns(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    one, _ = await cluster.start(1, 2)
+    lookup_data = {"webServiceUrl": "http://apache:8080", "loadManagerClassName": EXTENSIBLE}
+    for number in range(2):
+        value = json.dumps({**lookup_data, "startTimestamp": number}).encode()
+        await cluster.first_store.put(broker_path("apache:8080"), value)
+    await until(lambda: "apache:8080" in one.load.brokers())
+    await until(lambda: sum("both may serve a topic" in line for line in caplog.messages) == 2)
+    placed = await one.load.place(bundles(1)[0])
+    assert placed is not None
+    assert placed.broker_id != "apache:8080"
 
 
 async def test_a_lost_session_comes_back_registered(cluster: FakeCluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -10,6 +11,7 @@ from magnetar.balance.settings import BalanceSettings
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.auth.setting_names import PEER_TLS_BOTH_NAMES
 from magnetar.broker.load.balance_names import BALANCE_NAMES
+from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS
 from magnetar.broker.resources import Resources
 from magnetar.broker.setting_names import (
     BOOKIE_CONNECTION_NAMES,
@@ -37,6 +39,8 @@ from magnetar.standalone.protection import refuse_protection
 
 if TYPE_CHECKING:
     from magnetar.broker.admin.control import BrokerControlPort
+
+log = logging.getLogger(__name__)
 
 PROTECTIONS: Final = ("tlsEnabledWithKeyStore", "brokerClientTlsEnabledWithKeyStore", "tokenSettingPrefix")
 """What this broker cannot do yet; see `refuse_protection`."""
@@ -78,6 +82,7 @@ def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
     if not broker.cluster_name:
         raise SettingError("clusterName is not set: the cluster that `magnetar init-metadata --cluster` prepared")
     refuse_protection(given, PROTECTIONS)
+    _tell_load_manager(given)
     _refuse_closed_ports(given)
     _check_quorums(given)
     managed = ManagedLedgerSettings(ensemble_size=REPLICAS, write_quorum=REPLICAS, ack_quorum=REPLICAS)
@@ -93,6 +98,18 @@ def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
         balance=given.build(BalanceSettings(), BALANCE_NAMES),
         control=control_settings(given, DEFAULT_CONTROL_PORT),
     )
+
+
+def _tell_load_manager(given: GivenSettings) -> None:
+    """There is one load manager; who asks for another must not believe that it runs."""
+    name = given.text("loadManagerClassName") or LOAD_MANAGER_CLASS
+    if name != LOAD_MANAGER_CLASS:
+        log.warning(
+            "loadManagerClassName is %s, which is not here: this broker shares bundles by the rules of %s. Apache's "
+            "brokers must run that one to stand beside it, as others may keep elsewhere who owns a bundle",
+            name,
+            LOAD_MANAGER_CLASS,
+        )
 
 
 def _refuse_closed_ports(given: GivenSettings) -> None:

@@ -18,6 +18,10 @@ from magnetar.core.errors import PeerError
 LOAD_MANAGER_CLASS: Final = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
 """Apache's brokers hand bundles only to brokers that say the same class as they do (`BrokerLoadManagerClassFilter`)."""
 
+CHANNEL_OWNERSHIP: Final = "ExtensibleLoadManager"
+"""In the class name of Apache's load manager that keeps owners of bundles in a system topic (or below
+`/service_unit_state`): who goes by owners' nodes, as ours and the modular one, would not see them."""
+
 REPORT_BYTES_MAX: Final = 900_000
 """ZooKeeper takes nodes of less than 1 MiB. Beyond it the statistics of the least busy bundles are left out."""
 
@@ -96,6 +100,11 @@ class BrokerReport:
     def broker_id(self) -> str:
         """Whose it is."""
         return self.addresses.broker_id
+
+    @property
+    def owns_by_channel(self) -> bool:
+        """Whether the broker keeps who owns a bundle elsewhere than in the owners' nodes."""
+        return CHANNEL_OWNERSHIP in self.load_manager_class
 
     def total(self, name: str) -> float:
         """The sum of one quantity of `BundleStats` over the bundles."""

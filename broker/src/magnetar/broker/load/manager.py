@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.load.api import BrokerAddresses
 from magnetar.broker.load.broker_directory import BrokerDirectory
-from magnetar.broker.load.broker_report import BrokerReport
+from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS, BrokerReport
 from magnetar.broker.load.bundle_statistics import Bundle, BundleStatistics
 from magnetar.broker.load.host_usage import HostUsage, HostUsageMeter
 from magnetar.broker.load.registration import DRAINING_PATH, Registration
@@ -21,7 +21,7 @@ from magnetar.broker.load.reporter import Reporter, report_due
 from magnetar.broker.load.settings import LoadSettings
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import MagnetarError, SettingError
 from magnetar.metadata.coordination import LeaderElection, LeaderState
 from magnetar.metadata.store import MetadataStore, StoreUnavailable
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LEADER_PATH: Final = "/loadbalance/leader"
+
+OWNERS_PATH: Final = "/namespace"
+"""As people are told it."""
 
 ALONE_SECONDS: Final = 60.0
 """How often the report of a broker that is alone is looked at: nobody decides by it."""
@@ -80,6 +83,7 @@ class ModularLoadManager:
         self._election = self._new_election()
         self._policies: ClusterPolicies | None = None
         self._balancing: Balancing | None = None
+        self._warned_of: set[str] = set()
         self.taking_part = False
         """Whether bundles may come as far as this broker is concerned: from `register` to `unregister`, also while the
         metadata store is away."""
@@ -225,10 +229,13 @@ class ModularLoadManager:
     # --- life
 
     async def start(self) -> None:
-        """Register, and take part in the election. `StoreUnavailable`, `LockTaken` (another broker has our name)."""
+        """Register, and take part in the election. `StoreUnavailable`, `LockTaken` (another broker has our name),
+        `SettingError` beside brokers that do not go by owners' nodes."""
         self.host_usage()
-        await self.register()
         await self.directory.start()
+        self._require_owners_nodes()
+        await self.register()
+        await self.directory.refresh()
         self._reports = asyncio.get_running_loop().create_task(self._report_on(), name="load-reports")
 
     async def register(self) -> None:
@@ -315,7 +322,28 @@ class ModularLoadManager:
 
     # --- what changes
 
+    def _require_owners_nodes(self) -> None:
+        """Two brokers would own a bundle, each by its own way of telling."""
+        other = next((report for report in self.directory.reports.values() if report.owns_by_channel), None)
+        if other is not None:
+            raise SettingError(
+                f"{other.broker_id} of this cluster runs {other.load_manager_class}, which does not keep owners of "
+                f"bundles in {OWNERS_PATH}: brokers of both kinds would serve the same topics. Run all of Apache's "
+                f"brokers with loadManagerClassName={LOAD_MANAGER_CLASS}, then start this one"
+            )
+
+    def _warn_of_other_owners(self) -> None:
+        others = {one.broker_id for one in self.directory.reports.values() if one.owns_by_channel}
+        for broker_id in sorted(others - self._warned_of):
+            name = self.directory.reports[broker_id].load_manager_class
+            logger.error(
+                "%s runs %s, which does not see who owns bundles here: stop it, both may serve a topic", broker_id, name
+            )
+        self._warned_of = others
+
     def _brokers_changed(self) -> None:
+        if self.taking_part:
+            self._warn_of_other_owners()
         if self._balancing is not None:
             self._balancing.reports_changed()
         own_id = self.parts.addresses.broker_id
