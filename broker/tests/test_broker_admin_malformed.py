@@ -65,3 +65,27 @@ async def test_permissions_on_topics_may_be_read_only(admin: Any) -> None:
         ("POST", TOPICS + "/topic/permissions/role", ["produce"], 403, "read-write"),
         ("DELETE", TOPICS + "/topic/permissions/role", None, 403, "read-write"),
     )
+
+
+async def test_words_that_are_no_permission(admin: Any) -> None:
+    """Of topics as of namespaces: nothing is granted by half."""
+    grants = [{"topic": "persistent://public/default/topic", "role": "role", "actions": ["ODD"]}]
+    await admin.check(
+        ("PUT", TOPICS + "/topic", None, 204, None),
+        ("POST", TOPICS + "/topic/permissions/role", ["produce", "ODD"], 400, "ODD"),
+        ("POST", TOPICS + "/topic/permissions/role", [["produce"]], 400, "produce"),
+        ("POST", NAMESPACE + "/permissions/role", ["ODD"], 400, "ODD"),
+        ("POST", "/admin/v2/namespaces/grantPermissionsOnTopics", grants, 400, "ODD"),
+        ("GET", TOPICS + "/topic/permissions", None, 200, {}),
+    )
+
+
+async def test_boundaries_are_bounded_as_counts_of_bundles_are(admin: Any) -> None:
+    boundaries = [f"0x{index * 0x000F0000:08x}" for index in range(4097)] + ["0xffffffff"]
+    many = {"bundles": {"boundaries": boundaries, "numBundles": 1}}
+    few = {"bundles": {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 1}}
+    await admin.check(
+        ("PUT", NAMESPACE + "-many", many, 400, "between 1 and 4096"),
+        ("PUT", NAMESPACE + "-few", few, 204, None),
+        ("GET", NAMESPACE + "-few/bundles", None, 200, {**few["bundles"], "numBundles": 2}),
+    )

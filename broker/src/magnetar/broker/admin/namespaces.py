@@ -245,7 +245,7 @@ def bundles_for(wanted: Document, default_count: int) -> Document:
     count, boundaries = wanted.get("numBundles", 0), wanted.get("boundaries")
     if count <= 0:
         return bundles_document(default_count)
-    if count > BUNDLES_MAX:
+    if max(count, len(boundaries or ()) - 1) > BUNDLES_MAX:
         raise AdminError(BAD_REQUEST, f"The number of bundles must lie between 1 and {BUNDLES_MAX}")
     if not boundaries:
         return bundles_document(count)

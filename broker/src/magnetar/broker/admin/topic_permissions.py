@@ -4,28 +4,25 @@ A topic has its namespace's permissions and its own ones together (Pulsar `Persi
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from aiohttp import web
 from magnetar.broker.admin.described import takes
 from magnetar.broker.admin.documents import change_policies
+from magnetar.broker.admin.namespace_permissions import ACTIONS
 from magnetar.broker.admin.responses import (
-    BAD_REQUEST,
     NOT_FOUND,
     AdminError,
-    body_json,
     json,
     no_content,
     topic_of,
 )
+from magnetar.broker.admin.shapes import body_of
 from magnetar.broker.admin.topic_access import TopicAccess
 from magnetar.broker.admin.topics import ONE
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.resources import Document
 from magnetar.core.topic_name import TopicName, java_url_decode
-
-ACTIONS: Final = frozenset({"produce", "consume", "functions", "sources", "sinks", "packages"})
-"""Pulsar `AuthAction`."""
 
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:
@@ -54,14 +51,11 @@ class PermissionHandlers:
     @takes(body="the actions to allow, such as produce and consume")
     async def grant(self, request: web.Request) -> web.Response:
         """Allow a role to do something on this topic."""
-        actions = await body_json(request)
-        if actions is not None and not isinstance(actions, list):
-            raise AdminError(BAD_REQUEST, "The body must be a list of actions")
+        actions = await body_of(request, ACTIONS)
         name = await self._existing(request)
         role = java_url_decode(request.match_info["role"])
-        known = sorted(ACTIONS.intersection(str(action) for action in actions or ()))
-        if known:
-            await self._change(name, lambda roles: {**roles, role: known})
+        if actions:
+            await self._change(name, lambda roles: {**roles, role: sorted(actions)})
         return no_content()
 
     async def revoke(self, request: web.Request) -> web.Response:
