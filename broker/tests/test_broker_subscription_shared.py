@@ -89,6 +89,33 @@ def test_when_the_last_one_leaves_reading_begins_anew() -> None:
     assert stage.received("b") == [1, 3]
 
 
+def test_without_consumers_there_is_no_pump_and_a_fence_holds_for_the_next_one() -> None:
+    stage = shared_stage()
+    subscription = stage.subscription
+    stage.publish(2)
+    assert (subscription.unacked_messages, subscription.delayed_entries, subscription.blocked) == (0, 0, False)
+    stage.join("a")
+    assert stage.received("a") == [0, 1]
+    # A read that is under way is waited for.
+    stage.cursor.cached_from = 4
+    stage.publish(2)
+    assert len(stage.reads)
+    stage.leave("a")
+    assert subscription._pump is not None
+    stage.reads.finish()
+    stage.join("b")
+    assert stage.received("b") == [0, 1, 2, 3]
+    stage.leave("b")
+    assert subscription._pump is None
+    subscription.acknowledged_by_broker()
+    subscription.fence()
+    with pytest.raises(PulsarError):
+        stage.join("c")
+    subscription.unfence()
+    stage.join("d")
+    assert stage.received("d") == [0, 1, 2, 3]
+
+
 def test_redelivery_counts_up_until_acknowledged() -> None:
     stage = shared_stage()
     stage.join("a")

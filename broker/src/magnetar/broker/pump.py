@@ -117,6 +117,11 @@ class Pump:
         self._messages_per_entry = 1.0
         self._bytes_per_entry = 1024.0
 
+    @property
+    def idle(self) -> bool:
+        """Nothing of it goes on: without a dispatcher it may be forgotten."""
+        return not self._pumping and not self.reader.busy
+
     def follow(self, settings: DispatchSettings, limiters: tuple[RateLimiter, ...], *, delays: bool) -> None:
         """Other policies hold from now on; without `delays` everything is delivered at once."""
         self._settings = settings

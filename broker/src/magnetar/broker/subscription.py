@@ -45,8 +45,10 @@ class Subscription:
     """One durable or non-durable subscription of a persistent topic. All calls come from the event loop."""
 
     __slots__ = (
+        "_delays",
         "_dispatcher",
         "_limiter",
+        "_limiters",
         "_pump",
         "_runtime",
         "_settings",
@@ -81,7 +83,10 @@ class Subscription:
         self._settings = settings
         self._limiter: RateLimiter | None = None
         self._dispatcher: Dispatcher | None = None
-        self._pump = Pump(cursor, runtime, settings, f"{topic_name} / {name}", self._announce_end)
+        self._limiters: tuple[RateLimiter, ...] = NO_LIMITERS
+        self._delays = True
+        self._pump: Pump | None = None
+        """There while there are consumers, or a read that they began: half of what a subscription weighs."""
 
     # --- what there is
 
@@ -113,17 +118,17 @@ class Subscription:
     @property
     def unacked_messages(self) -> int:
         """Messages that consumers hold; Shared and Key_Shared only."""
-        return self._pump.acknowledger.unacked_messages
+        return self._pump.acknowledger.unacked_messages if self._pump is not None else 0
 
     @property
     def blocked(self) -> bool:
         """Consumers hold so much that nothing is sent before some of it is acknowledged."""
-        return self._pump.blocked
+        return self._pump is not None and self._pump.blocked
 
     @property
     def delayed_entries(self) -> int:
         """Entries that wait for their delivery time."""
-        return len(self._pump.delayed)
+        return len(self._pump.delayed) if self._pump is not None else 0
 
     @property
     def waiting_entries(self) -> int:
@@ -157,7 +162,7 @@ class Subscription:
         if self._dispatcher is None:
             self._dispatcher = dispatcher
             self.type = dispatcher.type
-            self._pump.start(dispatcher)
+            self._made_pump().start(dispatcher)
         elif dispatcher.active is not before:
             self._active_changed(dispatcher, before, consumer)
 
@@ -180,16 +185,19 @@ class Subscription:
         self.last_active_seconds = self._runtime.clock.monotonic_seconds()
         self.totals.consumer_left(consumer)
         dispatcher.remove(consumer)
-        held, _ = self._pump.acknowledger.take_back(consumer, None)
+        pump = self._made_pump()
+        held, _ = pump.acknowledger.take_back(consumer, None)
         if not dispatcher.consumers:
             self._dispatcher = None
-            self._pump.stop()
+            pump.stop()
+            if pump.idle:
+                self._pump = None
             return
         dispatcher.redeliver(held)
-        self._pump.unblock()
+        pump.unblock()
         if dispatcher.active is not before:
             self._active_changed(dispatcher, before, None)
-        self._pump.wake()
+        pump.wake()
 
     def exclusive_holder(self) -> Consumer | None:
         """Who keeps a second Exclusive consumer out."""
@@ -204,11 +212,13 @@ class Subscription:
 
     def disconnect_all(self) -> None:
         """Have every client subscribe again."""
-        leaving = self.consumers
-        stopped, self._pump.stopped = self._pump.stopped, True
+        pump, leaving = self._pump, self.consumers
+        if pump is None:
+            return
+        stopped, pump.stopped = pump.stopped, True
         for consumer in leaving:
             self.remove_consumer(consumer)
-        self._pump.stopped = stopped
+        pump.stopped = stopped
         for consumer in leaving:
             consumer.connection.consumer_disconnected(consumer)
 
@@ -218,7 +228,8 @@ class Subscription:
         """The client takes so many more messages."""
         consumer.permits += permits
         consumer.last_flow_ms = self._runtime.clock.now_ms()
-        self._pump.wake()
+        if self._pump is not None:
+            self._pump.wake()
 
     def acknowledge(self, consumer: Consumer, ack: Ack, done: Callable[[MagnetarError | None], None] | None) -> None:
         """Take an ACK. `done`, for clients that want a receipt, is called once the ack is durable.
@@ -230,26 +241,26 @@ class Subscription:
             if done is not None:
                 raise PulsarError(ServerError.NOT_ALLOWED_ERROR, "Transactions are not enabled.")
             return
-        dispatcher = self._dispatcher
+        dispatcher, pump = self._dispatcher, self._made_pump()
         now_ms = self._runtime.clock.now_ms()
         consumer.last_acknowledged_ms = now_ms
         mark_delete = self.cursor.mark_delete
         freed = False
         if not consumer.identity.subscription_type.acknowledges_individually:
             if ack.cumulative:
-                self._pump.acknowledger.cumulative(consumer, ack)
+                pump.acknowledger.cumulative(consumer, ack)
             else:
-                self._pump.acknowledger.individual(consumer, ack)
+                pump.acknowledger.individual(consumer, ack)
         elif dispatcher is not None and not ack.cumulative:
-            freed = self._pump.acknowledger.individual_shared(consumer, ack, dispatcher)
+            freed = pump.acknowledger.individual_shared(consumer, ack, dispatcher)
         if self.cursor.mark_delete != mark_delete:
             self.totals.last_mark_delete_advanced_ms = now_ms
         if done is not None:
             self.cursor.persist(done)
         if self.terminated:
             self._announce_end()
-        if self._pump.unblock() or freed:
-            self._pump.wake()
+        if pump.unblock() or freed:
+            pump.wake()
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int = NO_EPOCH) -> None:
         """Send again what the consumer has not acknowledged: these entries, or all of them.
@@ -259,32 +270,35 @@ class Subscription:
         dispatcher = self._dispatcher
         if dispatcher is None or consumer.closed:
             return
+        pump = self._made_pump()
         if not dispatcher.type.acknowledges_individually:
             if dispatcher.active is consumer:
                 if epoch > consumer.consumer_epoch:
                     consumer.set_epoch(epoch)
-                self._pump.reader.rewind()
-                self._pump.run()
+                pump.reader.rewind()
+                pump.run()
             return
-        taken, messages = self._pump.acknowledger.take_back(consumer, list(positions) if positions else None)
+        taken, messages = pump.acknowledger.take_back(consumer, list(positions) if positions else None)
         for position, _ in taken:
-            self._pump.redelivery_counts.increment(position)
+            pump.redelivery_counts.increment(position)
         consumer.messages_redelivered += messages
         dispatcher.redeliver(taken)
         for position, key_hash in taken:
             dispatcher.acknowledged(consumer, position, key_hash)
-        self._pump.unblock()
-        self._pump.wake()
+        pump.unblock()
+        pump.wake()
 
     # --- from the topic and its administrators
 
     def entries_available(self) -> None:
         """Entries were published, or connections may take bytes again: send what can be sent."""
-        self._pump.run()
+        if self._pump is not None:
+            self._pump.run()
 
     def writable_changed(self) -> None:
         """A consumer's connection takes bytes again."""
-        self._pump.wake()
+        if self._pump is not None:
+            self._pump.wake()
 
     def follow(self, policies: EffectivePolicies, topic_limiter: RateLimiter | None) -> None:
         """Other policies hold from now on; `topic_limiter` is what all subscriptions of the topic share."""
@@ -300,7 +314,10 @@ class Subscription:
         self._settings = settings
         for consumer in self.consumers:
             consumer.limit(settings.unacked_messages_per_consumer_max)
-        self._pump.follow(settings, tuple(limiters) or NO_LIMITERS, delays=policies.delayed_delivery)
+        self._limiters = tuple(limiters) or NO_LIMITERS
+        self._delays = policies.delayed_delivery
+        if self._pump is not None:
+            self._pump.follow(settings, self._limiters, delays=self._delays)
 
     def add_publish_rate(self, messages: float, size_bytes: float) -> None:
         """So much is published per second: a dispatch rate that is relative to it comes on top."""
@@ -309,22 +326,24 @@ class Subscription:
 
     def hold(self, *, held: bool) -> None:
         """The broker's limit of unacknowledged messages is reached, and this subscription is a part of why."""
-        if self._pump.held is not held:
-            self._pump.held = held
-            self._pump.run()
+        pump = self._pump
+        if pump is not None and pump.held is not held:
+            pump.held = held
+            pump.run()
 
     def acknowledged_by_broker(self) -> None:
         """The cursor's mark was moved on without consumers: they hold nothing before it any more."""
-        pump, mark_delete = self._pump, self.cursor.mark_delete
-        pump.delayed.discard_up_to(mark_delete)
-        dispatcher = self._dispatcher
-        if dispatcher is not None and dispatcher.type.acknowledges_individually:
-            pump.acknowledger.take_acknowledged(self.consumers, dispatcher)
-            pump.unblock()
+        dispatcher, pump = self._dispatcher, self._pump
+        if pump is not None:
+            pump.delayed.discard_up_to(self.cursor.mark_delete)
+            if dispatcher is not None and dispatcher.type.acknowledges_individually:
+                pump.acknowledger.take_acknowledged(self.consumers, dispatcher)
+                pump.unblock()
         self.totals.last_mark_delete_advanced_ms = self._runtime.clock.now_ms()
         if self.terminated:
             self._announce_end()
-        pump.wake()
+        if pump is not None:
+            pump.wake()
 
     def expire_up_to(self, position: Position) -> int:
         """Acknowledge everything up to the position because it is too old. Returns how many entries that were."""
@@ -355,13 +374,15 @@ class Subscription:
     def fence(self) -> None:
         """Let nobody in and send nothing."""
         self.fenced = True
-        self._pump.stopped = True
+        if self._pump is not None:
+            self._pump.stopped = True
 
     def unfence(self) -> None:
         """Take `fence` back."""
         self.fenced = False
-        self._pump.stopped = False
-        self._pump.run()
+        if self._pump is not None:
+            self._pump.stopped = False
+            self._pump.run()
 
     async def reset(self, position: Position) -> None:
         """Make reading start at a position. Every client is disconnected and goes on from there.
@@ -373,7 +394,8 @@ class Subscription:
         self.fence()
         try:
             self.disconnect_all()
-            await self._pump.reader.wait_until_idle()
+            if self._pump is not None:
+                await self._pump.reader.wait_until_idle()
             await self.cursor.reset(position)
         finally:
             self.unfence()
@@ -382,7 +404,8 @@ class Subscription:
         """Let go of everything but the cursor, which is the caller's to close or delete."""
         self.fence()
         self.disconnect_all()
-        self._pump.stop()
+        if self._pump is not None:
+            self._pump.stop()
 
     def update_rates(self, seconds: float) -> None:
         """Turn counters into rates over the time since the last call."""
@@ -398,13 +421,23 @@ class Subscription:
         """A snapshot under the admin API's names; `backlog_bytes` is the managed ledger's estimate."""
         return subscription_statistics(self, backlog_bytes=backlog_bytes, with_consumers=with_consumers)
 
+    def _made_pump(self) -> Pump:
+        """The pump; a new one under the policies that hold when there is none."""
+        pump = self._pump
+        if pump is None:
+            label = f"{self.topic_name} / {self.name}"
+            pump = self._pump = Pump(self.cursor, self._runtime, self._settings, label, self._announce_end)
+            pump.follow(self._settings, self._limiters, delays=self._delays)
+            pump.stopped = self.fenced
+        return pump
+
     def _active_changed(self, dispatcher: Dispatcher, before: Consumer | None, joining: Consumer | None) -> None:
         """Another consumer receives. One that is joining hears of it by `consumer_ready`."""
         for consumer in dispatcher.consumers:
             if consumer is not joining:
                 consumer.connection.active_consumer_changed(consumer, active=consumer is dispatcher.active)
         # Acks of one that is still connected may be on their way.
-        self._pump.hand_over(wait=before is not None and not before.closed and before.entries_out > 0)
+        self._made_pump().hand_over(wait=before is not None and not before.closed and before.entries_out > 0)
 
     def _announce_end(self) -> None:
         """Tell consumers once that a terminated topic has nothing more for them."""
