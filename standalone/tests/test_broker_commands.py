@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from magnetar.auth.testing import token_of
 from magnetar.balance.model import Unload
+from magnetar.broker.auth.testing import ADMIN, broker_settings
 from magnetar.broker.cluster_testing import MemoryCluster, until
 from magnetar.broker.load.settings import LoadSettings
 from magnetar.broker.session_testing import MemoryBroker
@@ -275,3 +277,27 @@ async def test_a_broker_that_is_not_ours_is_told_from_ours(cluster: MemoryCluste
     async with open_admin_api(AdminAccess(url=cluster[0].admin_url)) as api:
         with pytest.raises(AdminRefused, match="no Magnetar broker"):
             await list_brokers(Apache(api.url, api._client))
+
+
+async def test_brokers_that_want_to_know_who_asks(tmp_path: Path) -> None:
+    async with MemoryBroker(broker_settings()) as broker:
+
+        async def listed(*options: str, code: int = 0, **environment: str) -> Result:
+            variables = {"MAGNETAR_ADMIN_URL": broker.admin_url, "NO_COLOR": "1", **environment}
+            result = await asyncio.to_thread(
+                CliRunner().invoke, application, ["broker", "list", *options], env=variables
+            )
+            assert result.exit_code == code, result.output
+            return result
+
+        assert "--auth-plugin" in (await listed(code=1)).stderr
+        nobody = await listed("--auth-plugin", "token", "--auth-params", token_of("somebody"), code=1)
+        assert "superUserRoles" in nobody.stderr
+        assert own_id(broker) in (await listed("--auth-plugin", "token", MAGNETAR_AUTH_PARAMS=token_of(ADMIN))).stdout
+        file, conf = tmp_path / "token", tmp_path / "client.conf"
+        file.write_text(token_of(ADMIN))
+        conf.write_text(
+            f"authPlugin=org.apache.pulsar.client.impl.auth.AuthenticationToken\nauthParams=file://{file}\n"
+        )
+        assert own_id(broker) in (await listed("--client-conf", str(conf))).stdout
+        assert "is not known" in (await listed("--auth-plugin", "kerberos", code=2)).stderr

@@ -26,7 +26,7 @@ from magnetar.standalone.tools.errors import AdminRefused, AdminUnreachable, Coo
 T = TypeVar("T")
 
 _REFUSED: Final = {
-    401: "Show who you are: --auth-plugin and --auth-params, or a client.conf by --client-conf.",
+    401: "Show who you are, one of the superUserRoles: --auth-plugin and --auth-params, or --client-conf.",
     403: "This wants a role among the brokers' superUserRoles.",
     404: "`magnetar broker list` names the brokers that are there.",
     500: "The broker's log says more.",
