@@ -153,6 +153,7 @@ class ZookeeperSession:
         self._slots = asyncio.Semaphore(REQUESTS_IN_FLIGHT_MAX)
         self._pending: dict[Result, tuple[asyncio.Future[Any], Watch | None]] = {}
         self._armed: dict[Watch, None] = {}
+        self._watchers = {WatchKind.DATA: self._post_data_event, WatchKind.CHILDREN: self._post_children_event}
         self._client = self._new_client(hosts)
 
     async def open(self) -> None:
@@ -191,7 +192,7 @@ class ZookeeperSession:
 
     def watcher(self, kind: WatchKind) -> Callable[[WatchedEvent], None]:
         """What a request with a watch of this kind gives kazoo; the same object each time, so that kazoo keeps one."""
-        return self._post_data_event if kind is WatchKind.DATA else self._post_children_event
+        return self._watchers[kind]
 
     async def close(self) -> None:
         """End the session. Whatever is under way fails with `StoreClosed`."""

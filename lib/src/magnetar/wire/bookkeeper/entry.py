@@ -7,6 +7,7 @@ up to and including this entry.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import struct
@@ -38,9 +39,14 @@ class DigestMismatch(PeerError):
     """An entry is not what its digest says, or not the one that was asked for."""
 
 
+@functools.lru_cache(maxsize=64)  # The ledgers of one process have one password, or a few.
+def _key(purpose: bytes, password: bytes) -> bytes:
+    return hashlib.sha1(purpose + password, usedforsecurity=False).digest()
+
+
 def master_key(password: bytes) -> bytes:
     """The 20 bytes by which a bookie knows a ledger's owner: SHA-1 of "ledger" and the password."""
-    return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
+    return _key(b"ledger", password)
 
 
 def header(entry: bytes) -> tuple[int, int, int, int]:
@@ -70,7 +76,7 @@ class EntryCodec:
         self.overhead_bytes = HEADER_BYTES + DIGEST_BYTES[digest_type]
         """What an entry has beside its payload."""
         self.master_key = master_key(password)
-        self._mac_key = hashlib.sha1(b"mac" + password, usedforsecurity=False).digest()
+        self._mac_key = _key(b"mac", password)
 
     def encode_many(
         self, first_entry_id: int, last_add_confirmed: int, length_before: int, payloads: Sequence[bytes]
