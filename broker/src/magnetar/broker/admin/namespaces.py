@@ -165,8 +165,12 @@ class NamespaceHandlers:
         policies = policies_for(self._context, namespace, wanted or {})
         await require_clusters_of_tenant(self._context, namespace.tenant, clusters_of(policies))
         await self._require_room(namespace)
+        path = Resources.namespace_path(namespace)
+        if not await self._resources.documents.exists(path):
+            # A deletion that was cut short may have left them: they would count more than what is asked for now.
+            await self._service.store.delete_recursively(Resources.local_policies_path(namespace))
         try:
-            await self._resources.documents.create(Resources.namespace_path(namespace), policies)
+            await self._resources.documents.create(path, policies)
         except VersionConflict:
             raise AdminError(CONFLICT, "Namespace already exists") from None
         return no_content()

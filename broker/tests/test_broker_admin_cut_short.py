@@ -1,0 +1,44 @@
+"""Namespaces whose deletion a broker died over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from magnetar.broker.resources import Resources, bundles_document
+from magnetar.core.topic_name import NamespaceName, TopicName
+
+PATH = "/admin/v2/namespaces/public/gone"
+NAMESPACE = NamespaceName("public", "gone")
+
+
+async def test_the_next_deletion_finishes_it(admin: Any) -> None:
+    service = admin.broker.service
+    await admin.check(
+        ("PUT", PATH, {}, 204, None), ("PUT", PATH.replace("namespaces", "persistent") + "/t", None, 204, None)
+    )
+    await service.resources.documents.update(
+        Resources.namespace_path(NAMESPACE), lambda policies: {**policies, "deleted": True}
+    )
+    await service.delete(TopicName.parse("public/gone/t"), force=True)
+    await admin.check(("DELETE", PATH, None, 204, None), ("GET", PATH, None, 404, ...))
+    for path in (
+        Resources.local_policies_path(NAMESPACE),
+        Resources.managed_ledgers_path(NAMESPACE),
+        f"/namespace/{NAMESPACE}",
+    ):
+        assert not await admin.broker.store.exists(path), path
+
+
+async def test_the_former_cut_is_not_the_next_ones(admin: Any) -> None:
+    """Local policies go after the policies: they may be left."""
+    resources = admin.broker.service.resources
+    await resources.local_documents.create(
+        Resources.local_policies_path(NAMESPACE), {"bundles": bundles_document(16), "namespaceAntiAffinityGroup": "g"}
+    )
+    await admin.check(
+        ("PUT", PATH, {"bundles": {"numBundles": 3}}, 204, None),
+        ("GET", PATH + "/bundles", None, 200, bundles_document(3)),
+        ("GET", PATH + "/antiAffinity", None, 204, None),
+        ("PUT", PATH, {"bundles": {"numBundles": 5}}, 409, "already exists"),
+        ("GET", PATH + "/bundles", None, 200, bundles_document(3)),
+    )
