@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from magnetar.broker.resources import Resources, bundles_document
 from magnetar.core.topic_name import NamespaceName, TopicName
 
@@ -41,4 +42,20 @@ async def test_the_former_cut_is_not_the_next_ones(admin: Any) -> None:
         ("GET", PATH + "/antiAffinity", None, 204, None),
         ("PUT", PATH, {"bundles": {"numBundles": 5}}, 409, "already exists"),
         ("GET", PATH + "/bundles", None, 200, bundles_document(3)),
+    )
+
+
+async def test_a_tenant_that_gets_a_namespace_meanwhile_stays(admin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant = "/admin/v2/tenants/busy"
+    namespace = "/admin/v2/namespaces/busy/late"
+
+    async def somebody_else_is_faster(*arguments: object, **options: object) -> None:
+        del arguments, options
+        await admin.check(("PUT", namespace, {}, 204, None))
+
+    monkeypatch.setattr("magnetar.broker.admin.tenants.call_all", somebody_else_is_faster)
+    await admin.check(
+        ("PUT", tenant, {"adminRoles": [], "allowedClusters": ["standalone"]}, 204, None),
+        ("DELETE", tenant, None, 409, "still has active namespaces"),
+        ("GET", namespace, None, 200, ...),
     )

@@ -22,10 +22,12 @@ from magnetar.broker.admin.shapes import Shape, body_of, set_of, text
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.resources import Document, Resources
 from magnetar.core.topic_name import is_valid_name_part
-from magnetar.metadata.store import NodeNotFound, VersionConflict
+from magnetar.metadata.store import NodeHasChildren, NodeNotFound, VersionConflict
 
 BASE: Final = "/admin/v2/tenants"
 ONE: Final = BASE + "/{tenant}"
+
+HAS_NAMESPACES: Final = "The tenant still has active namespaces"
 
 TENANT_INFO: Final = Shape({"adminRoles": (set_of(text), None), "allowedClusters": (set_of(text), None)})
 
@@ -103,13 +105,15 @@ class TenantHandlers:
             raise AdminError(NOT_FOUND, "Tenant doesn't exist")
         namespaces = await self._resources.namespaces(tenant)
         if namespaces and not force:
-            raise AdminError(CONFLICT, "The tenant still has active namespaces")
+            raise AdminError(CONFLICT, HAS_NAMESPACES)
         paths = [f"/admin/v2/namespaces/{name}" for name in namespaces]
         await call_all(self._context, "DELETE", paths, {"force": "true"}, tolerated=(NOT_FOUND,))
         try:
             await self._documents.delete(Resources.tenant_path(tenant))
         except NodeNotFound:
             raise AdminError(NOT_FOUND, "Tenant doesn't exist") from None
+        except NodeHasChildren:
+            raise AdminError(CONFLICT, HAS_NAMESPACES) from None
         for path in (f"/admin/partitioned-topics/{tenant}", f"/admin/local-policies/{tenant}"):
             store = self._resources.configuration_store if "partitioned" in path else self._context.service.store
             await store.delete_recursively(path)
