@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.topic_lists import Watcher
+from magnetar.broker.topic_lists import Watcher, may_take_long
 from magnetar.core.hashing import topics_hash
 from magnetar.core.topic_name import InvalidTopicName, NamespaceName
 from magnetar.wire.pulsar import messages
@@ -62,7 +62,8 @@ class TopicListCommands:
         )
 
     def _pattern_allowed(self, pattern: str) -> bool:
-        return len(pattern) <= self._session.context.settings.subscription_pattern_length_max
+        longest = self._session.context.settings.subscription_pattern_length_max
+        return len(pattern) <= longest and not may_take_long(pattern)
 
     def _watch(self, request: CommandWatchTopicList) -> Coroutine[Any, Any, None]:
         return self._session.answering(request.request_id, lambda: self._begin_watch(request))
@@ -78,7 +79,7 @@ class TopicListCommands:
             raise PulsarError(
                 ServerError.NOT_ALLOWED_ERROR,
                 "Unable to create topic list watcher: Pattern longer than maximum: "
-                f"{settings.subscription_pattern_length_max}",
+                f"{settings.subscription_pattern_length_max}, or with too many repeats",
             )
         watcher_id = request.watcher_id
 

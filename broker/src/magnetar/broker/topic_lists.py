@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from magnetar.broker.resources import Resources
 from magnetar.core.hashing import topics_hash
@@ -17,6 +17,12 @@ logger = logging.getLogger(__name__)
 
 SYSTEM_TOPIC_PREFIXES = ("__change_events", "__transaction_", "__transaction_buffer_snapshot")
 """Local names of topics that belong to brokers; never listed to clients."""
+
+
+REPEATING: Final = ("*", "+", "{")
+
+REPEATS_MAX: Final = 2
+"""In one pattern: with three, a name of some hundred characters may take the event loop for tens of milliseconds."""
 
 
 class TopicPattern:
@@ -38,6 +44,47 @@ class TopicPattern:
     def filter(self, topics: list[str]) -> list[str]:
         """Those that are meant, in the same order."""
         return [topic for topic in topics if self.matches(topic)]
+
+
+def may_take_long(pattern: str) -> bool:
+    """Whether there are names for which Python's engine tries more ways than the square of their length, as it does for
+    `(a+)+b`: repeats of what repeats or has a choice, and many repeats. Such patterns are left to the clients.
+
+    Looks at the text alone, and rather finds too many."""
+    repeats = index = 0
+    ambiguous = [False]
+    """Of each group that is open: whether it has repeats or a choice."""
+    while index < len(pattern):
+        character = pattern[index]
+        index += 1
+        if character == "\\":
+            index += 1
+        elif character == "[":
+            index = _end_of_set(pattern, index)
+        elif character == "(":
+            ambiguous.append(False)
+        elif character == ")" and len(ambiguous) > 1:
+            inner = ambiguous.pop()
+            if inner and pattern[index : index + 1] in REPEATING:
+                return True
+            ambiguous[-1] |= inner
+        elif character == "|":
+            ambiguous[-1] = True
+        elif character in REPEATING:
+            ambiguous[-1] = True
+            repeats += 1
+            # Lazy or possessive.
+            index += pattern[index : index + 1] in ("?", "+")
+    return repeats > REPEATS_MAX
+
+
+def _end_of_set(pattern: str, index: int) -> int:
+    """Behind the set `[…]` whose bracket is before the index; a bracket that comes first is a member."""
+    index += pattern[index : index + 1] == "^"
+    index += pattern[index : index + 1] == "]"
+    while index < len(pattern) and pattern[index] != "]":
+        index += 2 if pattern[index] == "\\" else 1
+    return index + 1
 
 
 def without_domain(name: str) -> str:
