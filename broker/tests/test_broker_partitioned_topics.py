@@ -117,6 +117,15 @@ async def test_a_deletion_that_somebody_died_over_is_finished_by_the_next(cluste
     await other.create(NAME, 1, None)
 
 
+async def test_partitions_that_nobody_counted_go_with_the_others(cluster: MemoryCluster) -> None:
+    """Whoever added them died before the record said so."""
+    one, other = Interrupted(cluster[0]), Interrupted(cluster[1])
+    await one.create(NAME, 2, None)
+    await cluster[0].service.create_partitions(NAME, 5)
+    await other.delete(NAME, force=False)
+    assert (await record(cluster), await topics(cluster)) == (None, [])
+
+
 async def test_nothing_is_left_in_a_namespace_that_goes_meanwhile(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

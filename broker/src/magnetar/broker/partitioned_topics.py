@@ -109,6 +109,9 @@ class PartitionedTopics:
         left when it died keeps nobody from trying again. `NodeNotFound`"""
         partitions, ours = await self._resources.mark_deleted(name)
         try:
+            # Whoever was adding some may have died before the record said so.
+            while name.domain == PERSISTENT and await self._service.exists(name.partition(partitions)):
+                partitions += 1
             await self._delete_partitions(name, range(partitions), force=force)
         except BaseException:
             if ours:
