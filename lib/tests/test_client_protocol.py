@@ -14,7 +14,7 @@ from magnetar.client.client import PulsarClient
 from magnetar.client.connection import Authentication
 from magnetar.client.errors import ConnectionFailed, TimedOut
 from magnetar.client.message import Message, MessageId, OutgoingMessage, messages_of_entry
-from magnetar.client.producer import Producer
+from magnetar.client.producer import AccessMode, Producer, ProducerOptions
 from magnetar.client.settings import ClientSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
@@ -250,6 +250,25 @@ async def test_a_broker_names_the_next_one(broker: FakeBroker, other: FakeBroker
     assert other.bodies(pb.BaseCommand.PRODUCER)[0].epoch == 1
     await producer.send(OutgoingMessage(b"x"))
     assert other.count(pb.BaseCommand.SEND) == 1
+
+
+async def test_who_waits_for_its_turn_goes_where_the_topic_goes(broker: FakeBroker, clients: Clients) -> None:
+    def put_off_then_let_go(command: pb.BaseCommand) -> list[bytes]:
+        opening = command.producer
+        closing = pb.CommandCloseProducer(producer_id=opening.producer_id, request_id=0)
+        if broker.count(pb.BaseCommand.PRODUCER) > 1:
+            return [messages.producer_success(opening.request_id, "p")]
+        return [
+            messages.producer_success(opening.request_id, "p", ready=False),
+            messages.encode_command(pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER, close_producer=closing)),
+        ]
+
+    broker.answers[pb.BaseCommand.PRODUCER] = put_off_then_let_go
+    options = ProducerOptions(access_mode=AccessMode.WAIT_FOR_EXCLUSIVE)
+    async with asyncio.timeout(5):
+        producer = await clients(broker).producer(TOPIC, options)
+        await producer.send(OutgoingMessage(b"x"))
+    assert broker.count(pb.BaseCommand.PRODUCER) == 2
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 70, "\u00e4" * 70, "[::1"])

@@ -251,7 +251,10 @@ class Producer(TopicEnd):
             async with asyncio.timeout(self._parts.settings.operation_timeout_seconds):
                 success: CommandProducerSuccess = await answer
             if not success.producer_ready:
-                success = await connection.next_answer(request_id)
+                self._turn = connection.next_answer(request_id)
+                if self._lost_meanwhile:
+                    self._give_up_turn()
+                success = await self._turn
         except BaseException as error:
             self._abandon(connection, request_id)
             if isinstance(error, TimeoutError):

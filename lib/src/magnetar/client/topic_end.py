@@ -7,7 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from magnetar.client.addresses import BrokerAddress, parse_service_url
 from magnetar.client.backoff import Backoff
@@ -51,6 +51,8 @@ class TopicEnd(ABC):
         self._attached_at_seconds = 0.0
         self._backoff = Backoff(parts.settings.backoff_seconds_min, parts.settings.backoff_seconds_max, parts.rng)
         self._task: asyncio.Task[None] | None = None
+        self._turn: asyncio.Future[Any] | None = None
+        """Done once a producer that has to wait for others may begin."""
         self._open_seconds_max: float | None = parts.settings.operation_timeout_seconds
 
     # --- what each kind does
@@ -104,11 +106,17 @@ class TopicEnd(ABC):
         self._assigned_url = assigned_url
         if self._connection is None:
             self._lost_meanwhile = True
+            self._give_up_turn()
             return
         self._connection = None
         self._attached.clear()
         if self.failure is None:
             self._task = asyncio.get_running_loop().create_task(self._come_back(), name=f"reattach {self.topic}")
+
+    def _give_up_turn(self) -> None:
+        """The broker owes no answer to who waits for its turn on a topic that it has let go of."""
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_exception(ConnectionFailed(f"{self.topic} was let go of before it was our turn"))
 
     async def _come_back(self) -> None:
         settings = self._parts.settings
