@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.broker.compacted_topic import LEDGER_PROPERTY
+from magnetar.broker.compacted_cursor import CompactedCursor
+from magnetar.broker.compacted_topic import LEDGER_PROPERTY, compaction_of
 from magnetar.broker.policies.system_topics import COMPACTION
 from magnetar.broker.session_testing import MemoryBroker
 from magnetar.client.client import PulsarClient
@@ -20,6 +22,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST
 from magnetar.core.topic_name import TopicName
 from magnetar.ledger.api import LedgerOptions
+from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.compacted import decode_compacted, encode_compacted
 from magnetar.wire.pulsar.errors import BadMetadata
 
@@ -164,3 +167,38 @@ def test_entries_round_trip(ledger_id: int, entry_id: int, content: bytes) -> No
     for cut in range(0, len(data), 7):
         with pytest.raises(BadMetadata):
             decode_compacted(data[:cut])
+
+
+async def test_a_reader_that_leaves_while_the_ledger_is_opened(
+    memory_broker: MemoryBroker, compacted: list[MessageId], client: PulsarClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was opened for it is closed."""
+    await publish(client, 1, first=10)
+    ledger = memory_broker.service.topics[str(TOPIC)].ledger
+    compaction = compaction_of(ledger)
+    assert compaction is not None
+    cursor = CompactedCursor(ledger, ledger.new_non_durable_cursor("reader", EARLIEST), compaction, EARLIEST)
+    go_on, closed = asyncio.Event(), asyncio.Event()
+    open_other = ManagedLedger.open_other
+
+    async def open_slowly(managed: ManagedLedger, ledger_id: int) -> Any:
+        opened: Any = await open_other(managed, ledger_id)
+        close = opened.close
+
+        async def close_and_tell() -> None:
+            await close()
+            closed.set()
+
+        monkeypatch.setattr(opened, "close", close_and_tell)
+        await go_on.wait()
+        return opened
+
+    monkeypatch.setattr(ManagedLedger, "open_other", open_slowly)
+    reading = asyncio.create_task(cursor.read(10, 1000))
+    await asyncio.sleep(0)
+    await cursor.close()
+    go_on.set()
+    await asyncio.wait([reading], timeout=1)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    assert closed.is_set()

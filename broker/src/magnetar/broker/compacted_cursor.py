@@ -73,7 +73,12 @@ class CompactedCursor:
 
     async def _read_chunk(self) -> None:
         if self._reader is None:
-            self._reader = await self._ledger.open_other(self._compaction.ledger_id)
+            reader = await self._ledger.open_other(self._compaction.ledger_id)
+            if self._ended:
+                # Closed, or gone past it, while it was opened.
+                await reader.close()
+                return
+            self._reader = reader
         first, last = self._next, self._reader.last_add_confirmed
         if first > last:
             self._ended = True
@@ -189,6 +194,7 @@ class CompactedCursor:
 
     async def close(self) -> None:
         """Read no more."""
+        self._ended = True
         reader, self._reader = self._reader, None
         if reader is not None:
             await reader.close()
