@@ -15,6 +15,7 @@ from magnetar.broker.setting_names import BROKER_NAMES
 from magnetar.broker.settings import BrokerSettings
 from magnetar.core.errors import PeerError, SettingError
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
+from magnetar.metadata.store import Node
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 CONFIGURATION = "/admin/v2/brokers/configuration"
@@ -164,5 +165,31 @@ async def test_a_node_that_makes_no_sense_sets_nothing(value: bytes) -> None:
     await store.put(PATH, value)
     await asyncio.sleep(0.01)
     assert dynamic.current.admin.tenants_max == 3
+    dynamic.close()
+    await store.close()
+
+
+class SlowStore(MemoryMetadataStore):
+    """Answers the second read of all last of all."""
+
+    reads = 0
+
+    async def get(self, path: str, *, watch: bool = True) -> Node | None:
+        self.reads += 1
+        node = await super().get(path, watch=watch)
+        if self.reads == 2:
+            await asyncio.sleep(0.02)
+        return node
+
+
+async def test_an_answer_that_comes_late_is_not_the_last_word() -> None:
+    """Answers of a remote store may overtake each other."""
+    store = SlowStore()
+    dynamic = await started(store, [])
+    await store.put(PATH, b'{"maxTenants":"3"}')
+    await asyncio.sleep(0)
+    await store.put(PATH, b'{"maxTenants":"4"}')
+    await asyncio.sleep(0.05)
+    assert dynamic.current.admin.tenants_max == 4
     dynamic.close()
     await store.close()

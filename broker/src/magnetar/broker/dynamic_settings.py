@@ -6,6 +6,7 @@ stay there and change nothing.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
@@ -82,6 +83,7 @@ class DynamicSettings:
         self._documents = Documents(store)
         self._spawn = spawn
         self._apply = apply
+        self._reading = asyncio.Lock()
         self._stops: list[Callable[[], None]] = []
 
     @staticmethod
@@ -150,7 +152,11 @@ class DynamicSettings:
         return changed(self._configured, overrides, PATH)
 
     async def _refresh(self) -> None:
-        values: Mapping[str, object] = await self.values()
+        # One after the other: answers to reads side by side may overtake each other.
+        async with self._reading:
+            self._take(await self.values())
+
+    def _take(self, values: Mapping[str, object]) -> None:
         for name in sorted(DYNAMIC_NAMES.intersection(values)):
             try:
                 self._with({name: values[name]})
