@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from magnetar.broker.partitioned_topics import PartitionedTopics
 from magnetar.broker.resources import Resources, bundles_document
 from magnetar.core.topic_name import NamespaceName, TopicName
 
@@ -58,4 +59,25 @@ async def test_a_tenant_that_gets_a_namespace_meanwhile_stays(admin: Any, monkey
         ("PUT", tenant, {"adminRoles": [], "allowedClusters": ["standalone"]}, 204, None),
         ("DELETE", tenant, None, 409, "still has active namespaces"),
         ("GET", namespace, None, 200, ...),
+    )
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+async def test_policies_of_a_topic_that_is_gone_can_be_deleted_after_it(admin: Any, *, partitioned: bool) -> None:
+    """Whoever deleted the topic got no further: the next one of the name shall not have them."""
+    topic = "/admin/v2/persistent/public/default/t"
+    whole = topic + "/partitions" if partitioned else topic
+    make = ("PUT", whole, 2 if partitioned else None, 204, None)
+    await admin.check(
+        make, ("POST", topic + "/maxProducers", 7, 204, None), ("GET", topic + "/maxProducers", None, 200, 7)
+    )
+    service, name = admin.broker.service, TopicName.parse("t")
+    if partitioned:
+        await PartitionedTopics(service, admin.broker.running.context.peers).delete(name, force=True)
+    else:
+        await service.delete(name, force=True)
+    await admin.check(
+        ("DELETE", whole, None, 404, "not found"),
+        make,
+        ("GET", topic + "/maxProducers", None, 200, None),
     )

@@ -135,6 +135,8 @@ class PartitionHandlers:
                     f"{name} is a non-partitioned topic. "
                     "Instead of calling delete-partitioned-topic please call delete.",
                 )
+            # Whoever deleted it may have got no further.
+            await self._context.topic_policies.delete(name)
             raise AdminError(NOT_FOUND, f"Topic {name} not found.")
         try:
             await self._partitioned.delete(name, force=flag(request, "force"))

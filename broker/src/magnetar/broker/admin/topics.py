@@ -121,10 +121,14 @@ class TopicHandlers:
             if problem.code != ServerError.TOPIC_NOT_FOUND:
                 raise
             # One that stores nothing is as good as deleted when it is not there.
-            if name.domain == PERSISTENT:
-                raise AdminError(NOT_FOUND, f"Topic {name} not found") from None
+            gone = name.domain == PERSISTENT
+        else:
+            gone = False
+        # Also if it was not there: whoever deleted it may have got no further.
         if name.partition_index < 0:
             await self._context.topic_policies.delete(name)
+        if gone:
+            raise AdminError(NOT_FOUND, f"Topic {name} not found")
         return no_content()
 
     async def _check_partition_name(self, name: TopicName) -> None:
