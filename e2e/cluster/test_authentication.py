@@ -331,6 +331,10 @@ def test_credentials_pass_through_a_proxy_that_authenticates_nobody(front: Front
         pytest.skip("Apache's passes on those of requests, and none of the protocol")
     proxy = front.proxy("open")
     exchange(proxy, token_of("admin"), "passed-on")
+    command = [distribution.home() / "bin" / "pulsar-client", "--url", proxy.service_url, "--auth-plugin", PLUGIN]
+    command += ["--auth-params", f"token:{token_of('admin')}", "produce", "passed-on", "-m", "hello"]
+    sent = run(*command, environment=jvm_environment(front.cluster.folder / "logs"))
+    assert sent.code == 0, sent.output
     with client_as(proxy, token_of("nobody")) as client, pytest.raises(pulsar.AuthorizationError):
         client.create_producer("passed-on")
     url = f"{proxy.admin_url}/admin/v2/namespaces/public"
