@@ -94,6 +94,7 @@ class ScriptedBroker:
         self._answer = answer
         self._raw = raw
         self._server: asyncio.Server | None = None
+        self._stopped = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.connects: list[pb.CommandConnect] = []
         self.commands: list[pb.BaseCommand] = []
@@ -139,6 +140,7 @@ class ScriptedBroker:
     def stop(self) -> None:
         """Vanish: no new connections, the old ones broken off."""
         assert self._server is not None
+        self._stopped = True
         self._server.close()
         for wire in self.open_wires:
             wire.close()
@@ -148,6 +150,10 @@ class ScriptedBroker:
         assert task is not None
         self._tasks.add(task)
         wire = Wire(reader, writer)
+        if self._stopped:
+            # It was accepted when nobody looked any more.
+            wire.close()
+            return
         self.open_wires.append(wire)
         await self._greet(wire)
         if self._raw:
