@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker.topic_lists import Watcher, may_take_long
+from magnetar.broker.topic_lists import Watcher
+from magnetar.broker.topic_patterns import brokers_match
 from magnetar.core.hashing import topics_hash
 from magnetar.core.topic_name import InvalidTopicName, NamespaceName
 from magnetar.wire.pulsar import messages
@@ -26,6 +27,10 @@ MODES = {
     CommandGetTopicsOfNamespace.ALL: "all",
 }
 
+WATCHERS_MAX: Final = 1000
+"""Of one session. A client has one for each of its pattern consumers, and asks again and again where it gets none; here
+each keeps a list of names, and every topic that comes or goes is matched for each."""
+
 
 class TopicListCommands:
     """The topic lists that one session asked for or watches."""
@@ -34,6 +39,8 @@ class TopicListCommands:
         self._session = session
         self._lists = session.context.topic_lists
         self._watchers: dict[int, Watcher] = {}
+        self._beginning: set[int] = set()
+        """Ids of watchers that are being made."""
 
     def commands(self) -> dict[int, ControlCommand]:
         """What this group serves."""
@@ -63,7 +70,7 @@ class TopicListCommands:
 
     def _pattern_allowed(self, pattern: str) -> bool:
         longest = self._session.context.settings.subscription_pattern_length_max
-        return len(pattern) <= longest and not may_take_long(pattern)
+        return len(pattern) <= longest and brokers_match(pattern)
 
     def _watch(self, request: CommandWatchTopicList) -> Coroutine[Any, Any, None]:
         return self._session.answering(request.request_id, lambda: self._begin_watch(request))
@@ -79,8 +86,21 @@ class TopicListCommands:
             raise PulsarError(
                 ServerError.NOT_ALLOWED_ERROR,
                 "Unable to create topic list watcher: Pattern longer than maximum: "
-                f"{settings.subscription_pattern_length_max}, or with too many repeats",
+                f"{settings.subscription_pattern_length_max}, or one that only clients can match",
             )
+        watcher_id = request.watcher_id
+        if len(self._watchers.keys() | self._beginning | {watcher_id}) > WATCHERS_MAX:
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR,
+                f"Unable to create topic list watcher: this connection has {WATCHERS_MAX} topic list watchers already",
+            )
+        self._beginning.add(watcher_id)
+        try:
+            await self._make_watcher(request)
+        finally:
+            self._beginning.discard(watcher_id)
+
+    async def _make_watcher(self, request: CommandWatchTopicList) -> None:
         watcher_id = request.watcher_id
 
         def changed(added: list[str], deleted: list[str], names_hash: str) -> None:

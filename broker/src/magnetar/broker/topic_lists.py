@@ -3,93 +3,19 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any
 
 from magnetar.broker.resources import Resources
+from magnetar.broker.topic_patterns import TopicPattern
 from magnetar.core.hashing import topics_hash
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.metadata.store import Change, MetadataStore, Notification, SessionEvent, StoreUnavailable
-from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 logger = logging.getLogger(__name__)
 
 SYSTEM_TOPIC_PREFIXES = ("__change_events", "__transaction_", "__transaction_buffer_snapshot")
 """Local names of topics that belong to brokers; never listed to clients."""
-
-
-REPEATING: Final = ("*", "+", "{")
-
-REPEATS_MAX: Final = 2
-"""In one pattern: with three, a name of some hundred characters may take the event loop for tens of milliseconds."""
-
-
-class TopicPattern:
-    """A client's regular expression over topic names; domain and partition suffix do not count."""
-
-    def __init__(self, pattern: str) -> None:
-        try:
-            self._expression = re.compile(without_domain(pattern))
-        except (re.error, OverflowError) as error:
-            raise PulsarError(
-                ServerError.NOT_ALLOWED_ERROR, f"The topics pattern is not a regular expression: {error}"
-            ) from None
-
-    def matches(self, topic: str) -> bool:
-        """Whether a full topic name is meant."""
-        name = TopicName.parse(topic)
-        return self._expression.fullmatch(without_domain(str(name.partitioned_name()))) is not None
-
-    def filter(self, topics: list[str]) -> list[str]:
-        """Those that are meant, in the same order."""
-        return [topic for topic in topics if self.matches(topic)]
-
-
-def may_take_long(pattern: str) -> bool:
-    """Whether there are names for which Python's engine tries more ways than the square of their length, as it does for
-    `(a+)+b`: repeats of what repeats or has a choice, and many repeats. Such patterns are left to the clients.
-
-    Looks at the text alone, and rather finds too many."""
-    repeats = index = 0
-    ambiguous = [False]
-    """Of each group that is open: whether it has repeats or a choice."""
-    while index < len(pattern):
-        character = pattern[index]
-        index += 1
-        if character == "\\":
-            index += 1
-        elif character == "[":
-            index = _end_of_set(pattern, index)
-        elif character == "(":
-            ambiguous.append(False)
-        elif character == ")" and len(ambiguous) > 1:
-            inner = ambiguous.pop()
-            if inner and pattern[index : index + 1] in REPEATING:
-                return True
-            ambiguous[-1] |= inner
-        elif character == "|":
-            ambiguous[-1] = True
-        elif character in REPEATING:
-            ambiguous[-1] = True
-            repeats += 1
-            # Lazy or possessive.
-            index += pattern[index : index + 1] in ("?", "+")
-    return repeats > REPEATS_MAX
-
-
-def _end_of_set(pattern: str, index: int) -> int:
-    """Behind the set `[…]` whose bracket is before the index; a bracket that comes first is a member."""
-    index += pattern[index : index + 1] == "^"
-    index += pattern[index : index + 1] == "]"
-    while index < len(pattern) and pattern[index] != "]":
-        index += 2 if pattern[index] == "\\" else 1
-    return index + 1
-
-
-def without_domain(name: str) -> str:
-    """The name without `persistent://` or `non-persistent://`."""
-    return name.partition("://")[2] or name
 
 
 def is_system_topic(topic: str) -> bool:
@@ -141,7 +67,7 @@ class TopicLists:
     async def topics(self, namespace: NamespaceName, domain: str, pattern: str | None) -> list[str]:
         """Full names of the topics that clients may see."""
         names = [name for name in await self._list_topics(namespace, domain) if not is_system_topic(name)]
-        return names if pattern is None else TopicPattern(pattern).filter(names)
+        return names if pattern is None else await TopicPattern(pattern).filter(names)
 
     async def watch(
         self, namespace: NamespaceName, pattern: str, changed: Callable[[list[str], list[str], str], None]
@@ -151,7 +77,7 @@ class TopicLists:
         path = Resources.managed_ledgers_path(namespace)
         self._watchers.setdefault(path, set()).add(watcher)
         try:
-            watcher.known = watcher.pattern.filter(await self.topics(namespace, "persistent", None))
+            watcher.known = await watcher.pattern.filter(await self.topics(namespace, "persistent", None))
         except BaseException:
             self.unwatch(watcher)
             raise
@@ -203,10 +129,12 @@ class TopicLists:
                 namespace = next(iter(watchers)).namespace
                 names = await self.topics(namespace, "persistent", None)
                 for watcher in list(watchers):
-                    if watcher.started:
-                        self._tell(watcher, watcher.pattern.filter(names))
-                    else:
+                    if not watcher.started:
                         watcher.missed = True
+                        continue
+                    matching = await watcher.pattern.filter(names)
+                    if watcher in watchers:  # Still.
+                        self._tell(watcher, matching)
                 if path not in self._changed_meanwhile:
                     return
         except StoreUnavailable as error:
