@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from magnetar.core.errors import Misuse
 from magnetar.metadata.contract import MetadataStoreContract, value_of
 from magnetar.metadata.rocksdb import RocksdbMetadataStore, StoreInUse
 from magnetar.metadata.store import MetadataStore, SessionEvent, StoreUnavailable
+from magnetar.metadata.tree import Outcome
 
 WRITER = """
 import asyncio, sys
@@ -236,3 +238,55 @@ async def test_a_tree_closes_while_its_disk_refuses(tmp_path: Path, monkeypatch:
     await store.close()
     again = RocksdbMetadataStore(tmp_path / "metadata")
     await again.close()
+
+
+async def test_a_sync_that_fails_while_the_tree_closes_begins_no_recovery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RocksdbMetadataStore(tmp_path / "metadata")
+    closing = threading.Event()
+
+    def failing() -> None:
+        closing.wait(10)
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(store._rocksdb_tree._rocksdb_table, "sync", failing)
+    write = asyncio.ensure_future(store.put("/a", b""))
+    await asyncio.sleep(0)
+    closed = asyncio.ensure_future(store.close())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    closing.set()
+    with pytest.raises(StoreUnavailable):
+        await write
+    await closed
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "metadata recovery"] == []
+
+
+async def test_all_sessions_begin_anew_whatever_the_disk_refuses_meanwhile(
+    store: RocksdbMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.metadata.rocksdb.RECOVERY_SECONDS", 0.01)
+    tree = store._rocksdb_tree
+    sessions = [store, *(store.another_session() for _ in range(3))]
+    told: list[int] = []
+    for index, session in enumerate(sessions):
+        session.watch_session(
+            lambda event, index=index: told.append(index) if event is SessionEvent.SESSION_RESTARTED else None  # type: ignore[misc]
+        )
+    apply, refusals = tree._rocksdb_table.apply, 2
+
+    def refusing(outcome: Outcome) -> None:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise StoreUnavailable("RocksDB refused a write of metadata")
+        apply(outcome)
+
+    monkeypatch.setattr(tree._rocksdb_table, "apply", refusing)
+    tree.expire_sessions()
+    await asyncio.sleep(0)
+    assert sorted(told) == [0, 1, 2, 3]
+    for session in sessions[1:]:
+        await session.put(f"/{id(session)}", b"", ephemeral=True)
+        await session.close()

@@ -66,9 +66,15 @@ class LocalTree:
             session.changes.tell(notifications)
 
     def expire_sessions(self) -> None:
-        """All of them at once."""
+        """All of them at once, whatever the tree refuses: after a recovery their ephemeral nodes are gone already."""
         for session in list(self._sessions):
-            session.expire_session()
+            if session.closed:
+                continue
+            try:
+                session.expire_session()
+            except StoreUnavailable as error:
+                _logger.warning("a session begins anew, but the store refused to end the one before: %s", error)
+                session.begin_anew()
 
     async def close(self) -> None:
         """Let go of what the tree is kept in."""
@@ -85,6 +91,11 @@ class LocalStore:
         self._closed = False
         self._connected = True
         tree.join(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed or closing."""
+        return self._closed
 
     async def get(self, path: str, *, watch: bool = True) -> Node | None:
         """See `MetadataStore.get`; whoever listens hears of this node in any case."""
@@ -140,6 +151,10 @@ class LocalStore:
         """Lose the session as a remote store may: ephemeral nodes vanish, listeners are told, a new session stands."""
         self._check_not_closed()
         self._tree.commit(self._tree.rules.end_session(self._session))
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Stand as another session, the one before being lost, and tell the listeners."""
         self._session = self._tree.new_session_id()
         self._connected = True
         self._session_events.tell([SessionEvent.SESSION_LOST, SessionEvent.SESSION_RESTARTED])

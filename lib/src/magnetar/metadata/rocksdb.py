@@ -186,6 +186,7 @@ class RocksdbTree(LocalTree):
         self._refused = False
         """Whether RocksDB refused the last write; it may do so for ever, whatever room there is by then."""
         self._recovering: asyncio.Task[None] | None = None
+        self._closing = False
 
     def commit(self, outcome: Outcome) -> asyncio.Future[None] | None:
         """Apply, and sync together with whatever else comes until the disk is free."""
@@ -223,6 +224,7 @@ class RocksdbTree(LocalTree):
 
     async def close(self) -> None:
         """Finish what is under way and give the directory free."""
+        self._closing = True
         if self._recovering is not None:
             self._recovering.cancel()
             await asyncio.wait([self._recovering])
@@ -259,7 +261,7 @@ class RocksdbTree(LocalTree):
             self._start_sync()
 
     def _recover_later(self) -> None:
-        if self._recovering is None:
+        if self._recovering is None and not self._closing:
             self._recovering = asyncio.get_running_loop().create_task(self._recover(), name="metadata recovery")
 
     def _has_room(self) -> bool:
