@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from collections.abc import AsyncIterator
@@ -10,7 +11,9 @@ from typing import Any
 import aiohttp
 import pytest
 from magnetar.broker.cluster_testing import MemoryCluster
+from magnetar.broker.peer_client import PeerAnswer
 from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.slices import CALLS_AT_ONCE
 
 PERSISTENT = "/admin/v2/persistent/public/default"
 PARTS = PERSISTENT + "/parts"
@@ -96,6 +99,31 @@ async def test_partitions_are_made_without_being_owned(ask: Anywhere) -> None:
     assert (await ask("PUT", PARTS + "/partitions", PARTITIONS))[0] == 204
     assert all(not broker.service.topics for broker in ask.cluster.brokers)
     assert len((await ask("GET", PERSISTENT, broker=1))[1]) == PARTITIONS
+
+
+@pytest.mark.parametrize(
+    ("method", "what", "success"),
+    [("PUT", "/unload", 204), ("POST", "/terminate/partitions", 200), ("GET", "/partitioned-internalStats", 200)],
+)
+async def test_partitions_are_asked_some_at_a_time(
+    ask: Anywhere, monkeypatch: pytest.MonkeyPatch, method: str, what: str, success: int
+) -> None:
+    count = 2 * CALLS_AT_ONCE + 1
+    assert (await ask("PUT", PARTS + "/partitions", count))[0] == 204
+    asked = waiting = most = 0
+
+    async def call(*_: object, **__: object) -> PeerAnswer:
+        nonlocal asked, waiting, most
+        asked += 1
+        waiting += 1
+        most = max(most, waiting)
+        await asyncio.sleep(0)
+        waiting -= 1
+        return PeerAnswer(200, b"{}")
+
+    monkeypatch.setattr(ask.cluster[0].running.context.peers, "call", call)
+    assert (await ask(method, PARTS + what))[0] == success
+    assert (asked, most) == (count, CALLS_AT_ONCE)
 
 
 @pytest.mark.parametrize("broker", [0, 1])

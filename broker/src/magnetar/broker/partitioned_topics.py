@@ -10,18 +10,16 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from magnetar.broker.peer_client import PeerAnswer, PeerClient, PeerRefused
+from magnetar.broker.peer_client import PeerClient, PeerRefused
 from magnetar.broker.resources import Document
 from magnetar.broker.service import BrokerService
+from magnetar.broker.slices import in_slices
 from magnetar.core.topic_name import PERSISTENT, TopicName, java_url_encode
 from magnetar.metadata.store import NodeNotFound
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
-
-CALLS_AT_ONCE: Final = 100
-"""Partitions asked side by side; the client of other brokers has a bound of its own."""
 
 EARLIEST_ID: Final = {"ledgerId": -1, "entryId": -1}
 
@@ -96,11 +94,7 @@ class PartitionedTopics:
             for index in indexes
             for subscription, each in durable.items()
         ]
-        for first in range(0, len(calls), CALLS_AT_ONCE):
-            some = calls[first : first + CALLS_AT_ONCE]
-            for outcome in await asyncio.gather(*(self._call(*call) for call in some)):
-                if isinstance(outcome, PeerRefused) and outcome.status != CONFLICT:
-                    raise outcome
+        await in_slices(lambda call: self._call(*call, tolerated=CONFLICT), calls)
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
         """Remove the partitions, then the record. `PeerRefused` when one is in use, and the record stays then.
@@ -126,25 +120,21 @@ class PartitionedTopics:
 
     async def _delete_partitions(self, name: TopicName, indexes: range, *, force: bool) -> None:
         query = {"force": str(force).lower()}
-        for first in range(0, len(indexes), CALLS_AT_ONCE):
-            some = indexes[first : first + CALLS_AT_ONCE]
-            outcomes = await asyncio.gather(
-                *(self._call("DELETE", admin_path(name.partition(index)), query) for index in some),
-                return_exceptions=True,
-            )
-            for outcome in outcomes:
-                if isinstance(outcome, PeerRefused) and outcome.status == NOT_FOUND:
-                    continue
-                if isinstance(outcome, BaseException):
-                    raise outcome
+
+        async def delete(index: int) -> None:
+            await self._call("DELETE", admin_path(name.partition(index)), query, tolerated=NOT_FOUND)
+
+        await in_slices(delete, indexes)
 
     async def _call(
-        self, method: str, path: str, query: dict[str, str], body: object = None
-    ) -> PeerAnswer | PeerRefused:
+        self, method: str, path: str, query: dict[str, str], body: object = None, *, tolerated: int
+    ) -> None:
+        """One request; a refusal with the status that is tolerated is none."""
         try:
-            return await self._peers.call(method, path, query=query, body=body)
+            await self._peers.call(method, path, query=query, body=body)
         except PeerRefused as refusal:
-            return refusal
+            if refusal.status != tolerated:
+                raise
 
 
 def counted(name: TopicName, record: Document | None) -> int:

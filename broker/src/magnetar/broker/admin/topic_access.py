@@ -6,7 +6,6 @@ same request with the partition's name (Apache: `PersistentTopicsBase`, by its a
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -25,6 +24,7 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.peer_client import PeerAnswer, PeerRefused
 from magnetar.broker.resources import Document
 from magnetar.broker.service import Topic
+from magnetar.broker.slices import in_slices
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.topic_name import PERSISTENT, NamespaceName, TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -122,7 +122,7 @@ class TopicAccess:
         body = await body_json(request)
         query = {key: value for key, value in request.query.items() if key != "authoritative"}
         paths = [partition_path(request, index) for index in indexes]
-        return list(await asyncio.gather(*(self.call(request.method, path, query, body) for path in paths)))
+        return await in_slices(lambda path: self.call(request.method, path, query, body), paths)
 
     async def call(self, method: str, path: str, query: dict[str, str] | None = None, body: Any = None) -> Any:
         """One request to whoever is responsible: the answer, or what was refused as a value."""

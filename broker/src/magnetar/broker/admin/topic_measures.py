@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 from aiohttp import web
@@ -23,6 +22,7 @@ from magnetar.broker.admin.topics import ONE
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.partitioned_topics import admin_path
 from magnetar.broker.resources import Document
+from magnetar.broker.slices import in_slices
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.topic_name import PERSISTENT, TopicName
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
@@ -107,11 +107,11 @@ class MeasureHandlers:
                 raise await self._access.not_found(name)
             return json(info)
         found: dict[str, Document] = {}
-        for first in range(0, count, RECORDS_AT_ONCE):
-            some = [name.partition(index) for index in range(first, min(first + RECORDS_AT_ONCE, count))]
-            for partition, info in zip(some, await asyncio.gather(*map(self._stored, some)), strict=True):
-                if info is not None:
-                    found[str(partition)] = info
+        partitions = [name.partition(index) for index in range(count)]
+        stored = await in_slices(self._stored, partitions, RECORDS_AT_ONCE)
+        for partition, info in zip(partitions, stored, strict=True):
+            if info is not None:
+                found[str(partition)] = info
         return json({"version": 0, "partitions": found})
 
     @takes("authoritative")
@@ -140,7 +140,7 @@ class MeasureHandlers:
     async def _of_partitions(self, name: TopicName, count: int, what: str, query: dict[str, str]) -> dict[str, Any]:
         """A document of each partition from its owner; partitions that nobody has made yet are left out."""
         names = [name.partition(index) for index in range(count)]
-        answers = await asyncio.gather(*(self._access.call("GET", admin_path(each) + what, query) for each in names))
+        answers = await in_slices(lambda each: self._access.call("GET", admin_path(each) + what, query), names)
         found: dict[str, Any] = {}
         for each, answer in zip(names, answers, strict=True):
             if not isinstance(answer, AdminError):

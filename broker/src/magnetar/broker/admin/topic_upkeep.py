@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from aiohttp import web
@@ -25,6 +24,7 @@ from magnetar.broker.admin.topic_partitions import PERSISTENT_WANTED
 from magnetar.broker.admin.topics import ONE
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.partitioned_topics import admin_path
+from magnetar.broker.slices import in_slices
 from magnetar.core.ids import Position
 from magnetar.core.topic_name import PERSISTENT, TopicName
 
@@ -98,7 +98,7 @@ class UpkeepHandlers:
         if not count:
             raise AdminError(METHOD_NOT_ALLOWED, PLAIN_TERMINATE_WANTED)
         paths = [admin_path(name.partition(index)) + "/terminate" for index in range(count)]
-        answers = raise_first(list(await asyncio.gather(*(self._access.call("POST", path) for path in paths))))
+        answers = raise_first(await in_slices(lambda path: self._access.call("POST", path), paths))
         return json({str(index): answer.json() for index, answer in enumerate(answers)})
 
     @takes("authoritative")
