@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
+from urllib.parse import urlsplit
 
 import pytest
+from magnetar.broker.admin import application
 from magnetar.broker.app import BrokerParts, start_broker
 from magnetar.broker.auth.settings import AccessSettings, PeerSettings
+from magnetar.broker.session_testing import MemoryBroker
 from magnetar.broker.settings import BrokerSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
@@ -35,3 +40,20 @@ async def test_ports_are_free_again_after_a_start_that_failed() -> None:
         socket.create_server(("127.0.0.1", port)).close()
     await ledgers.close()
     await store.close()
+
+
+async def test_nobody_waits_for_an_admin_api_that_cannot_start(
+    memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(_: object) -> None:
+        raise RuntimeError("out of something")
+
+    monkeypatch.setattr(application, "make_runner", failing)
+    port = urlsplit(memory_broker.admin_url).port
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    assert "the admin API cannot start" in caplog.text

@@ -53,6 +53,44 @@ async def test_policies_that_change_during_a_load_hold_after_it(
     assert topic.policies.message_ttl_seconds == 7
 
 
+@pytest.mark.parametrize("cancelled_again", [False, True])
+async def test_a_load_that_is_cancelled_leaves_no_ledger_open(
+    memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, *, cancelled_again: bool
+) -> None:
+    service = memory_broker.service
+    prepared: list[PersistentTopic] = []
+    preparing, closing, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    close = PersistentTopic.close
+
+    async def prepare_for_ever(topic: PersistentTopic) -> None:
+        prepared.append(topic)
+        preparing.set()
+        await asyncio.Event().wait()
+
+    async def close_slowly(topic: PersistentTopic) -> None:
+        closing.set()
+        await asyncio.sleep(0.001)
+        await close(topic)
+        closed.set()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PersistentTopic, "prepare", prepare_for_ever)
+        patched.setattr(PersistentTopic, "close", close_slowly)
+        wanted = asyncio.create_task(service.topic(NAME, create=True))
+        await preparing.wait()
+        loading = service._loading[str(NAME)]
+        loading.cancel()
+        await asyncio.wait_for(closing.wait(), 1)
+        if cancelled_again:
+            loading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await wanted
+        await asyncio.wait_for(closed.wait(), 1)
+    topic = await service.topic(NAME, create=False)
+    assert isinstance(topic, PersistentTopic)
+    assert topic.ledger is not prepared[0].ledger
+
+
 async def test_namespaces_of_loads_under_way_are_not_forgotten(
     memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

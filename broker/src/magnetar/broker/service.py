@@ -212,8 +212,9 @@ class BrokerService:
         topic = PersistentTopic(name, ledger, self.policies.of(name), self._runtime, self._lost)
         try:
             await topic.prepare()
-        except MagnetarError:
-            await topic.close()
+        except BaseException:
+            # Also when the load is cancelled, and once more while it closes: the ledger is nobody else's to close.
+            await asyncio.shield(topic.close())
             raise
         return topic
 

@@ -85,6 +85,18 @@ class AdminServer:
         self._starting.add_done_callback(_report)
 
     async def _start(self, context: BrokerContext) -> None:
+        try:
+            await self._answer(context)
+        except BaseException:
+            # Whoever connects is to be refused rather than to wait for ever.
+            runner, self._runner = self._runner, None
+            if runner is not None:
+                await runner.cleanup()
+            for listening in self._sockets:
+                listening.close()
+            raise
+
+    async def _answer(self, context: BrokerContext) -> None:
         await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, APPLICATION)
         from aiohttp.web import SockSite
         from magnetar.broker.admin.application import make_runner
