@@ -28,14 +28,6 @@ class Memory:
     rss_bytes: int
 
 
-def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def spawn(command: list[str], log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Starts a process in a session of its own, its output appended to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Protocol
 
+from magnetar.net.free_ports import free_port
+
 from e2e import processes
 from e2e.peers import distribution
 
@@ -63,8 +65,8 @@ class StandaloneProcess(ABC):
 
     def __init__(self, data: Path, port: int = 0, http_port: int = 0) -> None:
         self.data = data
-        self.port = port or processes.free_port()
-        self.http_port = http_port or processes.free_port()
+        self.port = port or free_port()
+        self.http_port = http_port or free_port()
         self.service_url = f"pulsar://127.0.0.1:{self.port}"
         self.admin_url = f"http://127.0.0.1:{self.http_port}"
         self.log = data.parent / f"{data.name}.log"

@@ -16,6 +16,7 @@ from typing import Protocol
 from magnetar.core.bundle import NamespaceBundles
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.metadata.testing import ZookeeperServer
+from magnetar.net.free_ports import free_port
 
 from bench.bookies.run import MeasuredApacheBookie
 from e2e import processes
@@ -89,7 +90,7 @@ class LeanApacheProxy(Part):
 
     def __init__(self, folder: Path, metadata_url: str, cluster: str) -> None:
         super().__init__(folder)
-        self.port, self.http_port = processes.free_port(), processes.free_port()
+        self.port, self.http_port = free_port(), free_port()
         self.service_url = f"pulsar://127.0.0.1:{self.port}"
         self.admin_url = f"http://127.0.0.1:{self.http_port}"
         self.configuration = folder.with_suffix(".conf")

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Self, TypeAlias
 
 from magnetar.metadata.testing import EtcdServer, ZookeeperEnsemble, ZookeeperServer
+from magnetar.net.free_ports import free_port
 
-from e2e import processes
 from e2e.cluster.parts import LOOPBACK, PROGRAM, Bookie, Broker, ClusterSettings, Proxy
 from e2e.interchange.parts import Part
 
@@ -196,7 +196,7 @@ class LocalCluster:
 
     @staticmethod
     def _port(number: int, first: int | None) -> int:
-        return processes.free_port() if first is None else first + number
+        return free_port() if first is None else first + number
 
 
 def start_all(parts: Sequence[Part]) -> None:

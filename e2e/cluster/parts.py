@@ -6,6 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from magnetar.net.free_ports import free_port
+
 from e2e import processes
 from e2e.interchange.parts import READY_PATH, Part
 
@@ -60,7 +62,7 @@ class Bookie(ConfiguredPart):
     def __init__(self, folder: Path, cluster: ClusterSettings, port: int, **settings: str) -> None:
         self.port = port
         self.id = f"{LOOPBACK}:{port}"
-        self.http_port = processes.free_port()
+        self.http_port = free_port()
         super().__init__(
             folder,
             {
@@ -73,7 +75,7 @@ class Bookie(ConfiguredPart):
                 "ledgerDirectories": str(folder / "ledgers"),
                 "httpServerEnabled": "true",
                 "httpServerPort": str(self.http_port),
-                "controlPort": str(processes.free_port()),
+                "controlPort": str(free_port()),
                 "diskUsageThreshold": "0.99",
                 **settings,
             },
@@ -98,7 +100,7 @@ class Broker(ConfiguredPart):
         self.id = f"{LOOPBACK}:{http_port}"
         self.service_url = f"pulsar://{LOOPBACK}:{port}"
         self.admin_url = f"http://{LOOPBACK}:{http_port}"
-        self.control_address = f"{LOOPBACK}:{processes.free_port()}"
+        self.control_address = f"{LOOPBACK}:{free_port()}"
         ensemble, write_quorum, ack_quorum = cluster.quorums
         super().__init__(
             folder,
@@ -150,7 +152,7 @@ class Proxy(ConfiguredPart):
                 "configurationMetadataStoreUrl": cluster.configuration_url or cluster.metadata_url,
                 "metadataStoreSessionTimeoutMillis": str(cluster.session_timeout_ms),
                 "brokerProxyAllowedTargetPorts": "*",
-                "controlPort": str(processes.free_port()),
+                "controlPort": str(free_port()),
                 **settings,
             },
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from magnetar.net.free_ports import free_port
 
 from e2e import processes
 from e2e.faults.support import client_of
@@ -32,8 +33,8 @@ class ProxyPart(Part):
 
     def __init__(self, folder: Path, zookeeper: str, **settings: str) -> None:
         super().__init__(folder)
-        self.port = processes.free_port()
-        self.http_port = processes.free_port()
+        self.port = free_port()
+        self.http_port = free_port()
         self.service_url = f"pulsar://127.0.0.1:{self.port}"
         self.admin_url = f"http://127.0.0.1:{self.http_port}"
         self.configuration = folder.with_suffix(".conf")

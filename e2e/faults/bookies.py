@@ -27,6 +27,7 @@ from magnetar.ledger.tcp_bookie import TcpBookieSettings
 from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.net.free_ports import free_port
 from magnetar.wire.bookkeeper.service_info import Endpoint, encode_service_info
 
 from e2e import processes
@@ -42,7 +43,7 @@ class BookieProcess:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port = processes.free_port()
+        self.port = free_port()
         self.id = f"127.0.0.1:{self.port}"
         self.log = folder.with_suffix(".log")
         self._process: subprocess.Popen[bytes] | None = None

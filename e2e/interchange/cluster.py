@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from magnetar.metadata.testing import ZookeeperServer
+from magnetar.net.free_ports import free_port
 
-from e2e import processes
 from e2e.faults.support import wait_for
 from e2e.interchange import apache
 from e2e.interchange.apache import ApacheAutoRecovery, ApacheBookie, ApacheBroker, Shell
@@ -133,8 +133,8 @@ class Cluster:
             "metadataServiceUri": self.pulsar_uri,
             "zkTimeout": "10000",
             "allowLoopback": "true",
-            "prometheusStatsHttpPort": str(processes.free_port()),
-            "httpServerPort": str(processes.free_port()),
+            "prometheusStatsHttpPort": str(free_port()),
+            "httpServerPort": str(free_port()),
             **settings,
         }
         distribution.configure(distribution.home() / "conf" / "bookkeeper.conf", target, values)

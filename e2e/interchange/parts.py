@@ -11,6 +11,8 @@ import subprocess
 from abc import ABC, abstractmethod
 from pathlib import Path
 
+from magnetar.net.free_ports import free_port
+
 from e2e import processes
 from e2e.faults.support import wait_for
 from e2e.interchange import direct
@@ -138,9 +140,9 @@ class BookiePart(Part):
 
     def __init__(self, folder: Path, metadata_uri: str, settings: dict[str, str]) -> None:
         super().__init__(folder)
-        self.port = processes.free_port()
+        self.port = free_port()
         self.id = f"127.0.0.1:{self.port}"
-        self.control_address = f"127.0.0.1:{processes.free_port()}"
+        self.control_address = f"127.0.0.1:{free_port()}"
         """Of ours; Apache's bookies have no such port."""
         self.configuration = folder.with_suffix(".conf")
         self.metadata_uri = metadata_uri
@@ -174,8 +176,8 @@ class BookiePart(Part):
             "autoRecoveryDaemonEnabled": "false",
             # Ours alone; Apache's bookies pass over names that they do not know.
             "controlPort": self.control_address.rpartition(":")[2],
-            "prometheusStatsHttpPort": str(processes.free_port()),
-            "httpServerPort": str(processes.free_port()),
+            "prometheusStatsHttpPort": str(free_port()),
+            "httpServerPort": str(free_port()),
             **self.settings,
         }
         distribution.configure(distribution.home() / "conf" / "bookkeeper.conf", self.configuration, settings)
@@ -196,8 +198,8 @@ class BrokerPart(Part):
     ) -> None:
         super().__init__(folder)
         self.settings = settings or {}
-        self.port = processes.free_port()
-        self.http_port = processes.free_port()
+        self.port = free_port()
+        self.http_port = free_port()
         self.service_url = f"pulsar://127.0.0.1:{self.port}"
         self.admin_url = f"http://127.0.0.1:{self.http_port}"
         self.id = f"127.0.0.1:{self.http_port}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from magnetar.net.free_ports import free_port
 
 from e2e import processes
 from e2e.faults.support import wait_for
@@ -143,7 +144,7 @@ def test_several_directories(cluster: Cluster, side: str) -> None:
 @pytest.mark.parametrize("side", SIDES)
 def test_directories_that_were_compacted(cluster: Cluster, side: str) -> None:
     """One side deletes ledgers and compacts its entry logs, the other serves what is left, and compacts again."""
-    port = processes.free_port()
+    port = free_port()
     http = {"httpServerEnabled": "true", "httpServerPort": str(port), "majorCompactionThreshold": "0.9"}
     one = one_bookie(cluster, **http)
     client = cluster.client(v2=True)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -94,13 +93,6 @@ def start_standalone(tmp_path: Path) -> Iterator[StartStandalone]:
             return standalone
 
         yield start
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class ServiceProcess:

@@ -14,6 +14,7 @@ from typing import Any
 import pulsar
 import pytest
 from magnetar.metadata.testing import ZookeeperServer
+from magnetar.net.free_ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.zookeeper]
 
@@ -23,13 +24,6 @@ ONE_COPY = tuple(
 )
 ROOMY = ("--set", "diskUsageThreshold=0.99", "--set", "prometheusStatsHttpPort=0", "--set", "controlPort=0")
 """The disk that tests run on may be fuller than a bookie likes, and its ports may be taken."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def magnetar(*arguments: object) -> subprocess.CompletedProcess[str]:

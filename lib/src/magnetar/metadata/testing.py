@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Final, Self
 
 from magnetar.core.errors import Misuse, Unavailable
+from magnetar.net.free_ports import free_port
 
 JARS: Final = ("zookeeper-3", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java", "commons-io", "netty-")
 """How the names of the jars begin that a ZooKeeper server needs; PySpark's other 250 only slow Java down."""
@@ -289,11 +290,3 @@ def _class_path() -> str:
         raise Misuse("ZooKeeper tests take its jars from PySpark: uv sync --group peers")
     jars = (Path(pyspark.origin).parent / "jars").glob("*.jar")
     return ":".join(sorted(str(jar) for jar in jars if jar.name.startswith(JARS)))
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
