@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.broker.compacted_cursor import CompactedCursor
-from magnetar.broker.compacted_topic import LEDGER_PROPERTY, compaction_of
+from magnetar.broker import compacted_cursor
+from magnetar.broker.compacted_cursor import CHUNK_ENTRIES, CompactedCursor
+from magnetar.broker.compacted_topic import LEDGER_PROPERTY, Compaction, compaction_of
 from magnetar.broker.policies.system_topics import COMPACTION
 from magnetar.broker.session_testing import MemoryBroker
 from magnetar.client.client import PulsarClient
@@ -19,9 +20,9 @@ from magnetar.client.reader import Reader, ReaderOptions
 from magnetar.client.settings import ClientSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MagnetarError
-from magnetar.core.ids import EARLIEST
+from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.topic_name import TopicName
-from magnetar.ledger.api import LedgerOptions
+from magnetar.ledger.api import LedgerOptions, LedgerReader
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.compacted import decode_compacted, encode_compacted
 from magnetar.wire.pulsar.errors import BadMetadata
@@ -202,3 +203,131 @@ async def test_a_reader_that_leaves_while_the_ledger_is_opened(
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     assert closed.is_set()
+
+
+LEFT = 5_000
+"""Entries of a large compacted ledger; they stand at the even positions of a ledger that the topic had once."""
+
+
+class Counting:
+    """What a reader of a ledger was asked for."""
+
+    def __init__(self, reader: LedgerReader) -> None:
+        self.ledger_id = reader.ledger_id
+        self.last_add_confirmed = reader.last_add_confirmed
+        self.length_bytes = reader.length_bytes
+        self.closed = reader.closed
+        self.close = reader.close
+        self._reader = reader
+        self.reads = self.entries = 0
+
+    async def read(self, first_entry_id: int, last_entry_id: int) -> list[bytes]:
+        self.reads += 1
+        self.entries += last_entry_id - first_entry_id + 1
+        return await self._reader.read(first_entry_id, last_entry_id)
+
+
+class Large:
+    """A topic with a large compacted ledger."""
+
+    def __init__(self, ledger: ManagedLedger, compacted_ledger_id: int, counting: list[Counting]) -> None:
+        self.ledger = ledger
+        self.gone_ledger_id = ledger.last_confirmed[0] - 1
+        self._compaction = Compaction(compacted_ledger_id, (self.gone_ledger_id, 2 * LEFT + 10))
+        self._counting = counting
+
+    def cursor(self, start: Position) -> CompactedCursor:
+        cursor = self.ledger.new_non_durable_cursor("reader", start)
+        return CompactedCursor(self.ledger, cursor, self._compaction, start)
+
+    def at(self, entry_id: int) -> Position:
+        return (self.gone_ledger_id, entry_id)
+
+    async def next_entry_id(self, cursor: CompactedCursor) -> int:
+        (entry,) = await cursor.read(1, 1_000)
+        return entry.entry_id if entry.ledger_id == self.gone_ledger_id else -1
+
+    def counted(self) -> tuple[int, int]:
+        return sum(each.reads for each in self._counting), sum(each.entries for each in self._counting)
+
+
+@pytest.fixture
+async def large(memory_broker: MemoryBroker, client: PulsarClient, monkeypatch: pytest.MonkeyPatch) -> Large:
+    assert memory_broker.ledgers is not None
+    options = LedgerOptions(ensemble_size=1, write_quorum=1, ack_quorum=1)
+    writer = await memory_broker.ledgers.create(options, Listener())
+    await publish(client, 1)
+    ledger = memory_broker.service.topics[str(TOPIC)].ledger
+    assert ledger.last_confirmed[0] > 0
+    counting: list[Counting] = []
+    open_other = ManagedLedger.open_other
+
+    async def open_counting(managed: ManagedLedger, ledger_id: int) -> LedgerReader:
+        counting.append(Counting(await open_other(managed, ledger_id)))
+        return counting[-1]
+
+    monkeypatch.setattr(ManagedLedger, "open_other", open_counting)
+    large = Large(ledger, writer.ledger_id, counting)
+    writer.append([encode_compacted(large.at(2 * index), b"x") for index in range(LEFT)])
+    await writer.close()
+    return large
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"), [(0, 0), (1, 2), (998, 998), (999, 1000), (7_001, 7_002), (9_998, 9_998), (9_999, -1)]
+)
+async def test_where_a_reader_begins_is_searched_for(large: Large, wanted: int, found: int) -> None:
+    cursor = large.cursor(large.at(wanted))
+    assert cursor.read_position == large.at(wanted)
+    assert await large.next_entry_id(cursor) == found
+    reads, entries = large.counted()
+    assert reads <= 6
+    assert entries <= CHUNK_ENTRIES + 6
+    await cursor.close()
+
+
+async def test_a_reader_of_all_holds_no_more_than_one_chunk(large: Large) -> None:
+    cursor = large.cursor(EARLIEST)
+    entry_ids: list[int] = []
+    while (entries := await cursor.read(70, 1 << 20))[0].ledger_id == large.gone_ledger_id:
+        entry_ids += [entry.entry_id for entry in entries]
+        assert cursor.read_position > entries[-1].position
+        assert sum(len(value) for value in vars(cursor).values() if isinstance(value, list)) <= CHUNK_ENTRIES
+    assert entry_ids == [2 * index for index in range(LEFT)]
+    assert large.counted() == (LEFT / CHUNK_ENTRIES, LEFT)
+    await cursor.close()
+
+
+async def test_large_entries_make_small_chunks(large: Large, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compacted_cursor, "CHUNK_BYTES", 1_000)
+    cursor = large.cursor(large.at(7_001))
+    assert await large.next_entry_id(cursor) == 7_002
+    reads, entries = large.counted()
+    assert reads < 12
+    assert entries < 60
+    await cursor.close()
+
+
+async def test_a_reader_goes_to_and_fro(large: Large) -> None:
+    cursor = large.cursor(large.at(5))
+    assert await large.next_entry_id(cursor) == 6
+    cursor.skip_to(large.at(8_001))
+    assert cursor.read_position == large.at(8_001)
+    assert await large.next_entry_id(cursor) == 8_002
+    cursor.skip_to(large.at(8_101))
+    assert cursor.read_cached(1, 1_000) is not None, "what is at hand is not read again"
+    cursor.acknowledge_cumulative(large.at(4_000))
+    cursor.rewind()
+    assert await large.next_entry_id(cursor) == 4_002
+    await cursor.reset(large.at(100))
+    assert await large.next_entry_id(cursor) == 100
+    cursor.skip_to(large.at(3))
+    assert await large.next_entry_id(cursor) == 100, "nothing before the start"
+    cursor.acknowledge_cumulative(large.ledger.last_confirmed)
+    cursor.rewind()
+    assert cursor.read_position == large.ledger.next_position(large.ledger.last_confirmed)
+    await cursor.reset(large.at(100))
+    await cursor.clear_backlog()
+    cursor.rewind()
+    assert cursor.read_position > large.ledger.last_confirmed
+    await cursor.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -15,14 +15,21 @@ from magnetar.managed.entry import Entry
 from magnetar.managed.managed_ledger import ManagedLedger
 
 CHUNK_ENTRIES: Final = 500
-"""Entries read from the compacted ledger at once and kept until they are sent."""
+"""Read from the compacted ledger at once and kept until the next ones are read: all of it that a reader holds."""
+
+CHUNK_BYTES: Final = 4 << 20
+"""About how large they may be, as far as the ledger's average tells."""
+
+FIRST: Final[Position] = (0, 0)
+"""No entry stands before it."""
 
 
 class CompactedCursor:
     """A `SubscriptionCursor` over a non-durable cursor. Nothing before `start` is read.
 
     The compacted ledger is that of the moment when the reader came; a later compaction removes only what has a newer
-    message, which this reader gets from the topic."""
+    message, which this reader gets from the topic. Its entries stand in the order of their positions: where reading
+    goes on is searched for among them (Pulsar: `CompactedTopicImpl.findStartPoint`)."""
 
     def __init__(self, ledger: ManagedLedger, cursor: Cursor, compaction: Compaction, start: Position) -> None:
         self.cursor_properties = cursor.cursor_properties
@@ -31,9 +38,10 @@ class CompactedCursor:
         self._compaction = compaction
         self._start = start
         self._reader: LedgerReader | None = None
-        self._next = 0
-        """The compacted ledger's next entry; the topic's positions of those before are in `_positions`."""
-        self._positions: list[Position] = []
+        self._from = start
+        """Nothing before it is read now."""
+        self._next: int | None = None
+        """The compacted ledger's next entry; None while it is to be searched for."""
         self._chunk: list[Entry] = []
         self._chunk_first = 0
         self._acknowledged: Position = (NO_ENTRY, NO_ENTRY)
@@ -47,19 +55,28 @@ class CompactedCursor:
         """The next entry to read."""
         if self._ended:
             return self._cursor.read_position
-        if self._next < len(self._positions):
-            return self._positions[self._next]
-        return (self._positions[-1][0], self._positions[-1][1] + 1) if self._positions else self._start
+        at = self._place()
+        if at is not None:
+            return self._chunk[at].position
+        if self._next is None or not self._chunk:
+            return self._from
+        ledger_id, entry_id = self._chunk[-1].position
+        return (ledger_id, entry_id + 1)
+
+    def _place(self) -> int | None:
+        """Where the next entry is in the chunk, if it is there."""
+        at = -1 if self._next is None else self._next - self._chunk_first
+        return at if 0 <= at < len(self._chunk) else None
 
     def read_cached(self, count_max: int, size_bytes_max: int) -> list[Entry] | None:
         """Entries at hand; None when the next one has to be read."""
         if self._ended:
             return self._cursor.read_cached(count_max, size_bytes_max)
-        at = self._next - self._chunk_first
-        if not 0 <= at < len(self._chunk):
+        at = self._place()
+        if at is None:
             return None
         entries = sized(self._chunk[at:], count_max, size_bytes_max)
-        self._next += len(entries)
+        self._next = self._chunk_first + at + len(entries)
         return entries
 
     async def read(self, count_max: int, size_bytes_max: int) -> list[Entry]:
@@ -79,19 +96,31 @@ class CompactedCursor:
                 await reader.close()
                 return
             self._reader = reader
-        first, last = self._next, self._reader.last_add_confirmed
-        if first > last:
-            self._ended = True
-            self._chunk = []
-            self._go_behind_horizon()
-            return
-        chunk = await read_compacted(self._reader, first, min(last, first + CHUNK_ENTRIES - 1))
-        if self._next != first:
+        before = (self._next, self._from)
+        first = await self._search(self._reader) if self._next is None else self._next
+        last = min(self._reader.last_add_confirmed, first + _chunk_entries(self._reader) - 1)
+        chunk = await read_compacted(self._reader, first, last) if first <= last else []
+        if self._ended or (self._next, self._from) != before:
             return  # Moved while we waited.
         self._chunk, self._chunk_first = chunk, first
-        self._positions[first:] = [entry.position for entry in chunk]
-        # Entries stand in the order of their positions: those before the start are stepped over once.
-        self._next = max(first, bisect_left(self._positions, self._start))
+        if chunk:
+            self._next = first + bisect_left(chunk, self._from, key=_position)
+        else:
+            self._ended = True
+            self._go_behind_horizon()
+
+    async def _search(self, reader: LedgerReader) -> int:
+        """Where to read the chunk that has the first entry at or after `_from`, or ends before it."""
+        wanted = self._from
+        first, end = 0, reader.last_add_confirmed + 1
+        while wanted > FIRST and end - first >= _chunk_entries(reader):
+            middle = (first + end) // 2
+            (entry,) = await read_compacted(reader, middle, middle)
+            if entry.position < wanted:
+                first = middle + 1
+            else:
+                end = middle
+        return first
 
     def _go_behind_horizon(self) -> None:
         behind = self._ledger.next_position(self._compaction.horizon)
@@ -106,21 +135,25 @@ class CompactedCursor:
         """Read again from the first entry that is not acknowledged."""
         self._cursor.rewind()
         self._go_behind_horizon()
-        self._go_to(bisect_right(self._positions, self._acknowledged))
+        ledger_id, entry_id = self._acknowledged
+        self._go_to((ledger_id, entry_id + 1))
 
     def skip_to(self, position: Position) -> None:
         """Read on from here."""
         if position <= self._compaction.horizon:
-            self._go_to(bisect_left(self._positions, position))
+            self._go_to(position)
             return
         self._ended = True
         self._cursor.skip_to(position)
 
-    def _go_to(self, index: int) -> None:
-        known = len(self._positions)
-        if index < known or not self._ended:
-            self._ended = False
-            self._next = max(index, bisect_left(self._positions, self._start))
+    def _go_to(self, position: Position) -> None:
+        self._from = max(position, self._start)
+        self._ended = self._from > self._compaction.horizon
+        chunk = self._chunk
+        if chunk and chunk[0].position <= self._from <= chunk[-1].position:
+            self._next = self._chunk_first + bisect_left(chunk, self._from, key=_position)
+        else:
+            self._next = None
 
     # --- acknowledging, of which a reader does little
 
@@ -136,8 +169,10 @@ class CompactedCursor:
 
     @property
     def backlog_entries(self) -> int:
-        """Entries that were not read or not acknowledged; of the compacted ledger as far as it is known."""
-        return self._cursor.backlog_entries + max(0, len(self._positions) - self._next)
+        """Entries that were not read or not acknowledged; of the compacted ledger those at hand."""
+        at = self._place()
+        at_hand = 0 if self._ended or at is None else len(self._chunk) - at
+        return self._cursor.backlog_entries + at_hand
 
     def acknowledge(self, positions: Sequence[Position]) -> None:
         """Single entries."""
@@ -152,6 +187,7 @@ class CompactedCursor:
     def acknowledge_cumulative(self, position: Position, remaining: list[int] | None = None) -> None:
         """Everything up to the position."""
         if position > self._compaction.horizon:
+            self._acknowledged = self._compaction.horizon
             self._cursor.acknowledge_cumulative(position, remaining)
         elif remaining is None:
             self._acknowledged = max(self._acknowledged, position)
@@ -175,8 +211,7 @@ class CompactedCursor:
         await self._cursor.reset(position)
         self._acknowledged = (NO_ENTRY, NO_ENTRY)
         self._start = position
-        self._ended = position > self._compaction.horizon
-        self._go_to(bisect_left(self._positions, position))
+        self._go_to(position)
         self._go_behind_horizon()
 
     async def skip_entries(self, count: int) -> None:
@@ -186,6 +221,7 @@ class CompactedCursor:
     async def clear_backlog(self) -> None:
         """Acknowledge everything."""
         self._ended = True
+        self._acknowledged = self._compaction.horizon
         await self._cursor.clear_backlog()
 
     def persist(self, done: Callable[[MagnetarError | None], None]) -> None:
@@ -199,3 +235,13 @@ class CompactedCursor:
         if reader is not None:
             await reader.close()
         await self._cursor.close()
+
+
+def _position(entry: Entry) -> Position:
+    return entry.position
+
+
+def _chunk_entries(reader: LedgerReader) -> int:
+    """How many entries of a ledger make a chunk."""
+    average_bytes = reader.length_bytes // (reader.last_add_confirmed + 1) if reader.last_add_confirmed >= 0 else 0
+    return max(1, min(CHUNK_ENTRIES, CHUNK_BYTES // max(1, average_bytes)))
