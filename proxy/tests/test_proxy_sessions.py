@@ -202,6 +202,20 @@ async def test_proxy_headers_are_taken_and_passed_on(
         wire.close()
 
 
+@pytest.mark.parametrize("encode", [encode_v1, encode_v2])
+async def test_proxy_headers_may_be_passed_on_as_version_2(
+    start: StartProxy, encode: Callable[[ProxiedConnection], bytes]
+) -> None:
+    proxied = ProxiedConnection("10.9.8.7", 4711, "10.0.0.1", 6650)
+    async with ScriptedBroker(raw=True) as broker:
+        proxy = await start("pulsar://nowhere:1", proxy_protocol=True, proxy_protocol_version=2)
+        wire = await Wire.open(port_of(proxy), encode(proxied))
+        answer = await wire.ask(connect_command(proxy_to_broker_url=broker.host_and_port))
+        assert answer.type == pb.BaseCommand.CONNECTED
+        assert broker.first_bytes[0].startswith(encode_v2(proxied))
+        wire.close()
+
+
 async def test_who_brings_no_header_is_passed_on_with_one(start: StartProxy) -> None:
     async with ScriptedBroker(raw=True) as broker:
         proxy = await start("pulsar://nowhere:1", proxy_protocol=True)

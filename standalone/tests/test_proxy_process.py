@@ -115,6 +115,7 @@ def test_who_may_connect_by_pulsars_names() -> None:
         ({"tlsCertificateFilePath": "/c.pem"}, "tlsKeyFilePath"),
         ({"tlsProtocols": "SSLv3"}, "SSLv3"),
         ({"drainTimeoutSeconds": "-1"}, "drainTimeoutSeconds"),
+        ({"magnetarHaProxyProtocolVersion": "3"}, "magnetarHaProxyProtocolVersion"),
     ],
 )
 def test_what_cannot_be(given: dict[str, str], said: str) -> None:

@@ -23,7 +23,7 @@ from magnetar.proxy.handshake import (
 )
 from magnetar.proxy.settings import SERVER_VERSION
 from magnetar.proxy.targets import TargetDenied
-from magnetar.wire.haproxy import ProxiedConnection, encode_v1
+from magnetar.wire.haproxy import ProxiedConnection, encode_v1, encode_v2
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.command import PING_FRAME, PONG_FRAME
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -259,12 +259,14 @@ class ProxySession:
 
     def _proxy_header(self) -> bytes:
         """What came from in front, else the client's connection with this proxy (Pulsar sends version 1)."""
-        if not self._service.settings.proxy_protocol:
+        settings = self._service.settings
+        if not settings.proxy_protocol:
             return b""
+        encode = encode_v2 if settings.proxy_protocol_version == 2 else encode_v1
         if self._proxied is not None:
-            return encode_v1(self._proxied)
+            return encode(self._proxied)
         addresses = self.connection.socket_addresses
-        return encode_v1(ProxiedConnection(*addresses[0], *addresses[1])) if addresses else b""
+        return encode(ProxiedConnection(*addresses[0], *addresses[1])) if addresses else b""
 
     # --- the end
 

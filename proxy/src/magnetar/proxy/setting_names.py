@@ -22,6 +22,7 @@ PROXY_NAMES: Final = SettingNames(
         "drainTimeoutSeconds": "drain_seconds",
         "haProxyProtocolEnabled": "proxy_protocol",
         "keepAliveIntervalSeconds": "keep_alive_seconds",
+        "magnetarHaProxyProtocolVersion": "proxy_protocol_version",
         "maxConcurrentInboundConnections": "connections_max",
         "maxConcurrentInboundConnectionsPerIp": "connections_per_address_max",
         "maxConcurrentLookupRequests": "lookups_max",

@@ -139,6 +139,8 @@ class ProxySettings:
 
     proxy_protocol: bool = False
     """`haProxyProtocolEnabled`: take PROXY headers from clients, and send them to brokers on data connections."""
+    proxy_protocol_version: int = 1
+    """`magnetarHaProxyProtocolVersion`, ours: of the headers that are sent. Pulsar's proxy sends version 1 alone."""
     keep_alive_seconds: float = 30
     """`keepAliveIntervalSeconds`."""
     connections_max: int = 10_000
@@ -161,6 +163,8 @@ class ProxySettings:
             raise SettingError("neither servicePort nor servicePortTls is set: nobody could connect")
         if not 0 <= self.drain_seconds <= 86_400:
             raise SettingError(f"drainTimeoutSeconds is out of bounds: {self.drain_seconds}")
+        if self.proxy_protocol_version not in (1, 2):
+            raise SettingError(f"magnetarHaProxyProtocolVersion is {self.proxy_protocol_version}; there are 1 and 2")
         if self.keep_alive_seconds <= 0:
             raise SettingError(f"keepAliveIntervalSeconds is out of bounds: {self.keep_alive_seconds}")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
+from magnetar.wire.haproxy import ProxyHeaderDecoder
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.frame import FrameSplitter
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
@@ -169,9 +170,7 @@ class ScriptedBroker:
         # A PROXY header, if there is one, comes with CONNECT in one write.
         first = await wire.reader.read(65536)
         self.first_bytes.append(first)
-        while first.startswith(b"PROXY "):
-            first = first.partition(b"\r\n")[2]
-        buffer, bounds = FrameSplitter().feed(first)
+        buffer, bounds = FrameSplitter().feed(ProxyHeaderDecoder().feed(first))
         if not bounds:
             return
         self.connects.append(messages.decode_command(buffer, bounds[0], bounds[1]).connect)
