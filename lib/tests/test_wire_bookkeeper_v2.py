@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.core.errors import PeerError
+from magnetar.ledger.bookie_connection import ADD_FLAG_HIGH_PRIORITY, ADD_FLAG_RECOVERY
 from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.entry import EntryCodec, master_key
@@ -29,7 +30,7 @@ def fields(item: object) -> dict[str, object]:
 
 def test_add_bytes() -> None:
     (entry,) = EntryCodec(5, "DUMMY").encode_many(9, 8, 0, [b"ab"])
-    stream = b"".join(v2.encode_add_requests(KEY, [entry], v2.FLAG_RECOVERY_ADD | v2.FLAG_HIGH_PRIORITY))
+    stream = b"".join(v2.encode_add_requests(KEY, [entry], ADD_FLAG_RECOVERY | ADD_FLAG_HIGH_PRIORITY))
     assert stream == bytes.fromhex("0000003a" + "02010006") + KEY + entry
     (group,) = requests_of(stream)
     assert fields(group) == {

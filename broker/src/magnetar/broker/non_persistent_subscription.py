@@ -94,10 +94,6 @@ class NonPersistentSubscription:
         """Who keeps a second Exclusive consumer out."""
         return self.active_consumer if self.type is SubscriptionType.EXCLUSIVE else None
 
-    def may_unsubscribe(self, consumer: Consumer) -> bool:
-        """Whether this consumer may delete the subscription."""
-        return self.consumers == [consumer] or self.active_consumer is consumer
-
     def disconnect_all(self) -> None:
         """Have every client subscribe again."""
         for consumer in self.consumers:

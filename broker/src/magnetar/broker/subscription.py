@@ -203,13 +203,6 @@ class Subscription:
         """Who keeps a second Exclusive consumer out."""
         return self.active_consumer if self.type is SubscriptionType.EXCLUSIVE else None
 
-    def may_unsubscribe(self, consumer: Consumer) -> bool:
-        """Whether this consumer may delete the subscription: alone on it, or with one receiver, it is the receiver."""
-        dispatcher = self._dispatcher
-        if dispatcher is None or consumer not in dispatcher.consumers:
-            return False
-        return dispatcher.consumers == [consumer] or dispatcher.active is consumer
-
     def disconnect_all(self) -> None:
         """Have every client subscribe again."""
         pump, leaving = self._pump, self.consumers

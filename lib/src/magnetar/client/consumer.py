@@ -81,13 +81,6 @@ class Receiver(TopicEnd):
             await self._wait_for_news()
         return self._take()
 
-    async def receive_many(self, count_max: int) -> list[Message]:
-        """Up to so many messages; waits for the first one only."""
-        messages = [await self.receive()]
-        while self._queue and len(messages) < count_max:
-            messages.append(self._take())
-        return messages
-
     async def last_message_id(self) -> MessageId:
         """Of the topic's last message; entry id -1 when it holds none. Raises `PulsarError` or `Unavailable`."""
         while True:
@@ -188,25 +181,7 @@ class Consumer(Receiver):
         Raises `PulsarError` when the broker refuses, `Unavailable` when it cannot be told: they come again then."""
         done = [message_id for message_id in message_ids if self._is_last_open(message_id)]
         if done:
-            await self._send_acknowledgement(done, cumulative=False)
-
-    async def acknowledge_up_to(self, message_id: MessageId) -> None:
-        """This message and all before it are done (not for SHARED). Of a batch that is not done wholly: those before
-        the batch."""
-        if 0 <= message_id.batch_index < message_id.batch_size - 1:
-            # Acknowledging the entry would lose the rest of the batch; the broker takes the one before for "up to".
-            message_id = MessageId(message_id.ledger_id, message_id.entry_id - 1, partition=message_id.partition)
-        for position in [position for position in self._open_batches if position <= message_id.position]:
-            del self._open_batches[position]
-        await self._send_acknowledgement([message_id], cumulative=True)
-
-    async def negative_acknowledge(self, message_ids: Sequence[MessageId]) -> None:
-        """Have the broker send them again, whole batches of them, at once."""
-        connection = await self._wait_until_attached()
-        for message_id in message_ids:
-            self._open_batches.pop(message_id.position, None)
-        entries = {message_id.position: message_id.to_wire() for message_id in message_ids}
-        connection.write(requests.redeliver(self._id, list(entries.values())))
+            await self._send_acknowledgement(done)
 
     async def unsubscribe(self) -> None:
         """Delete the subscription and close."""
@@ -226,11 +201,11 @@ class Consumer(Receiver):
         del self._open_batches[message_id.position]
         return True
 
-    async def _send_acknowledgement(self, message_ids: Sequence[MessageId], *, cumulative: bool) -> None:
+    async def _send_acknowledgement(self, message_ids: Sequence[MessageId]) -> None:
         connection = await self._wait_until_attached()
         ids = [message_id.to_wire() for message_id in message_ids]
         await connection.request(
-            lambda request_id: requests.ack(self._id, ids, cumulative=cumulative, request_id=request_id)
+            lambda request_id: requests.ack(self._id, ids, cumulative=False, request_id=request_id)
         )
 
     def _subscribe_request(self) -> requests.SubscribeRequest:

@@ -24,8 +24,6 @@ AUTH: Final = 3
 BATCH_READ: Final = 7
 
 FLAG_FENCE: Final = 0x1
-FLAG_RECOVERY_ADD: Final = 0x2
-FLAG_HIGH_PRIORITY: Final = 0x4
 _FLAGS_MAX: Final = 0xFFFF
 
 _HEADER_WORD: Final = struct.Struct(">I")

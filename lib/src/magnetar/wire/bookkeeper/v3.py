@@ -76,7 +76,7 @@ class AuthRequest:
 
 @dataclass(slots=True, kw_only=True)
 class WriteLacRequest:
-    """Store an explicit LAC; `packet` as `EntryCodec.encode_explicit_lac` makes it."""
+    """Store an explicit LAC; `packet` is ledger id, LAC, and the ledger's digest over the two."""
 
     ledger_id: int
     last_add_confirmed: int

@@ -277,16 +277,6 @@ def ack(
     return _frame(pb.BaseCommand.ACK, ack=command)
 
 
-def redeliver(consumer_id: int, message_ids: Sequence[pb.MessageIdData]) -> bytes:
-    """Send these again; none: all that are not acknowledged."""
-    return _frame(
-        pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES,
-        redeliverUnacknowledgedMessages=pb.CommandRedeliverUnacknowledgedMessages(
-            consumer_id=consumer_id, message_ids=message_ids
-        ),
-    )
-
-
 def get_last_message_id(request_id: int, consumer_id: int) -> bytes:
     """The topic's last message."""
     return _frame(
