@@ -76,14 +76,19 @@ class Documents:
         await self._store.put(path, _encode(document), version)
 
     async def update(self, path: str, change: Callable[[Document], Document]) -> Document:
-        """Apply a change to what is there; tries again when another writer was faster. `NodeNotFound`, `PeerError`"""
+        """Apply a change to what is there; tries again when another writer was faster. `NodeNotFound`, `PeerError`.
+
+        What is there already is not written again: many who want the same do not get into each other's way."""
         for _ in range(UPDATE_ATTEMPTS_MAX):
             node = await self._store.get(path)
             if node is None:
                 raise NodeNotFound(path)
             document = change(decode_document(path, node))
+            value = _encode(document)
+            if value == node.value:
+                return document
             try:
-                await self._store.put(path, _encode(document), node.stat.version)
+                await self._store.put(path, value, node.stat.version)
             except VersionConflict:
                 continue
             return document
