@@ -69,7 +69,9 @@ async def test_every_broker_says_how_all_are(cluster: MemoryCluster, ask: Ask) -
     assert (row["state"], row["magnetar"], row["topics"], row["bundles"]) == ("serving", True, 1, 1)
     assert row["bundleNames"] == [str(bundle)]
     leader = next(row["broker"] for row in found if row["leader"])
-    assert leader == cluster[2].running.context.load.leader().broker_id
+    elected = cluster[2].running.context.load.leader()
+    assert elected is not None
+    assert leader == elected.broker_id
     await ask(cluster[1], "POST", drain_of(cluster[1]))
     await until(lambda: own_id(cluster[1]) not in reports)
     assert (await ask(cluster[0], "GET", drain_of(cluster[1])))[0] == 200

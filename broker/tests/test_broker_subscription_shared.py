@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.broker.consumer import SubscriptionType
 from magnetar.broker.settings import DispatchSettings
+from magnetar.broker.subscription import Subscription
 from magnetar.broker.testing import Stage, stored_message
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
@@ -22,6 +23,10 @@ def shared_stage(**limits: int) -> Stage:
 def fill(stage: Stage, count: int, **fields: Any) -> None:
     for _ in range(count):
         stage.cursor.append(stored_message(**fields))
+
+
+def has_pump(subscription: Subscription) -> bool:
+    return subscription._pump is not None
 
 
 def test_turns_of_twenty_go_round() -> None:
@@ -101,12 +106,12 @@ def test_without_consumers_there_is_no_pump_and_a_fence_holds_for_the_next_one()
     stage.publish(2)
     assert len(stage.reads)
     stage.leave("a")
-    assert subscription._pump is not None
+    assert has_pump(subscription)
     stage.reads.finish()
     stage.join("b")
     assert stage.received("b") == [0, 1, 2, 3]
     stage.leave("b")
-    assert subscription._pump is None
+    assert not has_pump(subscription)
     subscription.acknowledged_by_broker()
     subscription.fence()
     with pytest.raises(PulsarError):

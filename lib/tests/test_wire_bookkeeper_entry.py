@@ -15,6 +15,12 @@ DIGEST_HEX = {
     "HMAC": "204f7470dbe126c2e43af4f040734d977789da04",
     "DUMMY": "",
 }
+EXPLICIT_LAC_HEX = {
+    "CRC32C": "00000000000000070000000000000005b0e140ec",
+    "CRC32": "0000000000000007000000000000000500000000f8b0d213",
+    "HMAC": "000000000000000700000000000000053fb5a4b3aa81d32073665819fa0befefb1b41080",
+    "DUMMY": "00000000000000070000000000000005",
+}
 digest_types = st.sampled_from(sorted(DIGEST_HEX))
 
 
@@ -30,6 +36,13 @@ def test_bytes_are_bookkeepers(digest_type: str) -> None:
     assert entry.hex() == HEADER_HEX + DIGEST_HEX[digest_type] + b"payload".hex()
     assert codec.decode(entry, 3) == b"payload"
     assert header(entry) == codec.check(entry) == (7, 3, 2, 1234)
+
+
+@pytest.mark.parametrize("digest_type", sorted(EXPLICIT_LAC_HEX))
+def test_explicit_lac_is_bookkeepers(digest_type: str) -> None:
+    codec = EntryCodec(7, digest_type, b"secret")
+    assert codec.encode_explicit_lac(5).hex() == EXPLICIT_LAC_HEX[digest_type]
+    assert codec.decode_explicit_lac(bytes.fromhex(EXPLICIT_LAC_HEX[digest_type])) == 5
 
 
 def test_unknown_digest_is_misuse() -> None:

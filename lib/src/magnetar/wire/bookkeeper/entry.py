@@ -150,6 +150,21 @@ class EntryCodec:
             ledger_id, entry_id = _TWO_LONGS.unpack_from(entry)
             raise DigestMismatch(f"the {self.digest_type} digest of entry {ledger_id}:{entry_id} is wrong")
 
+    def encode_explicit_lac(self, last_add_confirmed: int) -> bytes:
+        """The packet of a v3 explicit LAC write: ledger id, LAC, digest over the two."""
+        head = _TWO_LONGS.pack(self.ledger_id, last_add_confirmed)
+        return head + self._digest(head, b"")
+
+    def decode_explicit_lac(self, packet: bytes) -> int:
+        """The LAC of such a packet. Raises `DigestMismatch`."""
+        if len(packet) < _TWO_LONGS.size:
+            raise DigestMismatch(f"an explicit LAC of {len(packet)} bytes")
+        ledger_id, last_add_confirmed = _TWO_LONGS.unpack_from(packet)
+        if ledger_id != self.ledger_id or self._digest(packet[:16], b"") != packet[16:]:
+            raise DigestMismatch(f"the explicit LAC of ledger {self.ledger_id} is damaged")
+        lac: int = last_add_confirmed
+        return lac
+
     def _digest(self, head: bytes, payload: bytes) -> bytes:
         if self.digest_type == CRC32C:
             return _CRC32C_WORD.pack(_crc32c_extend(_crc32c_extend(0, head), payload))
