@@ -71,6 +71,7 @@ class Connection(asyncio.Protocol):
         self._outbox: list[bytes] = []
         self._flush_scheduled = False
         self._pause_reasons: set[str] = set()
+        self._unwanted = False
         self.peer_address = ""
         self.writable = True
         self.closed = False
@@ -157,14 +158,17 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Send what is in the outbox, then close."""
-        if self.closed or self._transport is None:
-            return
-        self._flush()
-        self._transport.close()
+        if self._transport is None:
+            self._unwanted = True
+        elif not self.closed:
+            self._flush()
+            self._transport.close()
 
     def abort(self) -> None:
         """Close at once; unsent bytes are lost."""
-        if self._transport is not None:
+        if self._transport is None:
+            self._unwanted = True
+        else:
             self._transport.abort()
 
     def _flush(self) -> None:
@@ -189,6 +193,9 @@ class Connection(asyncio.Protocol):
         """asyncio: the connection stands."""
         # uvloop's transports have the interface without being subclasses.
         self._transport = transport = cast(asyncio.Transport, transport)
+        if self._unwanted:
+            transport.abort()  # It was closed before it stood; no handler hears of it.
+            return
         transport.set_write_buffer_limits(OUTBOX_HIGH_WATER_BYTES, OUTBOX_LOW_WATER_BYTES)
         raw_socket = transport.get_extra_info("socket")
         if raw_socket is not None and raw_socket.family in (socket.AF_INET, socket.AF_INET6):

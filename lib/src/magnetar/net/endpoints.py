@@ -15,9 +15,26 @@ LISTEN_BACKLOG: Final = 4096
 class Listener:
     """A listening socket and the connections that came in through it."""
 
-    def __init__(self, server: asyncio.Server, connections: dict[Connection, None]) -> None:
-        self._server = server
-        self._connections = connections
+    def __init__(self, make_handler: HandlerFactory) -> None:
+        """For `listen`."""
+        self._loop = asyncio.get_running_loop()
+        self._make_handler = make_handler
+        self._connections: dict[Connection, None] = {}
+        self._closed = False
+        self._server: asyncio.Server
+
+    async def open(self, host: str, port: int, tls: ServerTls | None, *, accepting: bool) -> None:
+        """For `listen`."""
+        self._server = await self._loop.create_server(
+            self._make_connection,
+            host,
+            port,
+            backlog=LISTEN_BACKLOG,
+            reuse_address=True,
+            ssl=None if tls is None else tls.context,
+            ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS_MAX,
+            start_serving=accepting,
+        )
 
     @property
     def port(self) -> int:
@@ -39,12 +56,24 @@ class Listener:
         self._server.close()
 
     async def close(self) -> None:
-        """Stop listening and close every connection, sending what is in the outboxes."""
+        """Stop listening and close every connection, sending what is in the outboxes; those, too, that the loop has
+        accepted and nobody was told of yet."""
+        self._closed = True
         self._server.close()
         # In the order in which they came, so that a simulator sees the same in every run.
         for connection in list(self._connections):
             connection.close()
         await self._server.wait_closed()
+
+    def _make_connection(self) -> Connection:
+        connection = Connection(self._loop, self._make_handler, self._lost)
+        self._connections[connection] = None
+        if self._closed:
+            connection.close()
+        return connection
+
+    def _lost(self, connection: Connection) -> None:
+        self._connections.pop(connection, None)
 
 
 async def listen(
@@ -53,28 +82,9 @@ async def listen(
     """Listen on a TCP address, with TLS if given. Raises OSError when the address is taken or not ours.
 
     Without `accepting` the address is taken, and connections are refused until `Listener.start_accepting`."""
-    loop = asyncio.get_running_loop()
-    connections: dict[Connection, None] = {}
-
-    def lost(connection: Connection) -> None:
-        connections.pop(connection, None)
-
-    def make_connection() -> Connection:
-        connection = Connection(loop, make_handler, lost)
-        connections[connection] = None
-        return connection
-
-    server = await loop.create_server(
-        make_connection,
-        host,
-        port,
-        backlog=LISTEN_BACKLOG,
-        reuse_address=True,
-        ssl=None if tls is None else tls.context,
-        ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS_MAX,
-        start_serving=accepting,
-    )
-    return Listener(server, connections)
+    listener = Listener(make_handler)
+    await listener.open(host, port, tls, accepting=accepting)
+    return listener
 
 
 async def connect(

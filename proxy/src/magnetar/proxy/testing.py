@@ -15,6 +15,9 @@ from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 PATIENCE_SECONDS: Final = 10.0
 """How long anything may take before the test fails."""
 
+ACCEPT_TURNS: Final = 8
+"""Turns of asyncio's loop between accepting a connection and its handler's first step, and some more."""
+
 Answer = Callable[[pb.BaseCommand], pb.BaseCommand | None]
 
 
@@ -135,6 +138,9 @@ class ScriptedBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        # A connection that the loop has just accepted arrives some turns later.
+        for _ in range(ACCEPT_TURNS):
+            await asyncio.sleep(0)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.sleep(0)
 
