@@ -138,19 +138,28 @@ class ScriptedBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        # A connection that the loop has just accepted arrives some turns later.
-        for _ in range(ACCEPT_TURNS):
-            await asyncio.sleep(0)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.sleep(0)
 
     def stop(self) -> None:
         """Vanish: no new connections, the old ones broken off."""
         assert self._server is not None
+        if self._stopped:
+            return
         self._stopped = True
-        self._server.close()
+        loop = asyncio.get_running_loop()
+        # asyncio's server forgets the socket of whom it accepts while it is closed.
+        for listening in self._server.sockets:
+            loop.remove_reader(listening.fileno())
+        self._tasks.add(loop.create_task(self._close(self._server)))
         for wire in self.open_wires:
             wire.close()
+
+    @staticmethod
+    async def _close(server: asyncio.Server) -> None:
+        for _ in range(ACCEPT_TURNS):
+            await asyncio.sleep(0)
+        server.close()
 
     async def _arrived(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
