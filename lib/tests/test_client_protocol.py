@@ -19,6 +19,7 @@ from magnetar.client.settings import ClientSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
 from magnetar.core.topic_name import TopicName
+from magnetar.net.testing import close_server
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.batch import build_batch
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -45,7 +46,7 @@ class FakeBroker:
 
     async def stop(self) -> None:
         assert self._server is not None
-        self._server.close()
+        await close_server(self._server)
         for writer in self.writers:
             writer.close()
         await self._server.wait_closed()

@@ -1,10 +1,26 @@
-"""Certificates for tests, made by the `openssl` command."""
+"""For tests: certificates, made by the `openssl` command, and servers of asyncio's own that close well."""
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+ACCEPT_TURNS: Final = 8
+"""Turns of asyncio's loop between accepting a connection and its handler's first step, and some more."""
+
+
+async def close_server(server: asyncio.Server) -> None:
+    """Close a server of `asyncio.start_server`, once who was accepted has arrived: closed at once, it would forget the
+    socket of whoever comes just then, and a later test would hear of that."""
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening.fileno())
+    for _ in range(ACCEPT_TURNS):
+        await asyncio.sleep(0)
+    server.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
+from magnetar.net.testing import close_server
 from magnetar.wire.haproxy import ProxyHeaderDecoder
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.frame import FrameSplitter
@@ -14,9 +15,6 @@ from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 PATIENCE_SECONDS: Final = 10.0
 """How long anything may take before the test fails."""
-
-ACCEPT_TURNS: Final = 8
-"""Turns of asyncio's loop between accepting a connection and its handler's first step, and some more."""
 
 Answer = Callable[[pb.BaseCommand], pb.BaseCommand | None]
 
@@ -147,19 +145,9 @@ class ScriptedBroker:
         if self._stopped:
             return
         self._stopped = True
-        loop = asyncio.get_running_loop()
-        # asyncio's server forgets the socket of whom it accepts while it is closed.
-        for listening in self._server.sockets:
-            loop.remove_reader(listening.fileno())
-        self._tasks.add(loop.create_task(self._close(self._server)))
+        self._tasks.add(asyncio.get_running_loop().create_task(close_server(self._server)))
         for wire in self.open_wires:
             wire.close()
-
-    @staticmethod
-    async def _close(server: asyncio.Server) -> None:
-        for _ in range(ACCEPT_TURNS):
-            await asyncio.sleep(0)
-        server.close()
 
     async def _arrived(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
