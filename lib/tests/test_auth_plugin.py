@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from magnetar.auth.keys import ALGORITHMS, family
+from magnetar.auth.keys import ALGORITHMS, family, read_data
 from magnetar.auth.plugin import ClientCredentials
 from magnetar.auth.testing import EC_PUBLIC_KEY, EC_TOKEN, LATE_TOKEN, SECRET, SECRET_512, TOKEN, TOKEN_512
 from magnetar.auth.token_making import (
@@ -95,6 +95,15 @@ def test_new_keys_sign_and_check(algorithm: str) -> None:
             sign_with_private("k", private, {"sub": "a"}, {}, "HS256")
     header = json.loads(shown(token)[0])
     assert header == {"alg": algorithm, "kid": "1"}
+
+
+def test_a_key_without_a_slash_is_no_path() -> None:
+    key = base64.b64encode(b"m" * 300)
+    assert b"/" not in key
+    assert read_data("k", key.decode()) == b"m" * 300
+    with pytest.raises(SettingError, match="neither") as refused:
+        read_data("k", "secret" * 100 + "!")
+    assert "secretsecret" not in str(refused.value)
 
 
 def test_algorithms_without_such_keys() -> None:

@@ -31,17 +31,26 @@ def read_data(name: str, text: str) -> bytes:
     """What a setting says: the content of `file:…` or of a path, of `data:…`, or base64. `SettingError`."""
     if text.startswith("data:"):
         return _data_url(name, text)
-    path = Path(file_of_url(text)) if text.startswith("file:") else Path(text)
-    try:
-        if text.startswith("file:") or path.exists():
+    named = text.startswith("file:")
+    path = Path(file_of_url(text)) if named else Path(text)
+    if named or _exists(path):
+        try:
             return path.read_bytes()
-    except OSError as error:
-        raise SettingError(f"{name}: {path} cannot be read: {error.strerror}") from None
+        except OSError as error:
+            raise SettingError(f"{name}: {path} cannot be read: {error.strerror}") from None
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         # Not told what it is: it may be the secret itself.
         raise SettingError(f"{name} is neither file:…, data:…, a path of a file, nor base64") from None
+
+
+def _exists(path: Path) -> bool:
+    """What is too long for a path (as keys may be) is none."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def file_of_url(url: str) -> str:
