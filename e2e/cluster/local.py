@@ -58,6 +58,7 @@ class LocalCluster:
         metadata_url: str | None = None,
         configuration_url: str | None = None,
         broker_settings: dict[str, str] | None = None,
+        proxy_settings: dict[str, str] | None = None,
     ) -> None:
         self.name = name
         self.folder = folder
@@ -75,6 +76,7 @@ class LocalCluster:
         )
         self._ports = ports
         self._broker_settings = broker_settings or {}
+        self._proxy_settings = proxy_settings or {}
         self.bookies = [self._bookie(number) for number in range(size.bookies)]
         self.brokers = [self._broker(number) for number in range(size.brokers)]
         self.proxies = [self._proxy(number) for number in range(size.proxies)]
@@ -192,6 +194,7 @@ class LocalCluster:
             self.settings,
             self._port(number, ports.proxies),
             self._port(number, ports.proxies_http),
+            **self._proxy_settings,
         )
 
     @staticmethod

@@ -1,6 +1,7 @@
 """How far a cluster of this machine's size goes: `python -m e2e.cluster.scale [--topics N] [--connections N]`.
 
-100 000 topics in one namespace over three brokers, four bookies and a proxy; then 10 000 connections to one broker.
+100 000 topics in one namespace over three brokers, four bookies and a proxy; then 10 000 connections to one broker,
+and as many through one proxy.
 Tables go to the terminal, to bench/results as JSON and into docs/cluster-benchmarks.md (`--no-page`: not there).
 Needs two cores, some 4 GB of memory and a quarter of an hour.
 """
@@ -13,6 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -40,7 +42,8 @@ def main() -> None:
         publish = not arguments.no_publish
         runs.append(lambda folder: scale_topics.run(folder, arguments.topics, publish, say))
     if arguments.connections:
-        runs.append(lambda folder: scale_connections.run(folder, arguments.connections, arguments.seconds, say))
+        options = {"count": arguments.connections, "seconds": arguments.seconds, "say": say}
+        runs += [partial(scale_connections.run, **options), partial(scale_connections.run_through_proxy, **options)]
     for run in runs:
         began, load_before = time.monotonic(), os.getloadavg()[0]
         folder = Path(tempfile.mkdtemp(prefix="magnetar-scale-"))

@@ -1,4 +1,4 @@
-"""Many connections to one broker: what each costs in memory, and what a publisher notices of the others."""
+"""Many connections to one broker or proxy: what each costs in memory, and what a publisher notices of the others."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import resource
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import uvloop
@@ -23,7 +24,7 @@ from bench.cluster.receipts import Publishing, percentile
 from bench.report import Metric, Results
 from e2e import processes
 from e2e.cluster.local import LocalCluster, Size
-from e2e.cluster.parts import Broker
+from e2e.cluster.parts import Broker, Proxy
 
 ONE_PUBLISHES_OF = 100
 """Of so many connections one publishes a message a second."""
@@ -33,6 +34,8 @@ AT_ONCE = 200
 """Connections that are opened side by side."""
 PING_EVERY_S = 30.0
 SPARE_FILES = 500
+SPARE_CONNECTIONS = 100
+"""Those of whoever measures, above the default limit of a proxy when the crowd has reached it."""
 SETTLE_S = 5.0
 CONNECT_SECONDS_MAX = 60.0
 PROBE = "persistent://public/default/probe"
@@ -41,12 +44,23 @@ PROBE_TOPICS = 2
 PRODUCER_ID, REQUEST_ID = 1, 1
 
 
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """Where the crowd comes in: a broker, or a proxy before it."""
+
+    part: Broker | Proxy
+    service_url: str
+    broker_address: str = ""
+    """What is told to the proxy: where connections are to lead."""
+
+
 class Idler:
     """One connection (a `net` handler) that is there; with a topic it may publish."""
 
-    def __init__(self, connection: Connection, topic: str | None) -> None:
+    def __init__(self, connection: Connection, topic: str | None, broker_address: str) -> None:
         self.connection = connection
         self.topic = topic
+        self._broker_address = broker_address
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.lost = False
         self.receipts = 0
@@ -54,7 +68,7 @@ class Idler:
         self._splitter = FrameSplitter()
 
     def connection_made(self) -> None:
-        self.connection.write(requests.connect(client_version="scale"))
+        self.connection.write(requests.connect(client_version="scale", proxy_to_broker_url=self._broker_address))
 
     def data_received(self, data: bytes) -> None:
         buffer, bounds = self._splitter.feed(data)
@@ -67,7 +81,7 @@ class Idler:
     def connection_lost(self, error: Exception | None) -> None:
         self.lost = True
         if not self.ready.done():
-            self.ready.set_exception(ConnectionResetError(f"the broker closed a new connection: {error}"))
+            self.ready.set_exception(ConnectionResetError(f"a new connection was closed: {error}"))
 
     def publish(self) -> None:
         """One small message."""
@@ -97,8 +111,8 @@ class Idler:
 class Crowd:
     """Connections that come and stay; some of them publish."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, entrance: Entrance) -> None:
+        self._entrance = entrance
         self.idlers: list[Idler] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -130,10 +144,10 @@ class Crowd:
         made: list[Idler] = []
 
         def make_handler(connection: Connection) -> Idler:
-            made.append(Idler(connection, topic))
+            made.append(Idler(connection, topic, self._entrance.broker_address))
             return made[0]
 
-        await connect("127.0.0.1", self._port, make_handler, CONNECT_SECONDS_MAX)
+        await connect("127.0.0.1", self._entrance.part.port, make_handler, CONNECT_SECONDS_MAX)
         async with asyncio.timeout(CONNECT_SECONDS_MAX):
             await made[0].ready
         self.idlers.append(made[0])
@@ -155,15 +169,31 @@ class Crowd:
 
 def run(folder: Path, count: int, seconds: float, say: Callable[[str], None]) -> Figures:
     """One broker, one bookie. A column without the crowd, one with it."""
-    _allow_files(count + SPARE_FILES)
-    alone, crowded = "alone", f"beside {count:,} connections".replace(",", "\u202f")
     with LocalCluster(folder, Size(bookies=1, brokers=1, proxies=0)) as cluster:
         cluster.start()
-        with Publishing(cluster.broker_service_url, PROBE, PROBE_TOPICS) as probe:
-            results = uvloop.run(_measure(cluster.brokers[0], probe, (alone, crowded), count, seconds))
-    for name, figures in results.items():
-        say(f"{name}: " + ", ".join(f"{key} {value:,.2f}" for key, value in figures.items()))
-    return Figures("connections", "Many connections", results, metrics(), crowded, alone)
+        entrance = Entrance(cluster.brokers[0], cluster.broker_service_url)
+        return _figures("connections", "broker", entrance, count, seconds, say)
+
+
+def run_through_proxy(folder: Path, count: int, seconds: float, say: Callable[[str], None]) -> Figures:
+    """The same, through a proxy, which has two connections for each."""
+    settings = {"maxConcurrentInboundConnections": str(count + SPARE_CONNECTIONS)}
+    with LocalCluster(folder, Size(bookies=1, brokers=1, proxies=1), proxy_settings=settings) as cluster:
+        cluster.start()
+        entrance = Entrance(cluster.proxies[0], cluster.service_url, f"127.0.0.1:{cluster.brokers[0].port}")
+        return _figures("proxied-connections", "proxy", entrance, count, seconds, say)
+
+
+def _figures(
+    name: str, kind: str, entrance: Entrance, count: int, seconds: float, say: Callable[[str], None]
+) -> Figures:
+    _allow_files(2 * count + SPARE_FILES)
+    alone, crowded = "alone", f"beside {count:,} connections".replace(",", "\u202f")
+    with Publishing(entrance.service_url, PROBE, PROBE_TOPICS) as probe:
+        results = uvloop.run(_measure(entrance, probe, (alone, crowded), count, seconds))
+    for column, figures in results.items():
+        say(f"{column}: " + ", ".join(f"{key} {value:,.2f}" for key, value in figures.items()))
+    return Figures(name, f"Many connections to one {kind}", results, metrics(kind), crowded, alone)
 
 
 def _allow_files(wanted: int) -> None:
@@ -175,45 +205,47 @@ def _allow_files(wanted: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _measure(broker: Broker, probe: Publishing, names: tuple[str, str], count: int, seconds: float) -> Results:
-    crowd = Crowd(broker.port)
+async def _measure(
+    entrance: Entrance, probe: Publishing, names: tuple[str, str], count: int, seconds: float
+) -> Results:
+    crowd, part = Crowd(entrance), entrance.part
     await asyncio.sleep(SETTLE_S)
-    before = processes.memory(broker.pids).pss_bytes
-    alone = await _watch(broker, probe, seconds)
+    before = processes.memory(part.pids).pss_bytes
+    alone = await _watch(part, probe, seconds)
     began = time.perf_counter()
     await crowd.come(count)
     came_per_s = count / (time.perf_counter() - began)
     await asyncio.sleep(SETTLE_S)
-    crowded = await _watch(broker, probe, seconds)
+    crowded = await _watch(part, probe, seconds)
     crowded["came_per_s"] = came_per_s
-    crowded["memory_bytes_per_connection"] = (processes.memory(broker.pids).pss_bytes - before) / count
+    crowded["memory_bytes_per_connection"] = (processes.memory(part.pids).pss_bytes - before) / count
     crowded["lost"] = float(sum(idler.lost for idler in crowd.idlers))
     crowded["receipts"] = float(sum(idler.receipts for idler in crowd.idlers))
     await crowd.leave()
     return {names[0]: alone, names[1]: crowded}
 
 
-async def _watch(broker: Broker, probe: Publishing, seconds: float) -> dict[str, float]:
+async def _watch(part: Broker | Proxy, probe: Publishing, seconds: float) -> dict[str, float]:
     probe.forget_latencies()
-    before = processes.cpu_seconds(broker.pids)
+    before = processes.cpu_seconds(part.pids)
     await asyncio.sleep(seconds)
     latencies = probe.latencies_s()
     return {
         "p50_ms": percentile(latencies, 0.5) * 1e3,
         "p99_ms": percentile(latencies, 0.99) * 1e3,
-        "cpu_percent": (processes.cpu_seconds(broker.pids) - before) / seconds * 100,
-        "broker_mb": processes.memory(broker.pids).pss_bytes / 1e6,
+        "cpu_percent": (processes.cpu_seconds(part.pids) - before) / seconds * 100,
+        "memory_mb": processes.memory(part.pids).pss_bytes / 1e6,
     }
 
 
-def metrics() -> list[Metric]:
+def metrics(kind: str) -> list[Metric]:
     """No goals but that none is lost."""
     return [
         Metric("came_per_s", "connections made", "/s", more_is_better=True),
         Metric("lost", "connections lost", "", goal=0.0, absolute=True),
-        Metric("memory_bytes_per_connection", "the broker's memory per connection", "B"),
-        Metric("broker_mb", "the broker's memory (PSS)", "MB"),
-        Metric("cpu_percent", "the broker's CPU", "% of a core"),
+        Metric("memory_bytes_per_connection", f"the {kind}'s memory per connection", "B"),
+        Metric("memory_mb", f"the {kind}'s memory (PSS)", "MB"),
+        Metric("cpu_percent", f"the {kind}'s CPU", "% of a core"),
         Metric("p50_ms", "a publisher's receipt p50", "ms"),
         Metric("p99_ms", "a publisher's receipt p99", "ms"),
     ]
