@@ -1,7 +1,7 @@
-"""How far a cluster of this machine's size goes: `python -m e2e.cluster.scale [--topics N] [--connections N]`.
+"""How far a cluster of this machine's size goes: `python -m e2e.cluster.scale [--topics N] [--connections N] [--proxied N]`.
 
 100 000 topics in one namespace over three brokers, four bookies and a proxy; then 10 000 connections to one broker,
-and as many through one proxy.
+and 8 000 through one proxy, which has two open files for each.
 Tables go to the terminal, to bench/results as JSON and into docs/cluster-benchmarks.md (`--no-page`: not there).
 Needs two cores, some 4 GB of memory and a quarter of an hour.
 """
@@ -14,7 +14,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -28,6 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--topics", type=int, default=100_000, help="0: leave them out")
     parser.add_argument("--connections", type=int, default=10_000, help="0: leave them out")
+    parser.add_argument("--proxied", type=int, default=8_000, help="connections through a proxy; 0: leave them out")
     parser.add_argument("--no-publish", action="store_true", help="load topics without publishing to each")
     parser.add_argument("--no-page", action="store_true", help="leave the documentation as it is")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long a publisher's latency is taken")
@@ -42,8 +42,11 @@ def main() -> None:
         publish = not arguments.no_publish
         runs.append(lambda folder: scale_topics.run(folder, arguments.topics, publish, say))
     if arguments.connections:
-        options = {"count": arguments.connections, "seconds": arguments.seconds, "say": say}
-        runs += [partial(scale_connections.run, **options), partial(scale_connections.run_through_proxy, **options)]
+        runs.append(lambda folder: scale_connections.run(folder, arguments.connections, arguments.seconds, say))
+    if arguments.proxied:
+        runs.append(
+            lambda folder: scale_connections.run_through_proxy(folder, arguments.proxied, arguments.seconds, say)
+        )
     for run in runs:
         began, load_before = time.monotonic(), os.getloadavg()[0]
         folder = Path(tempfile.mkdtemp(prefix="magnetar-scale-"))

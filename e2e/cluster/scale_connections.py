@@ -169,6 +169,7 @@ class Crowd:
 
 def run(folder: Path, count: int, seconds: float, say: Callable[[str], None]) -> Figures:
     """One broker, one bookie. A column without the crowd, one with it."""
+    _allow_files(count + SPARE_FILES)
     with LocalCluster(folder, Size(bookies=1, brokers=1, proxies=0)) as cluster:
         cluster.start()
         entrance = Entrance(cluster.brokers[0], cluster.broker_service_url)
@@ -177,6 +178,7 @@ def run(folder: Path, count: int, seconds: float, say: Callable[[str], None]) ->
 
 def run_through_proxy(folder: Path, count: int, seconds: float, say: Callable[[str], None]) -> Figures:
     """The same, through a proxy, which has two connections for each."""
+    _allow_files(2 * count + SPARE_FILES)
     settings = {"maxConcurrentInboundConnections": str(count + SPARE_CONNECTIONS)}
     with LocalCluster(folder, Size(bookies=1, brokers=1, proxies=1), proxy_settings=settings) as cluster:
         cluster.start()
@@ -187,7 +189,6 @@ def run_through_proxy(folder: Path, count: int, seconds: float, say: Callable[[s
 def _figures(
     name: str, kind: str, entrance: Entrance, count: int, seconds: float, say: Callable[[str], None]
 ) -> Figures:
-    _allow_files(2 * count + SPARE_FILES)
     alone, crowded = "alone", f"beside {count:,} connections".replace(",", "\u202f")
     with Publishing(entrance.service_url, PROBE, PROBE_TOPICS) as probe:
         results = uvloop.run(_measure(entrance, probe, (alone, crowded), count, seconds))
