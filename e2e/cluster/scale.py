@@ -1,4 +1,4 @@
-"""How far a cluster of this machine's size goes: `python -m e2e.cluster.scale [--topics N] [--connections N] [--proxied N]`.
+"""How far a cluster of this machine's size goes: `python -m e2e.cluster.scale [--topics N] [--connections N] …`.
 
 100 000 topics in one namespace over three brokers, four bookies and a proxy; then 10 000 connections to one broker,
 and 8 000 through one proxy, which has two open files for each.
