@@ -105,5 +105,5 @@ bench-bookies: compile ## Our bookies beside Apache's under BookKeeper's own cli
 bench-cluster: compile ## Our cluster beside Apache's: unloads, crashes, proxies, lookups, brokers; ARGS="--quick"
 	$(RUN) python -m bench.cluster.run $(ARGS)
 
-scale: compile ## 100 000 topics, then 10 000 connections, on this machine
+scale: compile ## 100 000 topics, then 10 000 connections to a broker and 8 000 through a proxy, on this machine
 	$(RUN) python -m e2e.cluster.scale $(ARGS)
