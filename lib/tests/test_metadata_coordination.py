@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from magnetar.metadata.contract import PATIENCE_SECONDS, value_of
@@ -16,27 +15,10 @@ from magnetar.metadata.coordination import (
     next_counter_value,
 )
 from magnetar.metadata.local import LocalStore
-from magnetar.metadata.memory import MemoryMetadataStore
-from magnetar.metadata.rocksdb import RocksdbMetadataStore
 from magnetar.metadata.store import StoreUnavailable
 
 LEADER = "/loadbalance/leader"
 LOCK = "/namespace/public/default/0x00000000_0xffffffff"
-
-
-@pytest.fixture(params=["memory", "rocksdb"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LocalStore]:
-    opened: LocalStore = MemoryMetadataStore() if request.param == "memory" else RocksdbMetadataStore(tmp_path)
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-async def other(store: LocalStore) -> AsyncIterator[LocalStore]:
-    assert isinstance(store, MemoryMetadataStore | RocksdbMetadataStore)
-    opened = store.another_session()
-    yield opened
-    await opened.close()
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

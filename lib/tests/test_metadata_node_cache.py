@@ -1,31 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import msgspec
 import pytest
 from magnetar.metadata.local import LocalStore
-from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.node_cache import NodeCache
-from magnetar.metadata.rocksdb import RocksdbMetadataStore
 from magnetar.metadata.store import Node
-
-
-@pytest.fixture(params=["memory", "rocksdb"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LocalStore]:
-    opened: LocalStore = MemoryMetadataStore() if request.param == "memory" else RocksdbMetadataStore(tmp_path)
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-async def other(store: LocalStore) -> AsyncIterator[LocalStore]:
-    assert isinstance(store, MemoryMetadataStore | RocksdbMetadataStore)
-    opened = store.another_session()
-    yield opened
-    await opened.close()
 
 
 class Policies(msgspec.Struct, frozen=True):
