@@ -1,0 +1,1 @@
+"""What the operator wants to exist: resources in, manifests out. Pure."""

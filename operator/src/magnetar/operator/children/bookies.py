@@ -1,0 +1,128 @@
+"""A pool of bookies: a StatefulSet, its Service and its configuration; and the cluster's default pool."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from magnetar.operator.children.configuration import digest, settings_file, settings_map
+from magnetar.operator.children.context import BOOKIE_CONTROL_PORT, BOOKIE_METRICS_PORT, BOOKIE_PORT, Cluster
+from magnetar.operator.children.control import control_environment
+from magnetar.operator.children.naming import BOOKIE, TEMPLATE_ANNOTATION, Manifest, Owner, child, labels, selector
+from magnetar.operator.children.pods import Container, Pod, field_variable, pod_template
+from magnetar.operator.children.volumes import claim_templates, volume_names
+from magnetar.operator.resources.bookie import BookieSpec
+
+RESOURCES: Final[dict[str, Any]] = {"requests": {"cpu": "200m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}}
+
+GRACE_SECONDS: Final = 60
+"""To write out what is cached; killed earlier, a bookie replays its journal."""
+
+JOURNAL: Final = "journal"
+LEDGERS: Final = "ledgers"
+
+_PROBE: Final = {"grpc": {"port": BOOKIE_CONTROL_PORT}, "timeoutSeconds": 5}
+
+
+def default_pool(cluster: Cluster) -> Manifest:
+    """The `Bookie` that the cluster makes. Its number is not set when the cluster does not set it: then it is the
+    user's or the autoscaler's."""
+    wanted = cluster.spec.bookkeeper
+    spec: dict[str, Any] = {"clusterName": cluster.name, "storage": msgspec.to_builtins(wanted.storage)}
+    for name in ("image", "settings", "resources", "pod", "autoscaling", "replicas"):
+        if (value := getattr(wanted, name)) is not None:
+            spec[name] = msgspec.to_builtins(value)
+    return child(cluster.owner, "Bookie", cluster.name, labels(cluster.name, BOOKIE, pool=cluster.name), spec=spec)
+
+
+def bookie_children(cluster: Cluster, owner: Owner, spec: BookieSpec, replicas: int) -> list[Manifest]:
+    """Everything of one pool. `replicas` is what the plan allows by now, which is more than wanted while a bookie that
+    is to go is still being drained."""
+    pool = owner.name
+    name = cluster.bookie(pool)
+    its_labels = labels(cluster.name, BOOKIE, version=cluster.version, pool=pool)
+    configuration = settings_map(owner, name, its_labels, {"bookkeeper.conf": _settings(cluster, spec)})
+    found = selector(cluster.name, BOOKIE, pool)
+    ports = [
+        {"name": "bookie", "port": BOOKIE_PORT, "targetPort": "bookie"},
+        {"name": "control", "port": BOOKIE_CONTROL_PORT, "targetPort": "control"},
+    ]
+    # A bookie registers under its name before it is ready, and others must find it by then.
+    service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": found, "ports": ports}
+    return [
+        configuration,
+        child(owner, "Service", name, its_labels, spec=service),
+        child(
+            owner,
+            "StatefulSet",
+            name,
+            its_labels,
+            spec={
+                "replicas": replicas,
+                "serviceName": name,
+                "podManagementPolicy": "Parallel",
+                # The operator restarts them one by one, when nothing is under-replicated.
+                "updateStrategy": {"type": "OnDelete"},
+                # Claims of bookies that are drained are deleted by the operator, others never.
+                "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
+                "selector": {"matchLabels": found},
+                "template": _template(cluster, owner, spec, its_labels, configuration["metadata"]["name"]),
+                "volumeClaimTemplates": claim_templates(
+                    {JOURNAL: spec.storage.journal, LEDGERS: spec.storage.ledgers}, found
+                ),
+            },
+        ),
+    ]
+
+
+def _settings(cluster: Cluster, spec: BookieSpec) -> str:
+    ours = {
+        "metadataServiceUri": f"metadata-store:{cluster.metadata_url}",
+        "bookiePort": BOOKIE_PORT,
+        "controlPort": BOOKIE_CONTROL_PORT,
+        "prometheusStatsHttpPort": BOOKIE_METRICS_PORT,
+        "journalDirectories": ",".join(f"/{name}" for name in volume_names(JOURNAL, spec.storage.journal)),
+        "ledgerDirectories": ",".join(f"/{name}" for name in volume_names(LEDGERS, spec.storage.ledgers)),
+    }
+    return settings_file(cluster.spec.settings, spec.settings, ours)
+
+
+def _template(
+    cluster: Cluster, owner: Owner, spec: BookieSpec, its_labels: dict[str, str], configuration: str
+) -> dict[str, Any]:
+    name = cluster.bookie(owner.name)
+    directories = [
+        *volume_names(JOURNAL, spec.storage.journal),
+        *volume_names(LEDGERS, spec.storage.ledgers),
+    ]
+    container = Container(
+        name=BOOKIE,
+        image=cluster.image(BOOKIE, spec),
+        pull_policy=cluster.spec.image_pull_policy,
+        arguments=["bookie", "run", "--conf", "/conf/bookkeeper.conf"],
+        ports={"bookie": BOOKIE_PORT, "control": BOOKIE_CONTROL_PORT, "metrics": BOOKIE_METRICS_PORT},
+        readiness=_PROBE | {"periodSeconds": 3},
+        liveness=_PROBE | {"periodSeconds": 20, "failureThreshold": 6},
+        startup=_PROBE | {"periodSeconds": 1, "failureThreshold": 600},
+        environment=[
+            field_variable("POD_NAME", "metadata.name"),
+            {"name": "PULSAR_PREFIX_advertisedAddress", "value": f"$(POD_NAME).{cluster.address(name)}"},
+            *control_environment(cluster.name),
+        ],
+        mounts=[
+            *({"name": directory, "mountPath": f"/{directory}"} for directory in directories),
+            {"name": "configuration", "mountPath": "/conf", "readOnly": True},
+        ],
+        resources=RESOURCES,
+    )
+    pod = Pod(
+        container=container,
+        labels=its_labels,
+        selector=selector(cluster.name, BOOKIE, owner.name),
+        volumes=[{"name": "configuration", "configMap": {"name": configuration}}],
+        grace_seconds=GRACE_SECONDS,
+        pull_secrets=cluster.spec.image_pull_secrets or (),
+    )
+    template = pod_template(pod, spec.pod, spec.resources)
+    template["metadata"]["annotations"][TEMPLATE_ANNOTATION] = digest(template)
+    return template

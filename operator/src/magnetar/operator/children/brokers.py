@@ -1,0 +1,118 @@
+"""The brokers: a Deployment, its Service and its configuration."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from magnetar.operator.children.access import access_mounts, access_volumes, broker_access_settings
+from magnetar.operator.children.configuration import digest, settings_file, settings_map
+from magnetar.operator.children.context import (
+    BROKER_CONTROL_PORT,
+    SERVICE_PORT,
+    SERVICE_PORT_TLS,
+    WEB_PORT,
+    WEB_PORT_TLS,
+    Cluster,
+)
+from magnetar.operator.children.control import control_environment
+from magnetar.operator.children.naming import BROKER, TEMPLATE_ANNOTATION, Manifest, child, labels, selector
+from magnetar.operator.children.pods import Container, Pod, field_variable, pod_template
+
+RESOURCES: Final[dict[str, Any]] = {"requests": {"cpu": "200m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}}
+
+HAND_OVER_SECONDS: Final = 60
+"""`brokerShutdownTimeoutMs`: how long a broker that stops may take to give its bundles to others."""
+GRACE_SECONDS: Final = HAND_OVER_SECONDS + 15
+
+
+def broker_children(cluster: Cluster, replicas: int | None) -> list[Manifest]:
+    """Everything of the brokers. Without `replicas` their number is not the operator's to set."""
+    its_labels = labels(cluster.name, BROKER, version=cluster.version)
+    files = {"broker.conf": _settings(cluster)}
+    configuration = settings_map(cluster.owner, cluster.broker, its_labels, files)
+    found = selector(cluster.name, BROKER)
+    spec: dict[str, Any] = {
+        "minReadySeconds": 2,
+        "progressDeadlineSeconds": 180,
+        "revisionHistoryLimit": 3,
+        # A new broker serves before an old one goes, which gives its bundles away first.
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+        "selector": {"matchLabels": found},
+        "template": _template(cluster, its_labels, configuration["metadata"]["name"]),
+    }
+    if replicas is not None:
+        spec["replicas"] = replicas
+    return [
+        configuration,
+        child(cluster.owner, "Service", cluster.broker, its_labels, spec={"selector": found, "ports": _ports(cluster)}),
+        child(cluster.owner, "Deployment", cluster.broker, its_labels, spec=spec),
+    ]
+
+
+def container_ports(cluster: Cluster) -> dict[str, int]:
+    """The ports of brokers and proxies alike, by name."""
+    plain = cluster.spec.tls is None or cluster.spec.tls.plain_ports
+    found = {"pulsar": SERVICE_PORT, "http": WEB_PORT} if plain else {}
+    return found | ({"pulsar-tls": SERVICE_PORT_TLS, "https": WEB_PORT_TLS} if cluster.spec.tls is not None else {})
+
+
+def _ports(cluster: Cluster) -> list[dict[str, Any]]:
+    return [{"name": name, "port": port, "targetPort": name} for name, port in container_ports(cluster).items()]
+
+
+def _settings(cluster: Cluster) -> str:
+    bookkeeper = cluster.spec.bookkeeper
+    defaults = {
+        "brokerShutdownTimeoutMs": HAND_OVER_SECONDS * 1000,
+        "managedLedgerDefaultEnsembleSize": bookkeeper.ensemble_size,
+        "managedLedgerDefaultWriteQuorum": bookkeeper.write_quorum,
+        "managedLedgerDefaultAckQuorum": bookkeeper.ack_quorum,
+        # A pod that is gone is known to be: its bundles need not wait for long.
+        "metadataStoreSessionTimeoutMillis": 10_000,
+    }
+    ours = {
+        "clusterName": cluster.name,
+        "metadataStoreUrl": cluster.metadata_url,
+        "configurationMetadataStoreUrl": cluster.spec.metadata.configuration_url or cluster.metadata_url,
+        "controlPort": BROKER_CONTROL_PORT,
+        "magnetarLoadBalanceDriver": "leader" if cluster.spec.balance.driver == "Leader" else "control",
+        "loadBalancerAutoBundleSplitEnabled": cluster.spec.balance.splits,
+    }
+    return settings_file(
+        defaults, cluster.spec.settings, cluster.spec.broker.settings, broker_access_settings(cluster), ours
+    )
+
+
+def _template(cluster: Cluster, its_labels: dict[str, str], configuration: str) -> dict[str, Any]:
+    spec = cluster.spec.broker
+    # What Services go by: not while it drains, nor before it takes part.
+    serves = {"httpGet": {"path": "/status.html", "port": WEB_PORT}, "timeoutSeconds": 5}
+    lives = {"tcpSocket": {"port": SERVICE_PORT}, "timeoutSeconds": 5}
+    container = Container(
+        name=BROKER,
+        image=cluster.image(BROKER, spec),
+        pull_policy=cluster.spec.image_pull_policy,
+        arguments=["broker", "run", "--conf", "/conf/broker.conf"],
+        ports={**container_ports(cluster), "control": BROKER_CONTROL_PORT},
+        readiness=serves | {"periodSeconds": 2},
+        liveness=lives | {"periodSeconds": 20, "failureThreshold": 6},
+        startup=serves | {"periodSeconds": 1, "failureThreshold": 300},
+        environment=[
+            field_variable("POD_IP", "status.podIP"),
+            {"name": "PULSAR_PREFIX_advertisedAddress", "value": "$(POD_IP)"},
+            *control_environment(cluster.name),
+        ],
+        mounts=[{"name": "configuration", "mountPath": "/conf", "readOnly": True}, *access_mounts(cluster)],
+        resources=RESOURCES,
+    )
+    pod = Pod(
+        container=container,
+        labels=its_labels,
+        selector=selector(cluster.name, BROKER),
+        volumes=[{"name": "configuration", "configMap": {"name": configuration}}, *access_volumes(cluster)],
+        grace_seconds=GRACE_SECONDS,
+        pull_secrets=cluster.spec.image_pull_secrets or (),
+    )
+    template = pod_template(pod, spec.pod, spec.resources)
+    template["metadata"]["annotations"][TEMPLATE_ANNOTATION] = digest(template)
+    return template

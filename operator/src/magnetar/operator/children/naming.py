@@ -1,0 +1,103 @@
+"""Names, labels and owners of what the operator makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from magnetar.operator.resources.common import API_VERSION, GROUP
+
+Manifest: TypeAlias = dict[str, Any]
+"""An object as Kubernetes' API takes it."""
+
+FIELD_MANAGER: Final = "magnetar-operator"
+
+NAME_LABEL: Final = "app.kubernetes.io/name"
+INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+VERSION_LABEL: Final = "app.kubernetes.io/version"
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
+POOL_LABEL: Final = f"{GROUP}/pool"
+"""Of bookies' pods and claims: the Bookie resource that they belong to."""
+
+TEMPLATE_ANNOTATION: Final = f"{GROUP}/template-hash"
+"""Of StatefulSets' pods: a digest of all that a restart would change."""
+
+ZOOKEEPER: Final = "zookeeper"
+BOOKIE: Final = "bookie"
+BROKER: Final = "broker"
+PROXY: Final = "proxy"
+INIT: Final = "init"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The resource that something is made for."""
+
+    kind: str
+    """PulsarCluster or Bookie."""
+    name: str
+    namespace: str
+    uid: str
+
+    def reference(self) -> dict[str, Any]:
+        """What makes Kubernetes delete the children with it, and not before it is told to."""
+        return {
+            "apiVersion": API_VERSION,
+            "kind": self.kind,
+            "name": self.name,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+
+
+def selector(cluster: str, component: str, pool: str = "") -> dict[str, str]:
+    """The labels that find a component's pods. They can never be changed: workloads' selectors are immutable."""
+    found = {NAME_LABEL: "magnetar", INSTANCE_LABEL: cluster, COMPONENT_LABEL: component}
+    return found | ({POOL_LABEL: pool} if pool else {})
+
+
+def labels(cluster: str, component: str, *, version: str = "", pool: str = "") -> dict[str, str]:
+    """All labels of a child."""
+    found = selector(cluster, component, pool) | {MANAGED_BY_LABEL: FIELD_MANAGER, PART_OF_LABEL: cluster}
+    return found | ({VERSION_LABEL: version} if version else {})
+
+
+def label_text(wanted: dict[str, str]) -> str:
+    """As queries and the scale subresource have it."""
+    return ",".join(f"{name}={value}" for name, value in sorted(wanted.items()))
+
+
+def child(owner: Owner, kind: str, name: str, its_labels: dict[str, str], **fields: Any) -> Manifest:
+    """An object of the owner's namespace that goes when the owner goes."""
+    return {
+        "apiVersion": API_VERSIONS[kind],
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "namespace": owner.namespace,
+            "labels": its_labels,
+            "ownerReferences": [owner.reference()],
+        },
+        **fields,
+    }
+
+
+API_VERSIONS: Final = {
+    "Bookie": API_VERSION,
+    "ConfigMap": "v1",
+    "Deployment": "apps/v1",
+    "Job": "batch/v1",
+    "NetworkPolicy": "networking.k8s.io/v1",
+    "PersistentVolumeClaim": "v1",
+    "Pod": "v1",
+    "PodDisruptionBudget": "policy/v1",
+    "PodMonitor": "monitoring.coreos.com/v1",
+    "Secret": "v1",
+    "Service": "v1",
+    "ServiceAccount": "v1",
+    "StatefulSet": "apps/v1",
+}
+"""Every kind that the operator makes or reads; its RBAC rules are made from this."""

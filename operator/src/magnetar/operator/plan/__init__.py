@@ -1,0 +1,1 @@
+"""What to do next, out of what is there and what is wanted. Pure: no loop, no clock, no network."""

@@ -1,0 +1,176 @@
+"""What a plan may ask for. Each is safe to carry out twice, and to have been carried out without anybody knowing.
+
+Objects that are deleted or changed in part are named with their uid: what took their place meanwhile is not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from magnetar.operator.children.naming import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Make an object be as this says, by server-side apply: fields that it does not name are others'."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class MakeControlToken:
+    """Make the Secret of the control ports' token out of chance, if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete an object if it is still this one."""
+
+    kind: str
+    name: str
+    uid: str
+    orphan: bool = False
+    """Leave what it owns."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Set `spec.replicas` of a workload or of a Bookie, and nothing else of it."""
+
+    kind: str
+    name: str
+    uid: str
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrowVolume:
+    """Ask for a larger volume."""
+
+    claim: str
+    uid: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Annotate:
+    """Set (or remove, None) annotations of an object."""
+
+    kind: str
+    name: str
+    uid: str
+    annotations: tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetFinalizer:
+    """Hold the resource's deletion back until the operator has done its part, or let it go."""
+
+    present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StartBookieDrain:
+    """Tell a bookie to move everything elsewhere; it goes on by itself."""
+
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelBookieDrain:
+    """Tell a bookie to take writes again."""
+
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetireLostBookie:
+    """Have another bookie mark a lost one's ledgers as lacking replicas, and drop its cookie once none names it."""
+
+    bookie_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartBrokerDrain:
+    """Tell a broker to give its bundles to the others."""
+
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelBrokerDrain:
+    """Tell a broker to take bundles again."""
+
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetBalanceDriver:
+    """Say to the brokers who moves and splits bundles: `leader`, or `control` for whoever asks by the control port."""
+
+    driver: Literal["leader", "control"]
+
+
+@dataclass(frozen=True, slots=True)
+class TransferBundle:
+    """Hand a bundle from one broker to another."""
+
+    bundle: str
+    source_broker_id: str
+    destination_broker_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SplitBundle:
+    """Cut a bundle."""
+
+    bundle: str
+    broker_id: str
+    algorithm: str
+    reason: str
+    boundaries: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """An Event of the resource; the same one again counts up instead of being told anew."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+Action: TypeAlias = (
+    Apply
+    | MakeControlToken
+    | Delete
+    | Scale
+    | GrowVolume
+    | Annotate
+    | SetFinalizer
+    | StartBookieDrain
+    | CancelBookieDrain
+    | RetireLostBookie
+    | StartBrokerDrain
+    | CancelBrokerDrain
+    | SetBalanceDriver
+    | TransferBundle
+    | SplitBundle
+    | Tell
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one pass does."""
+
+    actions: Sequence[Action]
+    """In this order; the first that fails ends the pass, and the next one plans anew."""
+    status: dict[str, Any] = field(default_factory=dict)
+    """The whole status as JSON has it; written only if it differs from what is there."""
+    wake_after_seconds: float
+    """When to look again at the latest, if nothing changes before."""

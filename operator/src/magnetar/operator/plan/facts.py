@@ -1,0 +1,232 @@
+"""What was seen of one resource, trimmed to what plans go by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from magnetar.balance.model import LoadSnapshot
+from magnetar.operator.children.context import Cluster
+from magnetar.operator.children.naming import Manifest, Owner
+from magnetar.operator.resources.bookie import BookieSpec, BookieStatus
+from magnetar.operator.resources.cluster import Move, PulsarClusterStatus
+
+DrainStep: TypeAlias = Literal["None", "ReadOnly", "Replicate", "Verify", "RemoveCookie", "Done"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceFacts:
+    """The custom resource itself."""
+
+    generation: int
+    deleting: bool = False
+    finalizers: Sequence[str] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFacts:
+    """One pod."""
+
+    name: str
+    uid: str
+    component: str
+    pool: str = ""
+    ordinal: int = -1
+    """Of StatefulSets' pods: the number at the end of the name, by which they are ordered."""
+    template_hash: str = ""
+    """What it was made from."""
+    image: str = ""
+    ready: bool = False
+    deleting: bool = False
+    phase: str = "Pending"
+    node: str = ""
+    address: str = ""
+    restarts: int = 0
+    waiting_reason: str = ""
+    """Of its container or of the pod itself, such as ImagePullBackOff, CrashLoopBackOff, Unschedulable."""
+    waiting_message: str = ""
+    exit_code: int | None = None
+    """Of the last container that ended; see `magnetar.core.exit_codes`."""
+    exit_message: str = ""
+    """Its last words."""
+    created_seconds: float = 0.0
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimFacts:
+    """One claim of a volume."""
+
+    name: str
+    uid: str
+    component: str
+    pool: str = ""
+    volume: str
+    """The name of its template."""
+    ordinal: int
+    requested_bytes: int
+    capacity_bytes: int = 0
+    deleting: bool = False
+    expandable: bool = False
+    """Whether its storage class lets volumes grow."""
+    storage_class: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadFacts:
+    """A StatefulSet or a Deployment."""
+
+    kind: str
+    name: str
+    uid: str
+    desired: int
+    replicas: int
+    ready: int
+    updated: int
+    settled: bool
+    """Its controller has seen the newest generation."""
+    deleting: bool = False
+    template_hash: str = ""
+    """Of its template."""
+    claim_sizes: Mapping[str, str] = field(default_factory=dict)
+    """Of a StatefulSet: what its claim templates ask for, by their names."""
+    stalled_message: str = ""
+    """A Deployment that does not get on, or whose pods are refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Children:
+    """What exists with the resource's labels."""
+
+    objects: Mapping[tuple[str, str], Manifest] = field(default_factory=dict)
+    """By kind and name, but for pods, claims and workloads: whole."""
+    pods: Sequence[PodFacts] = ()
+    claims: Sequence[ClaimFacts] = ()
+    workloads: Mapping[tuple[str, str], WorkloadFacts] = field(default_factory=dict)
+    """By kind and name."""
+
+    def of(self, component: str, pool: str = "") -> list[PodFacts]:
+        """A component's pods by number, then name."""
+        found = [pod for pod in self.pods if pod.component == component and pod.pool == pool]
+        return sorted(found, key=lambda pod: (pod.ordinal, pod.name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookieFacts:
+    """What a bookie says of itself; a pod that does not answer has none."""
+
+    bookie_id: str
+    writable: bool
+    read_only_reasons: Sequence[str] = ()
+    used_bytes: int = 0
+    """Of its ledger volumes together."""
+    total_bytes: int = 0
+    disk_usage_percent: int = 0
+    """Of the fullest ledger volume."""
+    ledgers: int = 0
+    drain: DrainStep = "None"
+    ledgers_total: int = 0
+    ledgers_left: int = 0
+    bytes_per_second: int = 0
+    blockers: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostBookieFacts:
+    """What a bookie that runs says of one that does not."""
+
+    bookie_id: str
+    registered: bool
+    """It is up after all, or was a moment ago."""
+    has_cookie: bool
+    ledgers_left: int
+    """Whose metadata names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerFacts:
+    """What a broker says of itself; a pod that does not answer has none."""
+
+    broker_id: str
+    registered: bool
+    leading: bool = False
+    bundles: int = 0
+    load_percent: int = 0
+    """Of its fullest resource."""
+    drain: Literal["None", "Running", "Done"] = "None"
+    bundles_left: int = 0
+    blockers: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZookeeperFacts:
+    """What a ZooKeeper server answers to `srvr`; a pod that does not answer has none."""
+
+    mode: Literal["leader", "follower", "observer", "standalone"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolFacts:
+    """A Bookie resource of the cluster, as the cluster's own plan sees it."""
+
+    name: str
+    uid: str
+    generation: int
+    deleting: bool
+    replicas: int
+    status: BookieStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSeen:
+    """All that the plan of a PulsarCluster goes by."""
+
+    cluster: Cluster
+    resource: ResourceFacts
+    status: PulsarClusterStatus
+    """As it was written last."""
+    children: Children
+    """Of the cluster, but for those of pools: pods of zookeeper, broker, proxy, init; all claims of the cluster, those
+    of its pools too."""
+    pools: Sequence[PoolFacts] = ()
+    zookeeper: Mapping[str, ZookeeperFacts] = field(default_factory=dict)
+    """By pod, as the next one."""
+    brokers: Mapping[str, BrokerFacts] = field(default_factory=dict)
+    driver: str = ""
+    """Who balances, as the brokers have it: leader, control; empty: none answered."""
+    moves: Sequence[Move] = ()
+    """The leader's latest decisions, the latest first."""
+    load: LoadSnapshot | None = None
+    """Seen only where the operator balances by itself and it is time for a round."""
+    pod_monitors_known: bool = False
+    now_seconds: float
+    """Since 1970."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSeen:
+    """All that the plan of a Bookie goes by."""
+
+    owner: Owner
+    resource: ResourceFacts
+    spec: BookieSpec
+    status: BookieStatus
+    """As it was written last."""
+    cluster: Cluster | None
+    """None: there is no PulsarCluster of that name."""
+    cluster_resource: ResourceFacts | None = None
+    cluster_status: PulsarClusterStatus | None = None
+    children: Children
+    """Of the pool: its pods, claims, StatefulSet, Service, configuration."""
+    bookies: Mapping[str, BookieFacts] = field(default_factory=dict)
+    """By pod."""
+    lost: Mapping[str, LostBookieFacts] = field(default_factory=dict)
+    """By pod, of those that do not answer and have ended with one of the exit codes about volumes, or that are to go."""
+    writable_elsewhere: int = 0
+    """Writable bookies of the cluster's other pools."""
+    under_replicated_ledgers: int | None = None
+    """In the whole cluster. Counted only when a restart, a drain or a scale-in waits for it; None: not counted, or
+    nobody could say."""
+    now_seconds: float

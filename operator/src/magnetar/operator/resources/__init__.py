@@ -1,0 +1,1 @@
+"""The custom resources: their types, from which the CRDs are generated."""
