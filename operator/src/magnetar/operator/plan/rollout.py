@@ -1,0 +1,108 @@
+"""Restarts of StatefulSets' pods, which the operator does itself (`OnDelete`): which is next, and what keeps one from
+starting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from magnetar.operator.plan.facts import PodFacts
+
+UNSCHEDULABLE: Final = "Unschedulable"
+
+_FAILURES: Final = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImageInspectError",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "OOMKilled",
+        "RunContainerError",
+    }
+)
+"""What a container may wait for that does not end by itself. Others, such as ContainerCreating, do."""
+
+_HINTS: Final = {
+    "CreateContainerConfigError": "a Secret or ConfigMap that it needs is missing",
+    "ErrImageNeverPull": "load the image onto the node, or set imagePullPolicy",
+    "ErrImagePull": "check version, imageRepository and imagePullSecrets",
+    "ImagePullBackOff": "check version, imageRepository and imagePullSecrets",
+    "InvalidImageName": "check version and imageRepository",
+    "OOMKilled": "raise resources.limits.memory",
+    UNSCHEDULABLE: "add nodes or room on them, or lower resources.requests",
+}
+
+RESTARTS_MAX: Final = 2
+"""A container that has ended so often and is not ready will not be by waiting: between two ends it looks as if it only
+started."""
+
+SCHEDULING_SECONDS: Final = 30
+"""How long a pod may wait for a node or a volume before that is a failure: volumes are often made only when the pod is
+there."""
+
+
+def next_restart(
+    pods: Sequence[PodFacts], wanted_hash: str, *, last: str | None = None, may_restart: bool
+) -> PodFacts | None:
+    """The pod of an older template to be deleted now, or None: wait, or all are as they should be.
+
+    Pods that do not work go first, whatever `may_restart` says: they are not missed, and a corrected resource repairs
+    them. Then, with `may_restart` (the caller has seen all pods that there should be, and what else must be well), one
+    at a time while all are ready: the highest number first, the pod named `last` at the end. While one is going,
+    nothing else is restarted. The same facts always give the same pod, so that a pass with an old view deletes none
+    more.
+    """
+    if any(pod.deleting for pod in pods):
+        return None
+    outdated = [pod for pod in pods if pod.template_hash != wanted_hash]
+    outdated.sort(key=lambda pod: (pod.name == last, -pod.ordinal))
+    # One that is merely not ready yet may be about to be, and the others may lean on it: only if none of the new
+    # template is starting, or if there is nothing to lose.
+    starting = any(not pod.ready and pod.template_hash == wanted_hash for pod in pods)
+    nothing_to_lose = not any(pod.ready for pod in pods)
+    for pod in outdated:
+        if not pod.ready and (broken(pod) or nothing_to_lose or not starting):
+            return pod
+    if may_restart and outdated and all(pod.ready for pod in pods):
+        return outdated[0]
+    return None
+
+
+def broken(pod: PodFacts) -> bool:
+    """Not ready, and not by waiting only."""
+    if pod.ready:
+        return False
+    waits = pod.waiting_reason in _FAILURES or pod.waiting_reason == UNSCHEDULABLE
+    return waits or pod.phase == "Failed" or (pod.restarts >= RESTARTS_MAX and pod.exit_code not in (None, 0))
+
+
+def failing(pod: PodFacts, now_seconds: float) -> bool:
+    """Broken, and for long enough that a person should know."""
+    if pod.deleting or not broken(pod):
+        return False
+    return pod.waiting_reason != UNSCHEDULABLE or now_seconds - pod.created_seconds >= SCHEDULING_SECONDS
+
+
+def failed_update(pods: Sequence[PodFacts], wanted_hash: str, now_seconds: float) -> PodFacts | None:
+    """A pod of the wanted template that fails: the rollout stops there."""
+    return next((pod for pod in pods if pod.template_hash == wanted_hash and failing(pod, now_seconds)), None)
+
+
+def trouble(pod: PodFacts) -> str:
+    """What a pod that is not ready says, for people: its name, what it waits for, its last words, what to do."""
+    parts = [pod.name]
+    if pod.waiting_reason:
+        parts.append(pod.waiting_reason)
+    if pod.waiting_message and pod.waiting_reason != "CrashLoopBackOff":
+        parts.append(pod.waiting_message)
+    if pod.exit_message:
+        parts.append(f"its last words: {pod.exit_message.strip()}")
+    elif pod.exit_code is not None:
+        parts.append(f"its container ended with code {pod.exit_code}")
+    if hint := _HINTS.get(pod.waiting_reason):
+        parts.append(hint)
+    return ": ".join(parts) if len(parts) > 1 else f"{pod.name} is not ready"
