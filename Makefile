@@ -51,12 +51,14 @@ lint: ## Formatting, ruff, types, import contracts, generated modules
 	$(RUN) mypy
 	$(RUN) lint-imports
 	$(RUN) python tools/generate_protobuf.py --check
+	$(RUN) python tools/generate_crds.py --check
 
 fix: ## Format and repair what can be repaired
 	$(RUN) ruff check --fix . ; $(RUN) ruff format .
 
-generate: ## Write the protobuf modules again, after a change of a .proto file
+generate: ## Write again what is made from sources: protobuf modules, CRDs
 	$(RUN) python tools/generate_protobuf.py
+	$(RUN) python tools/generate_crds.py
 
 # Compiled modules win over their sources: those that are out of date would be tested instead of what was edited.
 test: ## Unit, contract, tidy, fault and stock-client tests; ARGS="-k word" for options

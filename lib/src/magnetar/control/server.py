@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 
 OVERALL: Final = ""
 """The component as a whole, in the health service's words."""
+LIVENESS: Final = "liveness"
+"""Asked about this, health is SERVING whenever the process still answers: what restarts go by, while what gets work
+goes by the rest."""
 
 _OPTIONS: Final = (
     # A port that another process has is an error, not a port to share.
@@ -92,7 +95,7 @@ class ControlServer:
             await server.stop(self._settings.stop_grace_seconds)
 
     async def _tell_all(self) -> None:
-        for name, serving in (*self._serving.items(), (OVERALL, all(self._serving.values()))):
+        for name, serving in (*self._serving.items(), (OVERALL, all(self._serving.values())), (LIVENESS, True)):
             status = health_pb2.HealthCheckResponse
             await self._health.set(name, status.SERVING if serving else status.NOT_SERVING)
 

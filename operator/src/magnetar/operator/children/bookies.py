@@ -6,12 +6,14 @@ from typing import Any, Final
 
 import msgspec
 from magnetar.operator.children.configuration import digest, settings_file, settings_map
-from magnetar.operator.children.context import BOOKIE_CONTROL_PORT, BOOKIE_METRICS_PORT, BOOKIE_PORT, Cluster
+from magnetar.operator.children.context import BOOKIE_CONTROL_PORT, BOOKIE_METRICS_PORT, BOOKIE_PORT, LIVENESS, Cluster
 from magnetar.operator.children.control import control_environment
 from magnetar.operator.children.naming import BOOKIE, TEMPLATE_ANNOTATION, Manifest, Owner, child, labels, selector
 from magnetar.operator.children.pods import Container, Pod, field_variable, pod_template
+from magnetar.operator.children.policies import budget
 from magnetar.operator.children.volumes import claim_templates, volume_names
 from magnetar.operator.resources.bookie import BookieSpec
+from magnetar.operator.resources.common import Scalar
 
 RESOURCES: Final[dict[str, Any]] = {"requests": {"cpu": "200m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}}
 
@@ -21,7 +23,8 @@ GRACE_SECONDS: Final = 60
 JOURNAL: Final = "journal"
 LEDGERS: Final = "ledgers"
 
-_PROBE: Final = {"grpc": {"port": BOOKIE_CONTROL_PORT}, "timeoutSeconds": 5}
+_SERVES: Final = {"grpc": {"port": BOOKIE_CONTROL_PORT}, "timeoutSeconds": 5}
+_LIVES: Final = {"grpc": {"port": BOOKIE_CONTROL_PORT, "service": LIVENESS}, "timeoutSeconds": 10}
 
 
 def default_pool(cluster: Cluster) -> Manifest:
@@ -52,6 +55,7 @@ def bookie_children(cluster: Cluster, owner: Owner, spec: BookieSpec, replicas: 
     return [
         configuration,
         child(owner, "Service", name, its_labels, spec=service),
+        budget(owner, name, cluster.name, BOOKIE, owner.name),
         child(
             owner,
             "StatefulSet",
@@ -76,7 +80,7 @@ def bookie_children(cluster: Cluster, owner: Owner, spec: BookieSpec, replicas: 
 
 
 def _settings(cluster: Cluster, spec: BookieSpec) -> str:
-    ours = {
+    ours: dict[str, Scalar] = {
         "metadataServiceUri": f"metadata-store:{cluster.metadata_url}",
         "bookiePort": BOOKIE_PORT,
         "controlPort": BOOKIE_CONTROL_PORT,
@@ -101,9 +105,9 @@ def _template(
         pull_policy=cluster.spec.image_pull_policy,
         arguments=["bookie", "run", "--conf", "/conf/bookkeeper.conf"],
         ports={"bookie": BOOKIE_PORT, "control": BOOKIE_CONTROL_PORT, "metrics": BOOKIE_METRICS_PORT},
-        readiness=_PROBE | {"periodSeconds": 3},
-        liveness=_PROBE | {"periodSeconds": 20, "failureThreshold": 6},
-        startup=_PROBE | {"periodSeconds": 1, "failureThreshold": 600},
+        readiness=_SERVES | {"periodSeconds": 3},
+        liveness=_LIVES | {"periodSeconds": 20, "failureThreshold": 6},
+        startup=_SERVES | {"periodSeconds": 1, "failureThreshold": 600},
         environment=[
             field_variable("POD_NAME", "metadata.name"),
             {"name": "PULSAR_PREFIX_advertisedAddress", "value": f"$(POD_NAME).{cluster.address(name)}"},

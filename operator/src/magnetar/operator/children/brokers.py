@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from magnetar.operator.children.access import access_mounts, access_volumes, broker_access_settings
-from magnetar.operator.children.configuration import digest, settings_file, settings_map
-from magnetar.operator.children.context import (
-    BROKER_CONTROL_PORT,
-    SERVICE_PORT,
-    SERVICE_PORT_TLS,
-    WEB_PORT,
-    WEB_PORT_TLS,
-    Cluster,
+from magnetar.operator.children.access import (
+    access_mounts,
+    access_volumes,
+    broker_access_settings,
+    client_ports,
+    service_ports,
 )
+from magnetar.operator.children.configuration import digest, settings_file, settings_map
+from magnetar.operator.children.context import BROKER_CONTROL_PORT, LIVENESS, Cluster
 from magnetar.operator.children.control import control_environment
 from magnetar.operator.children.naming import BROKER, TEMPLATE_ANNOTATION, Manifest, child, labels, selector
 from magnetar.operator.children.pods import Container, Pod, field_variable, pod_template
+from magnetar.operator.resources.common import Scalar
 
 RESOURCES: Final[dict[str, Any]] = {"requests": {"cpu": "200m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}}
 
@@ -44,25 +44,20 @@ def broker_children(cluster: Cluster, replicas: int | None) -> list[Manifest]:
         spec["replicas"] = replicas
     return [
         configuration,
-        child(cluster.owner, "Service", cluster.broker, its_labels, spec={"selector": found, "ports": _ports(cluster)}),
+        child(
+            cluster.owner,
+            "Service",
+            cluster.broker,
+            its_labels,
+            spec={"selector": found, "ports": service_ports(cluster)},
+        ),
         child(cluster.owner, "Deployment", cluster.broker, its_labels, spec=spec),
     ]
 
 
-def container_ports(cluster: Cluster) -> dict[str, int]:
-    """The ports of brokers and proxies alike, by name."""
-    plain = cluster.spec.tls is None or cluster.spec.tls.plain_ports
-    found = {"pulsar": SERVICE_PORT, "http": WEB_PORT} if plain else {}
-    return found | ({"pulsar-tls": SERVICE_PORT_TLS, "https": WEB_PORT_TLS} if cluster.spec.tls is not None else {})
-
-
-def _ports(cluster: Cluster) -> list[dict[str, Any]]:
-    return [{"name": name, "port": port, "targetPort": name} for name, port in container_ports(cluster).items()]
-
-
 def _settings(cluster: Cluster) -> str:
     bookkeeper = cluster.spec.bookkeeper
-    defaults = {
+    defaults: dict[str, Scalar] = {
         "brokerShutdownTimeoutMs": HAND_OVER_SECONDS * 1000,
         "managedLedgerDefaultEnsembleSize": bookkeeper.ensemble_size,
         "managedLedgerDefaultWriteQuorum": bookkeeper.write_quorum,
@@ -70,10 +65,10 @@ def _settings(cluster: Cluster) -> str:
         # A pod that is gone is known to be: its bundles need not wait for long.
         "metadataStoreSessionTimeoutMillis": 10_000,
     }
-    ours = {
+    ours: dict[str, Scalar] = {
         "clusterName": cluster.name,
         "metadataStoreUrl": cluster.metadata_url,
-        "configurationMetadataStoreUrl": cluster.spec.metadata.configuration_url or cluster.metadata_url,
+        "configurationMetadataStoreUrl": cluster.configuration_url,
         "controlPort": BROKER_CONTROL_PORT,
         "magnetarLoadBalanceDriver": "leader" if cluster.spec.balance.driver == "Leader" else "control",
         "loadBalancerAutoBundleSplitEnabled": cluster.spec.balance.splits,
@@ -86,14 +81,14 @@ def _settings(cluster: Cluster) -> str:
 def _template(cluster: Cluster, its_labels: dict[str, str], configuration: str) -> dict[str, Any]:
     spec = cluster.spec.broker
     # What Services go by: not while it drains, nor before it takes part.
-    serves = {"httpGet": {"path": "/status.html", "port": WEB_PORT}, "timeoutSeconds": 5}
-    lives = {"tcpSocket": {"port": SERVICE_PORT}, "timeoutSeconds": 5}
+    serves = {"grpc": {"port": BROKER_CONTROL_PORT}, "timeoutSeconds": 5}
+    lives = {"grpc": {"port": BROKER_CONTROL_PORT, "service": LIVENESS}, "timeoutSeconds": 10}
     container = Container(
         name=BROKER,
         image=cluster.image(BROKER, spec),
         pull_policy=cluster.spec.image_pull_policy,
         arguments=["broker", "run", "--conf", "/conf/broker.conf"],
-        ports={**container_ports(cluster), "control": BROKER_CONTROL_PORT},
+        ports={**client_ports(cluster), "control": BROKER_CONTROL_PORT},
         readiness=serves | {"periodSeconds": 2},
         liveness=lives | {"periodSeconds": 20, "failureThreshold": 6},
         startup=serves | {"periodSeconds": 1, "failureThreshold": 300},

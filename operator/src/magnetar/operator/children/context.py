@@ -19,6 +19,8 @@ SERVICE_PORT: Final = 6650
 SERVICE_PORT_TLS: Final = 6651
 WEB_PORT: Final = 8080
 WEB_PORT_TLS: Final = 8443
+LIVENESS: Final = "liveness"
+"""The name by which the control ports' health tells whether the process still answers (`magnetar.control.server`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,8 @@ class Defaults:
     image_repository: str
     version: str
     domain: str = "cluster.local"
+    operator_namespace: str = "magnetar-system"
+    """Where the operator's own pods run: network policies let it in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,11 @@ class Cluster:
         if self.spec.metadata.url is not None:
             return self.spec.metadata.url
         return f"zk:{self.zookeeper}:{ZOOKEEPER_PORT}"
+
+    @property
+    def configuration_url(self) -> str:
+        """Where tenants and namespaces are."""
+        return self.spec.metadata.configuration_url or self.metadata_url
 
     def address(self, service: str) -> str:
         """A Service's name for those inside the Kubernetes cluster."""

@@ -24,11 +24,22 @@ POOL_LABEL: Final = f"{GROUP}/pool"
 TEMPLATE_ANNOTATION: Final = f"{GROUP}/template-hash"
 """Of StatefulSets' pods: a digest of all that a restart would change."""
 
+READER_LABEL: Final = f"{GROUP}/reads-bookies"
+"""Pods with the value `true` may reach bookies and ZooKeeper, where network policies are in force."""
+
+REPLACE_ANNOTATION: Final = f"{GROUP}/replace"
+"""On a bookie's pod: drain it, and let it start again with empty volumes."""
+FINALIZER: Final = f"{GROUP}/operator"
+"""Of resources whose end is the operator's work."""
+
 ZOOKEEPER: Final = "zookeeper"
 BOOKIE: Final = "bookie"
 BROKER: Final = "broker"
 PROXY: Final = "proxy"
 INIT: Final = "init"
+"""The Job that prepares the metadata store."""
+CONTROL: Final = "control"
+"""The token by which the operator speaks to pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

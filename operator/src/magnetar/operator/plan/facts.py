@@ -223,7 +223,7 @@ class PoolSeen:
     bookies: Mapping[str, BookieFacts] = field(default_factory=dict)
     """By pod."""
     lost: Mapping[str, LostBookieFacts] = field(default_factory=dict)
-    """By pod, of those that do not answer and have ended with one of the exit codes about volumes, or that are to go."""
+    """By pod, of those that do not answer and ended with an exit code about volumes, or that are to go."""
     writable_elsewhere: int = 0
     """Writable bookies of the cluster's other pools."""
     under_replicated_ledgers: int | None = None

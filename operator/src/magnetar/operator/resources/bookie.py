@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from magnetar.operator.resources.common import Component, Conditions, Part, Quantity, Volume
+from magnetar.operator.resources.common import Component, Conditions, Part, Quantity, Time, Volume
 from magnetar.operator.resources.markers import Rule, says, unchangeable
 
 
@@ -86,7 +86,7 @@ class BookieMember(Part, kw_only=True, frozen=True):
 
     name: Annotated[str, says("Its pod.")]
     bookie_id: Annotated[str, says("Its name in the metadata.")] = ""
-    state: Annotated[str, says("Writable, ReadOnly, Draining, Drained, Starting, Down, DeadDisk, WrongVolume.")] = (
+    state: Annotated[str, says("Writable, ReadOnly, Draining, Drained, Starting, Down, DeadDisk or WrongVolume.")] = (
         "Starting"
     )
     disk_usage_percent: Annotated[int | None, says("Of its fullest ledger volume.")] = None
@@ -97,7 +97,7 @@ class BookieMember(Part, kw_only=True, frozen=True):
 class UsageSample(Part, kw_only=True, frozen=True):
     """How full the pool's disks were at a time."""
 
-    time: Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"}), says("When.")]
+    time: Annotated[Time, says("When.")]
     used_bytes: Annotated[int, says("Of all ledger volumes together.")]
     total_bytes: Annotated[int, says("Their size together.")]
 
@@ -118,15 +118,15 @@ class BookieStatus(Part, kw_only=True, frozen=True):
     ] = None
     usage_history: Annotated[
         list[UsageSample], says("How full the disks were, the oldest first: what the forecast goes by.")
-    ] = []
+    ] = msgspec.field(default_factory=list)
     selector: Annotated[str, says("Of the pods, for autoscalers.")] = ""
     members: Annotated[
         list[BookieMember],
         msgspec.Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
         says("Each bookie."),
-    ] = []
+    ] = msgspec.field(default_factory=list)
     phase: Annotated[str, says("In a word or two, for people.")] = ""
-    conditions: Annotated[Conditions, says("As kstatus reads them.")] = []
+    conditions: Annotated[Conditions, says("As kstatus reads them.")] = msgspec.field(default_factory=list)
 
 
 BOOKIE_RULES = (

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from magnetar.operator.resources.bookie import BookieAutoscaling, BookieStorage
-from magnetar.operator.resources.common import Component, Conditions, Part, Quantity, Volume
+from magnetar.operator.resources.common import Component, Conditions, Part, Time, Volume
 from magnetar.operator.resources.markers import Rule, says, unchangeable
 
 
@@ -116,7 +116,7 @@ class ProxySpec(Component, kw_only=True, frozen=True):
     replicas: Annotated[
         int,
         msgspec.Meta(ge=0, le=500),
-        says("How many; 0: none, clients reach the brokers through a Service of theirs."),
+        says("How many; 0: none, clients reach the brokers by a Service of theirs."),
     ] = 2
     service: Annotated[ServiceSpec, says("What clients connect to.")] = ServiceSpec()
 
@@ -143,16 +143,28 @@ class TlsSpec(SecretName, kw_only=True, frozen=True):
     """A certificate as cert-manager and `kubectl create secret tls` make them: tls.crt, tls.key, ca.crt."""
 
     require_client_certificates: Annotated[bool, says("Whether clients must show one of ca.crt.")] = False
-    plain_ports: Annotated[bool, says("Whether the ports without TLS stay open.")] = True
+    plain_ports: Annotated[bool, says("Whether the ports without TLS stay open; closed, ca.crt is needed.")] = True
+
+
+class TokenSpec(SecretName, kw_only=True, frozen=True):
+    """Keys of JSON web tokens, and the token that brokers and proxies show each other."""
+
+    key: Annotated[
+        Literal["Secret", "Public"],
+        says("Whether tokens are checked by the Secret's secret.key, or by its public.key."),
+    ] = "Secret"
+    role: Annotated[str, says("Whom the Secret's own `token` names; a super user.")] = "broker"
 
 
 class AuthenticationSpec(Part, kw_only=True, frozen=True):
     """Who may come in."""
 
     token: Annotated[
-        SecretName | None,
-        says("JSON web tokens: a Secret with `secret.key` or `public.key`, and `token` for the brokers themselves."),
-    ] = None
+        TokenSpec,
+        says(
+            "A Secret with `secret.key` or `public.key` as `magnetar tokens` makes them, and a `token` for the brokers."
+        ),
+    ]
     super_user_roles: Annotated[list[str] | None, says("Who may do everything; the brokers' own role is added.")] = None
     authorization: Annotated[bool, says("Whether others need grants.")] = True
 
@@ -184,7 +196,7 @@ class PulsarClusterSpec(Part, kw_only=True, frozen=True):
     ] = "Retain"
     settings: Annotated[
         dict[str, str | int | float | bool] | None,
-        says("Settings of brokers, bookies and proxies, each taking those it knows."),
+        says("Settings of brokers, bookies and proxies alike."),
     ] = None
     metadata: Annotated[MetadataSpec, says("Where the cluster keeps its metadata.")] = MetadataSpec()
     bookkeeper: Annotated[BookkeeperSpec, says("How entries are stored, and the default pool of bookies.")] = (
@@ -222,7 +234,7 @@ class BrokerMember(Part, kw_only=True, frozen=True):
 class Move(Part, kw_only=True, frozen=True):
     """A decision about a bundle."""
 
-    time: Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"}), says("When.")]
+    time: Annotated[Time, says("When.")]
     kind: Annotated[str, says("unload, split, place.")]
     bundle: Annotated[str, says("Which.")]
     source: Annotated[str, says("From which broker.")] = ""
@@ -235,10 +247,8 @@ class BrokerLoad(Part, kw_only=True, frozen=True):
 
     percent: Annotated[int, says("The mean of the brokers' fullest resources.")] = 0
     advice: Annotated[Literal["Keep", "Grow", "Shrink"], says("What that calls for.")] = "Keep"
-    since: Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"}), says("Since when it has.")]
-    scaled_at: Annotated[
-        str | None, msgspec.Meta(extra_json_schema={"format": "date-time"}), says("When the number was last changed.")
-    ] = None
+    since: Annotated[Time, says("Since when it has.")]
+    scaled_at: Annotated[Time | None, says("When the number was last changed.")] = None
 
 
 class PulsarClusterStatus(Part, kw_only=True, frozen=True):
@@ -259,13 +269,15 @@ class PulsarClusterStatus(Part, kw_only=True, frozen=True):
         list[BrokerMember],
         msgspec.Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
         says("Each broker."),
-    ] = []
-    last_moves: Annotated[list[Move], says("Of bundles, the latest first, ten at most.")] = []
+    ] = msgspec.field(default_factory=list)
+    last_moves: Annotated[list[Move], says("Of bundles, the latest first, ten at most.")] = msgspec.field(
+        default_factory=list
+    )
     hibernated_replicas: Annotated[
         int | None, says("How many brokers there were before hibernation, where the spec does not say.")
     ] = None
     broker_load: Annotated[BrokerLoad | None, says("What autoscaling saw, and since when.")] = None
-    conditions: Annotated[Conditions, says("As kstatus reads them.")] = []
+    conditions: Annotated[Conditions, says("As kstatus reads them.")] = msgspec.field(default_factory=list)
 
 
 CLUSTER_RULES = (
@@ -281,8 +293,8 @@ CLUSTER_RULES = (
     ),
     Rule(
         "!has(self.spec.bookkeeper.replicas) || self.spec.bookkeeper.replicas >= self.spec.bookkeeper.ensembleSize",
-        "bookkeeper.replicas must be bookkeeper.ensembleSize at least: no ledger could be made; to stop everything, set "
-        "hibernated",
+        "bookkeeper.replicas must be bookkeeper.ensembleSize at least, else no ledger can be made; to stop everything, "
+        "set hibernated",
         ".spec.bookkeeper.replicas",
     ),
     Rule(

@@ -25,6 +25,8 @@ Quantity: TypeAlias = Annotated[
     str | int, msgspec.Meta(extra_json_schema={"x-kubernetes-int-or-string": True, "pattern": PATTERN})
 ]
 
+Time: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+
 Scalar: TypeAlias = str | int | float | bool
 
 Settings: TypeAlias = dict[str, Scalar]
@@ -51,7 +53,7 @@ class PodTemplate(Part, kw_only=True, frozen=True):
     node_selector: Annotated[dict[str, str] | None, says("Labels that a node must have.")] = None
     affinity: Annotated[
         Free | None,
-        says("Instead of the operator's own, which keeps pods of one component on different nodes if it can."),
+        says("Instead of the operator's own, which keeps a component's pods on different nodes if it can."),
     ] = None
     tolerations: Annotated[list[Free] | None, says("Taints of nodes that do not keep the pods away.")] = None
     topology_spread_constraints: Annotated[
@@ -63,9 +65,7 @@ class PodTemplate(Part, kw_only=True, frozen=True):
     service_account_name: Annotated[
         str | None, says("An account made by you; by default pods have one without any rights.")
     ] = None
-    security_context: Annotated[Free | None, says("Merged over the operator's, which is the restricted profile.")] = (
-        None
-    )
+    security_context: Annotated[Free | None, says("Merged over the operator's: the restricted profile.")] = None
     termination_grace_period_seconds: Annotated[
         Annotated[int, msgspec.Meta(ge=1)] | None, says("How long a pod may take to stop in good order.")
     ] = None

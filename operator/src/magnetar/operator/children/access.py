@@ -1,0 +1,137 @@
+"""TLS and credentials of brokers and proxies: which ports there are, which files are mounted, which settings follow."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from magnetar.operator.children.context import SERVICE_PORT, SERVICE_PORT_TLS, WEB_PORT, WEB_PORT_TLS, Cluster
+from magnetar.operator.resources.cluster import AuthenticationSpec, TokenSpec
+from magnetar.operator.resources.common import Scalar
+
+TLS_DIRECTORY: Final = "/tls"
+TOKEN_DIRECTORY: Final = "/token"  # noqa: S105  (where it is mounted)
+
+_PROVIDER: Final = "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
+_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+
+
+def plain_ports(cluster: Cluster) -> bool:
+    """Whether there are ports without TLS."""
+    return cluster.spec.tls is None or cluster.spec.tls.plain_ports
+
+
+def client_ports(cluster: Cluster) -> dict[str, int]:
+    """What clients and tools connect to, of brokers and proxies alike, by name."""
+    found = {"pulsar": SERVICE_PORT, "http": WEB_PORT} if plain_ports(cluster) else {}
+    return found | ({"pulsar-tls": SERVICE_PORT_TLS, "https": WEB_PORT_TLS} if cluster.spec.tls is not None else {})
+
+
+def service_ports(cluster: Cluster) -> list[dict[str, Any]]:
+    """The same, as Services have them."""
+    return [{"name": name, "port": port, "targetPort": name} for name, port in client_ports(cluster).items()]
+
+
+def service_url(cluster: Cluster, address: str) -> str:
+    """What clients are told."""
+    if cluster.spec.tls is not None:
+        return f"pulsar+ssl://{address}:{SERVICE_PORT_TLS}"
+    return f"pulsar://{address}:{SERVICE_PORT}"
+
+
+def web_service_url(cluster: Cluster, address: str) -> str:
+    """What tools are told."""
+    return f"https://{address}:{WEB_PORT_TLS}" if cluster.spec.tls is not None else f"http://{address}:{WEB_PORT}"
+
+
+def access_volumes(cluster: Cluster) -> list[dict[str, Any]]:
+    """The Secrets."""
+    found = []
+    if cluster.spec.tls is not None:
+        found.append({"name": "tls", "secret": {"secretName": cluster.spec.tls.secret_name, "defaultMode": 0o440}})
+    if (token := _token(cluster)) is not None:
+        found.append({"name": "token", "secret": {"secretName": token.secret_name, "defaultMode": 0o440}})
+    return found
+
+
+def access_mounts(cluster: Cluster) -> list[dict[str, Any]]:
+    """Where their files are. They change while pods run: brokers and proxies read them anew."""
+    paths = {"tls": TLS_DIRECTORY, "token": TOKEN_DIRECTORY}
+    names = [volume["name"] for volume in access_volumes(cluster)]
+    return [{"name": name, "mountPath": paths[name], "readOnly": True} for name in names]
+
+
+def broker_access_settings(cluster: Cluster) -> dict[str, Scalar]:
+    """Of brokers: what they ask of clients, and what they show to other brokers."""
+    ports: dict[str, Scalar] = {
+        "brokerServicePort": SERVICE_PORT if plain_ports(cluster) else "",
+        "webServicePort": WEB_PORT if plain_ports(cluster) else "",
+    }
+    if cluster.spec.tls is not None:
+        ports |= {"brokerServicePortTls": SERVICE_PORT_TLS, "webServicePortTls": WEB_PORT_TLS}
+    if not plain_ports(cluster):
+        ports["brokerClientTlsEnabled"] = True
+    return ports | _tls(cluster) | _credentials(cluster)
+
+
+def proxy_access_settings(cluster: Cluster) -> dict[str, Scalar]:
+    """Of proxies: the same, and that they pass clients' credentials on."""
+    ports: dict[str, Scalar] = {
+        "servicePort": SERVICE_PORT if plain_ports(cluster) else "",
+        "webServicePort": WEB_PORT if plain_ports(cluster) else "",
+    }
+    if cluster.spec.tls is not None:
+        ports |= {"servicePortTls": SERVICE_PORT_TLS, "webServicePortTls": WEB_PORT_TLS}
+    if not plain_ports(cluster):
+        ports["tlsEnabledWithBroker"] = True
+    found = ports | _tls(cluster) | _credentials(cluster)
+    found.pop("proxyRoles", None)
+    if cluster.spec.authentication is not None:
+        # Brokers, who know the grants, decide; the proxy only lets nobody in who has no token.
+        found |= {"authorizationEnabled": False, "forwardAuthorizationCredentials": True}
+    return found
+
+
+def _tls(cluster: Cluster) -> dict[str, Scalar]:
+    tls = cluster.spec.tls
+    if tls is None:
+        return {}
+    found: dict[str, Scalar] = {
+        "tlsCertificateFilePath": f"{TLS_DIRECTORY}/tls.crt",
+        "tlsKeyFilePath": f"{TLS_DIRECTORY}/tls.key",
+    }
+    if tls.require_client_certificates:
+        found |= {
+            "tlsTrustCertsFilePath": f"{TLS_DIRECTORY}/ca.crt",
+            "tlsRequireTrustedClientCertOnConnect": True,
+        }
+    if not tls.plain_ports:
+        found["brokerClientTrustCertsFilePath"] = f"{TLS_DIRECTORY}/ca.crt"
+        if tls.require_client_certificates:
+            found |= {
+                "brokerClientCertificateFilePath": f"{TLS_DIRECTORY}/tls.crt",
+                "brokerClientKeyFilePath": f"{TLS_DIRECTORY}/tls.key",
+            }
+    return found
+
+
+def _token(cluster: Cluster) -> TokenSpec | None:
+    return cluster.spec.authentication.token if cluster.spec.authentication is not None else None
+
+
+def _credentials(cluster: Cluster) -> dict[str, Scalar]:
+    wanted: AuthenticationSpec | None = cluster.spec.authentication
+    if wanted is None:
+        return {}
+    role = wanted.token.role
+    key = "tokenSecretKey" if wanted.token.key == "Secret" else "tokenPublicKey"
+    file = "secret.key" if wanted.token.key == "Secret" else "public.key"
+    return {
+        "authenticationEnabled": True,
+        "authenticationProviders": _PROVIDER,
+        key: f"file://{TOKEN_DIRECTORY}/{file}",
+        "authorizationEnabled": wanted.authorization,
+        "superUserRoles": ",".join(sorted({role, *(wanted.super_user_roles or ())})),
+        "proxyRoles": role,
+        "brokerClientAuthenticationPlugin": _PLUGIN,
+        "brokerClientAuthenticationParameters": f"file://{TOKEN_DIRECTORY}/token",
+    }

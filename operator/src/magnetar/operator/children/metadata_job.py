@@ -1,0 +1,66 @@
+"""The Job that writes into a new cluster's metadata store what bookies and brokers expect to find there."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from magnetar.operator.children.access import service_url, web_service_url
+from magnetar.operator.children.configuration import digest
+from magnetar.operator.children.context import Cluster
+from magnetar.operator.children.naming import INIT, Manifest, child, labels, selector
+from magnetar.operator.children.pods import Container, Pod, pod_template
+from magnetar.operator.resources.common import Component, PodTemplate
+
+RESOURCES: Final[dict[str, Any]] = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
+
+RETRIES_MAX: Final = 30
+"""Each waits longer, up to six minutes: a store that is not up within an hour or two is somebody's to look at."""
+
+
+def metadata_job(cluster: Cluster) -> Manifest:
+    """Its name carries the digest of what it is told, for a Job cannot be changed. Running it again does no harm."""
+    arguments = ["init-metadata", *_options(cluster)]
+    broker = cluster.spec.broker
+    container = Container(
+        name=INIT,
+        # The brokers' own image, so that a new kind of node's first version is the brokers'.
+        image=cluster.image("broker", Component(image=broker.image)),
+        pull_policy=cluster.spec.image_pull_policy,
+        arguments=arguments,
+        ports={},
+        resources=RESOURCES,
+    )
+    its_labels = labels(cluster.name, INIT, version=cluster.version)
+    pod = Pod(
+        container=container,
+        labels=its_labels,
+        selector=selector(cluster.name, INIT),
+        grace_seconds=10,
+        pull_secrets=cluster.spec.image_pull_secrets or (),
+    )
+    template = pod_template(pod, _where_brokers_run(cluster), None)
+    template["spec"]["restartPolicy"] = "OnFailure"
+    spec = {"backoffLimit": RETRIES_MAX, "template": template}
+    return child(cluster.owner, "Job", f"{cluster.name}-{INIT}-{digest(spec)}", its_labels, spec=spec)
+
+
+def _where_brokers_run(cluster: Cluster) -> PodTemplate | None:
+    """Tolerations, node selectors and such, without what is of the brokers' own container."""
+    wanted = cluster.spec.broker.pod
+    if wanted is None:
+        return None
+    return msgspec.structs.replace(wanted, env=None, volumes=None, volume_mounts=None, sidecars=None)
+
+
+def _options(cluster: Cluster) -> list[str]:
+    address = cluster.address(cluster.entrance)
+    found = [
+        *("--cluster", cluster.name),
+        *("--metadata-store", cluster.metadata_url),
+        *("--web-service-url", web_service_url(cluster, address)),
+        *("--broker-service-url", service_url(cluster, address)),
+    ]
+    if cluster.spec.metadata.configuration_url is not None:
+        found += ["--configuration-metadata-store", cluster.spec.metadata.configuration_url]
+    return found
