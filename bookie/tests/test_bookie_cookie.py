@@ -5,18 +5,21 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from magnetar.bookie.app import RunningBookie, start_bookie
-from magnetar.bookie.cookie import InvalidCookie, decode_cookie, encode_cookie
+from magnetar.bookie.cookie import CookieProblem, InvalidCookie, decode_cookie, encode_cookie
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
 from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.metadata.store import Stat
 from magnetar.wire.bookkeeper.generated.bookie_service_info_pb2 import BookieServiceInfoFormat
 
 StartBookie = Callable[..., Awaitable[RunningBookie]]
 COOKIE = "/ledgers/cookies/127.0.0.1:3181"
+AVAILABLE = "/ledgers/available/127.0.0.1:3181"
 
 
 def test_the_text_is_bookkeepers(settings: BookieSettings) -> None:
@@ -55,22 +58,60 @@ async def test_a_new_bookie_is_stamped_and_registered(start: StartBookie, store:
 async def test_a_lost_directory_is_refused(start: StartBookie, settings: BookieSettings) -> None:
     await (await start()).close()
     shutil.rmtree(settings.ledger_directories[0])
-    with pytest.raises(InvalidCookie, match=r"holds no cookie.*right disk"):
+    with pytest.raises(InvalidCookie, match=r"holds no cookie.*right disk.*bookie decommission") as refused:
         await start()
+    assert refused.value.problem is CookieProblem.EMPTY_VOLUME
+
+
+async def test_data_without_a_cookie_is_for_people_to_look_at(start: StartBookie, settings: BookieSettings) -> None:
+    await (await start()).close()
+    (settings.journal_directories[0] / "current" / "VERSION").unlink()
+    with pytest.raises(InvalidCookie, match=r"journal/current holds data but no cookie.*cookie get 127") as refused:
+        await start()
+    assert refused.value.problem is CookieProblem.WRONG_VOLUME
+
+
+async def test_a_damaged_copy_is_named(start: StartBookie, settings: BookieSettings) -> None:
+    await (await start()).close()
+    (settings.ledger_directories[0] / "current" / "VERSION").write_bytes(b"5\nnonsense")
+    with pytest.raises(InvalidCookie, match=r"ledgers/current is a damaged cookie") as refused:
+        await start()
+    assert refused.value.problem is CookieProblem.WRONG_VOLUME
+
+
+class StoreOfOneTakenOut(MemoryMetadataStore):
+    """Somebody takes the bookie out while it registers."""
+
+    async def put(self, path: str, value: bytes, *arguments: Any, **options: Any) -> Stat:
+        stat = await super().put(path, value, *arguments, **options)
+        if path == AVAILABLE:
+            await self.delete(COOKIE)
+        return stat
+
+
+async def test_a_bookie_that_is_taken_out_while_it_starts_stops(settings: BookieSettings) -> None:
+    store = StoreOfOneTakenOut()
+    with pytest.raises(InvalidCookie, match=r"taken out.*while it started") as refused:
+        await start_bookie(settings, store, SystemClock())
+    assert refused.value.problem is CookieProblem.RETIRED
+    assert not await store.exists(AVAILABLE)
+    await store.close()
 
 
 async def test_data_of_an_unknown_bookie_is_refused(start: StartBookie, store: MemoryMetadataStore) -> None:
     await (await start()).close()
     await store.delete(COOKIE)
-    with pytest.raises(InvalidCookie, match="does not know"):
+    with pytest.raises(InvalidCookie, match="does not know") as refused:
         await start()
+    assert refused.value.problem is CookieProblem.RETIRED
 
 
 async def test_another_cluster_is_refused(start: StartBookie, store: MemoryMetadataStore) -> None:
     await (await start()).close()
     await store.put("/ledgers/INSTANCEID", b"another")
-    with pytest.raises(InvalidCookie, match="instanceId"):
+    with pytest.raises(InvalidCookie, match="instanceId") as refused:
         await start()
+    assert refused.value.problem is CookieProblem.WRONG_VOLUME
 
 
 async def test_another_id_is_refused(start: StartBookie) -> None:

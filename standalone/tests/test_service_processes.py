@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import subprocess
@@ -111,6 +112,34 @@ def test_a_taken_port_is_named(start_service: Start, metadata_url: str, tmp_path
     assert str(port) in bookie.errors
     assert "The port is taken" in bookie.errors
     assert "Traceback" not in bookie.errors
+
+
+def test_exit_codes_tell_what_is_wrong_with_the_directories(
+    start_service: Start, metadata_url: str, tmp_path: Path
+) -> None:
+    def ends_with(code: int, said: str) -> None:
+        bookie = start_service(*arguments, "--set", "bookieId=one")
+        assert bookie.wait() == code
+        # The lines are as wide as the terminal.
+        assert said in " ".join(bookie.errors.split())
+        assert "Traceback" not in bookie.errors
+
+    arguments = bookie_arguments(tmp_path, metadata_url)
+    ledgers, away, cookie = tmp_path / "ledgers", tmp_path / "away", tmp_path / "cookie"
+    start_service(*arguments, "--set", "bookieId=one").wait_until_ready().stop()
+    ledgers.rename(away)
+    ends_with(3, "Is the right disk mounted?")
+    shutil.rmtree(ledgers)
+    away.rename(ledgers)
+    version = ledgers / "current" / "VERSION"
+    version.write_text(version.read_text().replace('"one"', '"two"'))
+    ends_with(4, "has bookieHost 'two', this bookie 'one'")
+    version.write_text(version.read_text().replace('"two"', '"one"'))
+    cookie.write_bytes(version.read_bytes())
+    assert magnetar("bookie", "cookie", "delete", "one", "--yes", "-m", metadata_url).returncode == 0
+    ends_with(5, "was taken out of the cluster on purpose, empty the directories")
+    assert magnetar("bookie", "cookie", "create", "one", cookie, "-m", metadata_url).returncode == 0
+    start_service(*arguments, "--set", "bookieId=one").wait_until_ready()
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,7 @@ async def start_bookie(
             await running.keep_status(clock)
         mode.check()
         await running.serve(settings, store, clock)
+        await cookie.check_not_retired(store, bookie_id)
     except BaseException:
         await running.close()
         raise

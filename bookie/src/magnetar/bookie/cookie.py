@@ -8,6 +8,7 @@ start: serving without its entries would let recoveries conclude that acknowledg
 from __future__ import annotations
 
 import contextlib
+import enum
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,8 +28,25 @@ COOKIES_PATH: Final = "/ledgers/cookies"
 INSTANCE_ID_PATH: Final = "/ledgers/INSTANCEID"
 
 
+class CookieProblem(enum.Enum):
+    """What does not fit."""
+
+    EMPTY_VOLUME = "EMPTY_VOLUME"
+    """The cluster knows the bookie, and a directory is empty: its data is lost, or another disk is mounted."""
+    WRONG_VOLUME = "WRONG_VOLUME"
+    """A cookie is another's or damaged, the directories were changed, or there is data without a cookie."""
+    RETIRED = "RETIRED"
+    """There is data, and the cluster does not know the bookie."""
+    ID_TAKEN = "ID_TAKEN"
+    """Another bookie took the id in this very moment; who is who shows at the next start."""
+
+
 class InvalidCookie(MagnetarError):
-    """The bookie is not who its directories or the cluster say it is."""
+    """The bookie is not who its directories or the cluster say it is. The text says what to do."""
+
+    def __init__(self, text: str, problem: CookieProblem = CookieProblem.WRONG_VOLUME) -> None:
+        super().__init__(text)
+        self.problem = problem
 
 
 def encode_cookie(settings: BookieSettings, bookie_id: str, instance_id: str) -> bytes:
@@ -82,15 +100,12 @@ async def check_cookies(
             _compare(str(where), content, expected)
     missing = [directory for directory, content in copies.items() if content is None]
     if node is not None and missing:
-        raise InvalidCookie(
-            f"bookie {bookie_id} is known to the cluster, but {_names(missing)} holds no cookie. Is the right disk "
-            f"mounted? If the data is lost for good, let the other bookies take its entries over, delete {path} and "
-            "start with empty directories"
-        )
+        raise _lost_directories(directories, missing, bookie_id, path)
     if node is None and directories.holds_data():
         raise InvalidCookie(
-            f"The data in {_names(list(copies))} is of a bookie that the cluster does not know at {path}. Is this the "
-            "right metadata store? If the bookie was taken out of the cluster on purpose, empty the directories"
+            f"the data in {_names(list(copies))} is of a bookie that the cluster does not know at {path}. Is this the "
+            "right metadata store? If the bookie was taken out of the cluster on purpose, empty the directories",
+            CookieProblem.RETIRED,
         )
     # Directories first: if we stop in between, what is there is a cookie without data, which the next start takes.
     for directory in missing:
@@ -99,11 +114,44 @@ async def check_cookies(
         try:
             await store.put(path, expected, MUST_NOT_EXIST)
         except VersionConflict:
-            raise InvalidCookie(f"another bookie has just taken the id {bookie_id}; give each its own") from None
+            raise InvalidCookie(
+                f"another bookie has just taken the id {bookie_id}; give each its own", CookieProblem.ID_TAKEN
+            ) from None
+
+
+async def check_not_retired(store: MetadataStore, bookie_id: str) -> None:
+    """Raise `InvalidCookie` if the cookie is gone: somebody has taken the bookie out while it started. To be asked
+    once it is registered, as whoever removes a cookie looks whether it is registered after that."""
+    path = f"{COOKIES_PATH}/{bookie_id}"
+    if not await store.exists(path):
+        raise InvalidCookie(
+            f"bookie {bookie_id} was taken out of the cluster while it started: {path} is gone. If it is to come "
+            "back, empty its directories",
+            CookieProblem.RETIRED,
+        )
+
+
+def _lost_directories(directories: BookieDirectories, missing: list[Path], bookie_id: str, path: str) -> InvalidCookie:
+    filled = [directory for directory in missing if directories.holds_data_in(directory)]
+    if filled:
+        return InvalidCookie(
+            f"bookie {bookie_id} is known to the cluster, and {_names(filled)} holds data but no cookie: whose it is "
+            f"cannot be told. Is the right disk mounted? If it is, write what `magnetar bookie cookie get "
+            f"{bookie_id}` shows to {COOKIE_FILE} in it"
+        )
+    return InvalidCookie(
+        f"bookie {bookie_id} is known to the cluster, but {_names(missing)} holds no cookie. Is the right disk "
+        f"mounted? If the data is lost for good, have the other bookies take its entries over with `magnetar bookie "
+        f"decommission {bookie_id}`, which removes {path} in the end, and start with empty directories",
+        CookieProblem.EMPTY_VOLUME,
+    )
 
 
 def _compare(where: str, content: bytes, expected: bytes) -> None:
-    found = decode_cookie(content)
+    try:
+        found = decode_cookie(content)
+    except InvalidCookie as error:
+        raise InvalidCookie(f"{where} is {error}", error.problem) from None
     wanted = decode_cookie(expected)
     for name in ("instanceId", "bookieHost"):
         if getattr(found, name) != getattr(wanted, name):

@@ -40,8 +40,11 @@ class BookieDirectories:
 
     def holds_data(self) -> bool:
         """Whether any journal file or entry log stands in them. OSError."""
-        journal_data = any(journal_files.list_files(self.disk, directory) for directory in self.journals)
-        return journal_data or any(list_logs(self.disk, directory) for directory in self.ledgers)
+        return any(self.holds_data_in(directory) for directory in self.all())
+
+    def holds_data_in(self, directory: Path) -> bool:
+        """Whether any stands in this one. OSError."""
+        return bool(journal_files.list_files(self.disk, directory)) or bool(list_logs(self.disk, directory))
 
     def read_last_marks(self) -> Marks:
         """Up to where each journal is in the entry logs; (0, 0) when nobody has said so. OSError.

@@ -11,6 +11,7 @@ from typing import Final
 
 from magnetar.bookie.autorecovery.election import election_of_uri
 from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
+from magnetar.bookie.cookie import CookieProblem, InvalidCookie
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.node import DEFAULT_CONTROL_PORT, HttpSettings, NodeSettings, RunningNode, start_node
 from magnetar.bookie.setting_names import (
@@ -21,7 +22,8 @@ from magnetar.bookie.setting_names import (
 )
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.clock import SystemClock
-from magnetar.core.errors import SettingError
+from magnetar.core.errors import MagnetarError, SettingError
+from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_FAILED, EXIT_RETIRED, EXIT_WRONG_VOLUME
 from magnetar.core.settings_file import GivenSettings
 from magnetar.ledger.placement import PlacementSettings
 from magnetar.ledger.settings import LedgerClientSettings
@@ -47,6 +49,13 @@ PLACEMENT_POLICIES: Final = (
 """The classes that ensemblePlacementPolicy names. The groups of an isolated ledger are in its metadata, and kept."""
 SECRET: Final = re.compile(r"(?i)passw|token|secret|credential")
 """Names of settings that nobody is told."""
+COOKIE_EXIT_CODES: Final = {
+    CookieProblem.EMPTY_VOLUME: EXIT_EMPTY_VOLUME,
+    CookieProblem.WRONG_VOLUME: EXIT_WRONG_VOLUME,
+    CookieProblem.RETIRED: EXIT_RETIRED,
+    # Trying again tells whose the id is.
+    CookieProblem.ID_TAKEN: EXIT_FAILED,
+}
 SESSION_TIMEOUT_MS: Final = 30_000
 """zkTimeout in Pulsar's `bookkeeper.conf`."""
 
@@ -200,3 +209,8 @@ async def start_bookie_process(settings: BookieProcessSettings) -> BookieProcess
     except BaseException:
         await asyncio.shield(store.close())
         raise
+
+
+def bookie_exit_code(error: MagnetarError) -> int:
+    """What the process tells of an error that ended it: see `magnetar.core.exit_codes`."""
+    return COOKIE_EXIT_CODES[error.problem] if isinstance(error, InvalidCookie) else EXIT_FAILED

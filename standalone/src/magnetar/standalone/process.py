@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Final, NoReturn, Protocol, TypeVar
 
-from magnetar.standalone.exit_codes import EXIT_STOPPED
+from magnetar.core.exit_codes import EXIT_STOPPED
 
 THREAD_SWITCH_SECONDS: Final = 0.0005
 """How long the event loop may keep the interpreter from the journal thread, which needs it for microseconds only.

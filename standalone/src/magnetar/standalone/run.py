@@ -9,10 +9,10 @@ from pathlib import Path
 
 import uvloop
 from magnetar.core.errors import MagnetarError
+from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED
 from magnetar.standalone.cluster import RunningCluster, start_cluster
 from magnetar.standalone.console import show_error, show_ready, show_stopped, show_stopping
 from magnetar.standalone.data_folder import FolderInUse, claimed
-from magnetar.standalone.exit_codes import EXIT_FAILED, EXIT_STOPPED
 from magnetar.standalone.process import STOP_SECONDS_MAX, prepare, serve_until_told
 from magnetar.standalone.settings import StandaloneSettings
 

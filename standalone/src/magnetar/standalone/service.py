@@ -12,9 +12,9 @@ from typing import Generic, TypeVar
 
 import uvloop
 from magnetar.core.errors import MagnetarError, SettingError
+from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE
 from magnetar.core.settings_file import GivenSettings
 from magnetar.standalone.console import show_error
-from magnetar.standalone.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE
 from magnetar.standalone.process import (
     STOP_SECONDS_MAX,
     Closable,
@@ -69,6 +69,8 @@ class Service(Generic[T, S]):
     """What the ready line says, such as where it listens."""
     stop_seconds_max: Callable[[T], float] = lambda _: STOP_SECONDS_MAX
     """How long a clean stop may take."""
+    exit_code: Callable[[MagnetarError], int] = lambda _: EXIT_FAILED
+    """What an error that ends it is told as to whoever started the process."""
 
 
 def run_service(service: Service[T, S], sources: SettingSources, *, check_only: bool, log_level: str) -> int:
@@ -102,7 +104,7 @@ def run_service(service: Service[T, S], sources: SettingSources, *, check_only: 
     except MagnetarError as error:
         log.debug("%s cannot run", service.name, exc_info=error)
         show_error(f"{type(error).__name__}: {error}", TRY_AGAIN)
-        return EXIT_FAILED
+        return service.exit_code(error)
     return EXIT_STOPPED
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.standalone.commands.options import (
     AssignmentsOption,
     BookieConfOption,
@@ -19,7 +20,6 @@ from magnetar.standalone.commands.options import (
     settings_given,
 )
 from magnetar.standalone.commands.output import Column, human_time, note, show_object, show_rows
-from magnetar.standalone.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
     from magnetar.standalone.tools.autorecovery import Auditor, MarkedLedger, RecoveryStatus

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.standalone.commands.bookie_recovery import drain_report, show_drain
 from magnetar.standalone.commands.options import JsonOption
 from magnetar.standalone.commands.output import Column, human_bytes, note, progress, show_object
-from magnetar.standalone.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
     from magnetar.bookie.operations import DrainState

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.standalone.commands.options import BookieConfOption, ClusterStoreOption, JsonOption, cluster_metadata
 from magnetar.standalone.commands.output import (
     BodyFormat,
@@ -20,7 +21,6 @@ from magnetar.standalone.commands.output import (
     progress,
     to_json,
 )
-from magnetar.standalone.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
     from magnetar.standalone.tools.ledgers import ReadEntry

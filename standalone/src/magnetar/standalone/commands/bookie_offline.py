@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.standalone.commands.options import (
     BookieConfOption,
     JsonOption,
@@ -27,7 +28,6 @@ from magnetar.standalone.commands.output import (
     show_rows,
     warn,
 )
-from magnetar.standalone.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
     from magnetar.standalone.tools.entry_log_reading import EntryLogReading, LogRecord

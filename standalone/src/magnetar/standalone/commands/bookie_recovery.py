@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.standalone.commands.options import BookieConfOption, ClusterStoreOption, JsonOption, cluster_metadata
 from magnetar.standalone.commands.output import complain, human_bytes, note, progress, show_object, warn
-from magnetar.standalone.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
     from magnetar.bookie.operations import DrainState

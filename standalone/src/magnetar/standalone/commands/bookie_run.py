@@ -51,14 +51,20 @@ def run(
     A setting that nobody knows is an error; one that has no effect here is named at the start.
 
     One line on standard output tells when it serves. Ctrl-C or SIGTERM stops it cleanly, a second one at once.
-    Exit code: 0 stopped, 1 cannot run, 2 wrong options or settings.
+    Exit code: 0 stopped, 1 cannot run, 2 wrong options or settings, 3 a directory is empty that should not be, 4 a
+    directory is another bookie's or cluster's, 5 the bookie was taken out of the cluster.
 
     [dim]Examples:[/]
       magnetar bookie run --conf conf/bookkeeper.conf
       magnetar bookie run -m zk:localhost:2181 --advertised-address 127.0.0.1 --journal /fast/j --ledgers /big/l
     """
     from magnetar.bookie.setting_names import known_names
-    from magnetar.standalone.bookie_process import BookieProcess, bookie_process_settings, start_bookie_process
+    from magnetar.standalone.bookie_process import (
+        BookieProcess,
+        bookie_exit_code,
+        bookie_process_settings,
+        start_bookie_process,
+    )
     from magnetar.standalone.service import Service, SettingSources, run_service
 
     options = settings_given(
@@ -73,6 +79,10 @@ def run(
         known=known_names(), file=conf, environment=environment(), assignments=assignments or [], options=options
     )
     service = Service(
-        name="bookie", settings=bookie_process_settings, start=start_bookie_process, describe=BookieProcess.describe
+        name="bookie",
+        settings=bookie_process_settings,
+        start=start_bookie_process,
+        describe=BookieProcess.describe,
+        exit_code=bookie_exit_code,
     )
     raise typer.Exit(run_service(service, sources, check_only=check, log_level=log_level.value))

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.standalone.commands.admin_options import (
     AdminUrlOption,
     AuthParamsOption,
@@ -29,7 +30,6 @@ from magnetar.standalone.commands.output import (
     to_json,
     warn,
 )
-from magnetar.standalone.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
     from magnetar.standalone.tools.admin_api import AdminAccess

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import typer
-from magnetar.standalone.exit_codes import EXIT_USAGE
+from magnetar.core.exit_codes import EXIT_USAGE
 from typer.core import TyperCommand, TyperGroup
 
 

@@ -15,10 +15,10 @@ import uvloop
 from magnetar.bookie.operations import OperationRefused
 from magnetar.control.errors import ControlRefused, ControlUnavailable
 from magnetar.core.errors import MagnetarError, SettingError, Unavailable
+from magnetar.core.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from magnetar.ledger.api import EntryNotFound, LedgerNotFound, LedgerUnauthorized
 from magnetar.metadata.store import StoreUnavailable
 from magnetar.standalone.console import show_error
-from magnetar.standalone.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from magnetar.standalone.process import prepare
 from magnetar.standalone.service import explain_os_error
 from magnetar.standalone.tools.errors import AdminRefused, AdminUnreachable, CookieConflict
