@@ -26,6 +26,9 @@ class _Commands(LazyGroup):
         "init-metadata": Deferred(
             "magnetar.standalone.commands.init_metadata", "Prepare a metadata store for a new cluster."
         ),
+        "smoke-test": Deferred(
+            "magnetar.standalone.commands.smoke_test", "Publish to a cluster, read back and compare."
+        ),
     }
 
 

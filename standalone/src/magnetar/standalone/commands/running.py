@@ -21,7 +21,7 @@ from magnetar.metadata.store import StoreUnavailable
 from magnetar.standalone.console import show_error
 from magnetar.standalone.process import prepare
 from magnetar.standalone.service import explain_os_error
-from magnetar.standalone.tools.errors import AdminRefused, AdminUnreachable, CookieConflict
+from magnetar.standalone.tools.errors import AdminRefused, AdminUnreachable, CookieConflict, SmokeTestFailed
 
 T = TypeVar("T")
 
@@ -33,6 +33,18 @@ _REFUSED: Final = {
     503: "Try again in a moment: it moves, or the metadata store does not answer.",
 }
 """What to do when the admin API answers with this status."""
+
+_REMEDIES: Final[dict[type[MagnetarError], str]] = {
+    LedgerNotFound: "`magnetar bookie list-ledgers` names those that are there.",
+    EntryNotFound: "Give a smaller --to; --force-recovery finds the true end of a ledger that nobody writes.",
+    LedgerUnauthorized: "Give the ledger's --password.",
+    OperationRefused: "Nothing was changed.",
+    ControlRefused: "Nothing was changed.",
+    CookieConflict: "Nothing was changed.",
+    AdminUnreachable: "Check --admin-url (MAGNETAR_ADMIN_URL): the HTTP port of a broker that runs, or of a proxy.",
+    ControlUnavailable: "Check the address: it is the bookie's control port, not the one of its clients.",
+}
+"""What to do about errors whose text says enough of what happened."""
 
 
 def complete(work: Coroutine[None, None, T]) -> T:
@@ -71,20 +83,13 @@ def explain(error: MagnetarError | OSError) -> tuple[str, str]:
         return str(error), "Correct the option or the setting."
     if isinstance(error, StoreUnavailable):
         return f"The metadata store does not answer: {error}", "Check --metadata-store, and that the servers run."
-    if isinstance(error, LedgerNotFound):
-        return str(error), "`magnetar bookie list-ledgers` names those that are there."
-    if isinstance(error, EntryNotFound):
-        return str(error), "Give a smaller --to; --force-recovery finds the true end of a ledger that nobody writes."
-    if isinstance(error, LedgerUnauthorized):
-        return str(error), "Give the ledger's --password."
-    if isinstance(error, OperationRefused | ControlRefused | CookieConflict):
-        return str(error), "Nothing was changed."
     if isinstance(error, AdminRefused):
         return str(error), _REFUSED.get(error.status, "Nothing was changed.")
-    if isinstance(error, AdminUnreachable):
-        return str(error), "Check --admin-url (MAGNETAR_ADMIN_URL): the HTTP port of a broker that runs, or of a proxy."
-    if isinstance(error, ControlUnavailable):
-        return str(error), "Check the address: it is the bookie's control port, not the one of its clients."
+    if isinstance(error, SmokeTestFailed):
+        return str(error), error.remedy
+    for kind, remedy in _REMEDIES.items():
+        if isinstance(error, kind):
+            return str(error), remedy
     if isinstance(error, Unavailable):
         return f"{type(error).__name__}: {error}", "`magnetar bookie list-bookies` shows which bookies are up."
     return f"{type(error).__name__}: {error}", "Run again with MAGNETAR_LOG=debug for more."

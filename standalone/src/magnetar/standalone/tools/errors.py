@@ -23,3 +23,12 @@ class AdminRefused(MagnetarError):
 
 class AdminUnreachable(MagnetarError):
     """No admin API answers."""
+
+
+class SmokeTestFailed(MagnetarError):
+    """The cluster did not give back what was published; the text names the step."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason)
+        self.remedy = remedy
+        """What to do, in a sentence."""
