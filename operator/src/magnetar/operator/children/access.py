@@ -16,7 +16,7 @@ _PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 
 
 def plain_ports(cluster: Cluster) -> bool:
-    """Whether there are ports without TLS."""
+    """Whether clients may come without TLS."""
     return cluster.spec.tls is None or cluster.spec.tls.plain_ports
 
 
@@ -61,15 +61,11 @@ def access_mounts(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 def broker_access_settings(cluster: Cluster) -> dict[str, Scalar]:
-    """Of brokers: what they ask of clients, and what they show to other brokers."""
-    ports: dict[str, Scalar] = {
-        "brokerServicePort": SERVICE_PORT if plain_ports(cluster) else "",
-        "webServicePort": WEB_PORT if plain_ports(cluster) else "",
-    }
+    """Of brokers: what they ask of clients, and what they show to other brokers. Their ports without TLS are always
+    there, for proxies and for each other; network policies keep clients from them if they are not to use them."""
+    ports: dict[str, Scalar] = {"brokerServicePort": SERVICE_PORT, "webServicePort": WEB_PORT}
     if cluster.spec.tls is not None:
         ports |= {"brokerServicePortTls": SERVICE_PORT_TLS, "webServicePortTls": WEB_PORT_TLS}
-    if not plain_ports(cluster):
-        ports["brokerClientTlsEnabled"] = True
     return ports | _tls(cluster) | _credentials(cluster)
 
 
@@ -81,8 +77,6 @@ def proxy_access_settings(cluster: Cluster) -> dict[str, Scalar]:
     }
     if cluster.spec.tls is not None:
         ports |= {"servicePortTls": SERVICE_PORT_TLS, "webServicePortTls": WEB_PORT_TLS}
-    if not plain_ports(cluster):
-        ports["tlsEnabledWithBroker"] = True
     found = ports | _tls(cluster) | _credentials(cluster)
     found.pop("proxyRoles", None)
     if cluster.spec.authentication is not None:
@@ -100,17 +94,8 @@ def _tls(cluster: Cluster) -> dict[str, Scalar]:
         "tlsKeyFilePath": f"{TLS_DIRECTORY}/tls.key",
     }
     if tls.require_client_certificates:
-        found |= {
-            "tlsTrustCertsFilePath": f"{TLS_DIRECTORY}/ca.crt",
-            "tlsRequireTrustedClientCertOnConnect": True,
-        }
-    if not tls.plain_ports:
-        found["brokerClientTrustCertsFilePath"] = f"{TLS_DIRECTORY}/ca.crt"
-        if tls.require_client_certificates:
-            found |= {
-                "brokerClientCertificateFilePath": f"{TLS_DIRECTORY}/tls.crt",
-                "brokerClientKeyFilePath": f"{TLS_DIRECTORY}/tls.key",
-            }
+        authority = f"{TLS_DIRECTORY}/ca.crt"
+        found |= {"tlsTrustCertsFilePath": authority, "tlsRequireTrustedClientCertOnConnect": True}
     return found
 
 

@@ -20,6 +20,9 @@ RESOURCES: Final[dict[str, Any]] = {"requests": {"cpu": "200m", "memory": "512Mi
 GRACE_SECONDS: Final = 60
 """To write out what is cached; killed earlier, a bookie replays its journal."""
 
+LOST_DELAY_SECONDS: Final = 120
+"""How long a bookie may be away before its ledgers are copied."""
+
 JOURNAL: Final = "journal"
 LEDGERS: Final = "ledgers"
 
@@ -80,6 +83,8 @@ def bookie_children(cluster: Cluster, owner: Owner, spec: BookieSpec, replicas: 
 
 
 def _settings(cluster: Cluster, spec: BookieSpec) -> str:
+    # A pod that restarts is back within seconds; its ledgers need not be copied for that.
+    defaults: dict[str, Scalar] = {"lostBookieRecoveryDelay": LOST_DELAY_SECONDS}
     ours: dict[str, Scalar] = {
         "metadataServiceUri": f"metadata-store:{cluster.metadata_url}",
         "bookiePort": BOOKIE_PORT,
@@ -88,7 +93,7 @@ def _settings(cluster: Cluster, spec: BookieSpec) -> str:
         "journalDirectories": ",".join(f"/{name}" for name in volume_names(JOURNAL, spec.storage.journal)),
         "ledgerDirectories": ",".join(f"/{name}" for name in volume_names(LEDGERS, spec.storage.ledgers)),
     }
-    return settings_file(cluster.spec.settings, spec.settings, ours)
+    return settings_file(defaults, spec.settings, ours)
 
 
 def _template(

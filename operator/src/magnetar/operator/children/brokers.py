@@ -12,7 +12,7 @@ from magnetar.operator.children.access import (
     service_ports,
 )
 from magnetar.operator.children.configuration import digest, settings_file, settings_map
-from magnetar.operator.children.context import BROKER_CONTROL_PORT, LIVENESS, Cluster
+from magnetar.operator.children.context import BROKER_CONTROL_PORT, LIVENESS, SERVICE_PORT, WEB_PORT, Cluster
 from magnetar.operator.children.control import control_environment
 from magnetar.operator.children.naming import BROKER, TEMPLATE_ANNOTATION, Manifest, child, labels, selector
 from magnetar.operator.children.pods import Container, Pod, field_variable, pod_template
@@ -70,7 +70,6 @@ def _settings(cluster: Cluster) -> str:
         "metadataStoreUrl": cluster.metadata_url,
         "configurationMetadataStoreUrl": cluster.configuration_url,
         "controlPort": BROKER_CONTROL_PORT,
-        "magnetarLoadBalanceDriver": "leader" if cluster.spec.balance.driver == "Leader" else "control",
         "loadBalancerAutoBundleSplitEnabled": cluster.spec.balance.splits,
     }
     return settings_file(
@@ -88,7 +87,7 @@ def _template(cluster: Cluster, its_labels: dict[str, str], configuration: str) 
         image=cluster.image(BROKER, spec),
         pull_policy=cluster.spec.image_pull_policy,
         arguments=["broker", "run", "--conf", "/conf/broker.conf"],
-        ports={**client_ports(cluster), "control": BROKER_CONTROL_PORT},
+        ports={"pulsar": SERVICE_PORT, "http": WEB_PORT, **client_ports(cluster), "control": BROKER_CONTROL_PORT},
         readiness=serves | {"periodSeconds": 2},
         liveness=lives | {"periodSeconds": 20, "failureThreshold": 6},
         startup=serves | {"periodSeconds": 1, "failureThreshold": 300},

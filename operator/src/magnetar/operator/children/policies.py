@@ -11,6 +11,8 @@ from magnetar.operator.children.context import (
     BOOKIE_PORT,
     BROKER_CONTROL_PORT,
     PROXY_CONTROL_PORT,
+    SERVICE_PORT,
+    WEB_PORT,
     ZOOKEEPER_PORT,
     Cluster,
 )
@@ -75,8 +77,11 @@ def _network_policies(cluster: Cluster) -> list[Manifest]:
             _rule(_ANYBODY, BOOKIE_METRICS_PORT),
         ],
         BROKER: [_rule(_ANYBODY, *clients), _rule(operator, BROKER_CONTROL_PORT)],
-        PROXY: [_rule(_ANYBODY, *clients), _rule(operator, PROXY_CONTROL_PORT)],
     }
+    if not plain_ports(cluster):
+        rules[BROKER].append(_rule(own, SERVICE_PORT, WEB_PORT))
+    if cluster.spec.proxy.replicas:
+        rules[PROXY] = [_rule(_ANYBODY, *clients), _rule(operator, PROXY_CONTROL_PORT)]
     if cluster.runs_zookeeper:
         servers = [{"podSelector": {"matchLabels": selector(cluster.name, ZOOKEEPER)}}]
         rules[ZOOKEEPER] = [

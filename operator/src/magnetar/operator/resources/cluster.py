@@ -143,7 +143,7 @@ class TlsSpec(SecretName, kw_only=True, frozen=True):
     """A certificate as cert-manager and `kubectl create secret tls` make them: tls.crt, tls.key, ca.crt."""
 
     require_client_certificates: Annotated[bool, says("Whether clients must show one of ca.crt.")] = False
-    plain_ports: Annotated[bool, says("Whether the ports without TLS stay open; closed, ca.crt is needed.")] = True
+    plain_ports: Annotated[bool, says("Whether clients may come without TLS, too.")] = True
 
 
 class TokenSpec(SecretName, kw_only=True, frozen=True):
@@ -196,7 +196,7 @@ class PulsarClusterSpec(Part, kw_only=True, frozen=True):
     ] = "Retain"
     settings: Annotated[
         dict[str, str | int | float | bool] | None,
-        says("Settings of brokers, bookies and proxies alike."),
+        says("Settings of brokers and proxies alike."),
     ] = None
     metadata: Annotated[MetadataSpec, says("Where the cluster keeps its metadata.")] = MetadataSpec()
     bookkeeper: Annotated[BookkeeperSpec, says("How entries are stored, and the default pool of bookies.")] = (

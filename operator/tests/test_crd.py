@@ -1,0 +1,129 @@
+"""The CRDs: what Kubernetes wants of them, and that the files are what the types say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from magnetar.operator.resources.bookie import BookieSpec
+from magnetar.operator.resources.cluster import PulsarClusterSpec, PulsarClusterStatus
+from magnetar.operator.resources.crd import DEFINITIONS, custom_resource_definition
+from magnetar.operator.resources.markers import RULES
+
+from tools.generate_crds import SIZE_BYTES_MAX, out_of_date, rendered
+
+CRDS = {definition.kind: custom_resource_definition(definition) for definition in DEFINITIONS}
+
+
+def schemas(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, schema
+    for name, part in schema.get("properties", {}).items():
+        yield from schemas(part, f"{path}.{name}")
+    for keyword in ("items", "additionalProperties"):
+        if isinstance(schema.get(keyword), dict):
+            yield from schemas(schema[keyword], f"{path}[]")
+
+
+def version_of(crd: dict[str, Any]) -> dict[str, Any]:
+    [found] = crd["spec"]["versions"]
+    return dict(found)
+
+
+ALL = [
+    (f"{kind}{path}", schema)
+    for kind, crd in CRDS.items()
+    for path, schema in schemas(version_of(crd)["schema"]["openAPIV3Schema"])
+]
+
+
+def test_the_files_are_what_the_types_say() -> None:
+    assert not out_of_date()
+
+
+@pytest.mark.parametrize("content", rendered().values(), ids=rendered())
+def test_each_can_be_applied_by_any_kubectl(content: str) -> None:
+    assert len(content) < SIZE_BYTES_MAX
+    assert len(json.dumps(yaml.safe_load(content))) < SIZE_BYTES_MAX
+
+
+def test_schemas_are_structural() -> None:
+    for path, schema in ALL:
+        assert not {"$ref", "$defs", "allOf", "oneOf", "title"} & schema.keys(), path
+        if not (schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")):
+            assert isinstance(schema.get("type"), str), path
+        assert not ("properties" in schema and "additionalProperties" in schema), path
+
+
+def test_each_field_is_explained() -> None:
+    for path, schema in ALL:
+        if path.endswith("[]") or path.rpartition(".")[2] in {"apiVersion", "kind", "metadata", "spec", "status"}:
+            continue
+        assert schema.get("description"), path
+
+
+def test_each_rule_says_what_to_do() -> None:
+    rules = [rule for _, schema in ALL for rule in schema.get(RULES, ())]
+    assert len(rules) >= 15
+    assert all(len(rule["message"]) > 30 for rule in rules)
+
+
+@pytest.mark.parametrize("crd", CRDS.values(), ids=CRDS)
+def test_people_find_it_and_see_what_matters(crd: dict[str, Any]) -> None:
+    names, version = crd["spec"]["names"], version_of(crd)
+    assert names["categories"] == ["magnetar"]
+    assert names["shortNames"]
+    assert {"status", "scale"} == version["subresources"].keys()
+    assert "Ready" in [column["name"] for column in version["additionalPrinterColumns"]]
+    scale = version["subresources"]["scale"]
+    properties = version["schema"]["openAPIV3Schema"]["properties"]
+    for path in scale.values():
+        found: dict[str, Any] = {"properties": properties}
+        for name in path.removeprefix(".").split("."):
+            found = found["properties"][name]
+        assert found["type"] in {"integer", "string"}
+
+
+def test_a_cluster_takes_fewer_than_fifteen_lines() -> None:
+    text = """\
+apiVersion: pulsar.magnetar.dev/v1alpha1
+kind: PulsarCluster
+metadata:
+  name: blue
+spec:
+  bookkeeper:
+    storage:
+      ledgers:
+        size: 200Gi
+  proxy:
+    service:
+      type: LoadBalancer
+"""
+    assert len(text.splitlines()) < 15
+    spec = msgspec.convert(yaml.safe_load(text)["spec"], PulsarClusterSpec)
+    assert spec.bookkeeper.storage.ledgers.size == "200Gi"
+    assert spec.proxy.service.type == "LoadBalancer"
+
+
+def test_defaults_of_the_schema_are_those_of_the_types() -> None:
+    """The API server fills them in; what it sends must mean what an empty resource means."""
+
+    def filled(schema: dict[str, Any]) -> Any:
+        if "default" in schema:
+            return schema["default"]
+        return {
+            name: filled(part)
+            for name, part in schema.get("properties", {}).items()
+            if "default" in part or (part.get("properties") and name in schema.get("required", ()))
+        }
+
+    for kind, type_, needed in (("PulsarCluster", PulsarClusterSpec, {}), ("Bookie", BookieSpec, {"clusterName": "a"})):
+        schema = version_of(CRDS[kind])["schema"]["openAPIV3Schema"]["properties"]["spec"]
+        assert msgspec.convert(filled(schema) | needed, type_) == msgspec.convert(needed, type_)
+
+
+def test_fields_of_a_newer_version_are_no_mistake() -> None:
+    assert msgspec.convert({"phase": "Ready", "later": 1}, PulsarClusterStatus).phase == "Ready"
