@@ -14,7 +14,17 @@ from magnetar.operator.children.naming import Manifest
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Make an object be as this says, by server-side apply: fields that it does not name are others'."""
+    """Make an object be as this says, by server-side apply: fields that it does not name are others'. With a uid or a
+    resourceVersion in its metadata it must still be that one (`Conflict`)."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make an object that was not seen. If there is one of that name after all, it is left alone and the pass ends
+    (`AlreadyExists`): what was decided without knowing it must not change it. Its fields are owned as after `Apply`, or
+    later ones could not take any of them away."""
 
     manifest: Manifest
 
@@ -146,6 +156,7 @@ class Tell:
 
 Action: TypeAlias = (
     Apply
+    | Create
     | MakeControlToken
     | Delete
     | Scale

@@ -72,6 +72,7 @@ class ClaimFacts:
     expandable: bool = False
     """Whether its storage class lets volumes grow."""
     storage_class: str = ""
+    created_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,8 @@ class WorkloadFacts:
     updated: int
     settled: bool
     """Its controller has seen the newest generation."""
+    resource_version: str = ""
+    """Of the object as it was seen: a plan that depends on it has it changed only if it still is that one."""
     deleting: bool = False
     template_hash: str = ""
     """Of its template."""
@@ -226,6 +229,8 @@ class PoolSeen:
     """By pod, of those that do not answer and ended with an exit code about volumes, or that are to go."""
     writable_elsewhere: int = 0
     """Writable bookies of the cluster's other pools."""
+    others: Sequence[PoolFacts] = ()
+    """The cluster's other pools."""
     under_replicated_ledgers: int | None = None
     """In the whole cluster. Counted only when a restart, a drain or a scale-in waits for it; None: not counted, or
     nobody could say."""
