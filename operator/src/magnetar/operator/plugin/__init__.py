@@ -1,0 +1,1 @@
+"""`kubectl pulsar`: clusters as people see and steer them."""

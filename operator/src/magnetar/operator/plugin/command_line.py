@@ -1,0 +1,45 @@
+"""The commands of `kubectl pulsar`: kubectl finds `kubectl-pulsar` on the path."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from magnetar.operator.plugin.commands import status, top
+
+NAME = "kubectl pulsar"
+
+application = typer.Typer(
+    add_completion=False,
+    name=NAME,
+    help="Look at Pulsar clusters on Kubernetes, and steer them.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import importlib.metadata  # 10 ms that only this option needs.
+
+        typer.echo(f"kubectl-pulsar {importlib.metadata.version('magnetar-operator')}")
+        raise typer.Exit
+
+
+@application.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    del version
+
+
+application.command(rich_help_panel="Look")(status.status)
+application.add_typer(top.application, rich_help_panel="Look")
+
+
+def main() -> None:
+    """`kubectl-pulsar`."""
+    application(prog_name=NAME)

@@ -1,0 +1,104 @@
+"""Brokers' and bookies' control ports, reached through the API server."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from magnetar.control.errors import ControlRefused, ControlUnavailable
+from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.operator.children.context import BOOKIE_CONTROL_PORT, BROKER_CONTROL_PORT
+from magnetar.operator.children.control import TOKEN_KEY, token_secret_name
+from magnetar.operator.plugin.kubernetes import Kubernetes
+from magnetar.operator.plugin.port_forward import Forwarding, forwarded
+
+if TYPE_CHECKING:
+    from magnetar.control.broker_client import BrokerControl
+    from magnetar.control.client import BookieControl
+
+T = TypeVar("T")
+
+LOCALHOST: Final = "127.0.0.1"
+ASKED_AT_ONCE_MAX: Final = 16
+"""Pods asked at a time: each costs a connection to the API server."""
+ANSWER_SECONDS_MAX: Final = 8.0
+"""Of one pod, with the way there."""
+
+
+class ControlPorts:
+    """The control ports of one cluster's pods."""
+
+    def __init__(self, kubernetes: Kubernetes, namespace: str, token: str) -> None:
+        self._kubernetes = kubernetes
+        self._namespace = namespace
+        self._token = token
+
+    @classmethod
+    async def of(cls, kubernetes: Kubernetes, namespace: str, cluster: str) -> ControlPorts:
+        """With the cluster's token, which the user must be allowed to read. `NotAllowed`, `Unavailable`."""
+        secret = await kubernetes.get("Secret", namespace, token_secret_name(cluster))
+        if secret is None:
+            raise Unavailable(f"there is no Secret {token_secret_name(cluster)}: the operator has not made it yet")
+        return cls(kubernetes, namespace, base64.b64decode(secret["data"][TOKEN_KEY]).decode())
+
+    @contextlib.asynccontextmanager
+    async def bookie(self, pod: str) -> AsyncIterator[BookieControl]:
+        """One bookie's. What it answers comes as `ControlRefused`, `ControlUnavailable`."""
+        from magnetar.control.client import BookieControl
+
+        async with self._way(pod, BOOKIE_CONTROL_PORT) as address:
+            async with BookieControl.to(address, token=self._token) as control:
+                with _named(pod):
+                    yield control
+
+    @contextlib.asynccontextmanager
+    async def broker(self, pod: str) -> AsyncIterator[BrokerControl]:
+        """One broker's, likewise."""
+        from magnetar.control.broker_client import BrokerControl
+
+        async with self._way(pod, BROKER_CONTROL_PORT) as address:
+            async with BrokerControl.to(address, token=self._token) as control:
+                with _named(pod):
+                    yield control
+
+    @contextlib.asynccontextmanager
+    async def _way(self, pod: str, port: int) -> AsyncIterator[str]:
+        async def only() -> Sequence[str]:
+            return [pod]
+
+        forwarding = Forwarding(kubernetes=self._kubernetes, namespace=self._namespace, pods=only, pod_port=port)
+        async with forwarded(forwarding, address=LOCALHOST, port=0):
+            yield f"{LOCALHOST}:{forwarding.port}"
+
+
+@contextlib.contextmanager
+def _named(pod: str) -> Iterator[None]:
+    """Errors that say which pod, not which port of this machine."""
+    try:
+        yield
+    except ControlUnavailable as error:
+        raise ControlUnavailable(f"{pod} does not answer: {error}") from None
+    except ControlRefused as error:
+        raise ControlRefused(error.reason, f"{pod}: {error}") from None
+
+
+async def ask_all(pods: Sequence[str], ask: Callable[[str], Awaitable[T]]) -> tuple[dict[str, T], dict[str, str]]:
+    """What each pod answers, and why others do not."""
+    places = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+    answers: dict[str, T] = {}
+    failures: dict[str, str] = {}
+
+    async def one(pod: str) -> None:
+        try:
+            async with places, asyncio.timeout(ANSWER_SECONDS_MAX):
+                answers[pod] = await ask(pod)
+        except TimeoutError:
+            failures[pod] = "no answer in time"
+        except MagnetarError as error:
+            failures[pod] = str(error)
+
+    await asyncio.gather(*(one(pod) for pod in pods))
+    return answers, failures

@@ -1,0 +1,114 @@
+"""What the plugin shows of a cluster: the resources themselves, and of pods and events what people look for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from magnetar.operator.resources.bookie import BookieMember, BookieSpec, BookieStatus
+from magnetar.operator.resources.cluster import BrokerMember, PulsarClusterSpec, PulsarClusterStatus
+from magnetar.operator.resources.common import Condition
+
+
+class View(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """Also what `-o json` prints."""
+
+
+class PodView(View, kw_only=True, frozen=True):
+    """One pod."""
+
+    name: str
+    uid: str = ""
+    cluster: str = ""
+    component: str = ""
+    pool: str = ""
+    phase: str = "Pending"
+    ready: bool = False
+    deleting: bool = False
+    node: str = ""
+    address: str = ""
+    image: str = ""
+    containers: tuple[str, ...] = ()
+    """The component's own first."""
+    restarts: int = 0
+    restarted_seconds: float | None = None
+    """When its last container ended."""
+    reason: str = ""
+    """Why it does not run: CrashLoopBackOff, Unschedulable, OOMKilled."""
+    message: str = ""
+    """What it or its last container said of that."""
+    created_seconds: float = 0.0
+    annotations: dict[str, str] = {}
+
+    @property
+    def ordinal(self) -> tuple[str, int]:
+        """To sort by: name and number, so that 10 comes after 9."""
+        stem, _, number = self.name.rpartition("-")
+        return (stem, int(number)) if number.isdigit() else (self.name, -1)
+
+
+class EventView(View, kw_only=True, frozen=True):
+    """One event."""
+
+    seconds: float
+    type: str
+    reason: str
+    about: str
+    """Kind/name."""
+    message: str
+    count: int = 1
+
+
+class PoolView(View, kw_only=True, frozen=True):
+    """One pool of bookies."""
+
+    name: str
+    generation: int = 0
+    deleting: bool = False
+    spec: BookieSpec
+    status: BookieStatus = BookieStatus()
+
+    def member(self, pod: str) -> BookieMember | None:
+        """What status says of a pod."""
+        return next((member for member in self.status.members if member.name == pod), None)
+
+
+class ClusterView(View, kw_only=True, frozen=True):
+    """One cluster with all that belongs to it."""
+
+    namespace: str
+    name: str
+    generation: int = 0
+    created_seconds: float = 0.0
+    deleting: bool = False
+    spec: PulsarClusterSpec = PulsarClusterSpec()
+    status: PulsarClusterStatus = PulsarClusterStatus()
+    pools: tuple[PoolView, ...] = ()
+    pods: tuple[PodView, ...] = ()
+    events: tuple[EventView, ...] = ()
+    """The latest last."""
+    addresses: tuple[str, ...] = ()
+    """By which clients outside reach it: of a load balancer."""
+
+    def of(self, component: str, pool: str | None = None) -> list[PodView]:
+        """A component's pods by number, then name."""
+        found = [pod for pod in self.pods if pod.component == component and pool in (None, pod.pool)]
+        return sorted(found, key=lambda pod: pod.ordinal)
+
+    def broker(self, pod: str) -> BrokerMember | None:
+        """What status says of a broker's pod."""
+        return next((member for member in self.status.broker_members if member.name == pod), None)
+
+    def condition(self, type_: str) -> Condition | None:
+        """One of the cluster's conditions."""
+        return next((found for found in self.status.conditions if found.type == type_), None)
+
+    @property
+    def entrance(self) -> str:
+        """The component that clients connect to."""
+        return "proxy" if self.spec.proxy.replicas else "broker"
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it."""
+    return msgspec.to_builtins(value)
