@@ -49,20 +49,24 @@ class ControlPorts:
         """One bookie's. What it answers comes as `ControlRefused`, `ControlUnavailable`."""
         from magnetar.control.client import BookieControl
 
-        async with self._way(pod, BOOKIE_CONTROL_PORT) as address:
-            async with BookieControl.to(address, token=self._token) as control:
-                with _named(pod):
-                    yield control
+        async with (
+            self._way(pod, BOOKIE_CONTROL_PORT) as address,
+            BookieControl.to(address, token=self._token) as control,
+        ):
+            with _named(pod):
+                yield control
 
     @contextlib.asynccontextmanager
     async def broker(self, pod: str) -> AsyncIterator[BrokerControl]:
         """One broker's, likewise."""
         from magnetar.control.broker_client import BrokerControl
 
-        async with self._way(pod, BROKER_CONTROL_PORT) as address:
-            async with BrokerControl.to(address, token=self._token) as control:
-                with _named(pod):
-                    yield control
+        async with (
+            self._way(pod, BROKER_CONTROL_PORT) as address,
+            BrokerControl.to(address, token=self._token) as control,
+        ):
+            with _named(pod):
+                yield control
 
     @contextlib.asynccontextmanager
     async def _way(self, pod: str, port: int) -> AsyncIterator[str]:

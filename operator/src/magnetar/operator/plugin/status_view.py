@@ -163,7 +163,7 @@ def _pool_title(pool: PoolView, drawing: Drawing) -> Text:
     status = pool.status
     more = f", {status.writable_replicas} writable" + (f"  {status.phase}" if status.phase else "")
     title = _head(f"pool {pool.name}", status.ready_replicas, pool.spec.replicas, "", drawing, more)
-    return.append("  being deleted", style=BUSY) if pool.deleting else title
+    return title.append("  being deleted", style=BUSY) if pool.deleting else title
 
 
 def _draw_pool(branch: Tree, view: ClusterView, pool: PoolView, drawing: Drawing) -> None:
