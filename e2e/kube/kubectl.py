@@ -33,7 +33,7 @@ class TookTooLong(AssertionError):
     """What was waited for did not come."""
 
 
-def wait_for(what: str, found: Callable[[], T], seconds_max: float, poll_seconds: float = POLL_SECONDS) -> T:
+def wait_for(what: str, found: Callable[[], T | None], seconds_max: float, poll_seconds: float = POLL_SECONDS) -> T:
     """Until `found` returns something true, which is returned. A command that fails counts as not yet."""
     began = time.monotonic()
     last = ""
