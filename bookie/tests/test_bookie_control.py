@@ -17,7 +17,7 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc  # type: ignore[import-untyped]
 from magnetar.bookie.admin.control import SERVICE, serve_bookie
 from magnetar.bookie.admin.testing import FakeOperations
-from magnetar.bookie.operations import DrainStep, StoredLedger, UnderreplicatedEntry
+from magnetar.bookie.operations import DrainStep, LostBookie, StoredLedger, UnderreplicatedEntry
 from magnetar.control.client import BookieControl
 from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
 from magnetar.control.generated import bookie_pb2 as messages
@@ -123,6 +123,29 @@ async def test_a_drain_is_watched_to_its_end(bookie: BookieControl, operations: 
         (messages.DRAIN_STEP_REPLICATE, 2),
         (messages.DRAIN_STEP_DONE, 0),
     ]
+
+
+async def test_a_lost_bookie_is_retired_step_by_step(bookie: BookieControl, operations: FakeOperations) -> None:
+    def found(state: messages.LostBookie) -> tuple[str, bool, bool, int]:
+        return state.bookie_id, state.registered, state.has_cookie, state.ledgers_left
+
+    assert found(await bookie.lost_bookie("unknown:3181")) == ("unknown:3181", False, False, 0)
+    lost = operations.lost["lost:3181"] = LostBookie(
+        bookie_id="lost:3181", registered=True, has_cookie=True, ledgers_left=1
+    )
+    with pytest.raises(ControlRefused, match="is registered") as refused:
+        await bookie.retire_lost_bookie("lost:3181")
+    assert refused.value.reason is Reason.FAILED_PRECONDITION
+    operations.lost["lost:3181"] = replace(lost, registered=False)
+    state = await bookie.retire_lost_bookie("lost:3181")
+    assert found(state) == ("lost:3181", False, True, 0)
+    assert state.waits_for == "AutoRecovery copies 0 ledgers that name it"
+    assert found(await bookie.retire_lost_bookie("lost:3181")) == ("lost:3181", False, False, 0)
+    assert found(await bookie.lost_bookie("lost:3181")) == ("lost:3181", False, False, 0)
+    for wrong in ("", "a/b"):
+        with pytest.raises(ControlRefused, match="is no bookie id") as refused:
+            await bookie.retire_lost_bookie(wrong)
+        assert refused.value.reason is Reason.INVALID_ARGUMENT
 
 
 async def test_ledgers_come_in_pages(bookie: BookieControl, operations: FakeOperations) -> None:

@@ -218,6 +218,21 @@ class DrainState:
     """(ledger id, why it cannot be moved now)."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostBookie:
+    """Another bookie that may be gone for good."""
+
+    bookie_id: str
+    registered: bool
+    """It is up, or was until a moment ago: a bookie that was killed stays registered until its session ends."""
+    has_cookie: bool
+    """The cluster knows it: it cannot come back with empty directories."""
+    ledgers_left: int
+    """Ledgers whose metadata names it, or cannot be read."""
+    waits_for: str = ""
+    """Why it is not retired yet; empty when it is, or when nobody has asked for that."""
+
+
 class StateOperations(Protocol):
     """The bookie itself."""
 
@@ -386,6 +401,15 @@ class RecoveryOperations(Protocol):
 
     def decommission_bookie(self, bookie_id: str) -> None:
         """Begin to copy all that a stopped bookie had to others, then remove its cookie; in the background."""
+        ...
+
+    async def lost_bookie(self, bookie_id: str) -> LostBookie:
+        """What the cluster has of another bookie; looks at all ledgers' metadata."""
+        ...
+
+    async def retire_lost_bookie(self, bookie_id: str) -> LostBookie:
+        """Take the next step to have a bookie forgotten whose disks are lost: see `magnetar.bookie.drain.lost`. To be
+        asked until it has no cookie and no ledgers. Refused while it is registered."""
         ...
 
 

@@ -156,6 +156,15 @@ class BookieControl:
             return await self.channel.ask(self._stub.EnableAutoRecovery, messages.EnableAutoRecoveryRequest())
         return await self.channel.ask(self._stub.DisableAutoRecovery, messages.DisableAutoRecoveryRequest())
 
+    async def lost_bookie(self, bookie_id: str) -> messages.LostBookie:
+        """What the cluster has of another bookie, which does not run."""
+        return await self.channel.ask(self._stub.GetLostBookie, messages.GetLostBookieRequest(bookie_id=bookie_id))
+
+    async def retire_lost_bookie(self, bookie_id: str) -> messages.LostBookie:
+        """Take the next step to have that one forgotten; it is when it has no cookie and no ledgers are left."""
+        request = messages.RetireLostBookieRequest(bookie_id=bookie_id)
+        return await self.channel.ask(self._stub.RetireLostBookie, request)
+
 
 def failure(address: str, error: grpc.aio.AioRpcError) -> MagnetarError:
     """A failed call as an error of ours."""

@@ -17,6 +17,7 @@ from magnetar.bookie.operations import (
     DirectoryUsage,
     DrainState,
     DrainStep,
+    LostBookie,
     StoredLedger,
 )
 from magnetar.control.errors import ControlRefused, Reason
@@ -166,6 +167,16 @@ class BookieControlService(BookieServicer):
         await self._operations.recovery.enable_auto_recovery(enabled=False)
         return auto_recovery(await self._operations.recovery.auto_recovery())
 
+    async def GetLostBookie(self, request: messages.GetLostBookieRequest, context: object) -> messages.LostBookie:
+        """What the cluster has of another bookie."""
+        del context
+        return lost_bookie(await self._operations.recovery.lost_bookie(_other_bookie(request.bookie_id)))
+
+    async def RetireLostBookie(self, request: messages.RetireLostBookieRequest, context: object) -> messages.LostBookie:
+        """The next step to have it forgotten."""
+        del context
+        return lost_bookie(await self._operations.recovery.retire_lost_bookie(_other_bookie(request.bookie_id)))
+
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -182,6 +193,12 @@ def _interval_seconds(asked_ms: int, bounds: tuple[int, int]) -> float:
     if asked_ms and asked_ms < least:
         raise ControlRefused(Reason.INVALID_ARGUMENT, f"interval_ms is 0 (for {usual}) or at least {least}")
     return (asked_ms or usual) / 1000
+
+
+def _other_bookie(bookie_id: str) -> str:
+    if not bookie_id or "/" in bookie_id:
+        raise ControlRefused(Reason.INVALID_ARGUMENT, f"{bookie_id!r} is no bookie id")
+    return bookie_id
 
 
 def storage_state(operations: BookieOperations) -> messages.StorageState:
@@ -250,6 +267,17 @@ def drain(state: DrainState) -> messages.Drain:
             messages.DrainBlocker(ledger_id=ledger_id, reason=reason)
             for ledger_id, reason in state.blockers[:BLOCKERS_MAX]
         ],
+    )
+
+
+def lost_bookie(state: LostBookie) -> messages.LostBookie:
+    """Another bookie."""
+    return messages.LostBookie(
+        bookie_id=state.bookie_id,
+        registered=state.registered,
+        has_cookie=state.has_cookie,
+        ledgers_left=state.ledgers_left,
+        waits_for=state.waits_for,
     )
 
 

@@ -18,6 +18,7 @@ from magnetar.bookie.operations import (
     DrainStep,
     JournalMark,
     JournalMeasures,
+    LostBookie,
     OperationRefused,
     StorageMeasures,
     StorageTotals,
@@ -62,6 +63,8 @@ class FakeOperations:
         self.audits = 0
         self.delay_seconds: int | None = 0
         self.leaving: list[tuple[str, str]] = []
+        self.lost: dict[str, LostBookie] = {}
+        """Other bookies that may be gone; a step of one's retirement takes a ledger, then the cookie."""
         self.drain_state = DrainState(bookie_id=self.bookie_id)
         self.failure: MagnetarError | None = None
         """Raised by whatever asks the cluster."""
@@ -233,6 +236,23 @@ class FakeOperations:
 
     def decommission_bookie(self, bookie_id: str) -> None:
         self.leaving.append(("decommission", bookie_id))
+
+    async def lost_bookie(self, bookie_id: str) -> LostBookie:
+        self._fail()
+        unknown = LostBookie(bookie_id=bookie_id, registered=False, has_cookie=False, ledgers_left=0)
+        return self.lost.get(bookie_id, unknown)
+
+    async def retire_lost_bookie(self, bookie_id: str) -> LostBookie:
+        state = await self.lost_bookie(bookie_id)
+        if state.registered:
+            raise OperationRefused(f"bookie {bookie_id} is registered")
+        if state.ledgers_left:
+            left = state.ledgers_left - 1
+            state = replace(state, ledgers_left=left, waits_for=f"AutoRecovery copies {left} ledgers that name it")
+        else:
+            state = replace(state, has_cookie=False, waits_for="")
+        self.lost[bookie_id] = state
+        return state
 
     # Drain.
 

@@ -18,12 +18,11 @@ import logging
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from magnetar.bookie.autorecovery.fragments import names
 from magnetar.bookie.autorecovery.replicator import LedgerReplicator
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.bookie.drain.moves import LedgerMover
-from magnetar.bookie.drain.scan import all_metadata
+from magnetar.bookie.drain.scan import ledgers_naming
 from magnetar.bookie.drain.state import (
     Capacity,
     Intention,
@@ -35,7 +34,6 @@ from magnetar.bookie.drain.state import (
 )
 from magnetar.bookie.operations import DrainState, DrainStep, OperationRefused
 from magnetar.core.clock import Clock, SystemClock
-from magnetar.core.errors import PeerError
 from magnetar.ledger.bookie_connection import BookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH
@@ -131,9 +129,7 @@ class Drain:
         if self._own is None and await self._takes_writes():
             raise OperationRefused(f"bookie {self._bookie_id} runs and takes writes: stop it, or have it drain itself")
         capacity = Capacity(self._bookie_id, self._parts.connections.writable_bookies())
-        async for _, metadata in all_metadata(self._parts.client.metadata):
-            if not isinstance(metadata, PeerError):
-                capacity.add(metadata)
+        await ledgers_naming(self._parts.client.metadata, self._bookie_id, capacity.add)
         if capacity.refusal is not None:
             raise OperationRefused(capacity.refusal)
         intention = Intention(
@@ -292,21 +288,14 @@ class Drain:
             await self._remove_cookie(intention)
 
     async def _ledgers_naming_it(self) -> list[int]:
-        naming: list[int] = []
-        unreadable: dict[int, str] = {}
-        async for ledger_id, metadata in all_metadata(self._parts.client.metadata):
-            if isinstance(metadata, PeerError):
-                unreadable[ledger_id] = f"nobody can tell whether it names the bookie: {metadata}"
-                naming.append(ledger_id)
-            elif names(metadata, (self._bookie_id,)):
-                naming.append(ledger_id)
-        left = set(naming)
+        naming = await ledgers_naming(self._parts.client.metadata, self._bookie_id)
+        left = set(naming.ledger_ids)
         for ledger_id in [ledger_id for ledger_id in self._mover.blockers if ledger_id not in left]:
             del self._mover.blockers[ledger_id]
-        self._mover.blockers.update(unreadable)
-        self._total += max(0, len(naming) - self._left)
-        self._left = len(naming)
-        return naming
+        self._mover.blockers.update(naming.unreadable)
+        self._total += max(0, len(naming.ledger_ids) - self._left)
+        self._left = len(naming.ledger_ids)
+        return naming.ledger_ids
 
     async def _replicate(self, naming: list[int]) -> None:
         """Try these ledgers; a pause follows when some are left, longer when none has moved."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import Final
 
+from magnetar.bookie.autorecovery.fragments import names
 from magnetar.bookie.autorecovery.parallel import batches
 from magnetar.core.errors import PeerError
 from magnetar.ledger.api import LedgerNotFound
@@ -14,6 +16,32 @@ from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
 READS_IN_FLIGHT: Final = 64
 """Hides the store's delay and leaves it room for others."""
+
+
+@dataclass(slots=True)
+class Naming:
+    """Which ledgers a bookie cannot do without."""
+
+    ledger_ids: list[int] = field(default_factory=list)
+    """Whose metadata names it, or cannot be read; ascending."""
+    unreadable: dict[int, str] = field(default_factory=dict)
+    """Of these, those that nobody can read, and why."""
+
+
+async def ledgers_naming(
+    ops: LedgerMetadataOps, bookie_id: str, see: Callable[[LedgerMetadata], None] = lambda _: None
+) -> Naming:
+    """Look at all ledgers; `see` is shown what can be read. Raises `StoreUnavailable`."""
+    found = Naming()
+    async for ledger_id, metadata in all_metadata(ops):
+        if isinstance(metadata, PeerError):
+            found.unreadable[ledger_id] = f"nobody can tell whether it names the bookie: {metadata}"
+            found.ledger_ids.append(ledger_id)
+            continue
+        see(metadata)
+        if names(metadata, (bookie_id,)):
+            found.ledger_ids.append(ledger_id)
+    return found
 
 
 async def all_metadata(ops: LedgerMetadataOps) -> AsyncIterator[tuple[int, LedgerMetadata | PeerError]]:

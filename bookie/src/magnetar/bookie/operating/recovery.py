@@ -11,7 +11,14 @@ from magnetar.bookie.autorecovery.daemon import AutoRecoveryDaemon
 from magnetar.bookie.autorecovery.election import ElectionKind, current_auditor
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.drain.drain import Drain, DrainParts
-from magnetar.bookie.operations import AutoRecoveryState, DrainStep, OperationRefused, UnderreplicatedEntry
+from magnetar.bookie.drain.lost import LostBookies
+from magnetar.bookie.operations import (
+    AutoRecoveryState,
+    DrainStep,
+    LostBookie,
+    OperationRefused,
+    UnderreplicatedEntry,
+)
 from magnetar.core.errors import MagnetarError
 from magnetar.metadata.store import MetadataStore
 
@@ -39,6 +46,7 @@ class RecoveryAdmin:
         self._kind = kind
         self._daemon = daemon
         self._departures = departures
+        self._lost = None if departures is None else LostBookies(departures)
         self._leaving: dict[str, asyncio.Task[None]] = {}
 
     async def close(self) -> None:
@@ -47,6 +55,8 @@ class RecoveryAdmin:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._lost is not None:
+            await self._lost.close()
 
     async def auto_recovery(self) -> AutoRecoveryState:
         """See `RecoveryOperations`."""
@@ -106,6 +116,19 @@ class RecoveryAdmin:
     def decommission_bookie(self, bookie_id: str) -> None:
         """See `RecoveryOperations`."""
         self._begin(bookie_id, remove_cookie=True)
+
+    async def lost_bookie(self, bookie_id: str) -> LostBookie:
+        """See `RecoveryOperations`."""
+        return await self._lost_bookies(bookie_id).state(bookie_id)
+
+    async def retire_lost_bookie(self, bookie_id: str) -> LostBookie:
+        """See `RecoveryOperations`."""
+        return await self._lost_bookies(bookie_id).retire(bookie_id)
+
+    def _lost_bookies(self, bookie_id: str) -> LostBookies:
+        if self._lost is None:
+            raise OperationRefused(f"this process cannot look for {bookie_id}: ask another bookie")
+        return self._lost
 
     def _begin(self, bookie_id: str, *, remove_cookie: bool) -> None:
         if self._departures is None:

@@ -242,3 +242,29 @@ class AutoRecovery(_message.Message):
     bytes_per_second: float
     current_ledger_ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, enabled: _Optional[bool] = ..., auditor_bookie_id: _Optional[str] = ..., ledgers_left: _Optional[int] = ..., running_here: _Optional[bool] = ..., is_auditor: _Optional[bool] = ..., ledgers_done: _Optional[int] = ..., entries_copied: _Optional[int] = ..., bytes_copied: _Optional[int] = ..., bytes_per_second: _Optional[float] = ..., current_ledger_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GetLostBookieRequest(_message.Message):
+    __slots__ = ("bookie_id",)
+    BOOKIE_ID_FIELD_NUMBER: _ClassVar[int]
+    bookie_id: str
+    def __init__(self, bookie_id: _Optional[str] = ...) -> None: ...
+
+class RetireLostBookieRequest(_message.Message):
+    __slots__ = ("bookie_id",)
+    BOOKIE_ID_FIELD_NUMBER: _ClassVar[int]
+    bookie_id: str
+    def __init__(self, bookie_id: _Optional[str] = ...) -> None: ...
+
+class LostBookie(_message.Message):
+    __slots__ = ("bookie_id", "registered", "has_cookie", "ledgers_left", "waits_for")
+    BOOKIE_ID_FIELD_NUMBER: _ClassVar[int]
+    REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    HAS_COOKIE_FIELD_NUMBER: _ClassVar[int]
+    LEDGERS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    bookie_id: str
+    registered: bool
+    has_cookie: bool
+    ledgers_left: int
+    waits_for: str
+    def __init__(self, bookie_id: _Optional[str] = ..., registered: _Optional[bool] = ..., has_cookie: _Optional[bool] = ..., ledgers_left: _Optional[int] = ..., waits_for: _Optional[str] = ...) -> None: ...

@@ -96,6 +96,16 @@ class BookieStub:
                 request_serializer=magnetar_dot_control_dot_generated_dot_bookie__pb2.DisableAutoRecoveryRequest.SerializeToString,
                 response_deserializer=magnetar_dot_control_dot_generated_dot_bookie__pb2.AutoRecovery.FromString,
                 _registered_method=True)
+        self.GetLostBookie = channel.unary_unary(
+                '/magnetar.control.v1.Bookie/GetLostBookie',
+                request_serializer=magnetar_dot_control_dot_generated_dot_bookie__pb2.GetLostBookieRequest.SerializeToString,
+                response_deserializer=magnetar_dot_control_dot_generated_dot_bookie__pb2.LostBookie.FromString,
+                _registered_method=True)
+        self.RetireLostBookie = channel.unary_unary(
+                '/magnetar.control.v1.Bookie/RetireLostBookie',
+                request_serializer=magnetar_dot_control_dot_generated_dot_bookie__pb2.RetireLostBookieRequest.SerializeToString,
+                response_deserializer=magnetar_dot_control_dot_generated_dot_bookie__pb2.LostBookie.FromString,
+                _registered_method=True)
 
 
 class BookieServicer:
@@ -183,6 +193,24 @@ class BookieServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetLostBookie(self, request, context):
+        """These two ask a bookie that runs about another one that does not. Each looks at the metadata of all ledgers, which
+        may take longer than a caller waits: then the look goes on, and the next call has what it found.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RetireLostBookie(self, request, context):
+        """Has the cluster forget a bookie whose disks are lost, one step a call: its ledgers are marked, so that AutoRecovery
+        copies them now; once none names it, its cookie goes, and with that what a drain of it has left. To be called every
+        few seconds until has_cookie is false and ledgers_left is 0, best at the same bookie; then it may come back with
+        empty directories. Calling again is no error. FAILED_PRECONDITION while it is registered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BookieServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -245,6 +273,16 @@ def add_BookieServicer_to_server(servicer, server):
                     servicer.DisableAutoRecovery,
                     request_deserializer=magnetar_dot_control_dot_generated_dot_bookie__pb2.DisableAutoRecoveryRequest.FromString,
                     response_serializer=magnetar_dot_control_dot_generated_dot_bookie__pb2.AutoRecovery.SerializeToString,
+            ),
+            'GetLostBookie': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLostBookie,
+                    request_deserializer=magnetar_dot_control_dot_generated_dot_bookie__pb2.GetLostBookieRequest.FromString,
+                    response_serializer=magnetar_dot_control_dot_generated_dot_bookie__pb2.LostBookie.SerializeToString,
+            ),
+            'RetireLostBookie': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetireLostBookie,
+                    request_deserializer=magnetar_dot_control_dot_generated_dot_bookie__pb2.RetireLostBookieRequest.FromString,
+                    response_serializer=magnetar_dot_control_dot_generated_dot_bookie__pb2.LostBookie.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -571,6 +609,60 @@ class Bookie:
             '/magnetar.control.v1.Bookie/DisableAutoRecovery',
             magnetar_dot_control_dot_generated_dot_bookie__pb2.DisableAutoRecoveryRequest.SerializeToString,
             magnetar_dot_control_dot_generated_dot_bookie__pb2.AutoRecovery.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLostBookie(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/magnetar.control.v1.Bookie/GetLostBookie',
+            magnetar_dot_control_dot_generated_dot_bookie__pb2.GetLostBookieRequest.SerializeToString,
+            magnetar_dot_control_dot_generated_dot_bookie__pb2.LostBookie.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetireLostBookie(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/magnetar.control.v1.Bookie/RetireLostBookie',
+            magnetar_dot_control_dot_generated_dot_bookie__pb2.RetireLostBookieRequest.SerializeToString,
+            magnetar_dot_control_dot_generated_dot_bookie__pb2.LostBookie.FromString,
             options,
             channel_credentials,
             insecure,
