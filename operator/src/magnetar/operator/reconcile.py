@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
+import msgspec
+from magnetar.control.errors import ControlRefused, ControlUnavailable
 from magnetar.core.clock import Clock
-from magnetar.operator.api import ApiServer
+from magnetar.core.errors import SettingError
+from magnetar.operator.api import PULSAR_CLUSTER, AlreadyExists, ApiServer, Conflict, NotFound, Refused
+from magnetar.operator.apply import Applied, Hands, Subject
 from magnetar.operator.children.context import Defaults
-from magnetar.operator.children.naming import Owner
+from magnetar.operator.children.naming import Manifest, Owner
 from magnetar.operator.controls import Controls
-from magnetar.operator.plan.actions import Tell
+from magnetar.operator.custom import owner_of
+from magnetar.operator.observe import Observer
+from magnetar.operator.plan.actions import Action, Plan, SetFinalizer, SplitBundle, Tell, TransferBundle
+from magnetar.operator.plans import Balancing, Plans
+from magnetar.operator.resources.bookie import BookieStatus
+from magnetar.operator.resources.cluster import BalanceSpec, PulsarClusterStatus
+
+LOOK_AGAIN_SECONDS: Final = 1.0
+"""After somebody else has changed what the pass was about to."""
+
+_logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -23,6 +38,9 @@ class Key:
     namespace: str
     name: str
 
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
 
 class EventWriter(Protocol):
     """Where Events go."""
@@ -30,6 +48,32 @@ class EventWriter(Protocol):
     async def tell(self, owner: Owner, event: Tell) -> None:
         """Write it, or count it up. Never fails: what cannot be written is dropped."""
         ...
+
+    def forget(self, namespace: str, kind: str, name: str) -> None:
+        """The resource is gone."""
+        ...
+
+
+class Witness(Protocol):
+    """Who is told what passes do, for the metrics."""
+
+    def carried_out(self, key: Key, action: Action) -> None:
+        """An action was."""
+        ...
+
+    def found(self, key: Key, status: PulsarClusterStatus | BookieStatus | None) -> None:
+        """What is so now; None: the resource is gone."""
+        ...
+
+
+class Nobody:
+    """A witness that does not care."""
+
+    def carried_out(self, key: Key, action: Action) -> None:
+        """`Witness.carried_out`."""
+
+    def found(self, key: Key, status: PulsarClusterStatus | BookieStatus | None) -> None:
+        """`Witness.found`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +87,161 @@ class World:
     events: EventWriter
     make_token: Callable[[], str]
     """A new secret for control ports."""
+    plans: Plans
+    witness: Witness = field(default_factory=Nobody)
+
+
+class _Memory:
+    """Of one resource: what spares work, and what balancing has seen. A new process does without."""
+
+    __slots__ = ("applied", "balance_spec", "balanced_seconds", "balancing")
+
+    def __init__(self) -> None:
+        self.applied = Applied()
+        self.balancing: Balancing | None = None
+        self.balance_spec: BalanceSpec | None = None
+        self.balanced_seconds = 0.0
 
 
 class Reconciler:
-    """Passes. It remembers nothing that it could not do without, and runs on any event loop: no threads, no other clock
-    than the given one, no sleeping but `asyncio`'s."""
+    """Passes. It runs on any event loop: no threads, no other clock than the given one, no sleeping but `asyncio`'s."""
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._observer = Observer(world.api, world.controls, world.clock, world.defaults, world.plans)
+        self._memories: dict[tuple[Key, str], _Memory] = {}
+        """By resource and its uid; as many as there are resources."""
 
     async def reconcile(self, key: Key) -> float | None:
         """Do one pass. Gives the seconds after which to look again at the latest; None: the resource is gone.
 
-        Raises `ServerUnavailable`, `Refused`, `ControlRefused`, `ControlUnavailable`: try again later. What others
-        have changed meanwhile is no error: the next pass sees it."""
-        raise NotImplementedError
+        Raises `ServerUnavailable`, `Refused`, `ControlRefused`, `ControlUnavailable`, `SettingError` (a resource that
+        this version cannot read): try again later. What others have changed meanwhile is no error: the next pass sees
+        it."""
+        manifest = await self._world.api.get(key.kind, key.namespace, key.name)
+        if manifest is None:
+            self._forget(key)
+            return None
+        owner = owner_of(manifest)
+        try:
+            if key.kind == PULSAR_CLUSTER:
+                return await self._cluster(key, manifest)
+            return await self._pool(key, manifest)
+        except (NotFound, AlreadyExists, Conflict) as error:
+            _logger.debug("%s: %s", key, error)
+            return LOOK_AGAIN_SECONDS
+        except Refused as error:
+            await self._world.events.tell(owner, Tell("Warning", "Refused", str(error)))
+            raise
+        except ControlRefused as error:
+            await self._world.events.tell(owner, Tell("Warning", "PodRefused", str(error)))
+            raise
+        except SettingError as error:
+            await self._world.events.tell(owner, Tell("Warning", "ResourceUnreadable", str(error)))
+            raise
+
+    async def _cluster(self, key: Key, manifest: Manifest) -> float:
+        memory = self._memory(key, manifest)
+        spec = (manifest.get("spec") or {}).get("balance") or {}
+        due_seconds = self._balance_due(memory, spec)
+        view = await self._observer.cluster(manifest, with_load=due_seconds is not None and due_seconds <= 0)
+        seen = view.seen
+        moves: Sequence[TransferBundle | SplitBundle] = ()
+        if seen.load is not None:
+            moves = self._balance(memory, seen.cluster.spec.balance).round(seen.load)
+            memory.balanced_seconds = self._world.clock.monotonic_seconds()
+            due_seconds = seen.cluster.spec.balance.interval_seconds
+        plan = self._world.plans.cluster(seen, moves)
+        subject = Subject(
+            owner=seen.cluster.owner,
+            manifest=manifest,
+            cluster=seen.cluster,
+            versions=view.versions,
+            reach=view.reach,
+        )
+        await self._carry_out(key, plan, subject, memory, paused=seen.cluster.spec.paused)
+        wake_after = plan.wake_after_seconds
+        return wake_after if due_seconds is None else min(wake_after, max(due_seconds, LOOK_AGAIN_SECONDS))
+
+    async def _pool(self, key: Key, manifest: Manifest) -> float:
+        memory = self._memory(key, manifest)
+        view = await self._observer.pool(manifest)
+        seen = view.seen
+        plan = self._world.plans.pool(seen)
+        subject = Subject(
+            owner=seen.owner, manifest=manifest, cluster=seen.cluster, versions=view.versions, reach=view.reach
+        )
+        paused = seen.cluster is not None and seen.cluster.spec.paused
+        await self._carry_out(key, plan, subject, memory, paused=paused)
+        return plan.wake_after_seconds
+
+    async def _carry_out(self, key: Key, plan: Plan, subject: Subject, memory: _Memory, *, paused: bool) -> None:
+        """Actions, then the status: it is told even if an action failed, so that people see what is the matter."""
+        hands = Hands(self._world.api, self._world.controls, subject, memory.applied)
+        memory.applied.keep(subject.versions)
+        try:
+            for action in plan.actions:
+                if isinstance(action, Tell):
+                    await self._world.events.tell(subject.owner, action)
+                elif not paused or isinstance(action, SetFinalizer):
+                    await hands.carry_out(action, self._world.make_token)
+                    self._world.witness.carried_out(key, action)
+        except (Refused, ControlRefused, ControlUnavailable):
+            await self._write_status(key, plan, subject)
+            raise
+        await self._write_status(key, plan, subject)
+
+    async def _write_status(self, key: Key, plan: Plan, subject: Subject) -> None:
+        wanted = _status(key, plan.status)
+        self._world.witness.found(key, wanted)
+        if wanted is None or wanted == _status(key, subject.manifest.get("status")):
+            return
+        owner = subject.owner
+        metadata = {"name": owner.name, "namespace": owner.namespace, "uid": owner.uid}
+        identity = {"apiVersion": subject.manifest["apiVersion"], "kind": owner.kind, "metadata": metadata}
+        try:
+            await self._world.api.apply_status({**identity, "status": plan.status})
+        except NotFound:
+            # It went with its last finalizer.
+            return
+
+    def _balance_due(self, memory: _Memory, spec: dict[str, Any]) -> float | None:
+        """In how many seconds a round of balancing is due; None: the operator does not balance this cluster."""
+        if spec.get("driver") != "Operator":
+            memory.balancing = None
+            return None
+        if memory.balancing is None:
+            return 0.0
+        assert memory.balance_spec is not None
+        passed = self._world.clock.monotonic_seconds() - memory.balanced_seconds
+        return memory.balance_spec.interval_seconds - passed
+
+    def _balance(self, memory: _Memory, spec: BalanceSpec) -> Balancing:
+        if memory.balancing is None or memory.balance_spec != spec:
+            memory.balancing, memory.balance_spec = self._world.plans.balancing(spec), spec
+        return memory.balancing
+
+    def _memory(self, key: Key, manifest: Manifest) -> _Memory:
+        uid = manifest["metadata"]["uid"]
+        found = self._memories.get((key, uid))
+        if found is None:
+            self._forget(key)
+            found = self._memories[key, uid] = _Memory()
+        return found
+
+    def _forget(self, key: Key) -> None:
+        self._memories = {known: memory for known, memory in self._memories.items() if known[0] != key}
+        self._world.events.forget(key.namespace, key.kind, key.name)
+        self._world.witness.found(key, None)
+
+
+def _status(key: Key, status: Any) -> PulsarClusterStatus | BookieStatus | None:
+    """As a type, in which what is left out is what it is by default: so the API server gives it back. None for none,
+    or one that another version has written."""
+    type_: type[PulsarClusterStatus | BookieStatus] = (
+        PulsarClusterStatus if key.kind == PULSAR_CLUSTER else BookieStatus
+    )
+    try:
+        return msgspec.convert(status, type_) if status else None
+    except msgspec.ValidationError:
+        return None

@@ -1,0 +1,174 @@
+"""Carrying out what a plan asks for, one action after the other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from magnetar.control.errors import ControlUnavailable
+from magnetar.core.errors import PeerError
+from magnetar.operator.api import AlreadyExists, ApiServer
+from magnetar.operator.children.configuration import digest
+from magnetar.operator.children.context import Cluster
+from magnetar.operator.children.control import token_secret
+from magnetar.operator.children.naming import FINALIZER, Manifest, Owner
+from magnetar.operator.controls import Controls
+from magnetar.operator.listing import version
+from magnetar.operator.observe import Reach
+from magnetar.operator.plan import actions
+from magnetar.operator.resources.quantities import format_bytes
+
+_logger: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What the actions of one pass are about."""
+
+    owner: Owner
+    manifest: Manifest
+    """The custom resource, as the pass saw it."""
+    cluster: Cluster | None
+    versions: Mapping[tuple[str, str], str]
+    """Of its children, as the pass saw them."""
+    reach: Reach
+
+
+class Applied:
+    """What was applied to which version of an object: applying that again would change nothing, and the API server
+    would still have to find that out. One for each resource; forgotten with the process."""
+
+    def __init__(self) -> None:
+        self._done: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def known(self, manifest: Manifest, versions: Mapping[tuple[str, str], str]) -> bool:
+        """Whether the object still is as this made it."""
+        key = _key(manifest)
+        return key in versions and self._done.get(key) == (digest(manifest), versions[key])
+
+    def remember(self, manifest: Manifest, answer: Manifest) -> None:
+        """That this was applied, and what it made."""
+        self._done[_key(manifest)] = (digest(manifest), version(answer))
+
+    def keep(self, versions: Mapping[tuple[str, str], str]) -> None:
+        """Forget what is not there any more."""
+        self._done = {key: done for key, done in self._done.items() if key in versions}
+
+
+def _key(manifest: Manifest) -> tuple[str, str]:
+    return manifest["kind"], manifest["metadata"]["name"]
+
+
+class Hands:
+    """Carries out the actions of one pass. Each may raise what `ApiServer` and `Controls` do."""
+
+    def __init__(self, api: ApiServer, controls: Controls, subject: Subject, applied: Applied) -> None:
+        self._api = api
+        self._controls = controls
+        self._subject = subject
+        self._applied = applied
+        self._namespace = subject.owner.namespace
+
+    async def carry_out(self, action: actions.Action, make_token: Callable[[], str]) -> None:
+        """Any but `Tell`."""
+        match action:
+            case actions.Apply(manifest):
+                await self._apply(manifest)
+            case actions.MakeControlToken():
+                await self._make_control_token(make_token)
+            case actions.Delete(kind=kind, name=name, uid=uid, orphan=orphan):
+                await self._api.delete(kind, self._namespace, name, uid=uid, orphan=orphan)
+            case actions.Scale(kind=kind, name=name, uid=uid, replicas=replicas):
+                await self._patch(kind, name, uid, {"spec": {"replicas": replicas}})
+            case actions.GrowVolume(claim=claim, uid=uid, size_bytes=size_bytes):
+                wanted = {"resources": {"requests": {"storage": format_bytes(size_bytes)}}}
+                await self._patch("PersistentVolumeClaim", claim, uid, {"spec": wanted})
+            case actions.Annotate(kind=kind, name=name, uid=uid, annotations=annotations):
+                await self._patch(kind, name, uid, {"metadata": {"annotations": dict(annotations)}})
+            case actions.SetFinalizer(present=present):
+                await self._set_finalizer(present=present)
+            case actions.TransferBundle() | actions.SplitBundle():
+                await self._move(action)
+            case actions.Tell():
+                raise AssertionError("Events are told by the pass")
+            case _:
+                await self._steer(action)
+
+    async def _steer(
+        self,
+        action: actions.StartBookieDrain
+        | actions.CancelBookieDrain
+        | actions.RetireLostBookie
+        | actions.StartBrokerDrain
+        | actions.CancelBrokerDrain
+        | actions.SetBalanceDriver,
+    ) -> None:
+        controls, token = self._controls, self._subject.reach.token
+        match action:
+            case actions.StartBookieDrain(pod):
+                await controls.start_bookie_drain(self._pod(pod), token)
+            case actions.CancelBookieDrain(pod):
+                await controls.cancel_bookie_drain(self._pod(pod), token)
+            case actions.RetireLostBookie(bookie_id):
+                await controls.retire_lost_bookie(self._anybody(), token, bookie_id)
+            case actions.StartBrokerDrain(pod):
+                await controls.start_broker_drain(self._pod(pod), token)
+            case actions.CancelBrokerDrain(pod):
+                await controls.cancel_broker_drain(self._pod(pod), token)
+            case actions.SetBalanceDriver(driver):
+                await controls.set_driver(self._anybody(), token, driver)
+
+    async def _apply(self, manifest: Manifest) -> None:
+        if self._applied.known(manifest, self._subject.versions):
+            return
+        self._applied.remember(manifest, await self._api.apply(manifest))
+
+    async def _make_control_token(self, make_token: Callable[[], str]) -> None:
+        assert self._subject.cluster is not None, "only a cluster's plan asks for it"
+        try:
+            await self._api.create(token_secret(self._subject.cluster, make_token()))
+        except AlreadyExists:
+            # Made by a pass whose answer was lost, or that this one's view is older than.
+            _logger.debug("the token of %s is there already", self._subject.owner.name)
+
+    async def _patch(self, kind: str, name: str, uid: str, patch: Mapping[str, Any]) -> None:
+        await self._api.patch(kind, self._namespace, name, patch, uid=uid)
+
+    async def _set_finalizer(self, *, present: bool) -> None:
+        """Merge patches replace lists: only if nobody has changed it since."""
+        metadata = self._subject.manifest["metadata"]
+        others = [name for name in metadata.get("finalizers") or [] if name != FINALIZER]
+        finalizers = [*others, FINALIZER] if present else others
+        patch = {"metadata": {"finalizers": finalizers, "resourceVersion": metadata["resourceVersion"]}}
+        owner = self._subject.owner
+        await self._patch(owner.kind, owner.name, owner.uid, patch)
+
+    async def _move(self, action: actions.TransferBundle | actions.SplitBundle) -> None:
+        """One that fails is no failure of the pass: the next round sees where the bundle is, and decides anew."""
+        token = self._subject.reach.token
+        source = action.source_broker_id if isinstance(action, actions.TransferBundle) else action.broker_id
+        address = self._subject.reach.brokers.get(source, "")
+        if not address:
+            return
+        try:
+            if isinstance(action, actions.TransferBundle):
+                await self._controls.transfer_bundle(address, token, action.bundle, action.destination_broker_id)
+            else:
+                await self._controls.split_bundle(
+                    address, token, action.bundle, algorithm=action.algorithm, boundaries=action.boundaries
+                )
+        except (ControlUnavailable, PeerError) as error:
+            _logger.warning("%s stays as it is: %s", action.bundle, error)
+
+    def _pod(self, name: str) -> str:
+        address = self._subject.reach.pods.get(name)
+        if address is None:
+            raise ControlUnavailable(f"{name} has no address")
+        return address
+
+    def _anybody(self) -> str:
+        if not self._subject.reach.answering:
+            raise ControlUnavailable(f"no pod of {self._subject.owner.name} answers")
+        return self._subject.reach.answering[0]

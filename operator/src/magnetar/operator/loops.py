@@ -1,0 +1,163 @@
+"""One loop per resource: passes, one after the other, when something has changed or it is time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from magnetar.control.errors import ControlUnavailable
+from magnetar.core.clock import Clock
+from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.operator.reconcile import Key
+
+PASS_SECONDS_MAX: Final = 120.0
+"""A pass that takes longer is given up: each call in it has a shorter limit, so it does more than a pass should."""
+COALESCE_SECONDS: Final = 0.25
+"""Changes come in bursts (a pod that starts is five events): one pass for all of them."""
+BACKOFF_SECONDS_FIRST: Final = 1.0
+BACKOFF_SECONDS_MAX: Final = 60.0
+BACKOFF_HELD_SECONDS_MAX: Final = 5.0
+"""How much of the wait after a failure no change cuts short: a pass that fails may itself be what changes things."""
+WAIT_SECONDS_MAX: Final = 60.0
+"""Whatever a pass says, the next one is not later: events can be lost."""
+LOOPS_MAX: Final = 1000
+"""Resources that one operator looks after. More are left alone, and said so: the process is not made for them."""
+PASSES_AT_ONCE_MAX: Final = 4
+"""Each holds all that it has seen of a resource in memory, and asks up to 16 pods."""
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class PassCounter(Protocol):
+    """Where passes are counted."""
+
+    def passed(self, key: Key, seconds: float, failure: str) -> None:
+        """One is over; `failure`: the error's kind, empty for none."""
+        ...
+
+
+class _Loop:
+    __slots__ = ("awake", "finished_seconds", "task")
+
+    def __init__(self, now_seconds: float) -> None:
+        self.awake = asyncio.Event()
+        self.awake.set()
+        self.finished_seconds = now_seconds
+        self.task: asyncio.Task[None] | None = None
+
+
+class Loops:
+    """All loops. Wake a resource to have it looked after; its loop ends when the resource is gone."""
+
+    def __init__(
+        self,
+        reconcile: Callable[[Key], Awaitable[float | None]],
+        *,
+        clock: Clock,
+        counter: PassCounter,
+        chance: random.Random,
+    ) -> None:
+        """`chance` spreads repetitions, so that what failed together is not tried again together."""
+        self._reconcile = reconcile
+        self._clock = clock
+        self._counter = counter
+        self._chance = chance
+        self._loops: dict[Key, _Loop] = {}
+        self._turns = asyncio.Semaphore(PASSES_AT_ONCE_MAX)
+
+    def wake(self, key: Key) -> None:
+        """Something of it has changed, or may have: a pass begins soon, however often this is called."""
+        loop = self._loops.get(key)
+        if loop is not None:
+            loop.awake.set()
+            return
+        if len(self._loops) >= LOOPS_MAX:
+            _logger.error("%s is left alone: %d resources are looked after already", key, LOOPS_MAX)
+            return
+        loop = self._loops[key] = _Loop(self._clock.monotonic_seconds())
+        loop.task = asyncio.get_running_loop().create_task(self._run(key, loop), name=str(key))
+
+    def wake_known(self, key: Key) -> None:
+        """As `wake`, but only if it is looked after: children whose resource is gone wake nobody."""
+        if key in self._loops:
+            self.wake(key)
+
+    def unfinished(self, seconds: float) -> list[Key]:
+        """Those of which no pass has come to an end for so long."""
+        now_seconds = self._clock.monotonic_seconds()
+        return [key for key, loop in self._loops.items() if now_seconds - loop.finished_seconds > seconds]
+
+    def __len__(self) -> int:
+        return len(self._loops)
+
+    async def stop(self) -> None:
+        """Cancel all passes, wherever they are, and wait until they have ended."""
+        tasks = [loop.task for loop in self._loops.values() if loop.task is not None]
+        self._loops.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, key: Key, loop: _Loop) -> None:
+        failures = 0
+        while True:
+            loop.awake.clear()
+            wait_seconds, failed = await self._pass(key, loop, failures)
+            if wait_seconds is None:
+                if loop.awake.is_set():
+                    # Made anew meanwhile.
+                    continue
+                if self._loops.get(key) is loop:
+                    del self._loops[key]
+                return
+            failures = failures + 1 if failed else 0
+            if failed:
+                held_seconds = min(wait_seconds, BACKOFF_HELD_SECONDS_MAX)
+                await asyncio.sleep(held_seconds)
+                wait_seconds -= held_seconds
+            if await _awake(loop.awake, wait_seconds) and not failed:
+                await asyncio.sleep(COALESCE_SECONDS)
+
+    async def _pass(self, key: Key, loop: _Loop, failures: int) -> tuple[float | None, bool]:
+        """When to go on (None: never), and whether it failed."""
+        async with self._turns:
+            started_seconds = self._clock.monotonic_seconds()
+            error: Exception | None = None
+            wait_seconds: float | None = None
+            try:
+                async with asyncio.timeout(PASS_SECONDS_MAX):
+                    wait_seconds = await self._reconcile(key)
+            except Exception as raised:  # noqa: BLE001  (A loop outlives whatever goes wrong in one pass.)
+                error = raised
+            now_seconds = self._clock.monotonic_seconds()
+        if _came_to_an_end(error):
+            loop.finished_seconds = now_seconds
+        self._counter.passed(key, now_seconds - started_seconds, type(error).__name__ if error else "")
+        if error is None:
+            return (None if wait_seconds is None else min(wait_seconds, WAIT_SECONDS_MAX)), False
+        if isinstance(error, MagnetarError):
+            _logger.warning("%s: %s", key, error)
+        else:
+            _logger.error("%s: a pass failed", key, exc_info=error)
+        longest_seconds = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_FIRST * 2.0 ** min(failures, 10))
+        return longest_seconds * self._chance.uniform(0.5, 1.0), True
+
+
+def _came_to_an_end(error: Exception | None) -> bool:
+    """Whether the pass found out what it had to: also that a resource or a pod does not let it go on, which a new
+    process would not change."""
+    if error is None or isinstance(error, ControlUnavailable):
+        return True
+    return isinstance(error, MagnetarError) and not isinstance(error, Unavailable)
+
+
+async def _awake(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(max(seconds, 0.0)):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

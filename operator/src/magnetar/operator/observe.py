@@ -1,0 +1,248 @@
+"""Looking at one resource: what exists, and what its pods say. Everything that can be asked at once is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeAlias
+
+from magnetar.balance.model import LoadSnapshot
+from magnetar.core.clock import Clock
+from magnetar.operator.api import BOOKIE_POOL, PULSAR_CLUSTER, ApiServer
+from magnetar.operator.asking import Asker, address, reachable
+from magnetar.operator.children.bookies import JOURNAL, LEDGERS
+from magnetar.operator.children.context import (
+    BOOKIE_CONTROL_PORT,
+    BROKER_CONTROL_PORT,
+    ZOOKEEPER_PORT,
+    Cluster,
+    Defaults,
+)
+from magnetar.operator.children.naming import (
+    BOOKIE,
+    BROKER,
+    COMPONENT_LABEL,
+    INSTANCE_LABEL,
+    NAME_LABEL,
+    ZOOKEEPER,
+    Manifest,
+    label_text,
+)
+from magnetar.operator.children.volumes import volume_names
+from magnetar.operator.controls import Controls
+from magnetar.operator.custom import cluster_spec, cluster_status, owner_of, pool_spec, pool_status
+from magnetar.operator.listing import Objects, look_at, pools_of, version
+from magnetar.operator.plan.facts import (
+    BookieFacts,
+    BrokerFacts,
+    Children,
+    ClusterSeen,
+    PodFacts,
+    PoolFacts,
+    PoolSeen,
+)
+from magnetar.operator.plans import Plans, PoolQuestions
+from magnetar.operator.resources.bookie import BookieSpec
+from magnetar.operator.resources.cluster import PulsarClusterSpec, ZookeeperSpec
+from magnetar.operator.resources.quantities import size_bytes
+from magnetar.operator.trim import pod_facts, resource_facts
+
+Sizes: TypeAlias = Mapping[tuple[str, str], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """How to reach whom a plan names."""
+
+    token: str = ""
+    pods: Mapping[str, str] = field(default_factory=dict)
+    """Control addresses by pod."""
+    brokers: Mapping[str, str] = field(default_factory=dict)
+    """Control addresses by broker id."""
+    answering: Sequence[str] = ()
+    """Control addresses of bookies (of a pool) or brokers (of a cluster) that answered, the best to ask first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """What the plan sees, and what carrying it out needs besides."""
+
+    seen: ClusterSeen
+    versions: Mapping[tuple[str, str], str]
+    reach: Reach
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolView:
+    """As `ClusterView`."""
+
+    seen: PoolSeen
+    versions: Mapping[tuple[str, str], str]
+    reach: Reach
+
+
+class Observer:
+    """Looks. It keeps nothing."""
+
+    def __init__(self, api: ApiServer, controls: Controls, clock: Clock, defaults: Defaults, plans: Plans) -> None:
+        self._api = api
+        self._controls = controls
+        self._clock = clock
+        self._defaults = defaults
+        self._plans = plans
+
+    async def cluster(self, manifest: Manifest, *, with_load: bool) -> ClusterView:
+        """All of a PulsarCluster; `with_load`: what balancing goes by, too."""
+        owner = owner_of(manifest)
+        cluster = Cluster(owner=owner, spec=cluster_spec(manifest), defaults=self._defaults)
+        looked, pools, monitors = await asyncio.gather(
+            look_at(self._api, owner.namespace, owner.name, sizes=_zookeeper_sizes(cluster.spec)),
+            pools_of(self._api, owner.namespace, owner.name),
+            self._api.knows("PodMonitor"),
+        )
+        children, versions = _with_pools(looked, pools)
+        asker = Asker(looked.token)
+        broker_pods = children.of(BROKER)
+        zookeeper, brokers = await asyncio.gather(
+            asker.each(children.of(ZOOKEEPER), ZOOKEEPER_PORT, lambda address, _: self._controls.zookeeper(address)),
+            asker.each(broker_pods, BROKER_CONTROL_PORT, self._controls.broker),
+        )
+        reach = _broker_reach(broker_pods, brokers, looked.token)
+        driver, moves, load = await asyncio.gather(
+            asker.first(reach.answering, self._controls.driver),
+            asker.first(_leader(reach, brokers), self._controls.moves),
+            asker.first(reach.answering if with_load else (), lambda *_: self._load(reach)),
+        )
+        seen = ClusterSeen(
+            cluster=cluster,
+            resource=resource_facts(manifest),
+            status=cluster_status(manifest),
+            children=children,
+            pools=[_pool_facts(pool) for pool in pools],
+            zookeeper=zookeeper,
+            brokers=brokers,
+            driver=driver or "",
+            moves=moves or (),
+            load=load,
+            pod_monitors_known=monitors,
+            now_seconds=self._clock.now_ms() / 1000,
+        )
+        return ClusterView(seen=seen, versions=versions, reach=reach)
+
+    def _load(self, reach: Reach) -> Awaitable[LoadSnapshot]:
+        return self._controls.load_snapshot(reach.answering, reach.token)
+
+    async def pool(self, manifest: Manifest) -> PoolView:
+        """All of a Bookie."""
+        owner = owner_of(manifest)
+        spec = pool_spec(manifest)
+        looked, cluster_manifest, pools = await asyncio.gather(
+            look_at(self._api, owner.namespace, spec.cluster_name, pool=owner.name, sizes=_bookie_sizes(spec)),
+            self._api.get(PULSAR_CLUSTER, owner.namespace, spec.cluster_name),
+            pools_of(self._api, owner.namespace, spec.cluster_name),
+        )
+        asker = Asker(looked.token)
+        pods = looked.children.of(BOOKIE, owner.name)
+        bookies = await asker.each(pods, BOOKIE_CONTROL_PORT, self._controls.bookie)
+        others = [pool for pool in pools if pool["metadata"]["name"] != owner.name]
+        seen = PoolSeen(
+            owner=owner,
+            resource=resource_facts(manifest),
+            spec=spec,
+            status=pool_status(manifest),
+            cluster=self._cluster(cluster_manifest),
+            cluster_resource=resource_facts(cluster_manifest) if cluster_manifest else None,
+            cluster_status=cluster_status(cluster_manifest) if cluster_manifest else None,
+            children=looked.children,
+            bookies=bookies,
+            writable_elsewhere=sum(pool_status(pool).writable_replicas for pool in others),
+            now_seconds=self._clock.now_ms() / 1000,
+        )
+        reach = _bookie_reach(pods, bookies, looked.token)
+        questions = self._plans.pool_questions(seen)
+        if questions.lost or questions.under_replicated:
+            if not reach.answering and others:
+                reach = replace(reach, answering=await self._bookies_elsewhere(seen))
+            seen = await self._asked(seen, questions, asker, reach)
+        return PoolView(seen=seen, versions=looked.versions, reach=reach)
+
+    def _cluster(self, manifest: Manifest | None) -> Cluster | None:
+        if manifest is None:
+            return None
+        return Cluster(owner=owner_of(manifest), spec=cluster_spec(manifest), defaults=self._defaults)
+
+    async def _asked(self, seen: PoolSeen, questions: PoolQuestions, asker: Asker, reach: Reach) -> PoolSeen:
+        """With what only a look through the ledgers' metadata can tell. One bookie is asked all of it: it keeps what it
+        has found of a lost one."""
+        count = asker.first(
+            reach.answering if questions.under_replicated else (),
+            self._controls.under_replicated_ledgers,
+        )
+        asked = {
+            pod: asker.first(reach.answering, partial(self._controls.lost_bookie, bookie_id=bookie_id))
+            for pod, bookie_id in questions.lost.items()
+        }
+        under_replicated, answers = await asyncio.gather(count, asyncio.gather(*asked.values()))
+        lost = {pod: answer for pod, answer in zip(asked, answers, strict=True) if answer is not None}
+        return replace(seen, lost=lost, under_replicated_ledgers=under_replicated)
+
+    async def _bookies_elsewhere(self, seen: PoolSeen) -> list[str]:
+        """Bookies of the cluster's other pools that are ready."""
+        wanted = {NAME_LABEL: "magnetar", INSTANCE_LABEL: seen.spec.cluster_name, COMPONENT_LABEL: BOOKIE}
+        pods = [pod_facts(pod) for pod in await self._api.list("Pod", seen.owner.namespace, label_text(wanted))]
+        pods.sort(key=lambda pod: pod.name)
+        return [address(pod, BOOKIE_CONTROL_PORT) for pod in pods if pod.pool != seen.owner.name and pod.ready]
+
+
+def _with_pools(looked: Objects, pools: Sequence[Manifest]) -> tuple[Children, Mapping[tuple[str, str], str]]:
+    """The pools are children too: the default one is the cluster's to make."""
+    named = {(BOOKIE_POOL, pool["metadata"]["name"]): pool for pool in pools}
+    versions = {key: version(pool) for key, pool in named.items()}
+    return replace(looked.children, objects={**looked.children.objects, **named}), {**looked.versions, **versions}
+
+
+def _pool_facts(manifest: Manifest) -> PoolFacts:
+    metadata = manifest["metadata"]
+    return PoolFacts(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 0),
+        deleting="deletionTimestamp" in metadata,
+        replicas=pool_spec(manifest).replicas,
+        status=pool_status(manifest),
+    )
+
+
+def _broker_reach(pods: Sequence[PodFacts], brokers: Mapping[str, BrokerFacts], token: str) -> Reach:
+    addresses = {pod.name: address(pod, BROKER_CONTROL_PORT) for pod in pods if reachable(pod)}
+    # The leader first: what it says of who drives is the newest.
+    answering = sorted(brokers, key=lambda pod: (not brokers[pod].leading, pod))
+    return Reach(
+        token=token,
+        pods=addresses,
+        brokers={facts.broker_id: addresses[pod] for pod, facts in brokers.items()},
+        answering=[addresses[pod] for pod in answering],
+    )
+
+
+def _leader(reach: Reach, brokers: Mapping[str, BrokerFacts]) -> Sequence[str]:
+    return reach.answering[:1] if any(facts.leading for facts in brokers.values()) else ()
+
+
+def _bookie_reach(pods: Sequence[PodFacts], bookies: Mapping[str, BookieFacts], token: str) -> Reach:
+    addresses = {pod.name: address(pod, BOOKIE_CONTROL_PORT) for pod in pods if reachable(pod)}
+    # The same one each time, if it can be: it remembers how far the look for a lost bookie is.
+    answering = [addresses[pod.name] for pod in pods if pod.name in bookies and not pod.deleting]
+    return Reach(token=token, pods=addresses, answering=answering)
+
+
+def _zookeeper_sizes(spec: PulsarClusterSpec) -> Sizes:
+    storage = (spec.metadata.zookeeper or ZookeeperSpec()).storage
+    return {(ZOOKEEPER, "data"): size_bytes(storage.size)}
+
+
+def _bookie_sizes(spec: BookieSpec) -> Sizes:
+    volumes = ((JOURNAL, spec.storage.journal), (LEDGERS, spec.storage.ledgers))
+    return {(BOOKIE, name): size_bytes(volume.size) for kind, volume in volumes for name in volume_names(kind, volume)}
