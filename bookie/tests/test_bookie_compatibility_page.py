@@ -71,7 +71,7 @@ def test_every_setting_with_an_effect_is_on_the_page() -> None:
         setting_names.autorecovery_names(),
     )
     read = {name for part in parts for name in part.fields}
-    read.update(setting_names.NODE_NAMES, setting_names.CONTROL_NAMES, PROCESS_SETTINGS)
+    read.update(setting_names.NODE_NAMES, setting_names.CONTROL_NAMES, [setting_names.DRAIN_RATE], PROCESS_SETTINGS)
     assert set(names("Settings", column=1)) == read
     assert setting_names.known_names() >= PROCESS_SETTINGS
 

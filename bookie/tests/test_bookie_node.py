@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from magnetar.bookie import app
+from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
+from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
 from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.bookie.disk_watch import WriteMode
 from magnetar.bookie.drain.state import Intention, Phase, encode_intention, intention_path
@@ -28,6 +30,31 @@ async def start(settings: BookieSettings, store: MemoryMetadataStore) -> Running
 def intention(phase: Phase, cookie_created_ms: int) -> bytes:
     leaving = Intention(bookie_id=BOOKIE, phase=phase, started_ms=1, cookie_created_ms=cookie_created_ms)
     return encode_intention(leaving)
+
+
+@pytest.mark.parametrize(("own", "in_force"), [(0, 1_000), (500, 500), (2_000, 2_000)])
+async def test_drains_may_have_a_rate_of_their_own(
+    settings: BookieSettings, store: MemoryMetadataStore, own: int, in_force: int
+) -> None:
+    recovery = AutoRecoverySettings(replication=ReplicationSettings(bytes_per_second=1_000, entry_batch_size=7))
+    node = NodeSettings(
+        bookie=settings,
+        recovery=recovery,
+        recovery_enabled=False,
+        drain_bytes_per_second=own,
+        http=None,
+        control=None,
+    )
+    running = await start_node(node, store, SystemClock())
+    assert running.recovery is not None
+    assert running.drain_parts is not None
+    replicator, shared = running.drain_parts.replicator, running.recovery.daemon.replicator
+    assert (replicator.settings.bytes_per_second, replicator.settings.entry_batch_size) == (in_force, 7)
+    assert (replicator is shared) == (own == 0)
+    assert replicator.counters is shared.counters
+    assert shared.settings.bytes_per_second == 1_000
+    await running.close()
+    await store.close()
 
 
 @pytest.mark.parametrize("phase", [Phase.DRAINING, Phase.REMOVING])

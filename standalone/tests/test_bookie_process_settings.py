@@ -34,6 +34,14 @@ def test_http_control_and_recovery_are_switched() -> None:
     assert (off.http, off.control, off.recovery_enabled) == (None, None, False)
 
 
+def test_drains_have_autorecoverys_rate_unless_they_are_given_their_own() -> None:
+    plain = node(replicationRateByBytes="1000000")
+    assert (plain.recovery.replication.bytes_per_second, plain.drain_bytes_per_second) == (1_000_000, 0)
+    assert node(drainRateByBytes="5000000").drain_bytes_per_second == 5_000_000
+    with pytest.raises(SettingError, match="drainRateByBytes"):
+        node(drainRateByBytes="-1")
+
+
 def test_tls_of_the_control_port_needs_both_files() -> None:
     with pytest.raises(SettingError, match="controlTlsKeyFile go together"):
         node(controlTlsCertificateFile="/c.pem")

@@ -8,12 +8,13 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from magnetar.bookie.admin.server import AdminServer
 from magnetar.bookie.app import RunningBookie, start_bookie
 from magnetar.bookie.autorecovery.app import RunningAutoRecovery, open_autorecovery
+from magnetar.bookie.autorecovery.replicator import LedgerReplicator
 from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
 from magnetar.bookie.counters import RecoveryCounters
 from magnetar.bookie.drain.drain import DrainParts, is_leaving
@@ -68,6 +69,8 @@ class NodeSettings:
     recovery: AutoRecoverySettings = field(default_factory=AutoRecoverySettings)
     recovery_enabled: bool = True
     """autoRecoveryDaemonEnabled: take part in audits and copying. Drains work without."""
+    drain_bytes_per_second: int = 0
+    """drainRateByBytes: how fast drains copy; 0: as AutoRecovery of this process, together with it."""
     client: LedgerClientSettings = field(default_factory=LedgerClientSettings)
     """Of the client that AutoRecovery and drains copy with; the placement policy is in it."""
     http: HttpSettings | None = HttpSettings()
@@ -85,6 +88,7 @@ class RunningNode:
         self.http: AdminServer | None = None
         self.control: ControlServer | None = None
         self.recovery: RunningAutoRecovery | None = None
+        self.drain_parts: DrainParts | None = None
         self._collectors: Collectors | None = None
         self._local: LocalOperations | None = None
         self._admin: RecoveryAdmin | None = None
@@ -108,12 +112,12 @@ class RunningNode:
         collectors = self._collectors = Collectors(
             bookie, store, settings.collection, clock, locks=daemon.underreplicated
         )
-        departures = DrainParts(
+        departures = self.drain_parts = DrainParts(
             store=store,
             client=recovery.client,
             connections=recovery.connections,
             underreplicated=daemon.underreplicated,
-            replicator=daemon.replicator,
+            replicator=_drain_replicator(settings, recovery, clock),
             holder=f"{bookie.bookie_id}-{uuid.uuid4().hex}",
             clock=clock,
         )
@@ -217,6 +221,15 @@ async def start_node(settings: NodeSettings, store: MetadataStore, clock: Clock)
         await asyncio.shield(node.close())
         raise
     return node
+
+
+def _drain_replicator(settings: NodeSettings, recovery: RunningAutoRecovery, clock: Clock) -> LedgerReplicator:
+    """AutoRecovery's own, unless drains have a rate of their own."""
+    daemon = recovery.daemon
+    if settings.drain_bytes_per_second <= 0:
+        return daemon.replicator
+    limited = replace(settings.recovery.replication, bytes_per_second=settings.drain_bytes_per_second)
+    return LedgerReplicator(recovery.client, recovery.connections, clock, settings=limited, counters=daemon.counters)
 
 
 async def _tell_of_death(recovery: RunningAutoRecovery) -> None:

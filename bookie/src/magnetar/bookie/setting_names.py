@@ -64,6 +64,9 @@ CONTROL_NAMES: Final = (
 )
 """Our own: the gRPC control port, which BookKeeper's bookies do not have."""
 
+DRAIN_RATE: Final = "drainRateByBytes"
+"""Our own, as BookKeeper's bookies do not drain themselves: bytes per second, as replicationRateByBytes."""
+
 
 def bookie_setting_names() -> SettingNames:
     """BookKeeper's names of the fields of `BookieSettings`."""
@@ -84,7 +87,7 @@ def known_names() -> frozenset[str]:
     """Every name that a `bookkeeper.conf` may hold (made by `tools/generate_setting_names.py`), and our own."""
     listed = Path(__file__).with_name("upstream_settings.txt").read_text(encoding="utf-8").split()
     parts = (bookie_setting_names(), garbage_collection_names(), autorecovery_names())
-    return frozenset(listed).union(NODE_NAMES, CONTROL_NAMES, *(part.fields for part in parts))
+    return frozenset(listed).union(NODE_NAMES, CONTROL_NAMES, [DRAIN_RATE], *(part.fields for part in parts))
 
 
 def _names(fields: Mapping[str, str]) -> SettingNames:

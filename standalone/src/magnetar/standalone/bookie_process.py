@@ -15,6 +15,7 @@ from magnetar.bookie.cookie import CookieProblem, InvalidCookie
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.node import DEFAULT_CONTROL_PORT, HttpSettings, NodeSettings, RunningNode, start_node
 from magnetar.bookie.setting_names import (
+    DRAIN_RATE,
     autorecovery_names,
     bookie_setting_names,
     garbage_collection_names,
@@ -47,6 +48,8 @@ PLACEMENT_POLICIES: Final = (
     "DefaultEnsemblePlacementPolicy",
 )
 """The classes that ensemblePlacementPolicy names. The groups of an isolated ledger are in its metadata, and kept."""
+RATE_BYTES_MAX: Final = 1 << 40
+"""Per second: more than any disk takes."""
 SECRET: Final = re.compile(r"(?i)passw|token|secret|credential")
 """Names of settings that nobody is told."""
 COOKIE_EXIT_CODES: Final = {
@@ -109,6 +112,7 @@ def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
         collection=given.build(GarbageCollectionSettings(), garbage_collection_names()),
         recovery=recovery_settings(given),
         recovery_enabled=given.flag("autoRecoveryDaemonEnabled", True),
+        drain_bytes_per_second=given.number(DRAIN_RATE, 0, 0, RATE_BYTES_MAX),
         client=LedgerClientSettings(placement=placement_settings(given)),
         http=_http(given),
         control=control_settings(given, DEFAULT_CONTROL_PORT),
