@@ -1,0 +1,400 @@
+"""What the operator must never do, looked at in the very moment in which each of its calls is carried out.
+
+A pass may have seen things as they were some seconds before it began. What was allowed then is allowed, but for what
+would lose data: that must not be so even when it is carried out late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from magnetar.operator.api import BOOKIE_POOL, PULSAR_CLUSTER
+from magnetar.operator.children.context import BOOKIE_PORT
+from magnetar.operator.children.naming import (
+    BOOKIE,
+    COMPONENT_LABEL,
+    FINALIZER,
+    INSTANCE_LABEL,
+    ZOOKEEPER,
+    Manifest,
+)
+from magnetar.operator.plan.actions import Tell
+from magnetar.sim.trace import Trace
+
+from e2e.operator_simulation.metadata import Disk
+from e2e.operator_simulation.objects import ObjectStore
+from e2e.operator_simulation.programs import Software
+from e2e.operator_simulation.workloads import is_leaving, is_ready
+
+STALE_SECONDS: Final = 6.0
+"""How old what a pass sees may be when it begins, with something to spare."""
+EVENTS_OF_ONE_REASON_MAX: Final = 40
+"""In a run; told again is counted, too."""
+EVENTS_PER_MINUTE_MAX: Final = 15
+"""Different ones of one resource."""
+VIOLATIONS_KEPT: Final = 40
+
+
+@dataclass(slots=True)
+class Write:
+    """One call of the operator that changes something."""
+
+    operator: str
+    verb: str
+    manifest: Manifest
+    before: Manifest | None
+    """The object as it is."""
+    pass_began: float
+
+    @property
+    def kind(self) -> str:
+        """Of the object."""
+        found: str = self.manifest["kind"]
+        return found
+
+    @property
+    def namespace(self) -> str:
+        """Of the object."""
+        found: str = self.manifest["metadata"].get("namespace", "")
+        return found
+
+    @property
+    def name(self) -> str:
+        """Of the object."""
+        found: str = self.manifest["metadata"]["name"]
+        return found
+
+
+@dataclass(slots=True)
+class Wishes:
+    """Since when something has been wished, and until when: the latest times."""
+
+    holds: bool = False
+    since: float = -1e9
+    until: float = -1e9
+
+    def set(self, holds: bool, now: float) -> None:
+        """It is so now."""
+        if holds and not self.holds:
+            self.since = now
+        if self.holds and not holds:
+            self.until = now
+        self.holds = holds
+
+    def held_since(self, moment: float) -> bool:
+        """At any time since then."""
+        return self.holds or self.until >= moment
+
+    def held_all_along_since(self, moment: float) -> bool:
+        """All the time since then."""
+        return self.holds and self.since < moment
+
+
+@dataclass(slots=True)
+class Looks:
+    """What was seen of a write before it was carried out."""
+
+    replicas: int | None = None
+    restarts: bool = False
+    problems: list[str] = field(default_factory=list)
+
+
+class Promises:
+    """Watches everything. `violations` is what was broken."""
+
+    def __init__(self, store: ObjectStore, software: Software, trace: Trace, now: Callable[[], float]) -> None:
+        self.violations: list[str] = []
+        self.events: dict[tuple[str, str], int] = {}
+        """By resource and reason."""
+        self.writes = 0
+        self.refusals = 0
+        self._store = store
+        self._software = software
+        self._trace = trace
+        self._now = now
+        self._paused: dict[str, Wishes] = {}
+        self._hibernated: dict[str, Wishes] = {}
+        self._deleting: dict[str, Wishes] = {}
+        self._with_volumes: dict[str, Wishes] = {}
+        self._restarted: dict[tuple[str, str], str] = {}
+        """Pods that the operator deleted and that are not ready again: by kind of component and name, their uid."""
+        self._recent_events: list[float] = []
+        self._last_scale_in: tuple[float, float] = (-1e9, 0.0)
+        store.listeners.append(self._changed)
+
+    # Called by the server.
+
+    def before(self, write: Write) -> Looks:
+        """Just before it is carried out."""
+        self.writes += 1
+        looks = Looks()
+        before = write.before
+        self._check_paused(write)
+        if before is None:
+            return looks
+        uid = write.manifest["metadata"].get("uid")
+        if uid and before["metadata"]["uid"] != uid:
+            return looks
+        if write.kind in ("StatefulSet", "Deployment"):
+            looks.replicas = before["spec"]["replicas"]
+        if write.verb == "delete":
+            self._check_delete(write, before)
+        elif write.kind == BOOKIE_POOL and write.verb in ("patch", "apply"):
+            looks.problems = self._letting_go(write, before)
+        return looks
+
+    def after(self, write: Write, looks: Looks) -> None:
+        """Just after it was carried out."""
+        now = self._store.get(write.kind, write.namespace, write.name)
+        if write.kind == BOOKIE_POOL and looks.problems:
+            left = now["metadata"].get("finalizers", ()) if now is not None else ()
+            if FINALIZER not in left:
+                for problem in looks.problems:
+                    self.broken(f"the pool {write.name} was let go of: {problem}", write)
+        if looks.replicas is None or now is None or write.verb == "delete":
+            return
+        replicas = now["spec"]["replicas"]
+        if replicas >= looks.replicas:
+            return
+        if write.kind == "Deployment":
+            self._last_scale_in = (self._now(), write.pass_began)
+        elif self._component(now) == BOOKIE and not self._may_stop(now, write):
+            for ordinal in range(replicas, looks.replicas):
+                if problem := self._undrained(f"{write.name}-{ordinal}", write.namespace):
+                    self.broken(f"StatefulSet {write.name} was cut from {looks.replicas} to {replicas}: {problem}", write)
+        elif self._component(now) == ZOOKEEPER and not self._may_stop(now, write):
+            self.broken(f"ZooKeeper was cut from {looks.replicas} to {replicas}", write)
+
+    def refused(self, write: Write, message: str) -> None:
+        """The server did not take it, which no correct operator brings about."""
+        self.refusals += 1
+        self.broken(f"the server refused it: {message}", write)
+
+    def told(self, resource: str, event: Tell) -> None:
+        """An Event."""
+        self.note("events", f"{resource} {event.type} {event.reason}: {event.message}")
+        count = self.events[resource, event.reason] = self.events.get((resource, event.reason), 0) + 1
+        if count == EVENTS_OF_ONE_REASON_MAX:
+            self.broken(f"{resource} had {count} events {event.reason}, the last of them {event.message!r}")
+        self._recent_events = [when for when in self._recent_events if when > self._now() - 60] + [self._now()]
+        if len(self._recent_events) == EVENTS_PER_MINUTE_MAX:
+            self.broken(f"{EVENTS_PER_MINUTE_MAX} events in a minute, the last of {resource}: {event.reason}")
+
+    def asked(self, operator: str, namespace: str, cluster: str, what: str, began: float) -> None:
+        """A pod was told by its control port to do something."""
+        self.note(operator, what)
+        if self._is_paused(cluster, began):
+            self.broken(f"{cluster} is paused: {what}")
+
+    def broker_goes(self, name: str, bundles: int, busy_since: float, cluster: str) -> None:
+        """A Deployment's controller removes a broker because there are to be fewer, and it answers and has bundles."""
+        _, began = self._last_scale_in
+        wished = [*self._hibernated.values(), *self._deleting.values()]
+        if busy_since < began - STALE_SECONDS and not any(wish.held_since(began - STALE_SECONDS) for wish in wished):
+            self.broken(f"broker {name} of {cluster} was scaled away with {bundles} bundles")
+
+    def broken(self, what: str, write: Write | None = None) -> None:
+        """A promise was."""
+        who = f" (by {write.operator}: {write.verb} {write.kind} {write.name}, pass of {write.pass_began:.1f})" if write else ""
+        text = f"at {self._now():.1f} s: {what}{who}"
+        self._trace.note("promises", f"BROKEN {text}")
+        if len(self.violations) < VIOLATIONS_KEPT:
+            self.violations.append(text)
+
+    def note(self, who: str, what: str) -> None:
+        """For the trace."""
+        self._trace.note(who, what)
+
+    def remark(self, who: str, what: str) -> None:
+        """For the trace's readers."""
+        self._trace.remark(who, what)
+
+    # Single promises.
+
+    def _check_paused(self, write: Write) -> None:
+        if write.verb == "apply_status" or write.kind in ("Event", "Lease"):
+            return
+        manifest = write.before if write.before is not None else write.manifest
+        cluster = self._cluster_of(manifest)
+        if cluster and self._is_paused(cluster, write.pass_began):
+            self.broken(f"{cluster} is paused", write)
+
+    def _is_paused(self, cluster: str, began: float) -> bool:
+        paused, deleting = self._paused.get(cluster), self._deleting.get(cluster)
+        if paused is None or (deleting is not None and deleting.holds):
+            return False
+        return paused.held_all_along_since(began - STALE_SECONDS)
+
+    def _check_delete(self, write: Write, before: Manifest) -> None:
+        if write.kind == "PersistentVolumeClaim":
+            self._check_claim(write, before)
+        elif write.kind == "StatefulSet" and not write.manifest["orphan"]:
+            self._check_set(write, before)
+        elif write.kind == "Pod" and self._component(before) in (BOOKIE, ZOOKEEPER) and not is_leaving(before):
+            self._check_restart(write, before)
+        elif write.kind == BOOKIE_POOL and not self._may_stop(before, write):
+            self.broken("the operator deletes a pool of its own accord", write)
+
+    def _check_claim(self, write: Write, claim: Manifest) -> None:
+        cluster = self._cluster_of(claim)
+        wishes = self._with_volumes.get(cluster)
+        if wishes is not None and wishes.held_since(write.pass_began - STALE_SECONDS):
+            return
+        disk = self._software.disks.known(claim["metadata"]["uid"])
+        if disk is None:
+            return
+        if disk.metadata is not None:
+            self.broken("a ZooKeeper server's claim is deleted", write)
+        elif disk.cookie is not None and (problem := self._needed(disk, claim["metadata"]["namespace"])):
+            self.broken(f"a claim is deleted that is needed: {problem}", write)
+
+    def _needed(self, disk: Disk, namespace: str) -> str | None:
+        """Why a disk must not go."""
+        metadata = self._software.last_metadata
+        cookie = disk.cookie
+        assert cookie is not None
+        pod = next(part for part in [disk.claim.partition("-")[2]])
+        expected = _bookie_id(pod, namespace)
+        if cookie[0] != expected:
+            return f"it is {cookie[0]}'s, not {expected}'s"
+        if metadata is None or cookie[1] != metadata.instance:
+            return None
+        if metadata.cookies.get(cookie[0]) == cookie:
+            return f"the cluster knows {cookie[0]}"
+        named = [ledger for ledger in metadata.naming(cookie[0]) if ledger in disk.ledgers]
+        if named and metadata.cookies.get(cookie[0]) is None:
+            return f"ledgers {named} name {cookie[0]}"
+        return None
+
+    def _check_set(self, write: Write, found: Manifest) -> None:
+        if self._may_stop(found, write):
+            return
+        if self._component(found) == ZOOKEEPER:
+            self.broken("ZooKeeper's StatefulSet is deleted with its pods", write)
+        for ordinal in range(found["spec"]["replicas"]):
+            if problem := self._undrained(f"{write.name}-{ordinal}", write.namespace):
+                self.broken(f"the StatefulSet is deleted with its pods: {problem}", write)
+
+    def _check_restart(self, write: Write, pod: Manifest) -> None:
+        component, name = self._component(pod), write.name
+        cluster = self._cluster_of(pod)
+        down = [other for of, other in self._restarted if of == f"{cluster}/{component}" and other != name]
+        if is_ready(pod) and down and self._is_needed(component, name, write.namespace):
+            self.broken(f"{name} is restarted while {', '.join(down)} is not back yet", write)
+        if is_ready(pod) and component == ZOOKEEPER and not down:
+            self._check_quorum(write, cluster)
+        self._restarted[f"{cluster}/{component}", name] = pod["metadata"]["uid"]
+
+    def _check_quorum(self, write: Write, cluster: str) -> None:
+        others = [
+            pod
+            for pod in self._store.all("Pod")
+            if self._component(pod) == ZOOKEEPER
+            and self._cluster_of(pod) == cluster
+            and pod["metadata"]["name"] != write.name
+        ]
+        kubelet_says = [pod for pod in others if is_ready(pod) and not is_leaving(pod)]
+        since = [self._unready_since.get(pod["metadata"]["name"], self._now()) for pod in others if pod not in kubelet_says]
+        if since and min(since) < write.pass_began - STALE_SECONDS:
+            self.broken(f"{write.name} is restarted while another ZooKeeper server does not serve", write)
+
+    def _is_needed(self, component: str, pod: str, namespace: str) -> bool:
+        """A bookie that is drained may go at any time."""
+        return component != BOOKIE or self._undrained(pod, namespace) is not None
+
+    def _undrained(self, pod: str, namespace: str) -> str | None:
+        """Why a bookie must not go for good."""
+        metadata = self._software.last_metadata
+        if metadata is None:
+            return None
+        bookie_id = _bookie_id(pod, namespace)
+        if bookie_id in metadata.cookies:
+            return f"{pod} is not drained: it has its cookie"
+        if named := metadata.naming(bookie_id):
+            return f"{pod} is not drained: ledgers {named} name it"
+        return None
+
+    def _letting_go(self, write: Write, pool: Manifest) -> list[str]:
+        """Why a pool's finalizer must stay."""
+        cluster = self._store.get(PULSAR_CLUSTER, write.namespace, pool["spec"]["clusterName"])
+        if cluster is None or is_leaving(cluster) or FINALIZER not in pool["metadata"].get("finalizers", ()):
+            return []
+        found = self._store.get("StatefulSet", write.namespace, f"{write.name}-bookie")
+        if found is None:
+            return []
+        ordinals = range(found["spec"]["replicas"])
+        problems = [self._undrained(f"{write.name}-bookie-{ordinal}", write.namespace) for ordinal in ordinals]
+        return [problem for problem in problems if problem]
+
+    def _may_stop(self, manifest: Manifest, write: Write) -> bool:
+        """The cluster was to hibernate, or to be deleted, when the pass saw it."""
+        cluster = self._cluster_of(manifest)
+        if self._store.get(PULSAR_CLUSTER, write.namespace, cluster) is None:
+            return True
+        wishes = [self._hibernated.get(cluster), self._deleting.get(cluster)]
+        return any(wish is not None and wish.held_since(write.pass_began - STALE_SECONDS) for wish in wishes)
+
+    # What is going on.
+
+    @property
+    def _unready_since(self) -> dict[str, float]:
+        return self._software.unready_since
+
+    def _changed(self, before: Manifest | None, after: Manifest | None) -> None:
+        manifest = after if after is not None else before
+        assert manifest is not None
+        now = self._now()
+        if manifest["kind"] == PULSAR_CLUSTER:
+            self._wished(manifest, now, exists=after is not None)
+        elif manifest["kind"] == "Pod" and self._component(manifest) in (BOOKIE, ZOOKEEPER):
+            name = manifest["metadata"]["name"]
+            group = f"{self._cluster_of(manifest)}/{self._component(manifest)}"
+            serves = after is not None and is_ready(after) and not is_leaving(after)
+            if not serves:
+                self._unready_since.setdefault(name, now)
+            else:
+                self._unready_since.pop(name, None)
+                if self._restarted.get((group, name)) not in (None, manifest["metadata"]["uid"]):
+                    del self._restarted[group, name]
+        elif manifest["kind"] == "StatefulSet":
+            # Whoever is not to be there any more is not waited for.
+            replicas = after["spec"]["replicas"] if after is not None else 0
+            for group, name in list(self._restarted):
+                if name.rpartition("-")[0] == manifest["metadata"]["name"]:
+                    if int(name.rpartition("-")[2]) >= replicas:
+                        del self._restarted[group, name]
+
+    def _wished(self, cluster: Manifest, now: float, *, exists: bool) -> None:
+        name = cluster["metadata"]["name"]
+        spec = cluster["spec"]
+        leaving = is_leaving(cluster) or not exists
+        self._paused.setdefault(name, Wishes()).set(bool(spec.get("paused")) and exists, now)
+        self._hibernated.setdefault(name, Wishes()).set(bool(spec.get("hibernated")), now)
+        self._deleting.setdefault(name, Wishes()).set(leaving, now)
+        volumes = leaving and spec.get("deletionPolicy") == "Delete"
+        self._with_volumes.setdefault(name, Wishes()).set(volumes, now)
+
+    @staticmethod
+    def _component(manifest: Manifest) -> str:
+        found: str = manifest["metadata"].get("labels", {}).get(COMPONENT_LABEL, "")
+        return found
+
+    @staticmethod
+    def _cluster_of(manifest: Manifest) -> str:
+        if manifest["kind"] == PULSAR_CLUSTER:
+            name: str = manifest["metadata"]["name"]
+            return name
+        if manifest["kind"] == BOOKIE_POOL and "spec" in manifest:
+            cluster: str = manifest["spec"].get("clusterName", "")
+            return cluster
+        found: str = manifest["metadata"].get("labels", {}).get(INSTANCE_LABEL, "")
+        return found
+
+
+def _bookie_id(pod: str, namespace: str) -> str:
+    service = pod.rpartition("-")[0]
+    return f"{pod}.{service}.{namespace}.svc.cluster.local:{BOOKIE_PORT}"
+
+
