@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import aiohttp
 import pytest
 from magnetar.broker.cluster_testing import MemoryCluster, until
 from magnetar.broker.load.drain import DrainStep
+from magnetar.broker.load.registration import BROKERS_PATH, draining_brokers
 from magnetar.broker.load.settings import LoadSettings
 from magnetar.broker.session_testing import MemoryBroker
 from magnetar.broker.settings import BrokerSettings
@@ -123,6 +125,34 @@ async def test_a_stopping_broker_leaves_nothing_behind(cluster: MemoryCluster) -
     for topic in TOPICS:
         assert await cluster.lookup(cluster[0], topic) is not leaving
     assert sum(map(owned_count, cluster.brokers)) == 16
+
+
+@pytest.mark.parametrize("drained_before", [False, True])
+async def test_a_broker_that_is_told_to_stop_is_shown_as_draining(drained_before: bool) -> None:
+    slow = replace(SETTINGS, load=replace(SETTINGS.load, unloads_per_second_max=20))
+    async with MemoryCluster(2, slow) as cluster:
+        leaving, staying = cluster[0], cluster[1]
+        await load_topics(cluster, at=leaving)
+        if drained_before:
+            await leaving.running.context.operations.drain()
+            await leaving.running.context.operations.cancel_drain()
+            await leaving.running.context.operations.drain()
+        store = staying.running.context.load.parts.store
+        stopping = asyncio.ensure_future(cluster.stop(leaving))
+
+        async def is_shown() -> bool:
+            shown = await draining_brokers(store)
+            return own_id(leaving) in shown and shown[own_id(leaving)].draining
+
+        async with asyncio.timeout(5.0):
+            while not await is_shown():
+                await asyncio.sleep(0.005)
+        assert own_id(leaving) not in await store.children(BROKERS_PATH)
+        # 16 bundles at 20 a second: it is known while it still hands over.
+        assert not stopping.done()
+        await stopping
+        assert await draining_brokers(store) == {}
+        assert owned_count(staying) == 16
 
 
 async def test_alone_a_broker_is_quick_to_stop() -> None:

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LEAVE_SECONDS_MAX = 5.0
+"""How long a stopping broker tries to be shown as draining: what matters, its unregistration, comes first."""
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerParts:
@@ -99,7 +102,7 @@ class RunningBroker:
         What fails is logged: nothing of what comes after it may be left out."""
         context = self.context
         await _in_any_case(context.operations.close())
-        await _in_any_case(context.load.unregister())
+        await _in_any_case(self._leave())
         await _in_any_case(self._topic_policies.close())
         await _in_any_case(context.client.close())
         await _in_any_case(self._hand_over())
@@ -116,6 +119,16 @@ class RunningBroker:
         context.service.resources.close()
         await _in_any_case(self._ports.close())
         await _in_any_case(self._managed.close())
+
+    async def _leave(self) -> None:
+        """Off the list of those that are alive; while others take the bundles over, this broker is shown as one that
+        drains."""
+        load = self.context.load
+        if not load.several:
+            await load.unregister()
+            return
+        async with asyncio.timeout(LEAVE_SECONDS_MAX):
+            await load.leave()
 
     async def _hand_over(self) -> None:
         """Let go of all bundles: while there are other brokers, each to the one that is to have it, and slowly enough

@@ -258,8 +258,11 @@ class ModularLoadManager:
         await self._turned()
 
     async def leave(self) -> None:
-        """As `unregister`, for a drain: this broker is then among those that drain, until it registers or ends."""
+        """As `unregister`, for a drain or a stop: this broker is then among those that drain, until it registers or
+        ends. Leaving twice is no error."""
         await self.unregister()
+        if self._leaving.registered:
+            return
         report = await self.report(at_once=True)
         try:
             await self._leaving.register(report)
