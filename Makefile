@@ -52,13 +52,15 @@ lint: ## Formatting, ruff, types, import contracts, generated modules
 	$(RUN) lint-imports
 	$(RUN) python tools/generate_protobuf.py --check
 	$(RUN) python tools/generate_crds.py --check
+	$(RUN) python -m tools.charts.generate --check
 
 fix: ## Format and repair what can be repaired
 	$(RUN) ruff check --fix . ; $(RUN) ruff format .
 
-generate: ## Write again what is made from sources: protobuf modules, CRDs
+generate: ## Write again what is made from sources: protobuf modules, CRDs, charts' values
 	$(RUN) python tools/generate_protobuf.py
 	$(RUN) python tools/generate_crds.py
+	$(RUN) python -m tools.charts.generate
 
 # Compiled modules win over their sources: those that are out of date would be tested instead of what was edited.
 test: ## Unit, contract, tidy, fault and stock-client tests; ARGS="-k word" for options
