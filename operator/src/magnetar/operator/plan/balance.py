@@ -1,0 +1,120 @@
+"""Splits and moves of bundles where the operator drives them: the brokers' own balancer over what they report."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, TypeAlias
+
+from magnetar.balance.balancer import Balancer
+from magnetar.balance.model import Decision, LoadSnapshot, Split
+from magnetar.balance.settings import BalancedSettings, BalanceSettings, SplitSettings
+from magnetar.operator.plan.actions import SplitBundle, TransferBundle
+from magnetar.operator.plan.conditions import shortened, timestamp
+from magnetar.operator.resources.cluster import BalanceSpec, Move
+
+MOVES_TOLD: Final = 10
+"""In a status."""
+
+BundleAction: TypeAlias = TransferBundle | SplitBundle
+
+
+def balance_settings(spec: BalanceSpec) -> BalanceSettings:
+    """The balancer's, under its own defaults. Brokers that drain hand over by themselves, at their own pace. Parts of a
+    split stay where they are until a later round moves them: the control port's split does not let them go."""
+    return BalanceSettings(
+        shedding_enabled=spec.moves_per_round_max > 0,
+        drain_moves_per_round_max=0,
+        split=SplitSettings(enabled=spec.splits, unload_parts=False),
+        balanced=BalancedSettings(moves_per_round_max=spec.moves_per_round_max),
+    )
+
+
+class Balance:
+    """Of one cluster with one spec. It remembers smoothed loads and what it moved: a new one acts only on what holds
+    for some rounds."""
+
+    def __init__(self, spec: BalanceSpec) -> None:
+        self._splits = spec.splits
+        self._drives = spec.driver == "Operator"
+        self._balancer = Balancer(balance_settings(spec))
+        self._round: dict[BundleAction, Decision] = {}
+        self._moves: deque[Move] = deque(maxlen=MOVES_TOLD)
+
+    def round(self, load: LoadSnapshot) -> list[BundleAction]:
+        """What to do now, in this order, each with its reason; nothing where the operator does not drive. One that
+        fails is to be told by `failed`."""
+        self._round = {}
+        if not self._drives:
+            return []
+        for decision in self._balancer.decide(load):
+            action = self._action(decision)
+            if action is None:
+                self._balancer.failed(decision)
+                continue
+            self._round[action] = decision
+            self._moves.appendleft(_move(action, load.now_ms))
+        return list(self._round)
+
+    def failed(self, action: BundleAction, error: str) -> None:
+        """An action of the last round could not be carried out, or was not: it counts for nothing, and may be decided
+        again after a while."""
+        decision = self._round.pop(action, None)
+        if decision is None:
+            return
+        self._balancer.failed(decision)
+        for at, move in enumerate(self._moves):
+            if (move.kind, move.bundle, move.reason) == (_kind(action), action.bundle, action.reason):
+                reason = shortened(f"{move.reason}; it failed: {error}")
+                self._moves[at] = Move(
+                    time=move.time,
+                    kind=move.kind,
+                    bundle=move.bundle,
+                    source=move.source,
+                    destination=move.destination,
+                    reason=reason,
+                )
+                return
+
+    def moves(self) -> list[Move]:
+        """The latest decisions, the latest first, ten at most."""
+        return list(self._moves)
+
+    def outlook(self) -> list[str]:
+        """What the last round saw and why it did or did not act, in sentences for people."""
+        return list(self._balancer.outlook())
+
+    def _action(self, decision: Decision) -> BundleAction | None:
+        if isinstance(decision, Split):
+            # Without splits too heavy bundles are not split for balance either.
+            if not self._splits:
+                return None
+            return SplitBundle(
+                bundle=str(decision.bundle),
+                broker_id=decision.broker_id,
+                algorithm=decision.algorithm,
+                reason=decision.reason,
+            )
+        if decision.destination is None:
+            return None
+        return TransferBundle(
+            bundle=str(decision.bundle),
+            source_broker_id=decision.source,
+            destination_broker_id=decision.destination,
+            reason=decision.reason,
+        )
+
+
+def _kind(action: BundleAction) -> str:
+    return "split" if isinstance(action, SplitBundle) else "unload"
+
+
+def _move(action: BundleAction, now_ms: int) -> Move:
+    split = isinstance(action, SplitBundle)
+    return Move(
+        time=timestamp(now_ms / 1000),
+        kind=_kind(action),
+        bundle=action.bundle,
+        source=action.broker_id if split else action.source_broker_id,
+        destination="" if split else action.destination_broker_id,
+        reason=action.reason,
+    )
