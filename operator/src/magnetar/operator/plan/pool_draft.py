@@ -1,0 +1,72 @@
+"""What a pool's plan gathers on its way: what to do, and what to say about it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from magnetar.operator.plan.actions import Action, Tell
+
+WAKE_BUSY_SECONDS: Final = 2.0
+"""While bookies copy or start: what they say has no event that would wake."""
+WAKE_WAITING_SECONDS: Final = 30.0
+WAKE_IDLE_SECONDS: Final = 60.0
+
+_WORD_START: Final = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is under way or in the way."""
+
+    reason: str
+    """One CamelCase word, as conditions have it; its words are the pool's phase."""
+    message: str
+    wake_after_seconds: float = WAKE_WAITING_SECONDS
+
+    @property
+    def phase(self) -> str:
+        """For people: `ScalingOut` is "Scaling out"."""
+        return _WORD_START.sub(" ", self.reason).capitalize()
+
+
+@dataclass(slots=True)
+class Draft:
+    """Filled part by part."""
+
+    actions: list[Action] = field(default_factory=list)
+    """What the API server is asked for."""
+    controls: list[Action] = field(default_factory=list)
+    """What bookies are asked for: after all else, since one that says no ends the pass."""
+    stalls: list[Note] = field(default_factory=list)
+    """What does not go on without a person."""
+    waits: list[Note] = field(default_factory=list)
+    """What goes on by itself."""
+    restarted: bool = False
+    """A pod is deleted in this pass: none more."""
+
+    def do(self, *actions: Action) -> None:
+        """Next, at the API server."""
+        self.actions.extend(actions)
+
+    def ask(self, *actions: Action) -> None:
+        """Next, of bookies."""
+        self.controls.extend(actions)
+
+    def tell(self, reason: str, message: str, *, type: Literal["Normal", "Warning"] = "Normal") -> None:
+        """An Event, once what stands before it is done."""
+        self.actions.append(Tell(type, reason, message))
+
+    def stalled(self, reason: str, message: str) -> None:
+        """A person has to do something."""
+        self.stalls.append(Note(reason, message))
+
+    def waiting(self, reason: str, message: str, *, busy: bool = False) -> None:
+        """`busy`: look again soon."""
+        self.waits.append(Note(reason, message, WAKE_BUSY_SECONDS if busy else WAKE_WAITING_SECONDS))
+
+    @property
+    def wake_after_seconds(self) -> float:
+        """When to look again at the latest."""
+        return min((note.wake_after_seconds for note in (*self.stalls, *self.waits)), default=WAKE_IDLE_SECONDS)

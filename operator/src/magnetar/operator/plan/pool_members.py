@@ -1,0 +1,185 @@
+"""The bookies of a pool by number: what was seen of each, and whether it is proven that nothing is lost with it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED, EXIT_WRONG_VOLUME
+from magnetar.operator.children.context import BOOKIE_PORT, Cluster
+from magnetar.operator.children.naming import BOOKIE, REPLACE_ANNOTATION
+from magnetar.operator.plan.facts import BookieFacts, ClaimFacts, LostBookieFacts, PodFacts, PoolSeen, WorkloadFacts
+
+_STOPPED_PHASES: Final = frozenset({"Pending", "Failed", "Succeeded"})
+
+_VOLUME_CODES: Final = frozenset({EXIT_EMPTY_VOLUME, EXIT_WRONG_VOLUME, EXIT_RETIRED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One ordinal of the pool's StatefulSet, of which there is a pod or a claim, or should be a pod."""
+
+    ordinal: int
+    name: str
+    """Of its pod, whether or not there is one."""
+    bookie_id: str
+    pod: PodFacts | None = None
+    claims: tuple[ClaimFacts, ...] = ()
+    facts: BookieFacts | None = None
+    """What the pod that was seen answers, if it does, under this bookie's own name."""
+    lost: LostBookieFacts | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """No process of it runs, as far as was seen: there is no pod, or its container waits to be started. One that
+        has ended a moment ago or was just started is neither stopped nor answers."""
+        if self.facts is not None:
+            return False
+        pod = self.pod
+        return pod is None or (not pod.ready and (pod.phase in _STOPPED_PHASES or bool(pod.waiting_reason)))
+
+    @property
+    def volume_code(self) -> int | None:
+        """With which of the exit codes about its volumes it has ended, and has not been started again."""
+        pod = self.pod
+        if pod is None or not self.stopped or pod.exit_code not in _VOLUME_CODES:
+            return None
+        return pod.exit_code
+
+    @property
+    def draining(self) -> bool:
+        """It moves everything elsewhere, and has not finished."""
+        return self.facts is not None and self.facts.drain not in ("None", "Done")
+
+    @property
+    def nameless(self) -> bool:
+        """The cluster knows nothing of it: no registration, no cookie, no ledger names it."""
+        lost = self.lost
+        return lost is not None and not lost.registered and not lost.has_cookie and lost.ledgers_left == 0
+
+    @property
+    def drained(self) -> bool:
+        """Proven: nothing that the cluster needs is on its volumes, and nothing will be by itself.
+
+        Either it says so: its drain is done, it takes no writes, and it could not start again with these volumes. Or
+        it does not run, and another bookie says that the cluster does not know it."""
+        if self.facts is not None:
+            return self.facts.drain == "Done" and not self.facts.writable
+        return self.nameless and self.stopped
+
+    @property
+    def replaced(self) -> bool:
+        """A person wants it to start anew with empty volumes."""
+        return self.pod is not None and REPLACE_ANNOTATION in self.pod.annotations
+
+    @property
+    def claims_kept(self) -> tuple[ClaimFacts, ...]:
+        """Those that nobody has deleted yet."""
+        return tuple(claim for claim in self.claims if not claim.deleting)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolView:
+    """A pool in its cluster."""
+
+    seen: PoolSeen
+    cluster: Cluster
+    name: str
+    """Of the StatefulSet."""
+    stateful: WorkloadFacts | None
+    members: tuple[Member, ...]
+    """By number: 2 comes before 10."""
+    wanted: int
+    """How many bookies there should be in the end."""
+
+    @property
+    def desired(self) -> int:
+        """How many the StatefulSet has been told to run."""
+        return self.stateful.desired if self.stateful is not None else 0
+
+    @property
+    def ensemble_size(self) -> int:
+        """How many bookies must take writes, or no ledger can be made."""
+        return self.cluster.spec.bookkeeper.ensemble_size
+
+    @property
+    def hibernated(self) -> bool:
+        """Nothing should run."""
+        return self.cluster.spec.hibernated
+
+    @property
+    def pods(self) -> list[PodFacts]:
+        """By number."""
+        return [member.pod for member in self.members if member.pod is not None]
+
+    @property
+    def leaving(self) -> list[Member]:
+        """Those with numbers that nobody wants any more."""
+        return [member for member in self.members if member.ordinal >= self.wanted]
+
+    @property
+    def staying(self) -> list[Member]:
+        """The others."""
+        return [member for member in self.members if member.ordinal < self.wanted]
+
+    @property
+    def writable(self) -> int:
+        """Bookies of the pool that take writes."""
+        return sum(1 for member in self.members if member.facts is not None and member.facts.writable)
+
+    @property
+    def staying_elsewhere(self) -> int:
+        """Writable bookies of the cluster's other pools that are not to go themselves."""
+        seen = self.seen
+        if not seen.others:
+            return seen.writable_elsewhere
+        return min(seen.writable_elsewhere, sum(0 if other.deleting else other.replicas for other in seen.others))
+
+
+def view_of(seen: PoolSeen, cluster: Cluster) -> PoolView:
+    """Who is who. Objects whose names are not those that the StatefulSet gives are nobody's."""
+    name = cluster.bookie(seen.owner.name)
+    stateful = seen.children.workloads.get(("StatefulSet", name))
+    pods = {
+        pod.ordinal: pod
+        for pod in seen.children.of(BOOKIE, seen.owner.name)
+        if pod.ordinal >= 0 and pod.name == f"{name}-{pod.ordinal}"
+    }
+    claims: defaultdict[int, list[ClaimFacts]] = defaultdict(list)
+    for claim in sorted(seen.children.claims, key=lambda claim: claim.name):
+        is_its = claim.component == BOOKIE and claim.pool == seen.owner.name
+        if is_its and claim.ordinal >= 0 and claim.name == f"{claim.volume}-{name}-{claim.ordinal}":
+            claims[claim.ordinal].append(claim)
+    numbers = {*pods, *claims, *range(stateful.desired if stateful is not None else 0)}
+    address = cluster.address(name)
+    return PoolView(
+        seen=seen,
+        cluster=cluster,
+        name=name,
+        stateful=stateful,
+        members=tuple(
+            _member(seen, number, f"{name}-{number}", address, pods.get(number), tuple(claims[number]))
+            for number in sorted(numbers)
+        ),
+        wanted=0 if seen.resource.deleting else seen.spec.replicas,
+    )
+
+
+def _member(
+    seen: PoolSeen, ordinal: int, name: str, address: str, pod: PodFacts | None, claims: tuple[ClaimFacts, ...]
+) -> Member:
+    bookie_id = f"{name}.{address}:{BOOKIE_PORT}"
+    facts = seen.bookies.get(name)
+    # An address may be another's by now: who answers must be who was meant.
+    answers = pod is not None and facts is not None and facts.bookie_id == bookie_id
+    lost = seen.lost.get(name)
+    return Member(
+        ordinal=ordinal,
+        name=name,
+        bookie_id=bookie_id,
+        pod=pod,
+        claims=claims,
+        facts=facts if answers else None,
+        lost=lost if lost is not None and lost.bookie_id == bookie_id else None,
+    )

@@ -1,0 +1,208 @@
+"""How many pods a pool's StatefulSet is to have, and what bookies that go or stay are told."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from magnetar.operator.plan.actions import CancelBookieDrain, Delete, StartBookieDrain, Tell
+from magnetar.operator.plan.conditions import holds
+from magnetar.operator.plan.facts import BookieFacts
+from magnetar.operator.plan.pool_draft import Draft
+from magnetar.operator.plan.pool_members import Member, PoolView
+
+METADATA_READY: Final = "MetadataReady"
+
+CANCELLABLE: Final = frozenset({"ReadOnly", "Replicate", "Verify"})
+"""Steps of a drain with a way back."""
+
+NAMED_MAX: Final = 3
+"""Bookies that a message tells of one by one."""
+
+
+def replicas_to_apply(view: PoolView, draft: Draft) -> int | None:
+    """What the StatefulSet is to have by now; None: it is not there, and it is not time to make it."""
+    if view.hibernated:
+        return _replicas_hibernated(view, draft)
+    replicas = allowed_replicas(view)
+    if view.stateful is None:
+        return replicas if _may_begin(view, replicas, draft) else None
+    if view.desired == 0 < replicas and not zookeeper_serves(view):
+        draft.waiting("WaitingForZookeeper", "bookies are started when all ZooKeeper servers are ready")
+        return view.desired
+    return replicas
+
+
+def allowed_replicas(view: PoolView) -> int:
+    """The wish, or more: as many as the highest bookie needs to stay that is not proven to be drained."""
+    resumes = view.stateful is None or (view.desired == 0 and view.wanted > 0)
+    kept = [member.ordinal + 1 for member in view.leaving if _is_needed(view, member, resumes=resumes)]
+    return max(kept, default=view.wanted)
+
+
+def _is_needed(view: PoolView, member: Member, *, resumes: bool) -> bool:
+    """Whether a bookie that is to go must have a pod still."""
+    if member.drained:
+        return False
+    if member.ordinal < view.desired:
+        return not _never_was(view, member)
+    if member.pod is not None:
+        # On its way out; or the StatefulSet was not seen as it is.
+        return not member.pod.deleting
+    if not member.claims:
+        return False
+    # Its pod is gone. Started again, it can be drained, if it can start: the cluster must know it.
+    return resumes or (member.lost is not None and member.lost.has_cookie)
+
+
+def _never_was(view: PoolView, member: Member) -> bool:
+    """Its pod was not made: the StatefulSet's controller has seen the number, and counts no pod that we do not see."""
+    stateful = view.stateful
+    if stateful is None or not stateful.settled or member.pod is not None or member.claims:
+        return False
+    return len(view.pods) >= stateful.replicas and (member.lost is None or member.nameless)
+
+
+def _replicas_hibernated(view: PoolView, draft: Draft) -> int | None:
+    if view.stateful is None:
+        return None
+    status, resource = view.seen.cluster_status, view.seen.cluster_resource
+    if view.desired == 0 or status is None or resource is None:
+        return view.desired
+    known = status.observed_generation == resource.generation
+    if known and status.brokers.replicas == 0 and status.proxies.replicas == 0:
+        return 0
+    draft.waiting("Hibernating", "bookies stop when no proxy and no broker is left")
+    return view.desired
+
+
+def _may_begin(view: PoolView, replicas: int, draft: Draft) -> bool:
+    if view.seen.resource.deleting and replicas == 0:
+        return False
+    status = view.seen.cluster_status
+    if status is not None and holds(status.conditions, METADATA_READY):
+        return True
+    draft.waiting(
+        "WaitingForMetadata",
+        f"bookies are made when PulsarCluster {view.cluster.name} has its condition {METADATA_READY}: see its "
+        "conditions for what it waits for",
+    )
+    return False
+
+
+def zookeeper_serves(view: PoolView) -> bool:
+    """All servers of the operator's own ensemble run as they should."""
+    if not view.cluster.runs_zookeeper:
+        return True
+    status = view.seen.cluster_status
+    if status is None:
+        return False
+    found = status.zookeeper
+    return 0 < found.desired_replicas == found.ready_replicas == found.updated_replicas == found.replicas
+
+
+def plan_drains(view: PoolView, replicas: int, draft: Draft) -> None:
+    """Start the drains of those that go, cancel those of others, say how far they are."""
+    for member in view.staying:
+        facts = member.facts
+        if facts is not None and facts.drain in CANCELLABLE and not member.replaced:
+            draft.ask(CancelBookieDrain(member.name))
+            draft.controls.append(Tell("Normal", "DrainCancelled", f"{member.name} is to stay, and takes writes again"))
+    going = [member for member in view.leaving if member.ordinal < replicas and not member.drained]
+    if not going:
+        return
+    fresh = [member for member in going if member.facts is not None and member.facts.drain == "None"]
+    if fresh and _may_drain(view, draft):
+        # All at once: what one of them holds must not go to the next.
+        for member in fresh:
+            draft.ask(StartBookieDrain(member.name))
+            why = "the pool is deleted" if view.seen.resource.deleting else f"{view.wanted} replicas are wanted"
+            draft.controls.append(
+                Tell("Normal", "DrainStarted", f"{why}: {member.name} moves all its ledgers to other bookies")
+            )
+    if any(member.draining for member in going) or (fresh and not draft.stalls):
+        draft.waiting("Draining", _progress(going), busy=True)
+    silent = [member for member in going if member.facts is None]
+    if silent:
+        named = ", ".join(member.name for member in silent[:NAMED_MAX])
+        draft.waiting(
+            "WaitingForBookies",
+            f"{named} {'is' if len(silent) == 1 else 'are'} to go but cannot be drained without an answer: waiting for "
+            "the pod, or for another bookie to say that no ledger names it",
+        )
+
+
+def _may_drain(view: PoolView, draft: Draft) -> bool:
+    size, elsewhere = view.ensemble_size, view.staying_elsewhere
+    if view.wanted + elsewhere < size:
+        if view.seen.resource.deleting:
+            advice = (
+                "deleted alone, a pool is drained first: make another pool, or delete the PulsarCluster, which takes "
+                "its pools with it"
+            )
+        else:
+            advice = f"set replicas to {size - elsewhere} at least, or lower bookkeeper.ensembleSize of the cluster"
+        draft.stalled(
+            "EnsembleTooLarge",
+            f"{view.wanted} bookies here and {elsewhere} that take writes in other pools are fewer than the "
+            f"{size} that ledgers are spread over: none is drained. {advice[0].upper()}{advice[1:]}",
+        )
+        return False
+    ready = sum(1 for member in view.staying if member.facts is not None and member.facts.writable) + elsewhere
+    if ready < size:
+        draft.waiting(
+            "WaitingForBookies",
+            f"drains begin when {size} of the bookies that stay take writes, as many as ledgers are spread over: "
+            f"{ready} do",
+        )
+        return False
+    return True
+
+
+def _progress(going: list[Member]) -> str:
+    parts = [f"{member.name}: {progress(member.facts)}" for member in going[:NAMED_MAX] if member.facts is not None]
+    more = len(going) - len(parts)
+    return "; ".join(parts) + (f"; {more} more" if more > 0 else "")
+
+
+def progress(facts: BookieFacts) -> str:
+    """How far a drain is, for people."""
+    if facts.drain == "None":
+        return "its drain begins"
+    found = f"{facts.drain}, {facts.ledgers_left} of {facts.ledgers_total} ledgers left"
+    if facts.bytes_per_second:
+        found += f", {facts.bytes_per_second / 1e6:.1f} MB/s"
+    if facts.blockers:
+        found += f", held up by {'; '.join(facts.blockers[:NAMED_MAX])}"
+    return found
+
+
+def claims_to_delete(view: PoolView, replicas: int) -> list[Delete]:
+    """Claims of numbers that are gone, each proven to hold nothing that the cluster needs."""
+    stateful = view.stateful
+    if stateful is None or stateful.deleting or not stateful.settled or view.hibernated:
+        return []
+    gone = max(replicas, view.desired, view.wanted)
+    return [
+        Delete(
+            "PersistentVolumeClaim", claim.name, claim.uid, reason=f"{member.name} has gone, all is stored elsewhere"
+        )
+        for member in view.members
+        if member.ordinal >= gone and member.pod is None and member.nameless
+        for claim in member.claims_kept
+    ]
+
+
+def tell_scaling(view: PoolView, replicas: int, draft: Draft) -> None:
+    """Events of the StatefulSet's number."""
+    before = view.desired
+    if view.stateful is None:
+        if not view.pods:
+            draft.tell("PoolStarted", f"{replicas} bookies are made")
+    elif replicas > before:
+        draft.tell("ScaledOut", f"from {before} to {replicas} bookies")
+    elif replicas < before and not view.hibernated:
+        gone = [member.name for member in view.members if replicas <= member.ordinal < before]
+        named = ", ".join(gone[:NAMED_MAX]) + (f" and {len(gone) - NAMED_MAX} more" if len(gone) > NAMED_MAX else "")
+        draft.tell("BookieRemoved", f"{named}: drained, and stopped for good; {replicas} bookies stay")
+    elif replicas < before:
+        draft.tell("Hibernated", f"{before} bookies stop, their volumes stay")

@@ -1,0 +1,244 @@
+"""What is said of a pool: its members, its conditions, its phase, and what has happened since that was last said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED, EXIT_WRONG_VOLUME
+from magnetar.operator.children.naming import BOOKIE, label_text, selector
+from magnetar.operator.plan.actions import Tell
+from magnetar.operator.plan.conditions import (
+    READY,
+    RECONCILING,
+    STALLED,
+    Verdict,
+    condition,
+    conditions,
+    shortened,
+)
+from magnetar.operator.plan.facts import PoolSeen
+from magnetar.operator.plan.pool_draft import Draft, Note
+from magnetar.operator.plan.pool_members import Member, PoolView
+from magnetar.operator.plan.pool_scale import NAMED_MAX
+from magnetar.operator.plan.rollout import broken, trouble
+from magnetar.operator.resources.bookie import BookieMember, BookieStatus, DrainProgress, UsageSample
+
+WRITABLE: Final = "Writable"
+
+BLOCKERS_NAMED_MAX: Final = 5
+"""In a member's drain: the bookie itself names more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What the plan has found besides what was seen."""
+
+    wanted_hash: str
+    replicas: int | None
+    """Of the StatefulSet by now; None: there is none yet."""
+    usage_history: Sequence[UsageSample]
+    scaled_at: str | None
+
+
+def pool_status(view: PoolView, draft: Draft, said: Said) -> BookieStatus:
+    """The whole status."""
+    seen, pods = view.seen, view.pods
+    resource = seen.cluster_resource
+    verdicts = _verdicts(view, draft, said)
+    return BookieStatus(
+        observed_generation=seen.resource.generation,
+        replicas=len(pods),
+        ready_replicas=sum(pod.ready and not pod.deleting for pod in pods),
+        updated_replicas=sum(pod.template_hash == said.wanted_hash and not pod.deleting for pod in pods),
+        writable_replicas=view.writable,
+        cluster_generation=resource.generation if resource is not None else 0,
+        scaled_at=said.scaled_at,
+        usage_history=list(said.usage_history),
+        selector=label_text(selector(view.cluster.name, BOOKIE, seen.owner.name)),
+        members=[_member(view, member) for member in view.members if _is_member(view, member)],
+        phase=_phase(view, draft, verdicts[0]),
+        conditions=conditions(seen.status.conditions, verdicts, seen.resource.generation, seen.now_seconds),
+    )
+
+
+def simple_status(seen: PoolSeen, draft: Draft) -> BookieStatus:
+    """Without a cluster: what was known, and why nothing is done."""
+    notes = [*draft.stalls, *draft.waits]
+    note = notes[0] if notes else Note("Deleting", "nothing holds the pool any more")
+    verdicts = [
+        Verdict(READY, False, note.reason, note.message),
+        Verdict(RECONCILING, not draft.stalls, note.reason, note.message),
+        Verdict(STALLED, bool(draft.stalls), note.reason if draft.stalls else "GetsOn", note.message),
+    ]
+    return msgspec.structs.replace(
+        seen.status,
+        observed_generation=seen.resource.generation,
+        selector=label_text(selector(seen.spec.cluster_name, BOOKIE, seen.owner.name)),
+        phase=note.phase,
+        conditions=conditions(seen.status.conditions, verdicts, seen.resource.generation, seen.now_seconds),
+    )
+
+
+def written(status: BookieStatus) -> dict[str, Any]:
+    """As JSON has it."""
+    found = msgspec.to_builtins(status)
+    assert isinstance(found, dict)
+    return found
+
+
+def transitions(before: BookieStatus, now: BookieStatus) -> list[Tell]:
+    """What has happened since. What the plan does itself it tells with the action."""
+    found = []
+    states = {member.name: member.state for member in before.members}
+    for member in now.members:
+        state = states.get(member.name)
+        if state is None or state == member.state:
+            continue
+        if member.state == "Drained":
+            found.append(Tell("Normal", "DrainDone", f"all that {member.name} held is stored elsewhere"))
+        elif member.state == "DeadDisk":
+            words = "the others copy its ledgers from what they have, then it starts empty"
+            found.append(Tell("Warning", "DiskLost", f"{member.name} has lost the contents of a volume: {words}"))
+    old, new = condition(before.conditions, STALLED), condition(now.conditions, STALLED)
+    was = old.reason if old is not None and old.status == "True" else ""
+    if new is not None and new.status == "True" and new.reason != was:
+        found.append(Tell("Warning", new.reason, new.message))
+    elif was and new is not None and new.status != "True":
+        found.append(Tell("Normal", "Recovered", f"it gets on again; before: {was}"))
+    old, new = condition(before.conditions, READY), condition(now.conditions, READY)
+    if old is not None and new is not None and old.status != "True" and new.status == "True":
+        found.append(Tell("Normal", "Ready", new.message))
+    return found
+
+
+def _verdicts(view: PoolView, draft: Draft, said: Said) -> list[Verdict]:
+    return [
+        _ready(view, draft, said),
+        _reconciling(view, draft),
+        Verdict(STALLED, True, draft.stalls[0].reason, _joined(draft.stalls))
+        if draft.stalls
+        else Verdict(STALLED, False, "GetsOn", "nothing needs a person"),
+        _writable(view),
+    ]
+
+
+def _joined(notes: Sequence[Note]) -> str:
+    return " | ".join(note.message for note in notes)
+
+
+def _ready(view: PoolView, draft: Draft, said: Said) -> Verdict:
+    if view.hibernated and not view.seen.resource.deleting:
+        return Verdict(READY, False, "Hibernated", "no pods run, for the cluster is hibernated; all volumes stay")
+    notes = [*draft.stalls, *draft.waits]
+    if notes:
+        return Verdict(READY, False, notes[0].reason, notes[0].message)
+    if said.replicas is None or len(view.pods) != view.wanted or view.desired != view.wanted:
+        return Verdict(READY, False, "Scaling", f"{len(view.pods)} of {view.wanted} bookies are there")
+    return Verdict(READY, True, "AllReady", f"{view.wanted} of {view.wanted} bookies are ready and up to date")
+
+
+def _reconciling(view: PoolView, draft: Draft) -> Verdict:
+    if view.cluster.spec.paused:
+        return Verdict(RECONCILING, False, "Paused", "nothing is done, for the cluster is paused")
+    if draft.waits:
+        return Verdict(RECONCILING, True, draft.waits[0].reason, _joined(draft.waits))
+    return Verdict(RECONCILING, False, "Idle", "all is done that can be done by now")
+
+
+def _writable(view: PoolView) -> Verdict:
+    """Of the pool's own bookies: whether each takes writes that should, and whether there are enough."""
+    found, size = view.writable + view.seen.writable_elsewhere, view.ensemble_size
+    refusing = [
+        f"{member.name} ({'; '.join(member.facts.read_only_reasons) or 'read-only'})"
+        for member in view.members
+        if member.facts is not None and not member.facts.writable
+    ]
+    words = f"{view.writable} of {len(view.pods)} bookies take writes"
+    if refusing:
+        words += f"; not {', '.join(refusing[:NAMED_MAX])}"
+    if found < size:
+        advice = f"ledgers are spread over {size} bookies, and {found} of the cluster take writes: add bookies"
+        return Verdict(WRITABLE, False, "TooFewBookies", f"{words}; {advice}, or make room on their disks")
+    return Verdict(WRITABLE, True, "EnoughBookies", words)
+
+
+def _phase(view: PoolView, draft: Draft, ready: Verdict) -> str:
+    if view.cluster.spec.paused:
+        return "Paused"
+    if draft.stalls:
+        return STALLED
+    if view.seen.resource.deleting:
+        return "Deleting"
+    if view.hibernated:
+        return "Hibernating" if view.pods else "Hibernated"
+    if draft.waits:
+        return draft.waits[0].phase
+    return READY if ready.holds else "Scaling"
+
+
+def _is_member(view: PoolView, member: Member) -> bool:
+    """Hibernated, a bookie is its volumes."""
+    return member.pod is not None or member.ordinal < view.desired or bool(member.claims)
+
+
+def _member(view: PoolView, member: Member) -> BookieMember:
+    facts = member.facts
+    state, message = _state(view, member)
+    drain = None
+    if facts is not None and facts.drain != "None":
+        drain = DrainProgress(
+            step=facts.drain,
+            ledgers_total=facts.ledgers_total,
+            ledgers_left=facts.ledgers_left,
+            bytes_per_second=facts.bytes_per_second,
+            message="; ".join(facts.blockers[:BLOCKERS_NAMED_MAX]),
+        )
+    return BookieMember(
+        name=member.name,
+        bookie_id=member.bookie_id,
+        state=state,
+        disk_usage_percent=facts.disk_usage_percent if facts is not None and facts.total_bytes else None,
+        message=message,
+        drain=drain,
+    )
+
+
+def _state(view: PoolView, member: Member) -> tuple[str, str]:
+    pod, facts = member.pod, member.facts
+    if facts is not None:
+        if facts.drain == "Done":
+            return "Drained", "all that it held is stored elsewhere"
+        if facts.drain != "None":
+            return "Draining", ""
+        return ("Writable", "") if facts.writable else ("ReadOnly", "; ".join(facts.read_only_reasons))
+    if member.volume_code is not None and pod is not None:
+        return _state_of_volumes(member, shortened(pod.exit_message.strip()))
+    if pod is None:
+        if view.hibernated:
+            return "Down", "hibernated"
+        if member.ordinal < view.desired:
+            return "Starting", "its pod is being made"
+        return ("Drained", "its volumes are deleted") if member.nameless else ("Down", "its volumes are still there")
+    if pod.deleting:
+        return "Down", "its pod is stopping"
+    if broken(pod):
+        return "Down", shortened(trouble(pod))
+    if pod.ready:
+        return "Down", "its pod is ready, but it does not answer at its control port"
+    return "Starting", pod.waiting_message or pod.waiting_reason
+
+
+def _state_of_volumes(member: Member, last_words: str) -> tuple[str, str]:
+    lost = member.lost
+    left = f"{lost.ledgers_left} ledgers name it still" if lost is not None else "no other bookie could be asked"
+    if member.volume_code == EXIT_WRONG_VOLUME:
+        return "WrongVolume", last_words
+    if member.volume_code == EXIT_EMPTY_VOLUME:
+        return "DeadDisk", "it is to start empty" if member.nameless else left
+    assert member.volume_code == EXIT_RETIRED
+    if member.nameless:
+        return "Drained", "the cluster does not know it any more"
+    return "Down", f"the cluster does not know it any more; {left}"
