@@ -18,6 +18,7 @@ from magnetar.operator.controls import Controls
 from magnetar.operator.listing import version
 from magnetar.operator.observe import Reach
 from magnetar.operator.plan import actions
+from magnetar.operator.plans import BundleAction
 from magnetar.operator.resources.quantities import format_bytes
 
 _logger: Final = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class Hands:
         self._namespace = subject.owner.namespace
 
     async def carry_out(self, action: actions.Action, make_token: Callable[[], str]) -> None:
-        """Any but `Tell`."""
+        """Any but `Tell` and those about bundles."""
         match action:
             case actions.Apply(manifest):
                 await self._apply(manifest)
@@ -89,12 +90,30 @@ class Hands:
                 await self._patch(kind, name, uid, {"metadata": {"annotations": dict(annotations)}})
             case actions.SetFinalizer(present=present):
                 await self._set_finalizer(present=present)
-            case actions.TransferBundle() | actions.SplitBundle():
-                await self._move(action)
-            case actions.Tell():
-                raise AssertionError("Events are told by the pass")
+            case actions.TransferBundle() | actions.SplitBundle() | actions.Tell():
+                raise AssertionError("Events are told by the pass, and bundles are moved by `move`")
             case _:
                 await self._steer(action)
+
+    async def move(self, action: BundleAction) -> str:
+        """Move or split a bundle. Gives why it was not done, which is no failure of the pass: the next round sees where
+        the bundle is, and decides anew."""
+        token = self._subject.reach.token
+        source = action.source_broker_id if isinstance(action, actions.TransferBundle) else action.broker_id
+        address = self._subject.reach.brokers.get(source, "")
+        if not address:
+            return f"{source} does not answer"
+        try:
+            if isinstance(action, actions.TransferBundle):
+                await self._controls.transfer_bundle(address, token, action.bundle, action.destination_broker_id)
+            else:
+                await self._controls.split_bundle(
+                    address, token, action.bundle, algorithm=action.algorithm, boundaries=action.boundaries
+                )
+        except (ControlUnavailable, PeerError) as error:
+            _logger.warning("%s stays as it is: %s", action.bundle, error)
+            return str(error)
+        return ""
 
     async def _steer(
         self,
@@ -144,23 +163,6 @@ class Hands:
         patch = {"metadata": {"finalizers": finalizers, "resourceVersion": metadata["resourceVersion"]}}
         owner = self._subject.owner
         await self._patch(owner.kind, owner.name, owner.uid, patch)
-
-    async def _move(self, action: actions.TransferBundle | actions.SplitBundle) -> None:
-        """One that fails is no failure of the pass: the next round sees where the bundle is, and decides anew."""
-        token = self._subject.reach.token
-        source = action.source_broker_id if isinstance(action, actions.TransferBundle) else action.broker_id
-        address = self._subject.reach.brokers.get(source, "")
-        if not address:
-            return
-        try:
-            if isinstance(action, actions.TransferBundle):
-                await self._controls.transfer_bundle(address, token, action.bundle, action.destination_broker_id)
-            else:
-                await self._controls.split_bundle(
-                    address, token, action.bundle, algorithm=action.algorithm, boundaries=action.boundaries
-                )
-        except (ControlUnavailable, PeerError) as error:
-            _logger.warning("%s stays as it is: %s", action.bundle, error)
 
     def _pod(self, name: str) -> str:
         address = self._subject.reach.pods.get(name)

@@ -148,7 +148,7 @@ class ControlCalls:
     ) -> None:
         """`Controls.split_bundle`."""
         async with self._broker(address, token, COUNT_SECONDS_MAX) as control:
-            await control.split_bundle(bundle, algorithm=algorithm, boundaries=boundaries, unload=True)
+            await control.split_bundle(bundle, algorithm=algorithm, boundaries=boundaries)
 
     async def zookeeper(self, address: str) -> ZookeeperFacts:
         """`Controls.zookeeper`."""

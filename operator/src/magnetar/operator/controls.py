@@ -87,7 +87,7 @@ class Controls(Protocol):
     async def split_bundle(
         self, address: str, token: str, bundle: str, *, algorithm: str, boundaries: Sequence[int] = ()
     ) -> None:
-        """Cut a bundle of the broker at the address. `ControlRefused` if it does not own it."""
+        """Cut a bundle of the broker at the address, which keeps the parts. `ControlRefused` if it does not own it."""
         ...
 
     async def zookeeper(self, address: str) -> ZookeeperFacts:

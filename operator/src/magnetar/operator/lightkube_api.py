@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import httpx2
@@ -56,6 +56,12 @@ class LightkubeApiServer:
         self._counter = counter
         self._known: dict[str, tuple[float, bool]] = {}
         """By kind: when it was asked, and the answer."""
+        self._may_write: Callable[[], bool] = lambda: True
+
+    def fence(self, may_write: Callable[[], bool]) -> None:
+        """From now on nothing is written unless this says so, but for Leases: a process that was stopped for a while
+        goes on in the middle of a pass, and another may lead by then."""
+        self._may_write = may_write
 
     @classmethod
     def connect(cls, *, clock: Clock, counter: CallCounter) -> LightkubeApiServer:
@@ -158,6 +164,8 @@ class LightkubeApiServer:
         body: Mapping[str, Any] | None = None,
         content_type: str = _JSON,
     ) -> Manifest:
+        if _METHODS[verb] != "GET" and kind != "Lease" and not self._may_write():
+            raise ServerUnavailable(f"{verb} {kind}: this operator does not lead any more")
         self._counter.api_call(verb, kind)
         request = self._client.build_request(
             _METHODS[verb],

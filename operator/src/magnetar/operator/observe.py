@@ -43,7 +43,8 @@ from magnetar.operator.plan.facts import (
     PoolFacts,
     PoolSeen,
 )
-from magnetar.operator.plans import Plans, PoolQuestions
+from magnetar.operator.plan.pool_questions import Questions
+from magnetar.operator.plans import Plans
 from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.cluster import PulsarClusterSpec, ZookeeperSpec
 from magnetar.operator.resources.quantities import size_bytes
@@ -162,7 +163,7 @@ class Observer:
         )
         reach = _bookie_reach(pods, bookies, looked.token)
         questions = self._plans.pool_questions(seen)
-        if questions.lost or questions.under_replicated:
+        if questions.lost or questions.count_under_replicated:
             if not reach.answering and others:
                 reach = replace(reach, answering=await self._bookies_elsewhere(seen))
             seen = await self._asked(seen, questions, asker, reach)
@@ -173,16 +174,16 @@ class Observer:
             return None
         return Cluster(owner=owner_of(manifest), spec=cluster_spec(manifest), defaults=self._defaults)
 
-    async def _asked(self, seen: PoolSeen, questions: PoolQuestions, asker: Asker, reach: Reach) -> PoolSeen:
+    async def _asked(self, seen: PoolSeen, questions: Questions, asker: Asker, reach: Reach) -> PoolSeen:
         """With what only a look through the ledgers' metadata can tell. One bookie is asked all of it: it keeps what it
         has found of a lost one."""
         count = asker.first(
-            reach.answering if questions.under_replicated else (),
+            reach.answering if questions.count_under_replicated else (),
             self._controls.under_replicated_ledgers,
         )
         asked = {
             pod: asker.first(reach.answering, partial(self._controls.lost_bookie, bookie_id=bookie_id))
-            for pod, bookie_id in questions.lost.items()
+            for pod, bookie_id in questions.lost
         }
         under_replicated, answers = await asyncio.gather(count, asyncio.gather(*asked.values()))
         lost = {pod: answer for pod, answer in zip(asked, answers, strict=True) if answer is not None}

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from magnetar.balance.model import LoadSnapshot
 from magnetar.operator.plan.actions import Plan, SplitBundle, TransferBundle
 from magnetar.operator.plan.facts import ClusterSeen, PoolSeen
-from magnetar.operator.resources.cluster import BalanceSpec
+from magnetar.operator.plan.pool_questions import Questions
+from magnetar.operator.resources.cluster import BalanceSpec, Move
 
-
-class PoolQuestions(Protocol):
-    """What a pool's plan wants to know that takes a look through the ledgers' metadata."""
-
-    @property
-    def lost(self) -> Mapping[str, str]:
-        """Bookie ids by pod, of those that do not answer."""
-        ...
-
-    @property
-    def under_replicated(self) -> bool:
-        """Whether to count the cluster's ledgers that lack replicas."""
-        ...
+BundleAction: TypeAlias = TransferBundle | SplitBundle
 
 
 class ClusterPlan(Protocol):
     """`plan.cluster.plan_cluster`."""
 
-    def __call__(self, seen: ClusterSeen, moves_now: Sequence[TransferBundle | SplitBundle] = ()) -> Plan:
+    def __call__(self, seen: ClusterSeen, moves_now: Sequence[BundleAction] = ()) -> Plan:
         """What to do."""
         ...
 
@@ -37,8 +26,16 @@ class ClusterPlan(Protocol):
 class Balancing(Protocol):
     """`plan.balance.Balance`: one per cluster, for it remembers."""
 
-    def round(self, load: LoadSnapshot) -> Sequence[TransferBundle | SplitBundle]:
+    def round(self, load: LoadSnapshot) -> Sequence[BundleAction]:
         """What to move and to split now."""
+        ...
+
+    def failed(self, action: BundleAction, error: str) -> None:
+        """One of them was not carried out."""
+        ...
+
+    def moves(self) -> Sequence[Move]:
+        """The latest decisions, the latest first."""
         ...
 
 
@@ -48,5 +45,5 @@ class Plans:
 
     cluster: ClusterPlan
     pool: Callable[[PoolSeen], Plan]
-    pool_questions: Callable[[PoolSeen], PoolQuestions]
+    pool_questions: Callable[[PoolSeen], Questions]
     balancing: Callable[[BalanceSpec], Balancing]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -19,7 +19,7 @@ from magnetar.operator.controls import Controls
 from magnetar.operator.custom import owner_of
 from magnetar.operator.observe import Observer
 from magnetar.operator.plan.actions import Action, Plan, SetFinalizer, SplitBundle, Tell, TransferBundle
-from magnetar.operator.plans import Balancing, Plans
+from magnetar.operator.plans import Balancing, BundleAction, Plans
 from magnetar.operator.resources.bookie import BookieStatus
 from magnetar.operator.resources.cluster import BalanceSpec, PulsarClusterStatus
 
@@ -94,13 +94,15 @@ class World:
 class _Memory:
     """Of one resource: what spares work, and what balancing has seen. A new process does without."""
 
-    __slots__ = ("applied", "balance_spec", "balanced_seconds", "balancing")
+    __slots__ = ("applied", "balance_spec", "balanced_seconds", "balancing", "undone")
 
     def __init__(self) -> None:
         self.applied = Applied()
         self.balancing: Balancing | None = None
         self.balance_spec: BalanceSpec | None = None
         self.balanced_seconds = 0.0
+        self.undone: list[BundleAction] = []
+        """Of the moves that were just decided: those that the pass has not tried."""
 
 
 class Reconciler:
@@ -146,11 +148,13 @@ class Reconciler:
         due_seconds = self._balance_due(memory, spec)
         view = await self._observer.cluster(manifest, with_load=due_seconds is not None and due_seconds <= 0)
         seen = view.seen
-        moves: Sequence[TransferBundle | SplitBundle] = ()
+        moves: Sequence[BundleAction] = ()
         if seen.load is not None:
             moves = self._balance(memory, seen.cluster.spec.balance).round(seen.load)
             memory.balanced_seconds = self._world.clock.monotonic_seconds()
             due_seconds = seen.cluster.spec.balance.interval_seconds
+        if memory.balancing is not None:
+            seen = replace(seen, moves=memory.balancing.moves())
         plan = self._world.plans.cluster(seen, moves)
         subject = Subject(
             owner=seen.cluster.owner,
@@ -159,7 +163,12 @@ class Reconciler:
             versions=view.versions,
             reach=view.reach,
         )
-        await self._carry_out(key, plan, subject, memory, paused=seen.cluster.spec.paused)
+        memory.undone = list(moves)
+        try:
+            await self._carry_out(key, plan, subject, memory, paused=seen.cluster.spec.paused)
+        finally:
+            for move in memory.undone:
+                self._move_failed(memory, move, "other work came before it")
         wake_after = plan.wake_after_seconds
         return wake_after if due_seconds is None else min(wake_after, max(due_seconds, LOOK_AGAIN_SECONDS))
 
@@ -183,7 +192,15 @@ class Reconciler:
             for action in plan.actions:
                 if isinstance(action, Tell):
                     await self._world.events.tell(subject.owner, action)
-                elif not paused or isinstance(action, SetFinalizer):
+                elif paused and not isinstance(action, SetFinalizer):
+                    continue
+                elif isinstance(action, TransferBundle | SplitBundle):
+                    memory.undone = [move for move in memory.undone if move != action]
+                    if failure := await hands.move(action):
+                        self._move_failed(memory, action, failure)
+                        continue
+                    self._world.witness.carried_out(key, action)
+                else:
                     await hands.carry_out(action, self._world.make_token)
                     self._world.witness.carried_out(key, action)
         except (Refused, ControlRefused, ControlUnavailable):
@@ -220,6 +237,10 @@ class Reconciler:
         if memory.balancing is None or memory.balance_spec != spec:
             memory.balancing, memory.balance_spec = self._world.plans.balancing(spec), spec
         return memory.balancing
+
+    def _move_failed(self, memory: _Memory, action: BundleAction, error: str) -> None:
+        if memory.balancing is not None:
+            memory.balancing.failed(action, error)
 
     def _memory(self, key: Key, manifest: Manifest) -> _Memory:
         uid = manifest["metadata"]["uid"]

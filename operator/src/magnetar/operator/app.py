@@ -1,0 +1,163 @@
+"""The process: one operator that works while it holds the Lease, and answers probes all the time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import signal
+from typing import Final
+
+import kopf
+from magnetar.core.clock import Clock, SystemClock
+from magnetar.core.errors import MagnetarError
+from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED
+from magnetar.operator.children.context import Defaults
+from magnetar.operator.control_calls import ControlCalls
+from magnetar.operator.decisions import ALL_PLANS
+from magnetar.operator.events import ApiEvents
+from magnetar.operator.handlers import Wakers, registry, watch_settings
+from magnetar.operator.leader import Leader
+from magnetar.operator.lightkube_api import LightkubeApiServer
+from magnetar.operator.loops import Loops
+from magnetar.operator.metrics import CONTENT_TYPE, Metrics
+from magnetar.operator.probe import TEXT, Pages
+from magnetar.operator.reconcile import Reconciler, World
+from magnetar.operator.settings import LEASE_NAME, OperatorSettings
+
+UNFINISHED_SECONDS_MAX: Final = 300.0
+"""Without a pass that came to an end, a loop is stuck, and so is what people wait for."""
+STOP_SECONDS_MAX: Final = 5.0
+"""How long watches may take to end."""
+TOKEN_BYTES: Final = 32
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class Operator:
+    """All parts of it."""
+
+    def __init__(self, settings: OperatorSettings, *, api: LightkubeApiServer, clock: Clock, metrics: Metrics) -> None:
+        self._settings = settings
+        self._api = api
+        self._metrics = metrics
+        self._controls = ControlCalls(clock)
+        self._leader = Leader(
+            api, clock, namespace=settings.operator_namespace, name=LEASE_NAME, identity=settings.identity
+        )
+        world = World(
+            api=api,
+            controls=self._controls,
+            clock=clock,
+            defaults=Defaults(
+                image_repository=settings.image_repository,
+                version=settings.version,
+                domain=settings.domain,
+                operator_namespace=settings.operator_namespace,
+            ),
+            events=ApiEvents(api, clock, settings.identity),
+            make_token=lambda: secrets.token_urlsafe(TOKEN_BYTES),
+            plans=ALL_PLANS,
+            witness=metrics,
+        )
+        self._loops = Loops(Reconciler(world).reconcile, clock=clock, counter=metrics, chance=random.Random())  # noqa: S311
+        self._pages = Pages({"/healthz": self._health, "/readyz": self._readiness, "/metrics": self._read_metrics})
+
+    async def run(self) -> int:
+        """Until it is told to stop (SIGTERM, SIGINT) or has lost the Lease. Gives the exit code."""
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        port = await self._pages.start(self._settings.host, self._settings.port)
+        _logger.info("probes and metrics are served on port %d", port)
+        try:
+            return await self._lead(stop)
+        finally:
+            await self._controls.close()
+            await self._pages.close()
+            await self._api.close()
+
+    async def _lead(self, stop: asyncio.Event) -> int:
+        told = asyncio.create_task(stop.wait())
+        acquired = asyncio.create_task(self._leader.acquire())
+        try:
+            await asyncio.wait((told, acquired), return_when=asyncio.FIRST_COMPLETED)
+            if not acquired.done():
+                return EXIT_STOPPED
+            self._api.fence(self._leader.leads)
+            self._metrics.leads(leading=True)
+            return await self._work(told)
+        finally:
+            await _cancel(told)
+            await _cancel(acquired)
+            await self._leader.release()
+
+    async def _work(self, told: asyncio.Task[bool]) -> int:
+        """Watch and reconcile, as long as the Lease is ours."""
+        stop_watching = asyncio.Event()
+        kept = asyncio.create_task(self._leader.keep())
+        watched = asyncio.create_task(
+            kopf.operator(
+                registry=registry(Wakers(self._loops)),
+                settings=watch_settings(cluster_wide=self._settings.cluster_wide),
+                standalone=True,
+                clusterwide=self._settings.cluster_wide,
+                namespaces=self._settings.watch_namespaces,
+                stop_flag=stop_watching,
+            )
+        )
+        try:
+            await asyncio.wait((told, kept, watched), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # First of all: from now on somebody else may do it.
+            await self._loops.stop()
+            self._metrics.leads(leading=False)
+            stop_watching.set()
+            await asyncio.wait((watched,), timeout=STOP_SECONDS_MAX)
+            lost = kept.result() if kept.done() and not kept.cancelled() else ""
+            await _cancel(kept)
+            failure = await _cancel(watched)
+        if lost:
+            _logger.error("stopped: %s", lost)
+            return EXIT_FAILED
+        if failure is not None:
+            _logger.error("watching has failed", exc_info=failure)
+            return EXIT_FAILED
+        # kopf ends by itself when the process is told to stop: it listens to the same signals.
+        return EXIT_STOPPED
+
+    def _health(self) -> tuple[int, str, bytes]:
+        stuck = self._loops.unfinished(UNFINISHED_SECONDS_MAX)
+        if self._leader.stuck():
+            return 503, TEXT, b"the Lease is not looked after any more\n"
+        if stuck:
+            return 503, TEXT, f"no pass has ended for long: {', '.join(map(str, stuck[:10]))}\n".encode()
+        return 200, TEXT, b"ok\n"
+
+    def _readiness(self) -> tuple[int, str, bytes]:
+        if not self._leader.in_contact():
+            return 503, TEXT, b"the Kubernetes API server does not answer\n"
+        return 200, TEXT, b"leads\n" if self._leader.leads() else b"waits\n"
+
+    def _read_metrics(self) -> tuple[int, str, bytes]:
+        return 200, CONTENT_TYPE, self._metrics.render()
+
+
+async def _cancel(task: asyncio.Task[object]) -> BaseException | None:
+    """End it. Gives what it had failed with before."""
+    failed = task.done() and not task.cancelled()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return task.exception() if failed else None
+
+
+async def serve(settings: OperatorSettings) -> int:
+    """Run an operator; gives the exit code. `SettingError` if there is no Kubernetes."""
+    clock, metrics = SystemClock(), Metrics()
+    api = LightkubeApiServer.connect(clock=clock, counter=metrics)
+    try:
+        return await Operator(settings, api=api, clock=clock, metrics=metrics).run()
+    except (MagnetarError, OSError) as error:
+        _logger.error("the operator has failed: %s", error)  # noqa: TRY400  (The text says it all.)
+        return EXIT_FAILED

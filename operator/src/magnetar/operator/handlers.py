@@ -1,0 +1,123 @@
+"""What wakes loops: changes of the custom resources and of their children. kopf watches, and does nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import kopf
+from magnetar.operator.api import BOOKIE_POOL, KINDS, PULSAR_CLUSTER
+from magnetar.operator.children.naming import INSTANCE_LABEL, NAME_LABEL, POOL_LABEL
+from magnetar.operator.lightkube_api import plural
+from magnetar.operator.loops import Loops
+from magnetar.operator.reconcile import Key
+
+WATCHED: Final = ("ConfigMap", "Deployment", "Job", "PersistentVolumeClaim", "Pod", "Service", "StatefulSet")
+"""Children whose changes are seen at once; the others are looked at in each pass."""
+
+CHILDREN_SELECTOR: Final = f"{NAME_LABEL}=magnetar"
+
+WATCH_SECONDS: Final = 300.0
+"""After which the server ends a watch, and a new one begins. One that fell silent without ending is noticed by its
+bookmarks, which come every minute."""
+CONNECT_SECONDS_MAX: Final = 15.0
+REQUEST_SECONDS_MAX: Final = 30.0
+
+_IGNORED: Final = frozenset({"managedFields", "resourceVersion"})
+"""Of metadata: they change with the status, too."""
+
+
+class Wakers:
+    """Which loops a change wakes. A status that only the operator writes wakes those that go by it, and not its own."""
+
+    def __init__(self, loops: Loops) -> None:
+        self._loops = loops
+        self._wanted: dict[Key, int] = {}
+        """Of each custom resource: a digest of all but its status, as it was last."""
+        self._pools: dict[Key, Key] = {}
+        """The cluster of each pool."""
+
+    def resource(self, kind: str, event_type: str | None, manifest: Mapping[str, Any]) -> None:
+        """A custom resource was made, changed or deleted, or is listed at the start."""
+        metadata = manifest["metadata"]
+        key = Key(kind, metadata["namespace"], metadata["name"])
+        if kind == BOOKIE_POOL:
+            cluster_name = (manifest.get("spec") or {}).get("clusterName", "")
+            cluster = self._pools[key] = Key(PULSAR_CLUSTER, key.namespace, cluster_name)
+            self._loops.wake_known(cluster)
+        else:
+            for pool, cluster in self._pools.items():
+                if cluster == key:
+                    self._loops.wake_known(pool)
+        if event_type == "DELETED":
+            self._wanted.pop(key, None)
+            self._pools.pop(key, None)
+            self._loops.wake_known(key)
+            return
+        wanted = _digest(manifest)
+        if self._wanted.get(key) != wanted:
+            self._wanted[key] = wanted
+            self._loops.wake(key)
+
+    def child(self, manifest: Mapping[str, Any]) -> None:
+        """Something with the labels of a cluster's children."""
+        metadata = manifest["metadata"]
+        its_labels = metadata.get("labels") or {}
+        namespace = metadata["namespace"]
+        if cluster := its_labels.get(INSTANCE_LABEL):
+            self._loops.wake_known(Key(PULSAR_CLUSTER, namespace, cluster))
+        if pool := its_labels.get(POOL_LABEL):
+            self._loops.wake_known(Key(BOOKIE_POOL, namespace, pool))
+
+
+def _digest(manifest: Mapping[str, Any]) -> int:
+    metadata = {name: value for name, value in manifest["metadata"].items() if name not in _IGNORED}
+    return hash(repr((sorted(metadata.items()), manifest.get("spec"))))
+
+
+def watch_settings(*, cluster_wide: bool) -> kopf.OperatorSettings:
+    """kopf's, with all that it would do by itself switched off."""
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+    # In single namespaces it may not read what is of the whole Kubernetes cluster: CRDs, namespaces.
+    settings.scanning.disabled = not cluster_wide
+    settings.watching.server_timeout = WATCH_SECONDS
+    settings.watching.client_timeout = WATCH_SECONDS + 30.0
+    settings.watching.connect_timeout = CONNECT_SECONDS_MAX
+    settings.networking.request_timeout = REQUEST_SECONDS_MAX
+    settings.networking.connect_timeout = CONNECT_SECONDS_MAX
+    for kind in WATCHED:
+        group, version = _group_version(kind)
+        settings.watching.label_selectors[group, version, plural(kind)] = CHILDREN_SELECTOR
+    return settings
+
+
+def registry(wakers: Wakers) -> kopf.OperatorRegistry:
+    """What is watched. Handlers are coroutines: others would run in threads."""
+    found = kopf.OperatorRegistry()
+    kopf.on.login(registry=found, id="login")(_login)
+    for kind in (PULSAR_CLUSTER, BOOKIE_POOL):
+        group, version = _group_version(kind)
+
+        async def on_resource(event: kopf.RawEvent, body: kopf.Body, kind: str = kind, **_: Any) -> None:
+            wakers.resource(kind, event["type"], body)
+
+        kopf.on.event(group, version, plural(kind), registry=found, id=f"wake-{kind}")(on_resource)
+    for kind in WATCHED:
+        group, version = _group_version(kind)
+
+        async def on_child(body: kopf.Body, **_: Any) -> None:
+            wakers.child(body)
+
+        kopf.on.event(group, version, plural(kind), registry=found, id=f"wake-by-{kind}")(on_child)
+    return found
+
+
+async def _login(**arguments: Any) -> kopf.ConnectionInfo | None:
+    return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
+
+
+def _group_version(kind: str) -> tuple[str, str]:
+    group, _, version = KINDS[kind].rpartition("/")
+    return group, version

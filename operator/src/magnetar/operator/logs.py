@@ -1,0 +1,40 @@
+"""Log lines: JSON for programs, text for people at a terminal."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Final
+
+from magnetar.operator.settings import LogFormat, LogLevel
+from pythonjsonlogger.json import JsonFormatter
+
+_FIELDS: Final = {"asctime": "time", "levelname": "level", "name": "logger"}
+
+_CHATTY: Final = {
+    # Every handler that has run.
+    "kopf.objects": logging.WARNING,
+    "kopf.activities": logging.WARNING,
+    # Every request.
+    "httpx2": logging.WARNING,
+    "httpcore2": logging.WARNING,
+}
+
+
+def set_up(wanted: LogFormat, level: LogLevel) -> None:
+    """Everything goes to standard error; `auto`: text if that is a terminal."""
+    text = wanted == "text" or (wanted == "auto" and sys.stderr.isatty())
+    handler = logging.StreamHandler()
+    if text:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+    else:
+        formatter = JsonFormatter("%(asctime)s %(levelname)s %(name)s %(message)s", rename_fields=_FIELDS)
+        formatter.default_time_format = "%Y-%m-%dT%H:%M:%S"
+        formatter.default_msec_format = "%s.%03dZ"
+        formatter.converter = time.gmtime
+        handler.setFormatter(formatter)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    if level != "debug":
+        for name, least in _CHATTY.items():
+            logging.getLogger(name).setLevel(least)
