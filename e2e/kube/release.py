@@ -35,7 +35,8 @@ class OperatorRelease:
         self.namespace.kubernetes.run(
             self.namespace.kubernetes.helm,
             *("upgrade", "--install", RELEASE, str(CHART), "--namespace", self.namespace.name, "--create-namespace"),
-            *("--values", str(file), "--wait", "--timeout", "120s"),
+            # The CRDs may be there already: by hand, or from a release of another name.
+            *("--values", str(file), "--wait", "--timeout", "120s", "--take-ownership"),
             given=json.dumps(given),
         )
 

@@ -10,12 +10,15 @@ from typing import Any
 
 import msgspec
 import pytest
+import typer
 import yaml
 from magnetar.operator.children.policies import OPERATOR_LABELS
+from magnetar.operator.command_line import application
 from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.cluster import PulsarClusterSpec
 from magnetar.operator.resources.common import API_VERSION
 from magnetar.operator.resources.crd import DEFINITIONS, structural_schema
+from typer.core import TyperGroup
 
 from tools.charts import checking
 from tools.charts.cluster_values import EXAMPLE, POOL_EXAMPLE, cluster_schema
@@ -169,6 +172,14 @@ def test_the_operators_pods_have_the_labels_that_clusters_let_in() -> None:
     helpers = templates(OPERATOR)["templates/_helpers.tpl"]
     for name, value in OPERATOR_LABELS.items():
         assert f"{name}: {value}\n" in helpers
+
+
+def test_the_deployment_sets_what_the_command_reads() -> None:
+    group = typer.main.get_command(application)
+    assert isinstance(group, TyperGroup)
+    read = {parameter.envvar for parameter in group.commands["run"].params if parameter.envvar}
+    container = templates(OPERATOR)["templates/deployment.yaml"].partition("containers:")[2]
+    assert set(re.findall(r"- name: ([A-Z_]+)$", container, re.MULTILINE)) == read - {"HTTP_HOST", "HTTP_PORT"}
 
 
 @pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.name)

@@ -36,7 +36,6 @@ authentication:
 POOL_EXAMPLE: Final = """\
 archive:
   replicas: 3
-  rack: zone-b
   storage:
     journal: {size: 10Gi}
     ledgers: {size: 2Ti, storageClassName: large}
