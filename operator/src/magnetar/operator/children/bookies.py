@@ -14,6 +14,7 @@ from magnetar.operator.children.policies import budget
 from magnetar.operator.children.volumes import claim_templates, volume_names
 from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.common import Scalar
+from magnetar.operator.resources.quantities import size_bytes
 
 RESOURCES: Final[dict[str, Any]] = {"requests": {"cpu": "200m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}}
 
@@ -26,6 +27,12 @@ LOST_DELAY_SECONDS: Final = 120
 JOURNAL: Final = "journal"
 LEDGERS: Final = "ledgers"
 
+_OF_THE_POOL: Final = (
+    *("image", "settings", "resources", "pod"),
+    *("autoscaling", "replicas", "drainBytesPerSecondMax"),
+)
+"""What the cluster's own pool has from the cluster's spec."""
+
 _SERVES: Final = {"grpc": {"port": BOOKIE_CONTROL_PORT}, "timeoutSeconds": 5}
 _LIVES: Final = {"grpc": {"port": BOOKIE_CONTROL_PORT, "service": LIVENESS}, "timeoutSeconds": 10}
 
@@ -35,9 +42,8 @@ def default_pool(cluster: Cluster) -> Manifest:
     user's or the autoscaler's."""
     wanted = cluster.spec.bookkeeper
     spec: dict[str, Any] = {"clusterName": cluster.name, "storage": msgspec.to_builtins(wanted.storage)}
-    for name in ("image", "settings", "resources", "pod", "autoscaling", "replicas"):
-        if (value := getattr(wanted, name)) is not None:
-            spec[name] = msgspec.to_builtins(value)
+    given = msgspec.to_builtins(wanted)
+    spec |= {name: given[name] for name in _OF_THE_POOL if name in given}
     return child(cluster.owner, "Bookie", cluster.name, labels(cluster.name, BOOKIE, pool=cluster.name), spec=spec)
 
 
@@ -85,6 +91,8 @@ def bookie_children(cluster: Cluster, owner: Owner, spec: BookieSpec, replicas: 
 def _settings(cluster: Cluster, spec: BookieSpec) -> str:
     # A pod that restarts is back within seconds; its ledgers need not be copied for that.
     defaults: dict[str, Scalar] = {"lostBookieRecoveryDelay": LOST_DELAY_SECONDS}
+    if spec.drain_bytes_per_second_max is not None:
+        defaults["drainRateByBytes"] = size_bytes(spec.drain_bytes_per_second_max)
     ours: dict[str, Scalar] = {
         "metadataServiceUri": f"metadata-store:{cluster.metadata_url}",
         "bookiePort": BOOKIE_PORT,

@@ -61,10 +61,6 @@ class BookieSpec(Component, kw_only=True, frozen=True):
         ),
     ] = 3
     storage: Annotated[BookieStorage, says("The volumes of each bookie.")] = BookieStorage()
-    rack: Annotated[
-        str | None,
-        says("Where these bookies stand, as ensembles are placed by; by default the zone of each one's node."),
-    ] = None
     autoscaling: Annotated[BookieAutoscaling | None, says("The operator sets the number by itself.")] = None
     drain_bytes_per_second_max: Annotated[
         Quantity | None, says("How fast a drain may copy; by default as fast as AutoRecovery's own limit.")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from magnetar.operator.resources.bookie import BookieAutoscaling, BookieStorage
-from magnetar.operator.resources.common import Component, Conditions, Part, Time, Volume
+from magnetar.operator.resources.common import Component, Conditions, Part, Quantity, Time, Volume
 from magnetar.operator.resources.markers import Rule, says, unchangeable
 
 
@@ -64,6 +64,9 @@ class BookkeeperSpec(Component, kw_only=True, frozen=True):
     ] = None
     storage: Annotated[BookieStorage, says("The volumes of each bookie.")] = BookieStorage()
     autoscaling: Annotated[BookieAutoscaling | None, says("The operator sets the number by itself.")] = None
+    drain_bytes_per_second_max: Annotated[
+        Quantity | None, says("How fast a drain may copy; by default as fast as AutoRecovery's own limit.")
+    ] = None
 
 
 class BrokerAutoscaling(Part, kw_only=True, frozen=True):
