@@ -53,6 +53,8 @@ class PodFacts:
     """Its last words."""
     created_seconds: float = 0.0
     annotations: Mapping[str, str] = field(default_factory=dict)
+    config_maps: Sequence[str] = ()
+    """Names of those that it mounts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

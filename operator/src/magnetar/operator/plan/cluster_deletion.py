@@ -1,0 +1,73 @@
+"""The end of a cluster. Without its volumes nothing is to be done: what it owns goes with it, claims stay."""
+
+from __future__ import annotations
+
+import msgspec
+from magnetar.operator.children.naming import FINALIZER
+from magnetar.operator.plan.actions import Action, Delete, Plan, SetFinalizer, Tell
+from magnetar.operator.plan.conditions import READY, RECONCILING, STALLED, Verdict, condition, conditions
+from magnetar.operator.plan.facts import ClusterSeen
+
+DELETING = "Deleting"
+_AGAIN_SECONDS = 2.0
+_GONE_SECONDS = 60.0
+
+
+def plan_deletion(seen: ClusterSeen) -> Plan:
+    """With `deletionPolicy: Delete`: pools, workloads, and when no pod is left the volumes; then the resource may go.
+    Also while it is paused, and without any drain: nothing is to be kept."""
+    held = FINALIZER in seen.resource.finalizers
+    if not held or seen.cluster.spec.deletion_policy == "Retain":
+        words = "volumes stay; a cluster of the same name finds them"
+        actions: list[Action] = [SetFinalizer(False)] if held else []
+    else:
+        actions, words = _steps(seen)
+    found = condition(seen.status.conditions, READY)
+    if held and (found is None or found.reason != DELETING):
+        actions.append(Tell("Normal", DELETING, f"the cluster is being deleted: {words}"))
+    return Plan(
+        actions=actions, status=_status(seen, words), wake_after_seconds=_AGAIN_SECONDS if held else _GONE_SECONDS
+    )
+
+
+def _steps(seen: ClusterSeen) -> tuple[list[Action], str]:
+    actions: list[Action] = [
+        Delete("Bookie", pool.name, pool.uid, reason="its cluster is deleted")
+        for pool in seen.pools
+        if not pool.deleting
+    ]
+    actions += [
+        Delete(found.kind, found.name, found.uid, reason="the cluster is deleted")
+        for _, found in sorted(seen.children.workloads.items())
+        if not found.deleting
+    ]
+    left = len(seen.pools) + len(seen.children.workloads)
+    if left or seen.children.pods:
+        return actions, f"volumes are deleted once {left} workloads and {len(seen.children.pods)} pods are gone"
+    claims = seen.children.claims
+    actions += [
+        Delete("PersistentVolumeClaim", claim.name, claim.uid, reason="deletionPolicy is Delete")
+        for claim in claims
+        if not claim.deleting
+    ]
+    if claims:
+        return actions, f"{len(claims)} volumes are being deleted"
+    return [SetFinalizer(False)], "nothing is left of it"
+
+
+def _status(seen: ClusterSeen, words: str) -> dict[str, object]:
+    verdicts = [
+        Verdict(READY, False, DELETING, words),
+        Verdict(RECONCILING, True, DELETING, words),
+        Verdict(STALLED, False, DELETING, "nothing is in the way"),
+    ]
+    generation = seen.resource.generation
+    found = msgspec.structs.replace(
+        seen.status,
+        observed_generation=generation,
+        phase=DELETING,
+        conditions=conditions(seen.status.conditions, verdicts, generation, seen.now_seconds),
+    )
+    written = msgspec.to_builtins(found)
+    assert isinstance(written, dict)
+    return written

@@ -1,0 +1,143 @@
+"""The part of a cluster's plan about ZooKeeper: one server at a time, the leader last, volumes that grow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from magnetar.operator.children.naming import ZOOKEEPER, Manifest
+from magnetar.operator.children.zookeeper import zookeeper_children
+from magnetar.operator.plan.actions import Action, Delete, GrowVolume, Tell
+from magnetar.operator.plan.cluster_hibernation import zookeeper_may_stop
+from magnetar.operator.plan.cluster_parts import (
+    HIBERNATED,
+    STOPPING,
+    UPDATING,
+    ZOOKEEPER_READY,
+    Part,
+    applied,
+    component_status,
+    judge_pods,
+    one_of,
+    stall_of,
+    template_hash,
+    under_way,
+)
+from magnetar.operator.plan.conditions import Verdict
+from magnetar.operator.plan.facts import ClaimFacts, ClusterSeen, PodFacts, WorkloadFacts
+from magnetar.operator.plan.rollout import next_restart
+from magnetar.operator.resources.cluster import ComponentStatus, ZookeeperSpec
+from magnetar.operator.resources.quantities import format_bytes, size_bytes
+
+VOLUME_NOT_EXPANDABLE: Final = "VolumeNotExpandable"
+
+
+def plan_zookeeper(seen: ClusterSeen) -> Part:
+    """The ensemble, or that there is one already."""
+    cluster = seen.cluster
+    if not cluster.runs_zookeeper:
+        words = f"the metadata is in {cluster.metadata_url}, which others run"
+        return Part(
+            verdict=Verdict(ZOOKEEPER_READY, True, "External", words),
+            status=ComponentStatus(message=words),
+            serving=True,
+        )
+    manifests = zookeeper_children(cluster)
+    wanted = one_of(manifests, "StatefulSet")
+    found = seen.children.workloads.get(("StatefulSet", cluster.zookeeper))
+    replicas = _replicas(seen, found)
+    wanted["spec"]["replicas"] = replicas
+    claims = [claim for claim in seen.children.claims if claim.component == ZOOKEEPER]
+    growth, stalled, remake = _volumes(claims, wanted, found)
+    pods = seen.children.of(ZOOKEEPER)
+    actions: list[Action] = []
+    if remake is not None or (found is not None and found.deleting):
+        manifests = [manifest for manifest in manifests if manifest is not wanted]
+    actions += [*applied(manifests), *growth]
+    if remake is not None:
+        actions.append(remake)
+    restarted = _restart(seen, pods, template_hash(wanted), found)
+    if restarted is not None:
+        why = "it does not have the newest template"
+        actions.append(Delete("Pod", restarted.name, restarted.uid, reason=why))
+    verdict = _verdict(seen, pods, replicas, template_hash(wanted))
+    if restarted is not None and verdict.reason == UPDATING:
+        verdict = Verdict(verdict.type, False, verdict.reason, f"{verdict.message}; {restarted.name} restarts")
+    return Part(
+        verdict=verdict,
+        status=component_status(
+            pods, template_hash(wanted), replicas, "" if verdict.holds and stalled is None else verdict.message
+        ),
+        actions=actions,
+        stalled=stall_of(verdict) or stalled,
+        serving=replicas > 0 and sum(pod.ready and not pod.deleting for pod in pods) >= replicas,
+        busy=bool(growth) or remake is not None or under_way(verdict),
+    )
+
+
+def _replicas(seen: ClusterSeen, found: WorkloadFacts | None) -> int:
+    """As the spec says, or while it hibernates: what there is, and none once nobody needs it any more."""
+    spec = seen.cluster.spec
+    if not spec.hibernated:
+        return (spec.metadata.zookeeper or ZookeeperSpec()).replicas
+    return 0 if found is None or zookeeper_may_stop(seen) else found.desired
+
+
+def _restart(
+    seen: ClusterSeen, pods: Sequence[PodFacts], wanted_hash: str, found: WorkloadFacts | None
+) -> PodFacts | None:
+    # A pod that goes before the StatefulSet has the new template, and its controller knows it, comes back as it was.
+    if seen.cluster.spec.hibernated or found is None or found.deleting:
+        return None
+    if found.template_hash != wanted_hash or not found.settled:
+        return None
+    leaders = [name for name, facts in seen.zookeeper.items() if facts.mode in ("leader", "standalone")]
+    everybody_answers = all(pod.name in seen.zookeeper for pod in pods)
+    complete = len(pods) == found.desired and len(leaders) == 1 and everybody_answers
+    return next_restart(pods, wanted_hash, last=leaders[0] if leaders else None, may_restart=complete)
+
+
+def _volumes(
+    claims: Sequence[ClaimFacts], wanted: Manifest, found: WorkloadFacts | None
+) -> tuple[list[Action], Verdict | None, Delete | None]:
+    """What is asked for, why it cannot be, and the StatefulSet that has to be made anew for its claim templates
+    cannot be changed. A claim that somebody has made larger than the spec says stays so."""
+    sizes = {
+        template["metadata"]["name"]: size_bytes(template["spec"]["resources"]["requests"]["storage"])
+        for template in wanted["spec"]["volumeClaimTemplates"]
+    }
+    small = [claim for claim in claims if not claim.deleting and claim.requested_bytes < sizes.get(claim.volume, 0)]
+    fixed = [claim for claim in small if not claim.expandable]
+    if fixed:
+        words = (
+            f"{fixed[0].name} cannot grow to {format_bytes(sizes[fixed[0].volume])}: its storage class "
+            f"{fixed[0].storage_class or '(none)'} does not allow it; set allowVolumeExpansion there, or the old size "
+            "here"
+        )
+        return [], Verdict("", False, VOLUME_NOT_EXPANDABLE, words), None
+    actions: list[Action] = []
+    for claim in small:
+        size = sizes[claim.volume]
+        actions.append(GrowVolume(claim.name, claim.uid, size))
+        actions.append(
+            Tell(
+                "Normal", "VolumeGrown", f"{claim.name}: {format_bytes(claim.requested_bytes)} to {format_bytes(size)}"
+            )
+        )
+    if found is None or found.deleting or not _differ(found.claim_sizes, sizes):
+        return actions, None, None
+    why = "volumes grow, and its claim templates cannot be changed; its pods go on"
+    return actions, None, Delete(found.kind, found.name, found.uid, orphan=True, reason=why)
+
+
+def _differ(found: Mapping[str, str], wanted: Mapping[str, int]) -> bool:
+    return bool(found) and {name: size_bytes(size) for name, size in found.items()} != dict(wanted)
+
+
+def _verdict(seen: ClusterSeen, pods: Sequence[PodFacts], replicas: int, wanted_hash: str) -> Verdict:
+    if seen.cluster.spec.hibernated:
+        if not pods:
+            return Verdict(ZOOKEEPER_READY, False, HIBERNATED, "no server runs")
+        words = "servers stop once no bookie runs" if replicas else "servers stop"
+        return Verdict(ZOOKEEPER_READY, False, STOPPING, words)
+    return judge_pods(ZOOKEEPER_READY, pods, replicas, wanted_hash, seen.now_seconds)
