@@ -131,7 +131,8 @@ class SimulatedApi:
                 promises.refused(write, str(error))
                 raise
             promises.after(write, look)
-            return msgspec.json.decode(msgspec.json.encode(found))
+            copy: Manifest = msgspec.json.decode(msgspec.json.encode(found))
+            return copy
 
         return await self._call(verb, kind, carry_out, metadata["name"])
 

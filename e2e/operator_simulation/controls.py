@@ -16,12 +16,12 @@ from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, LostBookieFac
 from magnetar.operator.resources.cluster import Move
 
 from e2e.operator_simulation.admission import ORIGIN_SECONDS
-from e2e.operator_simulation.api_server import Server
 from e2e.operator_simulation.brokers import BUNDLES, Broker
-from e2e.operator_simulation.fates import Network, pass_began
-from e2e.operator_simulation.kubelet import Kubelet, Running
-from e2e.operator_simulation.programs import BookieProgram, BrokerProgram, Software, Zookeeper
+from e2e.operator_simulation.fates import pass_began
+from e2e.operator_simulation.kubelet import Running
+from e2e.operator_simulation.programs import BookieProgram, BrokerProgram, Zookeeper
 from e2e.operator_simulation.storage import Bookie
+from e2e.operator_simulation.world import World
 
 T = TypeVar("T")
 
@@ -29,13 +29,11 @@ T = TypeVar("T")
 class SimulatedControls:
     """What one operator holds. See `magnetar.operator.controls.Controls`."""
 
-    def __init__(
-        self, server: Server, kubelet: Kubelet, software: Software, network: Network, name: str, kill: Callable[[], None]
-    ) -> None:
-        self._server = server
-        self._kubelet = kubelet
-        self._software = software
-        self._network = network
+    def __init__(self, world: World, name: str, kill: Callable[[], None]) -> None:
+        self._server = world.server
+        self._kubelet = world.kubelet
+        self._software = world.software
+        self._network = world.network
         self._name = name
         self._kill = kill
 
@@ -244,6 +242,4 @@ def _load(broker: Broker) -> BrokerLoad:
         name = BundleName.parse(f"public/default/0x{low:08x}_0x{min(high, 0xFFFFFFFF):08x}")
         bundles[name] = BundleLoad(msg_rate_in=100.0, msg_throughput_in=100_000.0, topics=4)
     usages = ResourceUsages(cpu=float(min(100, 5 * len(broker.bundles))))
-    return BrokerLoad(
-        broker_id=broker.broker_id, usages=usages, bundles=bundles, draining=broker.drain != "None"
-    )
+    return BrokerLoad(broker_id=broker.broker_id, usages=usages, bundles=bundles, draining=broker.drain != "None")

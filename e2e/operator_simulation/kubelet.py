@@ -1,4 +1,4 @@
-"""Pods: from being scheduled to running, being ready, crashing and being gone, as the kubelet tells it in their status."""
+"""Pods: scheduled, running, ready, crashing and gone, as the kubelet tells it in their status."""
 
 from __future__ import annotations
 
@@ -294,9 +294,7 @@ class Kubelet:
 
     def _tell(self, pod: Running) -> None:
         now = self._loop.time()
-        ready = (
-            pod.program is not None and now >= pod.ready_at and now >= pod.hung_until and pod.program.ready()
-        )
+        ready = pod.program is not None and now >= pod.ready_at and now >= pod.hung_until and pod.program.ready()
         pod.told = ready
         running = {"running": {"startedAt": timestamp(pod.began_at)}}
         state = running if pod.program is not None else {"terminated": _terminated(pod.last or Exit(1, ""))}
@@ -339,9 +337,7 @@ class Kubelet:
 def claims_of(manifest: Manifest) -> list[str]:
     """The claims that a pod's volumes are from, the journal's first."""
     volumes = manifest["spec"].get("volumes", ())
-    return [
-        volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume
-    ]
+    return [volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume]
 
 
 def _servers(workload: Manifest | None) -> int:

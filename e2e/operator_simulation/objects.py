@@ -238,10 +238,11 @@ class ObjectStore:
             return before.data
         self._numbers += 1
         after = after | {"metadata": metadata | {"resourceVersion": str(self._numbers)}}
-        if "deletionTimestamp" in metadata and not metadata.get("finalizers") and before is not None:
-            if key[0] != HELD_UNTIL_STOPPED or not after["spec"].get("nodeName"):
-                self._drop(key, before)
-                return after
+        leaves = "deletionTimestamp" in metadata and not metadata.get("finalizers")
+        held = key[0] == HELD_UNTIL_STOPPED and bool(after["spec"].get("nodeName"))
+        if leaves and not held and before is not None:
+            self._drop(key, before)
+            return after
         stored = Stored(after, owners)
         self._remember(key, before)
         self._objects.setdefault(key[0], {})[key[1:]] = stored
@@ -321,4 +322,3 @@ def _with_identity(body: Manifest, before: Manifest) -> Manifest:
     if "status" in before:
         found["status"] = before["status"]
     return found
-

@@ -158,5 +158,5 @@ def _is_keyed(name: str, items: list[Any]) -> bool:
 
 def _matches(name: str, item: Any, step: Any) -> bool:
     if isinstance(item, dict) and name in LIST_KEYS:
-        return item_key(name, item) == step
-    return (_KEY, item) == step
+        return bool(item_key(name, item) == step)
+    return bool((_KEY, item) == step)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from magnetar.operator.api import BOOKIE_POOL, PULSAR_CLUSTER
 from magnetar.operator.children.context import BOOKIE_PORT
@@ -162,8 +162,9 @@ class Promises:
             self._last_scale_in = (self._now(), write.pass_began)
         elif self._component(now) == BOOKIE and not self._may_stop(now, write):
             for ordinal in range(replicas, looks.replicas):
-                if problem := self._undrained(f"{write.name}-{ordinal}", write.namespace):
-                    self.broken(f"StatefulSet {write.name} was cut from {looks.replicas} to {replicas}: {problem}", write)
+                if undrained := self._undrained(f"{write.name}-{ordinal}", write.namespace):
+                    cut = f"{write.name} was cut from {looks.replicas} to {replicas}"
+                    self.broken(f"{cut}: {undrained}", write)
         elif self._component(now) == ZOOKEEPER and not self._may_stop(now, write):
             self.broken(f"ZooKeeper was cut from {looks.replicas} to {replicas}", write)
 
@@ -195,10 +196,23 @@ class Promises:
         if busy_since < began - STALE_SECONDS and not any(wish.held_since(began - STALE_SECONDS) for wish in wished):
             self.broken(f"broker {name} of {cluster} was scaled away with {bundles} bundles")
 
+    def disk_goes(self, uid: str) -> None:
+        """A claim is gone, and its volume goes with it. Accidents never take the last copy."""
+        software = self._software
+        disk, metadata = software.disks.known(uid), software.last_metadata
+        if disk is None or disk.cookie is None or metadata is None or disk.cookie[1] != metadata.instance:
+            return
+        if any(wish.held_since(self._now() - 120.0) for wish in self._with_volumes.values()):
+            return
+        for ledger in sorted(disk.ledgers):
+            if software.disks.with_copy(metadata, ledger) == [disk]:
+                self.broken(f"the last copy of ledger {ledger} is gone with {disk.claim}")
+
     def broken(self, what: str, write: Write | None = None) -> None:
         """A promise was."""
-        who = f" (by {write.operator}: {write.verb} {write.kind} {write.name}, pass of {write.pass_began:.1f})" if write else ""
-        text = f"at {self._now():.1f} s: {what}{who}"
+        text = f"at {self._now():.1f} s: {what}"
+        if write is not None:
+            text += f" (by {write.operator}: {write.verb} {write.kind} {write.name}, pass of {write.pass_began:.1f})"
         self._trace.note("promises", f"BROKEN {text}")
         if len(self.violations) < VIOLATIONS_KEPT:
             self.violations.append(text)
@@ -274,8 +288,8 @@ class Promises:
         if self._component(found) == ZOOKEEPER:
             self.broken("ZooKeeper's StatefulSet is deleted with its pods", write)
         for ordinal in range(found["spec"]["replicas"]):
-            if problem := self._undrained(f"{write.name}-{ordinal}", write.namespace):
-                self.broken(f"the StatefulSet is deleted with its pods: {problem}", write)
+            if undrained := self._undrained(f"{write.name}-{ordinal}", write.namespace):
+                self.broken(f"the StatefulSet is deleted with its pods: {undrained}", write)
 
     def _check_restart(self, write: Write, pod: Manifest) -> None:
         component, name = self._component(pod), write.name
@@ -296,7 +310,9 @@ class Promises:
             and pod["metadata"]["name"] != write.name
         ]
         kubelet_says = [pod for pod in others if is_ready(pod) and not is_leaving(pod)]
-        since = [self._unready_since.get(pod["metadata"]["name"], self._now()) for pod in others if pod not in kubelet_says]
+        since = [
+            self._unready_since.get(pod["metadata"]["name"], self._now()) for pod in others if pod not in kubelet_says
+        ]
         if since and min(since) < write.pass_began - STALE_SECONDS:
             self.broken(f"{write.name} is restarted while another ZooKeeper server does not serve", write)
 
@@ -362,9 +378,9 @@ class Promises:
             # Whoever is not to be there any more is not waited for.
             replicas = after["spec"]["replicas"] if after is not None else 0
             for group, name in list(self._restarted):
-                if name.rpartition("-")[0] == manifest["metadata"]["name"]:
-                    if int(name.rpartition("-")[2]) >= replicas:
-                        del self._restarted[group, name]
+                of, _, ordinal = name.rpartition("-")
+                if of == manifest["metadata"]["name"] and int(ordinal) >= replicas:
+                    del self._restarted[group, name]
 
     def _wished(self, cluster: Manifest, now: float, *, exists: bool) -> None:
         name = cluster["metadata"]["name"]
@@ -396,5 +412,3 @@ class Promises:
 def _bookie_id(pod: str, namespace: str) -> str:
     service = pod.rpartition("-")[0]
     return f"{pod}.{service}.{namespace}.svc.cluster.local:{BOOKIE_PORT}"
-
-

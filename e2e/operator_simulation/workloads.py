@@ -245,6 +245,8 @@ class Claims:
     def __init__(self, loop: SimulatedLoop, store: ObjectStore, disks: Disks, rng: random.Random) -> None:
         self._store = store
         self._disks = disks
+        self.destroyed: Callable[[str], None] = lambda uid: None
+        """Called just before a claim's volume goes with it."""
         self.worker = Worker(loop, rng, self._sync)
         store.listeners.append(self._gone)
 
@@ -277,6 +279,7 @@ class Claims:
 
     def _gone(self, before: Manifest | None, after: Manifest | None) -> None:
         if before is not None and after is None and before["kind"] == "PersistentVolumeClaim":
+            self.destroyed(before["metadata"]["uid"])
             self._disks.destroy(before["metadata"]["uid"])
 
 

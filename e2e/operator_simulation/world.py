@@ -69,6 +69,7 @@ class World:
                 "allowVolumeExpansion": grows,
             }
             self.store.create(manifest, USER)
+        self.claims.destroyed = self.promises.disk_goes
         self.store.listeners.append(self._changed)
 
     def start(self) -> None:

@@ -1,0 +1,217 @@
+"""One seed: a cluster is made, people and accidents are let loose on it, all is well again, and all is judged."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+import time
+import traceback
+from dataclasses import dataclass, field
+from typing import Final
+
+from magnetar.core.errors import MagnetarError
+from magnetar.sim.loop import Deadlock, EndlessRun, SimulatedLoop
+from magnetar.sim.trace import Trace
+
+from e2e.operator_simulation.api_server import WRITES
+from e2e.operator_simulation.disturbances import Disturbances
+from e2e.operator_simulation.goal import left_over, unmet
+from e2e.operator_simulation.mistakes import MISTAKES, Mistake, planted
+from e2e.operator_simulation.operators import PASSES_MAX, Operators
+from e2e.operator_simulation.parameters import Parameters, draw_parameters
+from e2e.operator_simulation.world import CLUSTER, NAMESPACE, World
+
+STEPS_MAX: Final = 5_000_000
+SECONDS_MAX: Final = 20_000.0
+
+CONVERGED_SECONDS_MAX: Final = 1_800.0
+"""Within so long everything must be as wished, once nothing goes wrong any more."""
+GONE_SECONDS_MAX: Final = 600.0
+REST_SECONDS: Final = 60.0
+"""Between being as wished and being quiet."""
+LOOK_SECONDS: Final = 5.0
+IDLE_READS_PER_MINUTE_MAX: Final = 60
+"""Calls to the API server while nothing happens, for a cluster and its pools."""
+CALLS_PER_MINUTE_MAX: Final = 3_000
+"""While something does."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What came of one seed."""
+
+    seed: int
+    violations: list[str]
+    trace_digest: str
+    trace_lines: list[str] = field(repr=False)
+    """Empty unless the trace was to be kept."""
+    steps: int = 0
+    passes: int = 0
+    calls: int = 0
+    virtual_seconds: float = 0.0
+    real_seconds: float = 0.0
+    converged_seconds: float = 0.0
+    """How long that took."""
+
+
+def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = False) -> Verdict:
+    """The same verdict and the same trace, whenever and wherever it runs."""
+    parameters = draw_parameters(seed)
+    trace = Trace(keep=keep_trace)
+    loop = SimulatedLoop(random.Random(f"{seed} loop"), trace, steps_max=STEPS_MAX, seconds_max=SECONDS_MAX)
+    run = _Run(loop, parameters)
+    began = time.perf_counter()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with planted(mistake), _LogToTrace(trace, loop.problems):
+            try:
+                loop.run(run.scenario())
+            except (Deadlock, EndlessRun) as error:
+                run.violations.append(f"{type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001  (of the scenario itself: the seed must be named)
+                run.violations.append(f"the scenario failed with {error!r}")
+                trace.remark("scenario", traceback.format_exc())
+            violations = run.violations + [f"unexpected: {problem}" for problem in loop.problems]
+            digest = trace.digest
+            loop.bury()
+    finally:
+        # Not meanwhile: what is torn down when the collector likes would be torn down at another moment in another run.
+        gc.collect()
+        if collecting:
+            gc.enable()
+    return Verdict(
+        seed=seed,
+        violations=violations,
+        trace_digest=digest,
+        trace_lines=trace.lines,
+        steps=loop.steps,
+        passes=run.operators.passes if run.operators is not None else 0,
+        calls=run.world.network.calls if run.world is not None else 0,
+        virtual_seconds=loop.time(),
+        real_seconds=time.perf_counter() - began,
+        converged_seconds=run.converged_seconds,
+    )
+
+
+def run_batch(work: tuple[range, str | None]) -> list[Verdict]:
+    """Some seeds in a row, with a planted mistake or none; for a pool of processes."""
+    seeds, mistake = work
+    return [run_seed(seed, mistake=MISTAKES[mistake] if mistake else None) for seed in seeds]
+
+
+class _Run:
+    def __init__(self, loop: SimulatedLoop, parameters: Parameters) -> None:
+        self._loop = loop
+        self._parameters = parameters
+        self._own: list[str] = []
+        self.world: World | None = None
+        self.operators: Operators | None = None
+        self.converged_seconds = 0.0
+
+    @property
+    def violations(self) -> list[str]:
+        """Of promises, and what the scenario itself has found."""
+        return self._own if self.world is None else self.world.promises.violations
+
+    async def scenario(self) -> None:
+        """From the first resource to the last look."""
+        self._loop.trace.remark("scenario", repr(self._parameters))
+        world = self.world = World(self._loop, self._parameters)
+        operators = self.operators = Operators(world)
+        disturbances = Disturbances(world, operators)
+        world.start()
+        world.make_cluster()
+        operators.start()
+        await disturbances.run()
+        disturbances.settle()
+        if await self._converges(world, operators, grown_too_far=disturbances.grown_too_far):
+            await self._rests(world, operators, grown_too_far=disturbances.grown_too_far)
+        if self._parameters.deleted_at_the_end and not world.promises.violations:
+            await self._goes(world)
+
+    async def _converges(self, world: World, operators: Operators, *, grown_too_far: bool) -> bool:
+        began = self._loop.time()
+        problems: list[str] = []
+        calls = _api_calls(world)
+        while self._loop.time() - began < CONVERGED_SECONDS_MAX:
+            await asyncio.sleep(LOOK_SECONDS)
+            problems = unmet(world, grown_too_far=grown_too_far)
+            if not problems:
+                self.converged_seconds = self._loop.time() - began
+                return True
+            if operators.passes > PASSES_MAX:
+                world.promises.broken(f"{operators.passes} passes are too many")
+                return False
+        minutes = CONVERGED_SECONDS_MAX / 60
+        world.promises.broken(f"not as wished after {minutes:.0f} minutes: {'; '.join(problems[:4])}")
+        if _api_calls(world) - calls > CALLS_PER_MINUTE_MAX * minutes:
+            world.promises.broken("too many calls")
+        return False
+
+    async def _rests(self, world: World, operators: Operators, *, grown_too_far: bool) -> None:
+        """What still moves by itself does so; then nothing may."""
+        world.software.storage.clients_write = lambda: False
+        await asyncio.sleep(REST_SECONDS)
+        before = dict(world.server.calls)
+        await asyncio.sleep(self._parameters.idle_seconds)
+        made = {what: count - before.get(what, 0) for what, count in world.server.calls.items()}
+        writes = {what: count for what, count in made.items() if count and what.partition(" ")[0] in WRITES}
+        if writes:
+            world.promises.broken(f"not quiet while nothing happens: {writes}")
+        minutes = self._parameters.idle_seconds / 60
+        reads = sum(count for what, count in made.items() if what != "pods")
+        if reads > IDLE_READS_PER_MINUTE_MAX * minutes:
+            world.promises.broken(f"{reads} calls in {minutes:.0f} minutes in which nothing happens")
+        if problems := unmet(world, grown_too_far=grown_too_far):
+            world.promises.broken(f"not as wished any more: {'; '.join(problems[:4])}")
+
+    async def _goes(self, world: World) -> None:
+        """The cluster is deleted for good."""
+        cluster = world.cluster()
+        assert cluster is not None
+        volumes = cluster["spec"]["deletionPolicy"] == "Retain"
+        world.store.delete(("PulsarCluster", NAMESPACE, CLUSTER))
+        began = self._loop.time()
+        problems = left_over(world, volumes=volumes)
+        while problems and self._loop.time() - began < GONE_SECONDS_MAX:
+            await asyncio.sleep(LOOK_SECONDS)
+            problems = left_over(world, volumes=volumes)
+        if problems:
+            world.promises.broken(f"not gone after {GONE_SECONDS_MAX / 60:.0f} minutes: {'; '.join(problems[:4])}")
+        if volumes and not world.store.all("PersistentVolumeClaim"):
+            world.promises.broken("the volumes are gone, which were to stay")
+
+
+def _api_calls(world: World) -> int:
+    return sum(count for what, count in world.server.calls.items() if what != "pods")
+
+
+class _LogToTrace(logging.Handler):
+    """Log lines become remarks; an exception that production code has caught and could only log is a problem."""
+
+    def __init__(self, trace: Trace, problems: list[str]) -> None:
+        super().__init__(logging.DEBUG if trace.kept else logging.ERROR)
+        self._trace = trace
+        self._problems = problems
+        self._root = logging.getLogger("magnetar")
+        self._before = (self._root.level, self._root.propagate)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler.emit`."""
+        self._trace.remark(record.name, record.getMessage())
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, (MagnetarError, OSError)):
+            self._problems.append(f"{record.getMessage()}: {error!r}")
+
+    def __enter__(self) -> None:
+        self._root.addHandler(self)
+        self._root.setLevel(self.level)
+        self._root.propagate = False
+
+    def __exit__(self, *_: object) -> None:
+        self._root.removeHandler(self)
+        self._root.setLevel(self._before[0])
+        self._root.propagate = self._before[1]
