@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, TypeAlias
 
+import msgspec
 from magnetar.balance.balancer import Balancer
 from magnetar.balance.model import Decision, LoadSnapshot, Split
 from magnetar.balance.settings import BalancedSettings, BalanceSettings, SplitSettings
@@ -34,7 +35,6 @@ class Balance:
     for some rounds."""
 
     def __init__(self, spec: BalanceSpec) -> None:
-        self._splits = spec.splits
         self._drives = spec.driver == "Operator"
         self._balancer = Balancer(balance_settings(spec))
         self._round: dict[BundleAction, Decision] = {}
@@ -65,14 +65,7 @@ class Balance:
         for at, move in enumerate(self._moves):
             if (move.kind, move.bundle, move.reason) == (_kind(action), action.bundle, action.reason):
                 reason = shortened(f"{move.reason}; it failed: {error}")
-                self._moves[at] = Move(
-                    time=move.time,
-                    kind=move.kind,
-                    bundle=move.bundle,
-                    source=move.source,
-                    destination=move.destination,
-                    reason=reason,
-                )
+                self._moves[at] = msgspec.structs.replace(move, reason=reason)
                 return
 
     def moves(self) -> list[Move]:
@@ -85,9 +78,6 @@ class Balance:
 
     def _action(self, decision: Decision) -> BundleAction | None:
         if isinstance(decision, Split):
-            # Without splits too heavy bundles are not split for balance either.
-            if not self._splits:
-                return None
             return SplitBundle(
                 bundle=str(decision.bundle),
                 broker_id=decision.broker_id,
@@ -109,12 +99,16 @@ def _kind(action: BundleAction) -> str:
 
 
 def _move(action: BundleAction, now_ms: int) -> Move:
-    split = isinstance(action, SplitBundle)
+    source, destination = (
+        (action.broker_id, "")
+        if isinstance(action, SplitBundle)
+        else (action.source_broker_id, action.destination_broker_id)
+    )
     return Move(
         time=timestamp(now_ms / 1000),
         kind=_kind(action),
         bundle=action.bundle,
-        source=action.broker_id if split else action.source_broker_id,
-        destination="" if split else action.destination_broker_id,
+        source=source,
+        destination=destination,
         reason=action.reason,
     )

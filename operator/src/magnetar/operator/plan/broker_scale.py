@@ -60,7 +60,7 @@ def wanted_brokers(
     bounded = min(max(current, limits.min_replicas), limits.max_replicas)
     if bounded != current:
         bound = "minReplicas" if bounded > current else "maxReplicas"
-        reason = f"autoscaling.{bound} is {bounded}, and there are {current} brokers"
+        reason = f"autoscaling.{bound} is {bounded}; there were {current}"
         return bounded, BrokerLoad(percent=percent, since=now, scaled_at=now), reason
     since = load.since if load is not None and load.advice == wish.advice else now
     remembered = BrokerLoad(percent=percent, advice=wish.advice, since=since, scaled_at=scaled_at)
