@@ -1,0 +1,1 @@
+"""A real single-node Kubernetes out of ordinary registries, for machines that have none."""
