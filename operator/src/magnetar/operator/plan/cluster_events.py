@@ -28,10 +28,8 @@ from magnetar.operator.resources.common import Condition
 
 _COMPONENTS: Final = (METADATA_READY, ZOOKEEPER_READY, BOOKIES_READY, BROKERS_READY, PROXIES_READY)
 
-_WISHED: Final = frozenset({HIBERNATED, SCALING, STARTING, STOPPING, UPDATE_WAITS, UPDATING, WAITING})
-"""Reasons of components that are not ready because somebody wanted something."""
-
-_UPDATES: Final = frozenset({UPDATING, UPDATE_WAITS})
+_PASSING: Final = frozenset({HIBERNATED, PODS_NOT_READY, SCALING, STARTING, STOPPING, UPDATE_WAITS, WAITING})
+"""Reasons of components that are not ready, and will be without anybody's help."""
 
 
 def transitions(before: PulsarClusterStatus, now: PulsarClusterStatus) -> list[Tell]:
@@ -56,20 +54,17 @@ def transitions(before: PulsarClusterStatus, now: PulsarClusterStatus) -> list[T
 
 
 def _component(old: Condition, new: Condition) -> Tell | None:
+    if old.status == new.status and (new.status == "True" or old.reason == new.reason):
+        return None
     words = f"{new.type}: {new.message}"
     if new.status == "True":
-        if old.status == "True":
-            return None
-        return Tell("Normal", "RolloutDone" if old.reason in _UPDATES else new.type, words)
-    if old.status == new.status and old.reason == new.reason:
-        return None
-    if new.reason in _UPDATES:
-        # A rollout passes through pods that are not ready, and back: it has started once.
-        started = old.status == "True"
-        return Tell("Normal", "RolloutStarted", words) if started else None
-    if new.reason == PODS_NOT_READY and old.status != "True":
-        return None
-    return Tell("Normal" if new.reason in _WISHED else "Warning", new.reason, words)
+        return Tell("Normal", new.type, words)
+    if new.reason == UPDATING:
+        return Tell("Normal", "RolloutStarted", words)
+    if new.reason in _PASSING:
+        # On the way from one of them to another nothing has happened that people wait for.
+        return Tell("Normal", new.reason, words) if old.status == "True" else None
+    return Tell("Warning", new.reason, words)
 
 
 def _became(before: PulsarClusterStatus, now: PulsarClusterStatus, type_: str, status: str) -> bool:

@@ -1,0 +1,237 @@
+"""Whatever is seen: no plan fails, or does what would do harm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from operator.tests.cluster_builders import GENERATION, asked, healthy, make_condition, make_pool, ours, told
+from operator.tests.plan_builders import NOW, WANTED, make_claim, make_cluster, make_pod, make_workload
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from magnetar.operator.children.brokers import broker_children
+from magnetar.operator.children.naming import BROKER, FINALIZER, INIT, PROXY, ZOOKEEPER
+from magnetar.operator.children.zookeeper import zookeeper_children
+from magnetar.operator.plan.actions import Apply, Delete, Plan, Scale, StartBrokerDrain, Tell
+from magnetar.operator.plan.cluster import plan_cluster
+from magnetar.operator.plan.cluster_parts import alive, one_of, template_hash
+from magnetar.operator.plan.facts import (
+    BrokerFacts,
+    Children,
+    ClusterSeen,
+    PodFacts,
+    PoolFacts,
+    ResourceFacts,
+    ZookeeperFacts,
+)
+from magnetar.operator.resources.cluster import PulsarClusterStatus
+
+_CLUSTER = make_cluster()
+_HASHES = st.sampled_from(
+    [
+        template_hash(one_of(zookeeper_children(_CLUSTER), "StatefulSet")),
+        template_hash(one_of(broker_children(_CLUSTER, None), "Deployment")),
+        WANTED,
+        "",
+    ]
+)
+_WAITS = st.sampled_from(["", "", "CrashLoopBackOff", "ImagePullBackOff", "Unschedulable", "ContainerCreating"])
+
+
+def optional(**fields: Any) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+SPECS = optional(
+    hibernated=st.booleans(),
+    paused=st.sampled_from([False, False, True]),
+    deletionPolicy=st.sampled_from(["Retain", "Delete"]),
+    broker=st.sampled_from(
+        [
+            {},
+            {"replicas": 0},
+            {"replicas": 1},
+            {"replicas": 4},
+            {"autoscaling": {"minReplicas": 1, "maxReplicas": 4, "stabilizationSeconds": 0}},
+        ]
+    ),
+    proxy=st.sampled_from([{}, {"replicas": 0}]),
+    metadata=st.sampled_from([{}, {"url": "zk:elsewhere:2181"}, {"zookeeper": {"storage": {"size": "20Gi"}}}]),
+    balance=st.sampled_from([{"driver": "Operator"}, {"driver": "Leader"}, {"driver": "None"}]),
+)
+
+
+@st.composite
+def pods(draw: st.DrawFn, component: str, count_max: int) -> list[PodFacts]:
+    found = []
+    for number in range(draw(st.integers(0, count_max))):
+        facts = draw(
+            optional(
+                ready=st.booleans(),
+                deleting=st.booleans(),
+                template_hash=_HASHES,
+                waiting_reason=_WAITS,
+                phase=st.sampled_from(["Running", "Pending", "Failed"]),
+                restarts=st.integers(0, 5),
+                exit_code=st.sampled_from([None, 0, 1]),
+            )
+        )
+        found.append(make_pod(f"blue-{component}-{number}", component, **facts))
+    return found
+
+
+def workloads(kind: str, name: str) -> st.SearchStrategy[Any]:
+    facts = optional(
+        replicas=st.integers(0, 6),
+        updated=st.integers(0, 6),
+        settled=st.booleans(),
+        deleting=st.booleans(),
+        template_hash=_HASHES,
+        stalled_message=st.sampled_from(["", "", "exceeded quota"]),
+        claim_sizes=st.sampled_from([{}, {"data": "10Gi"}, {"data": "20Gi"}]),
+    )
+    desired = st.integers(0, 6)
+    made = st.builds(lambda count, more: replace(make_workload(kind, name, count), **more), desired, facts)
+    return st.none() | made
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> list[PoolFacts]:
+    found = []
+    for name in draw(st.sampled_from([[], ["blue"], ["blue", "more"]])):
+        changes = draw(
+            optional(
+                replicas=st.integers(0, 4),
+                updated_replicas=st.integers(0, 4),
+                writable_replicas=st.integers(0, 4),
+                cluster_generation=st.integers(GENERATION - 1, GENERATION),
+                conditions=st.sampled_from([[], [make_condition("Stalled", "True", "EnsembleTooLarge", "words")]]),
+            )
+        )
+        pool = make_pool(name)
+        status = msgspec.structs.replace(pool.status, **changes)
+        found.append(replace(pool, status=status, deleting=draw(st.booleans())))
+    return found
+
+
+BROKERS = st.builds(
+    BrokerFacts,
+    broker_id=st.just("broker:8080"),
+    registered=st.booleans(),
+    bundles=st.integers(0, 20),
+    load_percent=st.integers(0, 100),
+    drain=st.sampled_from(["None", "Running", "Done"]),
+    bundles_left=st.integers(0, 5),
+)
+STATUSES = st.sampled_from(
+    [
+        PulsarClusterStatus(),
+        PulsarClusterStatus(hibernated_replicas=3),
+        healthy().status,
+        msgspec.structs.replace(healthy().status, hibernated_replicas=3),
+    ]
+)
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> ClusterSeen:
+    brokers = draw(pods(BROKER, 6))
+    servers = draw(pods(ZOOKEEPER, 3))
+    found = {
+        key: workload
+        for key in (("StatefulSet", "blue-zookeeper"), ("Deployment", "blue-broker"), ("Deployment", "blue-proxy"))
+        if (workload := draw(workloads(*key))) is not None
+    }
+    objects = [
+        ours("blue-uid", "Secret", "blue-control"),
+        ours("blue-uid", "Job", "blue-init-x") | {"status": draw(st.sampled_from([{}, {"succeeded": 1}]))},
+        *(ours("blue-uid", "ConfigMap", f"blue-broker-{number}") for number in range(draw(st.integers(0, 8)))),
+    ]
+    claims = [
+        make_claim(f"data-{pod.name}", ZOOKEEPER, "data", pod.ordinal, expandable=draw(st.booleans()))
+        for pod in servers
+    ]
+    return ClusterSeen(
+        cluster=make_cluster(**draw(SPECS)),
+        resource=ResourceFacts(
+            generation=GENERATION,
+            deleting=draw(st.sampled_from([False, False, False, True])),
+            finalizers=draw(st.sampled_from([[], [FINALIZER]])),
+        ),
+        status=draw(STATUSES),
+        children=Children(
+            objects={(one["kind"], one["metadata"]["name"]): one for one in draw(st.sampled_from([[], objects]))},
+            pods=[*brokers, *servers, *draw(pods(PROXY, 2)), *draw(pods(INIT, 1))],
+            claims=claims,
+            workloads=found,
+        ),
+        pools=draw(pools()),
+        zookeeper={
+            pod.name: ZookeeperFacts(mode=draw(st.sampled_from(["leader", "follower"])))
+            for pod in servers
+            if draw(st.booleans())
+        },
+        brokers={pod.name: draw(BROKERS) for pod in brokers if draw(st.booleans())},
+        driver=draw(st.sampled_from(["", "leader", "control"])),
+        now_seconds=NOW,
+    )
+
+
+def broker_replicas(plan: Plan) -> list[int]:
+    """What the plan sets the brokers' number to."""
+    scaled = [action.replicas for action in asked(plan, Scale) if action.name == "blue-broker"]
+    for action in asked(plan, Apply):
+        manifest = action.manifest
+        if (manifest["kind"], manifest["metadata"]["name"]) == ("Deployment", "blue-broker"):
+            scaled.append(manifest["spec"]["replicas"])
+    return scaled
+
+
+@pytest.mark.slow
+@given(snapshots())
+@settings(max_examples=300, deadline=None)
+def test_no_broker_goes_that_could_not_give_its_bundles_away_first(seen: ClusterSeen) -> None:
+    plan = plan_cluster(seen)
+    found = seen.children.workloads.get(("Deployment", "blue-broker"))
+    if found is None or seen.cluster.spec.hibernated or seen.cluster.spec.broker.replicas == 0:
+        return
+    staying = [pod for pod in alive(seen.children.of(BROKER)) if not pod.deleting]
+    done = {name for name, facts in seen.brokers.items() if facts.drain == "Done"}
+    free = [pod for pod in staying if pod.name in done or (pod.name not in seen.brokers and not pod.ready)]
+    missing = max(0, found.desired - len(staying))
+    sleeps = not found.desired
+    for replicas in broker_replicas(plan):
+        assert sleeps or replicas >= found.desired - len(free) - missing
+
+
+@pytest.mark.slow
+@given(snapshots())
+@settings(max_examples=300, deadline=None)
+def test_no_pass_does_harm(seen: ClusterSeen) -> None:
+    plan = plan_cluster(seen)
+    deleted = asked(plan, Delete)
+    if not seen.resource.deleting:
+        assert sum(action.kind == "Pod" for action in deleted) <= 1
+        assert not [action for action in deleted if action.kind in ("PersistentVolumeClaim", "Bookie", "Secret")]
+        assert all(action.orphan for action in deleted if action.kind == "StatefulSet")
+        if seen.cluster.spec.paused:
+            assert all(isinstance(action, Tell) for action in plan.actions)
+    elif seen.cluster.spec.deletion_policy == "Retain":
+        assert not deleted
+    assert all(action.uid for action in deleted)
+    drained = {action.pod for action in asked(plan, StartBrokerDrain)}
+    assert not drained or drained < {pod.name for pod in seen.children.of(BROKER) if pod.ready}
+    assert plan.wake_after_seconds > 0
+
+
+@pytest.mark.slow
+@given(snapshots())
+@settings(max_examples=200, deadline=None)
+def test_what_lasts_is_told_once(seen: ClusterSeen) -> None:
+    again = told(seen)
+    assert msgspec.convert(plan_cluster(again).status, PulsarClusterStatus).conditions == again.status.conditions
+    states = {action.reason for action in asked(plan_cluster(again), Tell)}
+    # Those that go with an action are told until it is seen to be done.
+    assert states <= {"DrainStarted", "DrainCancelled", "ScaledIn", "ScaledOut", "VolumeGrown"}
