@@ -1,0 +1,278 @@
+"""The beginning, the end, and the rest of a pool; what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from operator.tests.pool_builders import (
+    CRASHED,
+    DONE,
+    STATEFUL,
+    PoolWorld,
+    bookie_id,
+    deleted,
+    index_of,
+    of,
+    pod_name,
+    replicas_of,
+    said,
+    stateful_of,
+    status_of,
+    told,
+)
+from typing import Any
+
+import pytest
+from magnetar.operator.children.naming import REPLACE_ANNOTATION
+from magnetar.operator.plan.actions import Apply, Create, Delete, SetFinalizer, StartBookieDrain, Tell
+from magnetar.operator.plan.pool import plan_pool
+from magnetar.operator.plan.pool_children import covers
+from magnetar.operator.plan.pool_questions import pool_questions
+from magnetar.operator.resources.bookie import BookieStatus
+
+NONE: dict[str, Any] = {"desired": -1, "numbers": ()}
+NO_BROKERS: dict[str, Any] = {"brokers": {"replicas": 0}, "proxies": {"replicas": 0}}
+
+
+def test_a_pool_is_made_when_the_metadata_is_there() -> None:
+    plan = plan_pool(PoolWorld(**NONE, finalizers=()).seen())
+    assert plan.actions[0] == SetFinalizer(True)
+    (made,) = of(plan, Create)
+    assert made.manifest["spec"]["replicas"] == 3
+    assert {action.manifest["kind"] for action in of(plan, Apply)} == {"ConfigMap", "Service", "PodDisruptionBudget"}
+    assert told(plan) == ["PoolStarted"]
+    assert said(plan, "Ready")[:2] == ("False", "Starting")
+
+
+def test_before_that_only_its_service_and_configuration_are() -> None:
+    plan = plan_pool(PoolWorld(**NONE, cluster_status={"conditions": []}).seen())
+    assert stateful_of(plan) is None
+    assert len(of(plan, Apply)) == 3
+    assert said(plan, "Reconciling")[:2] == ("True", "WaitingForMetadata")
+    assert plan.status["phase"] == "Waiting for metadata"
+    assert plan.wake_after_seconds == 30
+
+
+def test_a_pool_whose_volumes_are_there_comes_back_whole() -> None:
+    (made,) = of(plan_pool(PoolWorld(**NONE, claimed=range(5)).seen()), Create)
+    assert made.manifest["spec"]["replicas"] == 5
+    (made,) = of(plan_pool(PoolWorld(**NONE, claimed=range(5), lost={3: {}, 4: {}}).seen()), Create)
+    assert made.manifest["spec"]["replicas"] == 3
+
+
+def test_a_pool_that_is_well_is_left_alone() -> None:
+    world = PoolWorld()
+    plan = plan_pool(world.seen())
+    assert not [action for action in plan.actions if not isinstance(action, Apply | Tell)]
+    assert said(plan, "Ready") == ("True", "AllReady", "3 of 3 bookies are ready and up to date")
+    assert said(plan, "Reconciling")[0] == said(plan, "Stalled")[0] == "False"
+    assert said(plan, "Writable")[0] == "True"
+    assert plan.wake_after_seconds == 60
+    status = status_of(plan)
+    assert (status.replicas, status.ready_replicas, status.updated_replicas, status.writable_replicas) == (3, 3, 3, 3)
+    assert (status.observed_generation, status.cluster_generation, status.phase) == (2, 7, "Ready")
+    assert status.selector == (
+        "app.kubernetes.io/component=bookie,app.kubernetes.io/instance=blue,app.kubernetes.io/name=magnetar,"
+        "pulsar.magnetar.dev/pool=blue"
+    )
+    assert [(member.state, member.bookie_id) for member in status.members] == [
+        ("Writable", bookie_id(n)) for n in range(3)
+    ]
+    world.status = status
+    again = plan_pool(world.seen())
+    assert again.status == plan.status
+    assert told(again) == []
+    # Others may have changed what cannot be seen by its digest.
+    assert replicas_of(again) == 3
+
+
+def test_only_what_differs_is_written() -> None:
+    seen = PoolWorld().seen()
+    objects = {
+        (action.manifest["kind"], action.manifest["metadata"]["name"]): action.manifest
+        for action in of(plan_pool(seen), Apply)
+    }
+    assert not of(plan_pool(replace(seen, children=replace(seen.children, objects=objects))), Apply)
+
+
+def test_covers() -> None:
+    assert covers({"a": [{"b": 1, "c": 2}], "d": 3}, {"a": [{"b": 1}]})
+    assert not covers({"a": [{"b": 1}, {"b": 2}]}, {"a": [{"b": 1}]})
+    assert not covers(None, {"a": 1})
+    assert not covers({"a": 2}, {"a": 1})
+
+
+def test_a_pool_without_its_cluster() -> None:
+    plan = plan_pool(PoolWorld(cluster_missing=True).seen())
+    assert plan.actions == []
+    assert said(plan, "Reconciling")[:2] == ("True", "ClusterMissing")
+    plan = plan_pool(PoolWorld(cluster_missing=True, deleting=True).seen())
+    assert list(plan.actions) == [SetFinalizer(False)]
+
+
+def test_a_pool_goes_with_its_cluster_without_a_drain() -> None:
+    plan = plan_pool(PoolWorld(cluster_deleting=True, deleting=True).seen())
+    assert list(plan.actions) == [SetFinalizer(False)]
+    assert not plan_pool(PoolWorld(cluster_deleting=True).seen()).actions
+
+
+def test_a_pool_that_is_deleted_alone_is_drained_to_nothing() -> None:
+    world = PoolWorld(deleting=True, writable_elsewhere=3)
+    plan = plan_pool(world.seen())
+    assert len(of(plan, StartBookieDrain)) == 3
+    assert not of(plan, SetFinalizer)
+    assert plan.status["phase"] == "Deleting"
+    world.bookies = dict.fromkeys(range(3), DONE)
+    assert replicas_of(plan_pool(world.seen())) == 0
+    world.desired, world.numbers, world.claimed = 0, (), range(3)
+    assert not [action for action in plan_pool(world.seen()).actions if isinstance(action, SetFinalizer | Delete)]
+    world.lost = {0: {}, 1: {}, 2: {}}
+    assert len(deleted(plan_pool(world.seen()), "PersistentVolumeClaim")) == 6
+    world.claimed = ()
+    assert list(plan_pool(world.seen()).actions) == [SetFinalizer(False)]
+
+
+def test_the_last_pool_cannot_be_deleted_alone() -> None:
+    plan = plan_pool(PoolWorld(deleting=True).seen())
+    assert not of(plan, StartBookieDrain)
+    assert said(plan, "Stalled")[1] == "EnsembleTooLarge"
+    assert "delete the PulsarCluster" in said(plan, "Stalled")[2]
+
+
+def test_a_pool_that_never_began_goes_at_once_if_it_was_seen_twice() -> None:
+    world = PoolWorld(**NONE, deleting=True)
+    assert list(plan_pool(world.seen()).actions) == [SetFinalizer(False)]
+    world.status = BookieStatus(replicas=3)
+    plan = plan_pool(world.seen())
+    assert not of(plan, SetFinalizer)
+    world.status = status_of(plan)
+    assert list(plan_pool(world.seen()).actions) == [SetFinalizer(False)]
+
+
+def test_a_paused_pool_is_only_looked_at() -> None:
+    plan = plan_pool(PoolWorld(replicas=2, desired=4, cluster={"paused": True}, finalizers=()).seen())
+    assert not [action for action in plan.actions if not isinstance(action, Tell)]
+    assert plan.status["phase"] == "Paused"
+    assert said(plan, "Reconciling")[:2] == ("False", "Paused")
+
+
+def test_hibernation_waits_for_brokers_and_drains_nothing() -> None:
+    world = PoolWorld(cluster={"hibernated": True}, cluster_status={"brokers": {"replicas": 1}})
+    plan = plan_pool(world.seen())
+    assert stateful_of(plan) is None
+    assert said(plan, "Reconciling")[1] == "Hibernating"
+    world.cluster_status = NO_BROKERS
+    plan = plan_pool(world.seen())
+    assert replicas_of(plan) == 0
+    assert told(plan) == ["Hibernated"]
+    assert not of(plan, StartBookieDrain)
+    world.desired, world.numbers, world.claimed, world.lost = 0, (), range(3), {0: {}, 1: {}, 2: {}}
+    plan = plan_pool(world.seen())
+    assert not of(plan, Delete)
+    assert plan.status["phase"] == "Hibernated"
+    assert pool_questions(world.seen()).lost == ()
+
+
+def test_a_status_of_an_older_generation_says_nothing_about_brokers() -> None:
+    world = PoolWorld(cluster={"hibernated": True}, cluster_status=NO_BROKERS, cluster_generation=8)
+    assert stateful_of(plan_pool(world.seen())) is None
+
+
+def test_waking_waits_for_zookeeper_and_brings_all_back() -> None:
+    world = PoolWorld(desired=0, numbers=(), claimed=range(4))
+    assert replicas_of(plan_pool(world.seen())) == 4
+    world.cluster_status = {
+        "zookeeper": {"replicas": 3, "readyReplicas": 1, "updatedReplicas": 3, "desiredReplicas": 3}
+    }
+    plan = plan_pool(world.seen())
+    assert stateful_of(plan) is None
+    assert said(plan, "Reconciling")[1] == "WaitingForZookeeper"
+
+
+def test_a_pool_of_a_hibernated_cluster_is_not_deleted_by_half() -> None:
+    world = PoolWorld(desired=0, numbers=(), claimed=range(3), deleting=True, cluster={"hibernated": True})
+    plan = plan_pool(world.seen())
+    assert not of(plan, SetFinalizer)
+    assert said(plan, "Stalled")[1] == "HibernatedPool"
+
+
+def test_what_cannot_be_read_is_told() -> None:
+    plan = plan_pool(PoolWorld(spec={"storage": {"ledgers": {"size": "much"}}}).seen())
+    assert said(plan, "Stalled")[:2] == ("True", "InvalidSpec")
+    assert stateful_of(plan) is None
+
+
+def test_a_pod_that_fails_is_told() -> None:
+    crashed = CRASHED | {"exit_code": 2, "exit_message": "no such setting"}
+    plan = plan_pool(PoolWorld(pods={1: crashed}).seen())
+    assert said(plan, "Stalled")[:2] == ("True", "PodFailing")
+    assert "no such setting" in said(plan, "Stalled")[2]
+    assert plan.status["members"][1]["state"] == "Down"
+
+
+def test_a_full_disk_is_told() -> None:
+    world = PoolWorld(bookies={n: {"writable": False, "read_only_reasons": ("its disks are full",)} for n in (0, 1)})
+    plan = plan_pool(world.seen())
+    status, reason, message = said(plan, "Writable")
+    assert (status, reason) == ("False", "TooFewBookies")
+    assert "its disks are full" in message
+    assert plan.status["members"][0]["state"] == "ReadOnly"
+
+
+def test_events_are_told_at_transitions_only() -> None:
+    world = PoolWorld(replicas=3, desired=4, bookies={3: {"drain": "Verify"}})
+    world.status = status_of(plan_pool(world.seen()))
+    world.bookies = {3: DONE}
+    plan = plan_pool(world.seen())
+    assert set(told(plan)) == {"BookieRemoved", "DrainDone"}
+    world.status = status_of(plan)
+    world.desired, world.numbers, world.claimed = 3, range(3), range(3)
+    plan = plan_pool(world.seen())
+    assert told(plan) == ["Ready"]
+    world.status = status_of(plan)
+    assert told(plan_pool(world.seen())) == []
+
+
+def test_who_is_asked_about() -> None:
+    world = PoolWorld(
+        replicas=5,
+        desired=7,
+        claimed=range(9),
+        pods={
+            0: {"ready": False},
+            1: CRASHED | {"exit_code": 3},
+            2: CRASHED | {"exit_code": 4},
+            3: CRASHED | {"exit_code": 5},
+            4: CRASHED | {"exit_code": 1, "annotations": {REPLACE_ANNOTATION: ""}},
+            5: CRASHED,
+        },
+    )
+    asked = pool_questions(world.seen()).lost
+    assert asked == tuple((pod_name(n), bookie_id(n)) for n in (1, 3, 4, 5, 7, 8))
+
+
+def test_old_configurations_go_when_nobody_uses_them() -> None:
+    seen = PoolWorld().seen()
+    old = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": f"{STATEFUL}-0123456789",
+            "uid": "old-uid",
+            "ownerReferences": [{"uid": "pool-uid"}],
+        },
+    }
+    objects = {("ConfigMap", f"{STATEFUL}-0123456789"): old}
+    changed = replace(seen, children=replace(seen.children, objects=objects))
+    assert deleted(plan_pool(changed), "ConfigMap") == [f"{STATEFUL}-0123456789"]
+
+
+def test_bookies_are_asked_after_the_api_server() -> None:
+    plan = plan_pool(PoolWorld(replicas=3, desired=5, bookies={4: DONE}).seen())
+    stateful = index_of(plan, lambda action: isinstance(action, Apply) and action.manifest["kind"] == "StatefulSet")
+    assert stateful < index_of(plan, lambda action: isinstance(action, StartBookieDrain))
+
+
+@pytest.mark.parametrize("replicas", [0, 1, 3])
+def test_small_pools_can_be_made(replicas: int) -> None:
+    (made,) = of(plan_pool(PoolWorld(**NONE, replicas=replicas).seen()), Create)
+    assert made.manifest["spec"]["replicas"] == replicas

@@ -1,0 +1,167 @@
+"""Replacements and lost disks."""
+
+from __future__ import annotations
+
+from operator.tests.plan_builders import NOW
+from operator.tests.pool_builders import (
+    CRASHED,
+    DONE,
+    PoolWorld,
+    bookie_id,
+    deleted,
+    of,
+    pod_name,
+    said,
+    stateful_of,
+    status_of,
+    told,
+)
+from typing import Any
+
+import pytest
+from magnetar.operator.children.naming import REPLACE_ANNOTATION
+from magnetar.operator.plan.actions import CancelBookieDrain, Delete, RetireLostBookie, StartBookieDrain
+from magnetar.operator.plan.pool import plan_pool
+from magnetar.operator.resources.bookie import BookieMember, BookieStatus
+
+REPLACE: dict[str, Any] = {"annotations": {REPLACE_ANNOTATION: "true"}}
+EMPTY_DISK: dict[str, Any] = CRASHED | {"exit_code": 3, "exit_message": "holds no cookie"}
+WRONG: dict[str, Any] = CRASHED | {"exit_code": 4, "exit_message": "the cookie has another instanceId"}
+RETIRED: dict[str, Any] = CRASHED | {"exit_code": 5}
+
+
+def test_any_bookie_is_replaced_by_an_annotation() -> None:
+    world = PoolWorld(replicas=4, pods={1: REPLACE})
+    plan = plan_pool(world.seen())
+    assert of(plan, StartBookieDrain) == [StartBookieDrain(pod_name(1))]
+    world.bookies = {1: {"drain": "Replicate"}}
+    plan = plan_pool(world.seen())
+    assert not of(plan, CancelBookieDrain)
+    assert plan.status["phase"] == "Replacing"
+    world.bookies = {1: DONE}
+    plan = plan_pool(world.seen())
+    assert deleted(plan, "Pod") == [pod_name(1)]
+    assert len(deleted(plan, "PersistentVolumeClaim")) == 2
+    assert stateful_of(plan) is None
+    assert "BookieReplaced" in told(plan)
+
+
+def test_without_its_annotation_a_drain_is_cancelled() -> None:
+    plan = plan_pool(PoolWorld(replicas=4, bookies={1: {"drain": "Replicate"}}).seen())
+    assert of(plan, CancelBookieDrain) == [CancelBookieDrain(pod_name(1))]
+
+
+def test_one_is_replaced_at_a_time() -> None:
+    world = PoolWorld(replicas=5, pods={1: REPLACE, 3: REPLACE})
+    assert of(plan_pool(world.seen()), StartBookieDrain) == [StartBookieDrain(pod_name(1))]
+    world.bookies = {3: {"drain": "Verify"}}
+    assert not of(plan_pool(world.seen()), StartBookieDrain)
+
+
+def test_a_replacement_needs_others() -> None:
+    plan = plan_pool(PoolWorld(replicas=2, pods={0: REPLACE}).seen())
+    assert not of(plan, StartBookieDrain)
+    assert said(plan, "Stalled")[:2] == ("True", "ReplacementNeedsBookies")
+
+
+def test_a_replacement_waits_for_other_drains() -> None:
+    world = PoolWorld(replicas=3, desired=4, pods={0: REPLACE}, bookies={3: {"drain": "Replicate"}})
+    assert not of(plan_pool(world.seen()), StartBookieDrain)
+
+
+def test_a_bookie_that_is_down_is_replaced_once_the_others_have_its_ledgers() -> None:
+    pod = REPLACE | {"ready": False, "phase": "Pending", "waiting_reason": "Unschedulable"}
+    world = PoolWorld(replicas=4, pods={2: pod}, lost={2: {"has_cookie": True, "ledgers_left": 7}})
+    plan = plan_pool(world.seen())
+    assert of(plan, RetireLostBookie) == [RetireLostBookie(bookie_id(2))]
+    assert not of(plan, Delete)
+    world.lost = {2: {}}
+    plan = plan_pool(world.seen())
+    assert deleted(plan, "Pod") == [pod_name(2)]
+    assert len(deleted(plan, "PersistentVolumeClaim")) == 2
+
+
+def test_a_claim_younger_than_the_pod_is_the_next_pods() -> None:
+    world = PoolWorld(replicas=4, bookies={2: DONE}, claims={2: {"created_seconds": NOW - 5}})
+    plan = plan_pool(world.seen())
+    assert not deleted(plan, "PersistentVolumeClaim")
+    assert deleted(plan, "Pod") == [pod_name(2)]
+
+
+def test_claims_that_are_going_are_not_deleted_again() -> None:
+    world = PoolWorld(replicas=4, bookies={2: DONE}, claims={2: {"deleting": True}})
+    plan = plan_pool(world.seen())
+    assert not deleted(plan, "PersistentVolumeClaim")
+    assert deleted(plan, "Pod") == [pod_name(2)]
+
+
+def test_a_lost_disk_is_copied_from_the_others_before_the_bookie_starts_empty() -> None:
+    world = PoolWorld(replicas=3, pods={1: EMPTY_DISK}, lost={1: {"has_cookie": True, "ledgers_left": 9}})
+    world.status = BookieStatus(members=[BookieMember(name=pod_name(1), state="Writable")])
+    plan = plan_pool(world.seen())
+    assert of(plan, RetireLostBookie) == [RetireLostBookie(bookie_id(1))]
+    assert not of(plan, Delete)
+    assert plan.status["members"][1]["state"] == "DeadDisk"
+    assert "9 ledgers" in said(plan, "Reconciling")[2]
+    assert "DiskLost" in told(plan)
+    world.status = status_of(plan)
+    assert "DiskLost" not in told(plan_pool(world.seen()))
+
+
+def test_then_it_is_started_with_the_empty_volume_that_it_has() -> None:
+    plan = plan_pool(PoolWorld(replicas=3, pods={1: EMPTY_DISK}, lost={1: {}}).seen())
+    assert deleted(plan, "Pod") == [pod_name(1)]
+    assert not deleted(plan, "PersistentVolumeClaim")
+    assert not of(plan, RetireLostBookie)
+    assert "DiskReplaced" in told(plan)
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param({"exit_code": 3}, id="it is ready again"),
+        pytest.param({"exit_code": 3, "ready": False}, id="it is being started again"),
+    ],
+)
+def test_an_exit_code_of_earlier_proves_nothing(pod: dict[str, Any]) -> None:
+    plan = plan_pool(PoolWorld(replicas=3, pods={1: pod}, lost={1: {"has_cookie": True}}).seen())
+    assert not of(plan, RetireLostBookie)
+    assert not of(plan, Delete)
+
+
+def test_what_is_left_beside_a_lost_disk_is_given_up_when_it_is_retired() -> None:
+    plan = plan_pool(PoolWorld(replicas=3, pods={1: RETIRED}, lost={1: {}}).seen())
+    assert len(deleted(plan, "PersistentVolumeClaim")) == 2
+    assert deleted(plan, "Pod") == [pod_name(1)]
+
+
+@pytest.mark.parametrize("lost", [None, {"ledgers_left": 1}, {"has_cookie": True}, {"registered": True}])
+def test_a_retired_bookie_keeps_its_volumes_until_nothing_names_it(lost: dict[str, Any] | None) -> None:
+    plan = plan_pool(PoolWorld(replicas=3, pods={1: RETIRED}, lost={1: lost} if lost is not None else {}).seen())
+    assert not of(plan, Delete)
+    assert len(of(plan, RetireLostBookie)) == (1 if lost == {"ledgers_left": 1} else 0)
+
+
+def test_a_lost_disk_waits_if_nobody_can_be_asked() -> None:
+    plan = plan_pool(PoolWorld(replicas=3, pods={1: EMPTY_DISK}).seen())
+    assert not of(plan, RetireLostBookie)
+    assert "no bookie answers" in said(plan, "Reconciling")[2]
+
+
+def test_a_wrong_volume_is_told_and_never_touched() -> None:
+    world = PoolWorld(replicas=3, pods={1: WRONG}, lost={1: {}})
+    plan = plan_pool(world.seen())
+    assert not of(plan, Delete)
+    assert not of(plan, RetireLostBookie)
+    assert said(plan, "Stalled")[:2] == ("True", "WrongVolume")
+    assert "another instanceId" in said(plan, "Stalled")[2]
+    assert plan.status["members"][1]["state"] == "WrongVolume"
+    assert told(plan) == ["WrongVolume"]
+    world.replicas, world.desired, world.pods, world.lost = 3, 4, {3: WRONG}, {3: {"has_cookie": True}}
+    assert not of(plan_pool(world.seen()), RetireLostBookie)
+
+
+def test_two_bookies_start_anew_one_after_the_other() -> None:
+    plan = plan_pool(PoolWorld(replicas=5, bookies={1: DONE, 2: DONE}).seen())
+    assert deleted(plan, "Pod") == [pod_name(1)]
+    assert len(deleted(plan, "PersistentVolumeClaim")) == 2
