@@ -7,7 +7,7 @@ UV := $(firstword $(shell command -v uv) $(wildcard $(UV_HERE) $(HOME)/.local/bi
 RUN := $(UV) run --frozen --all-packages
 PYTEST_WORKERS ?= 2
 
-.PHONY: help setup run cluster compile decompile test test-compiled lint fix generate sim interchange storm faults admin-cli e2e bench bench-bookies bench-cluster scale
+.PHONY: help setup run cluster compile decompile test test-compiled lint fix generate sim interchange storm faults admin-cli e2e bench bench-bookies bench-cluster scale images kube-up kube-down
 
 help: ## Show this list
 	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  \033[36m%-14s\033[0m %s\n",$$1,$$2}' $(MAKEFILE_LIST)
@@ -111,3 +111,13 @@ bench-cluster: compile ## Our cluster beside Apache's: unloads, crashes, proxies
 
 scale: compile ## 100 000 topics, then 10 000 connections to a broker and 8 000 through a proxy, on this machine
 	$(RUN) python -m e2e.cluster.scale $(ARGS)
+
+images: ## Container images; VERSION, REGISTRY (localhost/magnetar), BASE_IMAGE, BUILDER, IMAGES="broker proxy" choose
+	$(RUN) python -m images.build $(if $(REGISTRY),--repository $(REGISTRY)) $(if $(VERSION),--version $(VERSION)) \
+	  $(if $(BASE_IMAGE),--base-image $(BASE_IMAGE)) $(if $(BUILDER),--builder $(BUILDER)) $(IMAGES)
+
+kube-up: ## A real single-node Kubernetes on this machine (Debian 12, root; KUBERNETES_ROOT says where it lives)
+	$(RUN) python -m e2e.kubernetes up
+
+kube-down: ## Stop it; ARGS=--purge forgets its state and volumes, ARGS=--purge-images its images too
+	$(RUN) python -m e2e.kubernetes down $(ARGS)

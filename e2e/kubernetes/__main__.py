@@ -17,7 +17,6 @@ from e2e.kubernetes.places import API, places
 from e2e.kubernetes.processes import NodeTrouble
 from images.build import COMPONENTS, VERSION, BuildFailed
 
-
 CALLED: Final = {"given": "the cluster of the kubeconfig", "kind": "a kind cluster", "own": "our own node"}
 
 

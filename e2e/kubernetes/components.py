@@ -165,7 +165,8 @@ def kubelet(places: Places) -> Command:
     path.write_text(json.dumps(configuration, indent=1))  # JSON is YAML.
     return [
         places.kube, "kubelet", "--config", path, "--kubeconfig", keys / "kubelet.conf",
-        "--root-dir", state / "kubelet", "--cert-dir", state / "kubelet-pki", "--hostname-override", NODE, "--node-ip", NODE_ADDRESS,
+        "--root-dir", state / "kubelet", "--cert-dir", state / "kubelet-pki",
+        "--hostname-override", NODE, "--node-ip", NODE_ADDRESS,
         "--housekeeping-interval", "30s", "--v", "1",
     ]  # fmt: skip
 

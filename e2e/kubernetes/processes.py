@@ -25,15 +25,22 @@ class NodeTrouble(Exception):
 def run(*command: str | Path, stdin: str | None = None) -> str:
     """Run a command to its end. Returns what it printed. Errors: `NodeTrouble` with what it said."""
     words = [str(word) for word in command]
-    result = subprocess.run(words, input=stdin, capture_output=True, text=True, check=False)
+    try:
+        result = subprocess.run(words, input=stdin, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise NodeTrouble(f"{words[0]} is not on this machine") from error
     if result.returncode:
         raise NodeTrouble(f"{' '.join(words)}: {result.stderr.strip() or result.stdout.strip()}")
     return result.stdout
 
 
 def succeeds(*command: str | Path) -> bool:
-    """Whether a command ends well."""
-    return subprocess.run([str(word) for word in command], capture_output=True, check=False).returncode == 0
+    """Whether a command ends well; one that is not there does not."""
+    try:
+        run(*command)
+    except NodeTrouble:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
