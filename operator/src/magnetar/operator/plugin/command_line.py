@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from magnetar.operator.plugin.commands import status, top
+from magnetar.operator.plugin.commands import connect, logs, status, top
 
 NAME = "kubectl pulsar"
 
@@ -38,6 +38,8 @@ def _main(
 
 application.command(rich_help_panel="Look")(status.status)
 application.add_typer(top.application, rich_help_panel="Look")
+application.command(rich_help_panel="Look")(logs.logs)
+application.command(rich_help_panel="Use")(connect.connect)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from magnetar.control.errors import ControlRefused, ControlUnavailable
@@ -50,10 +51,10 @@ class ControlPorts:
         from magnetar.control.client import BookieControl
 
         async with (
-            self._way(pod, BOOKIE_CONTROL_PORT) as address,
-            BookieControl.to(address, token=self._token) as control,
+            self._way(pod, BOOKIE_CONTROL_PORT) as way,
+            BookieControl.to(f"{LOCALHOST}:{way.port}", token=self._token) as control,
         ):
-            with _named(pod):
+            with _named(pod, way.trouble):
                 yield control
 
     @contextlib.asynccontextmanager
@@ -62,29 +63,45 @@ class ControlPorts:
         from magnetar.control.broker_client import BrokerControl
 
         async with (
-            self._way(pod, BROKER_CONTROL_PORT) as address,
-            BrokerControl.to(address, token=self._token) as control,
+            self._way(pod, BROKER_CONTROL_PORT) as way,
+            BrokerControl.to(f"{LOCALHOST}:{way.port}", token=self._token) as control,
         ):
-            with _named(pod):
+            with _named(pod, way.trouble):
                 yield control
 
     @contextlib.asynccontextmanager
-    async def _way(self, pod: str, port: int) -> AsyncIterator[str]:
+    async def _way(self, pod: str, port: int) -> AsyncIterator[_Way]:
+        trouble: list[str] = []
+
         async def only() -> Sequence[str]:
             return [pod]
 
-        forwarding = Forwarding(kubernetes=self._kubernetes, namespace=self._namespace, pods=only, pod_port=port)
+        forwarding = Forwarding(
+            kubernetes=self._kubernetes,
+            namespace=self._namespace,
+            pods=only,
+            pod_port=port,
+            wait_seconds_max=0.0,
+            said=trouble.append,
+        )
         async with forwarded(forwarding, address=LOCALHOST, port=0):
-            yield f"{LOCALHOST}:{forwarding.port}"
+            yield _Way(forwarding.port, trouble)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    port: int
+    trouble: Sequence[str]
+    """What went wrong on it."""
 
 
 @contextlib.contextmanager
-def _named(pod: str) -> Iterator[None]:
-    """Errors that say which pod, not which port of this machine."""
+def _named(pod: str, trouble: Sequence[str]) -> Iterator[None]:
+    """Errors that say which pod, not which port of this machine; and why it cannot be reached, not that it cannot."""
     try:
         yield
     except ControlUnavailable as error:
-        raise ControlUnavailable(f"{pod} does not answer: {error}") from None
+        raise ControlUnavailable(trouble[-1] if trouble else f"{pod} does not answer: {error}") from None
     except ControlRefused as error:
         raise ControlRefused(error.reason, f"{pod}: {error}") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -39,6 +40,7 @@ FORWARD_PROTOCOL: Final = "v4.channel.k8s.io"
 message's first byte; 0: data, 1: what went wrong. Both begin with a message that has the port's number."""
 _DATA: Final = 0
 _ERROR: Final = 1
+_DIALLED: Final = re.compile(r"forwarding port ([0-9]+)")
 _PORT_BYTES: Final = 2
 
 
@@ -165,8 +167,10 @@ class _ForwardStream:
 
 def _forward_error(text: str) -> Unavailable:
     # containerd and CRI-O both quote the dialler of Go's net package.
-    refused = any(words in text for words in ("connection refused", "failed to connect", "dial tcp"))
-    return PodPortRefused(text) if refused else Unavailable(text)
+    if any(words in text for words in ("connection refused", "failed to connect", "dial tcp")):
+        port = _DIALLED.search(text)
+        return PodPortRefused(f"nothing listens at port {port[1]}" if port else text)
+    return Unavailable(f"the pod's side of a connection broke: {text.rpartition(': ')[2]}")
 
 
 @contextlib.contextmanager

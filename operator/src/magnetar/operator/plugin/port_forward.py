@@ -39,6 +39,7 @@ class Forwarding:
     namespace: str
     pods: Pods
     pod_port: int
+    wait_seconds_max: float = WAIT_SECONDS_MAX
     said: Callable[[str], None] = lambda _: None
     """Told of what hinders, for people."""
     port: int = 0
@@ -87,7 +88,7 @@ async def _serve(forwarding: Forwarding, reader: asyncio.StreamReader, writer: a
 async def _find_pod(forwarding: Forwarding, connection: _Connection) -> None:
     """Try pods until one has taken the connection and let it go. `Unavailable`."""
     loop = asyncio.get_running_loop()
-    give_up_at = loop.time() + WAIT_SECONDS_MAX
+    give_up_at = loop.time() + forwarding.wait_seconds_max
     trouble = "no pod is ready"
     while True:
         names = list(await forwarding.pods())

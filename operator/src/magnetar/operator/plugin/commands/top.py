@@ -63,7 +63,7 @@ BOOKIES: Final = (
     words("state", lambda row: row.state),
     Column("disk", lambda row: row.disk_percent, lambda share: f"{share:.0f}", bar=True),
     size("used", lambda row: row.used_bytes),
-    size("of", lambda row: row.total_bytes),
+    size("size", lambda row: row.total_bytes),
     number("ledgers", lambda row: row.ledgers),
     number("entries", lambda row: row.entries, wide=True),
     percent("write cache %", lambda row: row.write_cache_percent, wide=True),
@@ -112,7 +112,7 @@ class Asked:
         pods = [pod.name for pod in self._view.of(component) if pod.phase == "Running" and not pod.deleting]
         answers, failures = await ask_all(pods, lambda pod: ask(ports, pod))
         for pod, text in sorted(failures.items()):
-            self._say(f"no live numbers of {pod}: {text}")
+            self._say(f"no live numbers: {text if text.startswith(pod) else f'{pod}: {text}'}")
         return answers
 
     def _say(self, text: str) -> None:
