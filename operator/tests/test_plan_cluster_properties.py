@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator.tests.cluster_builders import GENERATION, asked, healthy, make_condition, make_pool, ours, told
+from operator.tests.cluster_builders import (
+    GENERATION,
+    asked,
+    healthy,
+    make_condition,
+    make_pool,
+    ours,
+    respecified,
+    told,
+    with_pods,
+    with_workload,
+)
 from operator.tests.plan_builders import NOW, WANTED, make_claim, make_cluster, make_pod, make_workload
 from typing import Any
 
@@ -189,21 +200,57 @@ def broker_replicas(plan: Plan) -> list[int]:
     return scaled
 
 
-@pytest.mark.slow
-@given(snapshots())
-@settings(max_examples=300, deadline=None)
-def test_no_broker_goes_that_could_not_give_its_bundles_away_first(seen: ClusterSeen) -> None:
-    plan = plan_cluster(seen)
-    found = seen.children.workloads.get(("Deployment", "blue-broker"))
-    if found is None or seen.cluster.spec.hibernated or seen.cluster.spec.broker.replicas == 0:
-        return
+def fewest_brokers(seen: ClusterSeen) -> int:
+    """Those that are asked for, without those that have nothing to give away, or cannot be asked and serve nobody."""
+    found = seen.children.workloads["Deployment", "blue-broker"]
     staying = [pod for pod in alive(seen.children.of(BROKER)) if not pod.deleting]
     done = {name for name, facts in seen.brokers.items() if facts.drain == "Done"}
     free = [pod for pod in staying if pod.name in done or (pod.name not in seen.brokers and not pod.ready)]
-    missing = max(0, found.desired - len(staying))
-    sleeps = not found.desired
-    for replicas in broker_replicas(plan):
-        assert sleeps or replicas >= found.desired - len(free) - missing
+    return found.desired - len(free) - max(0, found.desired - len(staying))
+
+
+@pytest.mark.slow
+@given(snapshots())
+@settings(max_examples=200, deadline=None)
+def test_no_broker_goes_that_could_not_give_its_bundles_away_first(seen: ClusterSeen) -> None:
+    spec, found = seen.cluster.spec, seen.children.workloads.get(("Deployment", "blue-broker"))
+    if found is None or not found.desired or spec.hibernated or spec.broker.replicas == 0:
+        return
+    assert all(replicas >= fewest_brokers(seen) for replicas in broker_replicas(plan_cluster(seen)))
+
+
+@st.composite
+def shrinking(draw: st.DrawFn) -> ClusterSeen:
+    """Some brokers are to go, and are in all stages of it."""
+    count = draw(st.integers(2, 6))
+    seen = respecified(healthy(brokers=count), broker={"replicas": draw(st.integers(1, count))})
+    brokers = {name: draw(BROKERS) for name in seen.brokers if draw(st.integers(0, 4))}
+    kept = {
+        pod.name: draw(optional(ready=st.booleans(), deleting=st.sampled_from([False, False, True])))
+        for pod in seen.children.of(BROKER)
+        if draw(st.integers(0, 4))
+    }
+
+    def change(pod: PodFacts) -> PodFacts | None:
+        if pod.component != BROKER:
+            return pod
+        return replace(pod, **kept[pod.name]) if pod.name in kept else None
+
+    seen = with_workload(seen, "Deployment", "blue-broker", replicas=draw(st.integers(0, count)))
+    return replace(with_pods(seen, change), brokers=brokers)
+
+
+@pytest.mark.slow
+@given(shrinking())
+@settings(max_examples=300, deadline=None)
+def test_fewer_brokers_are_never_fewer_than_those_that_are_needed(seen: ClusterSeen) -> None:
+    plan = plan_cluster(seen)
+    wanted = seen.cluster.spec.broker.replicas
+    assert wanted is not None
+    (replicas,) = broker_replicas(plan)
+    assert replicas >= max(wanted, fewest_brokers(seen))
+    drained = {action.pod for action in asked(plan, StartBrokerDrain)}
+    assert len(drained) <= max(0, seen.children.workloads["Deployment", "blue-broker"].desired - wanted)
 
 
 @pytest.mark.slow
