@@ -7,7 +7,7 @@ import logging
 import random
 import secrets
 import signal
-from typing import Final
+from typing import Any, Final
 
 import kopf
 from magnetar.core.clock import Clock, SystemClock
@@ -25,10 +25,11 @@ from magnetar.operator.metrics import CONTENT_TYPE, Metrics
 from magnetar.operator.probe import TEXT, Pages
 from magnetar.operator.reconcile import Reconciler, World
 from magnetar.operator.settings import LEASE_NAME, OperatorSettings
+from magnetar.operator.sweep import Sweep
 
 UNFINISHED_SECONDS_MAX: Final = 300.0
 """Without a pass that came to an end, a loop is stuck, and so is what people wait for."""
-STOP_SECONDS_MAX: Final = 5.0
+STOP_SECONDS_MAX: Final = 3.0
 """How long watches may take to end."""
 TOKEN_BYTES: Final = 32
 
@@ -95,11 +96,13 @@ class Operator:
 
     async def _work(self, told: asyncio.Task[bool]) -> int:
         """Watch and reconcile, as long as the Lease is ours."""
-        stop_watching = asyncio.Event()
+        wakers = Wakers(self._loops)
         kept = asyncio.create_task(self._leader.keep())
+        swept = asyncio.create_task(Sweep(self._api, wakers, self._settings.watch_namespaces).run())
+        stop_watching = asyncio.Event()
         watched = asyncio.create_task(
             kopf.operator(
-                registry=registry(Wakers(self._loops)),
+                registry=registry(wakers),
                 settings=watch_settings(cluster_wide=self._settings.cluster_wide),
                 standalone=True,
                 clusterwide=self._settings.cluster_wide,
@@ -108,24 +111,28 @@ class Operator:
             )
         )
         try:
-            await asyncio.wait((told, kept, watched), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((told, kept, swept, watched), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # First of all: from now on somebody else may do it.
+            # First of all, for from now on somebody else may do it.
             await self._loops.stop()
             self._metrics.leads(leading=False)
             stop_watching.set()
-            await asyncio.wait((watched,), timeout=STOP_SECONDS_MAX)
-            lost = kept.result() if kept.done() and not kept.cancelled() else ""
-            await _cancel(kept)
-            failure = await _cancel(watched)
-        if lost:
-            _logger.error("stopped: %s", lost)
-            return EXIT_FAILED
-        if failure is not None:
-            _logger.error("watching has failed", exc_info=failure)
-            return EXIT_FAILED
+        if kept.done():
+            return self._failed(kept.result())
+        await _cancel(kept)
+        await self._leader.release()
+        if swept.done():
+            return self._failed(swept.result())
+        await _cancel(swept)
+        await asyncio.wait((watched,), timeout=STOP_SECONDS_MAX)
+        if watched.done() and (error := watched.exception()) is not None:
+            return self._failed(f"watching has failed: {error}")
         # kopf ends by itself when the process is told to stop: it listens to the same signals.
         return EXIT_STOPPED
+
+    def _failed(self, why: str) -> int:
+        _logger.error("stopped: %s", why)
+        return EXIT_FAILED
 
     def _health(self) -> tuple[int, str, bytes]:
         stuck = self._loops.unfinished(UNFINISHED_SECONDS_MAX)
@@ -144,12 +151,9 @@ class Operator:
         return 200, CONTENT_TYPE, self._metrics.render()
 
 
-async def _cancel(task: asyncio.Task[object]) -> BaseException | None:
-    """End it. Gives what it had failed with before."""
-    failed = task.done() and not task.cancelled()
+async def _cancel(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    return task.exception() if failed else None
 
 
 async def serve(settings: OperatorSettings) -> int:

@@ -72,11 +72,11 @@ class Hands:
         self._applied = applied
         self._namespace = subject.owner.namespace
 
-    async def carry_out(self, action: actions.Action, make_token: Callable[[], str]) -> None:
-        """Any but `Tell` and those about bundles."""
+    async def carry_out(self, action: actions.Action, make_token: Callable[[], str]) -> bool:
+        """Any but `Tell` and those about bundles. False: there was nothing to be done."""
         match action:
             case actions.Apply(manifest):
-                await self._apply(manifest)
+                return await self._apply(manifest)
             case actions.MakeControlToken():
                 await self._make_control_token(make_token)
             case actions.Delete(kind=kind, name=name, uid=uid, orphan=orphan):
@@ -94,6 +94,7 @@ class Hands:
                 raise AssertionError("Events are told by the pass, and bundles are moved by `move`")
             case _:
                 await self._steer(action)
+        return True
 
     async def move(self, action: BundleAction) -> str:
         """Move or split a bundle. Gives why it was not done, which is no failure of the pass: the next round sees where
@@ -139,10 +140,11 @@ class Hands:
             case actions.SetBalanceDriver(driver):
                 await controls.set_driver(self._anybody(), token, driver)
 
-    async def _apply(self, manifest: Manifest) -> None:
+    async def _apply(self, manifest: Manifest) -> bool:
         if self._applied.known(manifest, self._subject.versions):
-            return
+            return False
         self._applied.remember(manifest, await self._api.apply(manifest))
+        return True
 
     async def _make_control_token(self, make_token: Callable[[], str]) -> None:
         assert self._subject.cluster is not None, "only a cluster's plan asks for it"

@@ -17,7 +17,7 @@ WATCHED: Final = ("ConfigMap", "Deployment", "Job", "PersistentVolumeClaim", "Po
 
 CHILDREN_SELECTOR: Final = f"{NAME_LABEL}=magnetar"
 
-WATCH_SECONDS: Final = 300.0
+WATCH_SECONDS: Final = 300
 """After which the server ends a watch, and a new one begins. One that fell silent without ending is noticed by its
 bookmarks, which come every minute."""
 CONNECT_SECONDS_MAX: Final = 15.0
@@ -39,8 +39,7 @@ class Wakers:
 
     def resource(self, kind: str, event_type: str | None, manifest: Mapping[str, Any]) -> None:
         """A custom resource was made, changed or deleted, or is listed at the start."""
-        metadata = manifest["metadata"]
-        key = Key(kind, metadata["namespace"], metadata["name"])
+        key = _key(kind, manifest)
         if kind == BOOKIE_POOL:
             cluster_name = (manifest.get("spec") or {}).get("clusterName", "")
             cluster = self._pools[key] = Key(PULSAR_CLUSTER, key.namespace, cluster_name)
@@ -59,6 +58,15 @@ class Wakers:
             self._wanted[key] = wanted
             self._loops.wake(key)
 
+    def behind(self, kind: str, manifest: Mapping[str, Any]) -> dict[Key, int]:
+        """If no change has told of a resource as it is now: its loop is woken, and it is given with a digest of it."""
+        key = _key(kind, manifest)
+        wanted = _digest(manifest)
+        if self._wanted.get(key) == wanted:
+            return {}
+        self._loops.wake(key)
+        return {key: wanted}
+
     def child(self, manifest: Mapping[str, Any]) -> None:
         """Something with the labels of a cluster's children."""
         metadata = manifest["metadata"]
@@ -68,6 +76,11 @@ class Wakers:
             self._loops.wake_known(Key(PULSAR_CLUSTER, namespace, cluster))
         if pool := its_labels.get(POOL_LABEL):
             self._loops.wake_known(Key(BOOKIE_POOL, namespace, pool))
+
+
+def _key(kind: str, manifest: Mapping[str, Any]) -> Key:
+    metadata = manifest["metadata"]
+    return Key(kind, metadata["namespace"], metadata["name"])
 
 
 def _digest(manifest: Mapping[str, Any]) -> int:
@@ -83,7 +96,7 @@ def watch_settings(*, cluster_wide: bool) -> kopf.OperatorSettings:
     # In single namespaces it may not read what is of the whole Kubernetes cluster: CRDs, namespaces.
     settings.scanning.disabled = not cluster_wide
     settings.watching.server_timeout = WATCH_SECONDS
-    settings.watching.client_timeout = WATCH_SECONDS + 30.0
+    settings.watching.client_timeout = WATCH_SECONDS + 30
     settings.watching.connect_timeout = CONNECT_SECONDS_MAX
     settings.networking.request_timeout = REQUEST_SECONDS_MAX
     settings.networking.connect_timeout = CONNECT_SECONDS_MAX

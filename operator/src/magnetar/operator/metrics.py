@@ -15,7 +15,15 @@ from magnetar.operator.plan.actions import (
 from magnetar.operator.reconcile import Key
 from magnetar.operator.resources.bookie import BookieStatus
 from magnetar.operator.resources.cluster import PulsarClusterStatus
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -36,6 +44,7 @@ class Metrics:
     somebody reads it."""
 
     def __init__(self) -> None:
+        disable_created_metrics()
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._passes = Counter(

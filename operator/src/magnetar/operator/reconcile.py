@@ -200,8 +200,7 @@ class Reconciler:
                         self._move_failed(memory, action, failure)
                         continue
                     self._world.witness.carried_out(key, action)
-                else:
-                    await hands.carry_out(action, self._world.make_token)
+                elif await hands.carry_out(action, self._world.make_token):
                     self._world.witness.carried_out(key, action)
         except (Refused, ControlRefused, ControlUnavailable):
             await self._write_status(key, plan, subject)

@@ -1,0 +1,51 @@
+"""A look at all resources every minute: what watches should have told of, and a check that they do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from magnetar.core.errors import MagnetarError
+from magnetar.operator.api import BOOKIE_POOL, PULSAR_CLUSTER, ApiServer
+from magnetar.operator.handlers import Wakers
+from magnetar.operator.reconcile import Key
+
+SWEEP_SECONDS: Final = 60.0
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class Sweep:
+    """Two lists a minute, of all namespaces or of some."""
+
+    def __init__(self, api: ApiServer, wakers: Wakers, namespaces: Sequence[str]) -> None:
+        """`namespaces`: none for all."""
+        self._api = api
+        self._wakers = wakers
+        self._namespaces: Sequence[str | None] = namespaces or (None,)
+        self._missed: dict[Key, int] = {}
+        """What the watches had not told of the last time."""
+
+    async def run(self) -> str:
+        """For ever, or until watches are silent: then why the process had better start anew."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                missed = await self._look()
+            except MagnetarError as error:
+                _logger.warning("resources could not be listed: %s", error)
+                continue
+            if silent := [key for key, digest in missed.items() if self._missed.get(key) == digest]:
+                return f"the watches have told nothing of {silent[0]} for more than {SWEEP_SECONDS:.0f} s"
+            self._missed = missed
+
+    async def _look(self) -> dict[Key, int]:
+        """Wakes who is behind, and gives it with what it is behind of."""
+        found = {}
+        for namespace in self._namespaces:
+            for kind in (PULSAR_CLUSTER, BOOKIE_POOL):
+                for manifest in await self._api.list(kind, namespace):
+                    found.update(self._wakers.behind(kind, manifest))
+        return found
