@@ -186,9 +186,9 @@ def make_lost(number: int, **facts: Any) -> LostBookieFacts:
     return LostBookieFacts(**(usual | facts))
 
 
-def of(plan: Plan, kind: Callable[..., ActionT]) -> list[ActionT]:
-    assert isinstance(kind, type)
-    return [action for action in plan.actions if isinstance(action, kind)]
+def of(plan: Plan, kind: type[ActionT]) -> list[ActionT]:
+    found: list[Any] = list(plan.actions)
+    return [action for action in found if isinstance(action, kind)]
 
 
 def deleted(plan: Plan, kind: str) -> list[str]:

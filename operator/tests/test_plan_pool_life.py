@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 from magnetar.operator.children.naming import REPLACE_ANNOTATION
-from magnetar.operator.plan.actions import Apply, Create, Delete, SetFinalizer, StartBookieDrain, Tell
+from magnetar.operator.plan.actions import Apply, Create, Delete, Scale, SetFinalizer, StartBookieDrain, Tell
 from magnetar.operator.plan.pool import plan_pool
 from magnetar.operator.plan.pool_children import covers
 from magnetar.operator.plan.pool_questions import pool_questions
@@ -270,6 +270,19 @@ def test_bookies_are_asked_after_the_api_server() -> None:
     plan = plan_pool(PoolWorld(replicas=3, desired=5, bookies={4: DONE}).seen())
     stateful = index_of(plan, lambda action: isinstance(action, Apply) and action.manifest["kind"] == "StatefulSet")
     assert stateful < index_of(plan, lambda action: isinstance(action, StartBookieDrain))
+
+
+def test_autoscaling_sets_the_resources_own_number() -> None:
+    spec = {"autoscaling": {"maxReplicas": 6}}
+    full: dict[int, dict[str, Any] | None] = {n: {"disk_usage_percent": 85, "used_bytes": 850} for n in range(3)}
+    world = PoolWorld(spec=spec, bookies=full)
+    plan = plan_pool(world.seen())
+    assert of(plan, Scale) == [Scale("Bookie", "blue", "pool-uid", 4)]
+    assert "Autoscaled" in told(plan)
+    assert stateful_of(plan) is None
+    assert status_of(plan).scaled_at is not None
+    world.desired = 2
+    assert not of(plan_pool(world.seen()), Scale)
 
 
 @pytest.mark.parametrize("replicas", [0, 1, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator.tests.plan_builders import NOW
 from operator.tests.pool_builders import (
     CRASHED,
     GENERATION,
@@ -19,10 +20,11 @@ from typing import Any
 
 import pytest
 from magnetar.operator.plan.actions import Apply, Create, Delete, GrowVolume
+from magnetar.operator.plan.conditions import timestamp
 from magnetar.operator.plan.facts import PoolFacts
 from magnetar.operator.plan.pool import plan_pool
 from magnetar.operator.plan.pool_questions import pool_questions
-from magnetar.operator.resources.bookie import BookieStatus
+from magnetar.operator.resources.bookie import BookieStatus, UsageSample
 
 OLD: dict[str, Any] = {"template_hash": "old"}
 ALL_OLD: dict[int, dict[str, Any]] = {0: OLD, 1: OLD, 2: OLD}
@@ -125,8 +127,10 @@ def test_ledgers_are_counted_only_when_all_else_is_well() -> None:
     assert not pool_questions(PoolWorld().seen()).count_under_replicated
     world.bookies = {1: None}
     assert not pool_questions(world.seen()).count_under_replicated
-    scaling = {"autoscaling": {"maxReplicas": 9, "diskUsagePercentMin": 20}}
-    assert pool_questions(PoolWorld(spec=scaling).seen()).count_under_replicated
+    scaling = {"autoscaling": {"maxReplicas": 9, "diskUsagePercentMin": 40}}
+    old = [UsageSample(time=timestamp(NOW - 1800 * back), used_bytes=400, total_bytes=4000) for back in range(9, 0, -1)]
+    world = PoolWorld(replicas=4, spec=scaling, status=BookieStatus(usage_history=old), under_replicated=None)
+    assert pool_questions(world.seen()).count_under_replicated
 
 
 def test_volumes_grow() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from magnetar.operator.plan.actions import Scale
-from magnetar.operator.plan.bookie_scale import wanted_bookies
+from magnetar.operator.plan.bookie_scale import BookieAdvice, wanted_bookies
 from magnetar.operator.plan.pool_draft import Draft
 from magnetar.operator.plan.pool_members import PoolView
 from magnetar.operator.resources.bookie import UsageSample
@@ -25,11 +25,29 @@ def plan_autoscaling(view: PoolView, draft: Draft) -> Usage:
     seen = view.seen
     if seen.spec.autoscaling is None:
         return Usage()
-    kept = Usage(history=seen.status.usage_history, scaled_at=seen.status.scaled_at)
-    # Not while the number changes, or what is measured is of another one.
-    if seen.resource.deleting or view.hibernated or view.leaving or view.desired != view.wanted:
-        return kept
-    advice = wanted_bookies(
+    if (advice := _advice(view)) is None:
+        return Usage(history=seen.status.usage_history, scaled_at=seen.status.scaled_at)
+    if advice.replicas != seen.spec.replicas:
+        draft.do(Scale("Bookie", seen.owner.name, seen.owner.uid, advice.replicas))
+        draft.tell("Autoscaled", f"from {seen.spec.replicas} to {advice.replicas} bookies: {advice.reason}")
+        draft.waiting("Autoscaling", f"{advice.replicas} bookies are wanted: {advice.reason}", busy=True)
+    return Usage(history=advice.usage_history, scaled_at=advice.scaled_at)
+
+
+def count_matters(view: PoolView) -> bool:
+    """Whether a bookie could go if no ledger lacks replicas."""
+    advice = _advice(view)
+    return advice is not None and advice.needs_count
+
+
+def _advice(view: PoolView) -> BookieAdvice | None:
+    """None while the number changes: what is measured is of another one."""
+    seen = view.seen
+    if seen.spec.autoscaling is None or seen.resource.deleting or view.hibernated:
+        return None
+    if view.leaving or view.desired != view.wanted:
+        return None
+    return wanted_bookies(
         seen.spec,
         view.ensemble_size,
         seen.spec.replicas,
@@ -39,8 +57,3 @@ def plan_autoscaling(view: PoolView, draft: Draft) -> Usage:
         seen.under_replicated_ledgers,
         seen.now_seconds,
     )
-    if advice.replicas != seen.spec.replicas:
-        draft.do(Scale("Bookie", seen.owner.name, seen.owner.uid, advice.replicas))
-        draft.tell("Autoscaled", f"from {seen.spec.replicas} to {advice.replicas} bookies: {advice.reason}")
-        draft.waiting("Autoscaling", f"{advice.replicas} bookies are wanted: {advice.reason}", busy=True)
-    return Usage(history=advice.usage_history, scaled_at=advice.scaled_at)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from magnetar.core.errors import Misuse
 from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED
+from magnetar.operator.plan import pool_autoscale
 from magnetar.operator.plan.facts import PoolSeen
 from magnetar.operator.plan.pool_children import pool_children
 from magnetar.operator.plan.pool_members import Member, PoolView, view_of
@@ -38,8 +39,7 @@ def pool_questions(seen: PoolSeen) -> Questions:
 
 
 def _count(view: PoolView) -> bool:
-    scaling = view.seen.spec.autoscaling
-    if scaling is not None and scaling.disk_usage_percent_min > 0:
+    if pool_autoscale.count_matters(view):
         return True
     try:
         return count_matters(view, pool_children(view, view.desired).template_hash)
