@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from e2e.kubernetes.node import IMAGES_NAMESPACE, Node
 from e2e.kubernetes.places import BASE_IMAGE, places
+from e2e.kubernetes.processes import succeeds
 from images.build import Builder
 
 
@@ -21,7 +22,7 @@ def start_buildkit(node: Node) -> None:
         ],
     )  # fmt: skip
     client = (found.programs / "buildctl", "--addr", f"unix://{found.builder_socket}", "debug", "workers")
-    node.processes.wait_until("buildkitd", *client)
+    node.processes.wait_until("buildkitd", lambda: succeeds(*client))
 
 
 def builder(node: Node) -> Builder:

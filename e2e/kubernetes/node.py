@@ -52,23 +52,20 @@ class Node:
         set_up_network(places)
         for name in ("containerd", "etcd", "apiserver"):
             processes.start(name, self._command(name))
-        processes.wait_until("containerd", "ctr", "-a", places.runtime_socket, "version")
+        processes.wait_until("containerd", lambda: succeeds("ctr", "-a", places.runtime_socket, "version"))
         self._import_image(PAUSE_IMAGE, self._pause_archive)
         tell("containers can run")
-        keys = places.keys
-        processes.wait_until(
-            "apiserver", "curl", "-sf", "--cacert", keys / "ca.crt", "--cert", keys / "admin.crt",
-            "--key", keys / "admin.key", f"{API}/readyz",
-        )  # fmt: skip
+        processes.wait_until("apiserver", lambda: succeeds(*self._kubectl("get", "--raw", "/readyz")))
         tell("the API server serves")
         for name in ("controller-manager", "scheduler", "kubelet", "proxy"):
             processes.start(name, self._command(name))
         run(*self._kubectl("apply", "--server-side", "--force-conflicts", "-f", "-"), stdin=objects())
         for name in ("coredns", "provisioner"):
             processes.start(name, self._command(name))
-        processes.wait_until("kubelet", *self._kubectl("wait", "--for=condition=Ready", f"node/{NODE}", "--timeout=5s"))
-        # Pods without an account are refused until the first namespace has its default one.
-        processes.wait_until("controller-manager", *self._kubectl("get", "serviceaccount", "default"))
+        processes.wait_until("kubelet", self._is_node_ready)
+        # Pods are refused until their namespace has its default account.
+        account = self._kubectl("get", "serviceaccount", "default")
+        processes.wait_until("controller-manager", lambda: succeeds(*account))
         tell("the node is ready")
         if places.base_archive.exists():
             self._import_image(BASE_IMAGE, lambda: places.base_archive)
@@ -97,15 +94,19 @@ class Node:
             shutil.rmtree(places.state, ignore_errors=True)
 
     def restart_kubelet(self) -> None:
-        """Kill the kubelet, as a node does that hangs, and start it again. Its pods run on; returns when it reports."""
-        self.processes.stop("kubelet", signal.SIGKILL)
+        """Kill the kubelet and start it again; returns when it reports. Its pods run on."""
+        self.stop_kubelet()
         self.start_kubelet()
 
+    def stop_kubelet(self) -> None:
+        """Kill the kubelet, as if the node hung: its pods run on, and after 40 s the cluster calls the node lost."""
+        self.processes.stop("kubelet", signal.SIGKILL)
+
     def start_kubelet(self) -> None:
-        """Start the kubelet that was stopped. Returns when the node is ready again."""
+        """Start the kubelet that was stopped. Returns when the node is ready and it is this kubelet that says so."""
+        before = self._renewed()
         self.processes.start("kubelet", self._command("kubelet"))
-        ready = self._kubectl("wait", "--for=condition=Ready", f"node/{NODE}", "--timeout=5s")
-        self.processes.wait_until("kubelet", *ready)
+        self.processes.wait_until("kubelet", lambda: self._renewed() != before and self._is_node_ready())
 
     def status(self) -> dict[str, int | None]:
         """The number of each process, None where it does not run."""
@@ -139,6 +140,13 @@ class Node:
 
     def _kubectl(self, *arguments: str) -> tuple[str | Path, ...]:
         return (self.places.kube, "kubectl", "--kubeconfig", self.places.kubeconfig, *arguments)
+
+    def _is_node_ready(self) -> bool:
+        return succeeds(*self._kubectl("wait", "--for=condition=Ready", f"node/{NODE}", "--timeout=5s"))
+
+    def _renewed(self) -> str:
+        """When the kubelet last said that it is alive."""
+        return run(*self._kubectl("get", "lease", NODE, "-n", "kube-node-lease", "-o", "jsonpath={.spec.renewTime}"))
 
     def _import_image(self, name: str, archive: Callable[[], Path]) -> None:
         if not self.has_image(name):

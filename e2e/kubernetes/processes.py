@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -94,10 +94,10 @@ class Processes:
                 time.sleep(POLL_SECONDS)
         self._file(name).unlink(missing_ok=True)
 
-    def wait_until(self, name: str, *check: str | Path) -> None:
-        """Until a command says that a process serves. Errors: `NodeTrouble` if it died or takes too long."""
+    def wait_until(self, name: str, serves: Callable[[], bool]) -> None:
+        """Until a process serves. Errors: `NodeTrouble` if it died or takes too long."""
         ends = time.monotonic() + START_SECONDS_MAX
-        while not succeeds(*check):
+        while not serves():
             if self.pid(name) is None:
                 raise NodeTrouble(f"{name} ended while it started:\n{self._last_lines(name)}")
             if time.monotonic() > ends:
