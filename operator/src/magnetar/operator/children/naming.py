@@ -29,6 +29,8 @@ READER_LABEL: Final = f"{GROUP}/reads-bookies"
 
 REPLACE_ANNOTATION: Final = f"{GROUP}/replace"
 """On a bookie's pod: drain it, and let it start again with empty volumes."""
+DRAIN_ANNOTATION: Final = f"{GROUP}/drain"
+"""On a broker's pod: a person has had it give its bundles away, and it takes none until that is taken back."""
 FINALIZER: Final = f"{GROUP}/operator"
 """Of resources whose end is the operator's work."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from magnetar.operator.plugin.commands import connect, logs, status, top
+from magnetar.operator.plugin.commands import connect, drain, logs, status, switches, top, unload
 
 NAME = "kubectl pulsar"
 
@@ -40,6 +40,17 @@ application.command(rich_help_panel="Look")(status.status)
 application.add_typer(top.application, rich_help_panel="Look")
 application.command(rich_help_panel="Look")(logs.logs)
 application.command(rich_help_panel="Use")(connect.connect)
+application.add_typer(drain.application, rich_help_panel="Steer")
+for command in (
+    drain.replace,
+    unload.unload,
+    switches.restart,
+    switches.pause,
+    switches.resume,
+    switches.hibernate,
+    switches.wake,
+):
+    application.command(rich_help_panel="Steer")(command)
 
 
 def main() -> None:

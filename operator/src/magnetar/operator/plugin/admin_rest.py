@@ -1,0 +1,113 @@
+"""Brokers' admin API, reached through the API server; redirects are followed to the pod that they mean."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+import httpx2
+from magnetar.core.errors import PeerError, Unavailable
+from magnetar.operator.children.context import WEB_PORT, WEB_PORT_TLS
+from magnetar.operator.plugin.control_ports import LOCALHOST
+from magnetar.operator.plugin.kubernetes import Kubernetes, NotAllowed
+from magnetar.operator.plugin.port_forward import Forwarding, forwarded
+from magnetar.operator.plugin.views import ClusterView, PodView
+
+REDIRECTS_MAX: Final = 3
+"""To the owner, whom a move may have changed meanwhile."""
+TIMEOUT_SECONDS: Final = 30.0
+
+
+class AdminRefused(PeerError):
+    """A broker says no, and why."""
+
+
+class AdminRest:
+    """The admin API of one cluster's brokers."""
+
+    def __init__(self, kubernetes: Kubernetes, view: ClusterView, token: str = "") -> None:
+        """`token`: a user's; else the brokers' own is taken where there is one and it may be read."""
+        self._kubernetes = kubernetes
+        self._view = view
+        self._token = token
+
+    async def call(self, method: str, path: str) -> None:
+        """Ask any broker that is ready. `AdminRefused`, `Unavailable`."""
+        pods = [pod for pod in self._view.of("broker") if pod.ready and not pod.deleting]
+        if not pods:
+            raise Unavailable(f"no broker of {self._view.name} is ready")
+        headers = {"Authorization": f"Bearer {token}"} if (token := await self._credentials()) else {}
+        pod, target = pods[0], path
+        for _ in range(REDIRECTS_MAX):
+            async with self._client(pod) as client:
+                try:
+                    answer = await client.request(method, target, headers=headers)
+                except httpx2.HTTPError as error:
+                    raise Unavailable(f"{pod.name} does not answer: {error!r}") from None
+            if not answer.has_redirect_location:
+                break
+            where = urlsplit(answer.headers["Location"])
+            pod = self._pod_at(where.hostname or "", pods)
+            target = f"{where.path}?{where.query}" if where.query else where.path
+        if answer.has_redirect_location:
+            raise Unavailable("the brokers do not agree who serves it: it is being moved")
+        if not answer.is_success:
+            raise AdminRefused(f"{pod.name} answers {answer.status_code}: {_reason(answer)}")
+
+    def _pod_at(self, host: str, pods: Sequence[PodView]) -> PodView:
+        found = next((pod for pod in pods if pod.address == host or pod.name == host.partition(".")[0]), None)
+        if found is None:
+            raise Unavailable(f"{host} serves it, which is no broker's pod that is ready")
+        return found
+
+    async def _credentials(self) -> str:
+        """`NotAllowed` if there are some that may not be read."""
+        authentication = self._view.spec.authentication
+        if self._token or authentication is None:
+            return self._token
+        try:
+            secret = await self._kubernetes.get("Secret", self._view.namespace, authentication.token.secret_name)
+        except NotAllowed as error:
+            raise NotAllowed(f"{error}; or give a token of your own with --token") from None
+        return base64.b64decode((secret or {}).get("data", {}).get("token", "")).decode().strip()
+
+    @contextlib.asynccontextmanager
+    async def _client(self, pod: PodView) -> AsyncIterator[httpx2.AsyncClient]:
+        async def only() -> Sequence[str]:
+            return [pod.name]
+
+        tls = self._view.spec.tls is not None and not self._view.spec.tls.plain_ports
+        forwarding = Forwarding(
+            kubernetes=self._kubernetes,
+            namespace=self._view.namespace,
+            pods=only,
+            pod_port=WEB_PORT_TLS if tls else WEB_PORT,
+            wait_seconds_max=0.0,
+        )
+        async with forwarded(forwarding, address=LOCALHOST, port=0):
+            base = f"{'https' if tls else 'http'}://{LOCALHOST}:{forwarding.port}"
+            verify = _unnamed() if tls else False
+            async with httpx2.AsyncClient(
+                base_url=base, verify=verify, trust_env=False, timeout=TIMEOUT_SECONDS
+            ) as client:
+                yield client
+
+
+def _unnamed() -> ssl.SSLContext:
+    """The API server, which is verified, leads to the pod itself: its certificate tells nothing more."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _reason(answer: httpx2.Response) -> str:
+    try:
+        found = answer.json()
+    except ValueError:
+        return answer.text.strip()[:300] or answer.reason_phrase
+    return str(found.get("reason") or found) if isinstance(found, dict) else str(found)

@@ -1,0 +1,230 @@
+"""`kubectl pulsar drain bookie|broker` and `kubectl pulsar replace`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from magnetar.operator.plugin.options import (
+    BookieArgument,
+    BrokerArgument,
+    ContextOption,
+    FollowOption,
+    KubeconfigOption,
+    NamespaceOption,
+    YesOption,
+    target,
+)
+from magnetar.operator.plugin.running import EXIT_FAILED, complain, confirm, done, note, run, warn
+
+if TYPE_CHECKING:
+    from magnetar.control.broker_client import BrokerControl
+    from magnetar.operator.plugin.connection import Target
+    from magnetar.operator.plugin.kubernetes import Kubernetes
+    from magnetar.operator.plugin.progress import Progress
+    from magnetar.operator.plugin.views import PodView
+
+POLL_SECONDS: Final = 2.0
+GRACE_SECONDS: Final = 4.0
+"""How long a broker that has been asked by annotation only may take to begin before that is said."""
+
+CancelOption = Annotated[bool, typer.Option("--cancel", help="Take it back: it takes writes, or bundles, again.")]
+
+application = typer.Typer(
+    add_completion=False,
+    name="drain",
+    help="Have a bookie or a broker give away what it has.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@application.command("bookie")
+def drain_bookie(
+    pod: BookieArgument,
+    cancel: CancelOption = False,
+    follow: FollowOption = True,
+    yes: YesOption = False,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Drain a bookie: all that it stores is copied to others; then its volumes are deleted and it starts anew, empty.
+
+    The operator does it and goes on whatever happens; Ctrl-C only ends the watching. To have fewer bookies for good,
+    scale the pool instead: `kubectl scale bk POOL --replicas N` drains those with the highest numbers.
+    Exit code: 0 done (with --no-follow or --cancel: asked for), 1 not done, 2 no such bookie.
+
+    [dim]Examples:[/]
+      kubectl pulsar drain bookie demo-bookie-1
+      kubectl pulsar drain bookie demo-bookie-1 --cancel
+    """
+    _replace(target(namespace, context, kubeconfig), pod, cancel=cancel, follow=follow, yes=yes)
+
+
+def replace(
+    pod: BookieArgument,
+    cancel: CancelOption = False,
+    follow: FollowOption = True,
+    yes: YesOption = False,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Replace a bookie's volumes by fresh ones, such as for another disk: drained first, then it starts anew, empty.
+
+    The same as `drain bookie`.
+    Exit code: 0 done (with --no-follow or --cancel: asked for), 1 not done, 2 no such bookie.
+
+    [dim]Example:[/]
+      kubectl pulsar replace demo-bookie-1 --no-follow
+    """
+    _replace(target(namespace, context, kubeconfig), pod, cancel=cancel, follow=follow, yes=yes)
+
+
+@application.command("broker")
+def drain_broker(
+    pod: BrokerArgument,
+    cancel: CancelOption = False,
+    follow: FollowOption = True,
+    yes: YesOption = False,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Drain a broker: its bundles go to the other brokers, clients follow, and it takes none any more.
+
+    The broker does it by itself; Ctrl-C only ends the watching. It stays drained until its pod is deleted or --cancel.
+    To have fewer brokers for good, scale the cluster instead: the operator drains those that go.
+    Exit code: 0 done (with --no-follow or --cancel: asked for), 1 not done, 2 no such broker.
+
+    [dim]Examples:[/]
+      kubectl pulsar drain broker demo-broker-5d9f8-x2x7q
+      kubectl pulsar drain broker demo-broker-5d9f8-x2x7q --cancel
+    """
+    wanted = target(namespace, context, kubeconfig)
+    run(wanted, lambda kubernetes: _drain_broker(kubernetes, pod, cancel=cancel, follow=follow, yes=yes))
+
+
+# --- bookies
+
+
+def _replace(wanted: Target, pod: str, *, cancel: bool, follow: bool, yes: bool) -> None:
+    run(wanted, lambda kubernetes: _replace_bookie(kubernetes, pod, cancel=cancel, follow=follow, yes=yes))
+
+
+async def _replace_bookie(kubernetes: Kubernetes, pod: str, *, cancel: bool, follow: bool, yes: bool) -> None:
+    from magnetar.operator.children.naming import REPLACE_ANNOTATION
+    from magnetar.operator.plugin.collect import find_pod
+
+    found = await find_pod(kubernetes, pod, "bookie")
+    asked = REPLACE_ANNOTATION in found.annotations
+    if cancel:
+        if not asked:
+            note(f"{pod} is not to be replaced: there is nothing to take back")
+            return
+        await _annotate(kubernetes, found, REPLACE_ANNOTATION, wanted=False)
+        done(f"{pod} stays as it is: the operator cancels its drain, unless everything has been moved already")
+        return
+    if asked:
+        note(f"{pod} is to be replaced already")
+    else:
+        confirm(
+            f"All that {pod} stores is copied to other bookies of {found.cluster}. Then its volumes are deleted, and "
+            "it starts anew with empty ones.",
+            yes=yes,
+        )
+        await _annotate(kubernetes, found, REPLACE_ANNOTATION, wanted=True)
+        done(f"{pod} is to be replaced: the operator drains it")
+    if follow:
+        again = f"kubectl pulsar replace {pod}{kubernetes.context}"
+        await _follow(pod, _replacement(kubernetes, found), f"The replacement goes on; `{again}` watches it again.")
+
+
+async def _annotate(kubernetes: Kubernetes, pod: PodView, annotation: str, *, wanted: bool) -> None:
+    patch = {"metadata": {"uid": pod.uid, "annotations": {annotation: "true" if wanted else None}}}
+    await kubernetes.patch("Pod", kubernetes.namespace, pod.name, patch)
+
+
+async def _replacement(kubernetes: Kubernetes, before: PodView) -> AsyncIterator[Progress]:
+    from magnetar.core.errors import Unavailable
+    from magnetar.operator.api import BOOKIE_POOL
+    from magnetar.operator.plugin.parse import pod_view, pool_view
+    from magnetar.operator.plugin.progress import replacement_progress
+
+    while True:
+        try:
+            pod, pool = await asyncio.gather(
+                kubernetes.get("Pod", kubernetes.namespace, before.name),
+                kubernetes.get(BOOKIE_POOL, kubernetes.namespace, before.pool),
+            )
+            yield replacement_progress(
+                before.name,
+                before.uid,
+                pod_view(pod) if pod is not None else None,
+                pool_view(pool) if pool is not None else None,
+            )
+        except Unavailable as error:
+            warn(f"{error}; trying again")
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _follow(title: str, steps: AsyncIterator[Progress], goes_on: str) -> None:
+    from magnetar.operator.plugin.following import follow
+
+    last = await follow(title, steps, goes_on=goes_on)
+    if last.failed or not last.finished:
+        complain(f"{title}: {last.text}", "`kubectl pulsar status` tells more.")
+        raise typer.Exit(EXIT_FAILED)
+    done(f"{title}: {last.text}")
+
+
+# --- brokers
+
+
+async def _drain_broker(kubernetes: Kubernetes, pod: str, *, cancel: bool, follow: bool, yes: bool) -> None:
+    from magnetar.operator.children.naming import DRAIN_ANNOTATION
+    from magnetar.operator.plugin.collect import find_pod
+    from magnetar.operator.plugin.control_ports import ControlPorts
+
+    found = await find_pod(kubernetes, pod, "broker")
+    ports = await ControlPorts.of(kubernetes, kubernetes.namespace, found.cluster)
+    if cancel:
+        # Without the wish first: the operator must not find a drain that nobody wants and one that is wanted at once.
+        await _annotate(kubernetes, found, DRAIN_ANNOTATION, wanted=False)
+        async with ports.broker(pod) as control:
+            await control.cancel_drain()
+        done(f"{pod} takes bundles again")
+        return
+    confirm(
+        f"{pod} gives its bundles to the other brokers of {found.cluster}; clients of their topics follow, and it "
+        "takes none any more.",
+        yes=yes,
+    )
+    await _annotate(kubernetes, found, DRAIN_ANNOTATION, wanted=True)
+    try:
+        async with ports.broker(pod) as control:
+            steps = _broker_steps(control)
+            if not follow:
+                await anext(steps)
+                done(f"{pod} is being drained")
+                return
+            again = f"kubectl pulsar drain broker {pod}{kubernetes.context}"
+            await _follow(pod, steps, f"The drain goes on; `{again}` watches it again, --cancel takes it back.")
+    except typer.Exit:
+        raise
+    except Exception:
+        # Refused, or not reached: then nobody wants it any more.
+        await _annotate(kubernetes, found, DRAIN_ANNOTATION, wanted=False)
+        raise
+    note(f"`kubectl delete pod {pod}{kubernetes.context}` starts it anew; --cancel has it take bundles again.")
+
+
+async def _broker_steps(control: BrokerControl) -> AsyncIterator[Progress]:
+    from magnetar.operator.plugin.progress import broker_drain_progress
+
+    async for state in control.drain():
+        yield broker_drain_progress(state)

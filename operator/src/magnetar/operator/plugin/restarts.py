@@ -1,0 +1,26 @@
+"""Restarts as `kubectl rollout restart` asks for them: the time as an annotation of the pods' template. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from magnetar.core.errors import SettingError
+from magnetar.operator.children.naming import Manifest
+from magnetar.operator.resources.common import GROUP
+
+RESTARTED_ANNOTATION: Final = f"{GROUP}/restarted-at"
+
+
+def pool_patch(at: str) -> dict[str, Any]:
+    """Of the spec of a pool of bookies."""
+    return {"pod": {"annotations": {RESTARTED_ANNOTATION: at}}}
+
+
+def cluster_patch(cluster: Manifest, component: str, at: str) -> dict[str, Any]:
+    """Of the spec of a cluster. `SettingError` for what the operator does not run."""
+    part = pool_patch(at)
+    if component == "zookeeper":
+        if cluster.get("spec", {}).get("metadata", {}).get("url"):
+            raise SettingError("the metadata are in a store that the operator does not run: restart that by yourself")
+        return {"metadata": {"zookeeper": part}}
+    return {"bookkeeper" if component == "bookie" else component: part}
