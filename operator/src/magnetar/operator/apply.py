@@ -77,6 +77,8 @@ class Hands:
         match action:
             case actions.Apply(manifest):
                 return await self._apply(manifest)
+            case actions.Create(manifest):
+                await self._create(manifest)
             case actions.MakeControlToken():
                 await self._make_control_token(make_token)
             case actions.Delete(kind=kind, name=name, uid=uid, orphan=orphan):
@@ -145,6 +147,13 @@ class Hands:
             return False
         self._applied.remember(manifest, await self._api.apply(manifest))
         return True
+
+    async def _create(self, manifest: Manifest) -> None:
+        """Afterwards nobody owns its fields, and the first `Apply` takes them all: what stays a creator's could not be
+        taken away by leaving it out (Kubernetes: server-side apply, "clearing managedFields")."""
+        made = await self._api.create(manifest)
+        kind, name = _key(manifest)
+        await self._patch(kind, name, made["metadata"]["uid"], {"metadata": {"managedFields": [{}]}})
 
     async def _make_control_token(self, make_token: Callable[[], str]) -> None:
         assert self._subject.cluster is not None, "only a cluster's plan asks for it"
