@@ -66,9 +66,20 @@ def _volumes() -> list[dict[str, Any]]:
             },
             "provisioner": STORAGE_CLASS,
             "reclaimPolicy": "Delete",
+            "allowVolumeExpansion": True,
             "volumeBindingMode": "WaitForFirstConsumer",
         },
         _binding("host-dir-provisioner", "system:persistent-volume-provisioner", "system:provisioner"),
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": "host-dir-resizer"},
+            "rules": [
+                {"apiGroups": [""], "resources": ["persistentvolumes"], "verbs": ["patch"]},
+                {"apiGroups": [""], "resources": ["persistentvolumeclaims/status"], "verbs": ["patch"]},
+            ],
+        },
+        _binding("host-dir-resizer", "host-dir-resizer", "system:provisioner"),
     ]
 
 

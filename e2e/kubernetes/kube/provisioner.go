@@ -98,6 +98,7 @@ func runProvisioner(arguments []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	volumes := directories{root: filepath.Clean(*root)}
+	go growVolumes(ctx, client, *name)
 	alone := controller.LeaderElection(false)
 	controller.NewProvisionController(ctx, client, *name, volumes, alone, controller.Threadiness(2)).Run(ctx)
 	return 0
