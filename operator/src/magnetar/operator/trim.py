@@ -63,6 +63,7 @@ def pod_facts(manifest: Manifest) -> PodFacts:
         exit_message=ended.get("message") or ended.get("reason") or "",
         created_seconds=_seconds(metadata.get("creationTimestamp")),
         annotations=annotations,
+        config_maps=[volume["configMap"]["name"] for volume in spec.get("volumes") or [] if "configMap" in volume],
     )
 
 

@@ -119,6 +119,8 @@ def _judge_pools(seen: ClusterSeen, pools: Sequence[PoolFacts], metadata: Part) 
         return no(HIBERNATED, "no bookie runs"), None
     if not metadata.serving:
         return no(WAITING, "bookies start once the metadata is written"), None
+    if not pools:
+        return no(STARTING, "the default pool is being made"), None
     ensemble_size = seen.cluster.spec.bookkeeper.ensemble_size
     wanted = sum(pool.replicas for pool in pools)
     for pool in pools:
@@ -126,7 +128,7 @@ def _judge_pools(seen: ClusterSeen, pools: Sequence[PoolFacts], metadata: Part) 
         if stalled is not None and stalled.status == "True":
             verdict = no(stalled.reason, f"Bookie {pool.name}: {stalled.message}")
             return verdict, verdict
-    if pools and wanted < ensemble_size:
+    if wanted < ensemble_size:
         verdict = no(
             TOO_FEW_BOOKIES,
             f"bookkeeper.ensembleSize {ensemble_size} needs as many bookies, and all pools together want {wanted}: "
@@ -139,8 +141,6 @@ def _judge_pools(seen: ClusterSeen, pools: Sequence[PoolFacts], metadata: Part) 
     if writable(seen) < ensemble_size:
         words = f"{writable(seen)} bookies take writes, and every ledger needs {ensemble_size}"
         return no(TOO_FEW_WRITABLE, words), None
-    if not pools:
-        return no(STARTING, "the default pool is being made"), None
     return Verdict(BOOKIES_READY, True, ALL_READY, f"{writable(seen)} of {wanted} bookies take writes"), None
 
 
