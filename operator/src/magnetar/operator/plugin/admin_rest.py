@@ -20,6 +20,7 @@ from magnetar.operator.plugin.views import ClusterView, PodView
 REDIRECTS_MAX: Final = 3
 """To the owner, whom a move may have changed meanwhile."""
 TIMEOUT_SECONDS: Final = 30.0
+_REASON_LENGTH_MAX: Final = 300
 
 
 class AdminRefused(PeerError):
@@ -109,5 +110,6 @@ def _reason(answer: httpx2.Response) -> str:
     try:
         found = answer.json()
     except ValueError:
-        return answer.text.strip()[:300] or answer.reason_phrase
+        text = answer.text.strip()
+        return answer.reason_phrase if not text or text.startswith("<") else text[:_REASON_LENGTH_MAX]
     return str(found.get("reason") or found) if isinstance(found, dict) else str(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from magnetar.operator.plugin.commands import connect, drain, logs, status, switches, top, unload
+from magnetar.operator.plugin.commands import completion, connect, drain, logs, report, status, switches, top, unload
 
 NAME = "kubectl pulsar"
 
@@ -39,7 +39,9 @@ def _main(
 application.command(rich_help_panel="Look")(status.status)
 application.add_typer(top.application, rich_help_panel="Look")
 application.command(rich_help_panel="Look")(logs.logs)
+application.command(rich_help_panel="Look")(report.report)
 application.command(rich_help_panel="Use")(connect.connect)
+application.command(rich_help_panel="Use")(completion.completion)
 application.add_typer(drain.application, rich_help_panel="Steer")
 for command in (
     drain.replace,

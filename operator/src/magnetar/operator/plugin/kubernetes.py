@@ -21,7 +21,7 @@ API_VERSIONS: Final[Mapping[str, str]] = {
 }
 """Every kind that the plugin reads."""
 
-_PLURALS: Final = {"NetworkPolicy": "networkpolicies"}
+_PLURALS: Final = {"NetworkPolicy": "networkpolicies", "StorageClass": "storageclasses"}
 
 CLUSTER_SCOPED: Final = frozenset({"CustomResourceDefinition", "Node", "StorageClass"})
 

@@ -67,12 +67,12 @@ def guarded() -> Iterator[None]:
 
 def explain(error: MagnetarError | OSError) -> tuple[str, str]:
     """The error in words, and what to do about it."""
-    from magnetar.operator.api import Refused
+    from magnetar.operator.api import Refused, ServerUnavailable
     from magnetar.operator.plugin.kubernetes import KindMissing, NotAllowed
 
     text = str(error) or type(error).__name__
     if isinstance(error, SettingError):
-        return text, "Correct the argument or the option; --help explains them."
+        return text, "Nothing was changed; --help explains arguments and options."
     if isinstance(error, KindMissing):
         return text, "Install the operator first; `kubectl config current-context` tells which cluster was asked."
     if isinstance(error, NotAllowed):
@@ -81,8 +81,10 @@ def explain(error: MagnetarError | OSError) -> tuple[str, str]:
         return f"Kubernetes refuses it: {text}", "Nothing was changed."
     if isinstance(error, PeerError):
         return text, "Nothing was changed."
-    if isinstance(error, Unavailable):
+    if isinstance(error, ServerUnavailable):
         return text, "Try again; `kubectl cluster-info` tells whether the API server answers."
+    if isinstance(error, Unavailable):
+        return text, "Try again; `kubectl pulsar status` shows what is ready, and what is not."
     return text, "Look at the name, and at the rights of the file."
 
 

@@ -1,0 +1,67 @@
+"""What a report leaves out: secrets, wherever people may have written them. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from magnetar.operator.children.naming import Manifest
+
+REDACTED: Final = "REDACTED"
+
+_SECRET: Final = re.compile(r"token|password|passwd|secret|credential|private|api.?key|auth.*param", re.IGNORECASE)
+_HARMLESS: Final = re.compile(r"(file|path|name|names|plugin|provider|providers|enabled|claim|ttl\w*)$", re.IGNORECASE)
+"""Names of settings that say where a secret is, or how it is used."""
+_URL_PASSWORD: Final = re.compile(r"(://[^/\s:@]+:)[^/\s@]+@")
+_DROPPED_ANNOTATIONS: Final = ("kubectl.kubernetes.io/last-applied-configuration",)
+_SETTING: Final = re.compile(r"^([A-Za-z0-9_.-]+)\s*=\s*(.+)$", re.MULTILINE)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a setting or variable of this name may hold one."""
+    return bool(_SECRET.search(name)) and not _HARMLESS.search(name)
+
+
+def redacted(manifest: Manifest) -> Manifest:
+    """An object without what may be secret: values of settings and variables by their names, passwords in addresses,
+    copies of the object within itself. Whole Secrets must not come here."""
+    found = _walk(manifest)
+    assert isinstance(found, dict)
+    metadata = found.get("metadata", {})
+    metadata.pop("managedFields", None)
+    for name in _DROPPED_ANNOTATIONS:
+        metadata.get("annotations", {}).pop(name, None)
+    if found.get("kind") == "ConfigMap":
+        found["data"] = {name: redacted_settings(str(text)) for name, text in (found.get("data") or {}).items()}
+    return found
+
+
+def redacted_settings(text: str) -> str:
+    """A .conf file."""
+
+    def line(match: re.Match[str]) -> str:
+        return f"{match[1]}={REDACTED}" if is_secret(match[1]) else match[0]
+
+    return _without_passwords(_SETTING.sub(line, text))
+
+
+def _walk(value: Any) -> Any:
+    if isinstance(value, dict):
+        name = value.get("name")
+        if isinstance(name, str) and isinstance(value.get("value"), str) and is_secret(name):
+            # An environment variable.
+            return {**value, "value": REDACTED}
+        return {key: _value(key, inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_walk(inner) for inner in value]
+    return _without_passwords(value) if isinstance(value, str) else value
+
+
+def _value(key: str, value: Any) -> Any:
+    if key == "settings" and isinstance(value, dict):
+        return {name: REDACTED if is_secret(name) else _walk(inner) for name, inner in value.items()}
+    return _walk(value)
+
+
+def _without_passwords(text: str) -> str:
+    return _URL_PASSWORD.sub(rf"\1{REDACTED}@", text)
