@@ -156,6 +156,8 @@ class StoredBytes:
         try:
             for number, topic in enumerate(self._topics):
                 source, digest = random.Random(number), hashlib.sha256()
+                # Somebody who has not read them yet: without, they would not be kept.
+                client.subscribe(topic, "keeper", initial_position=pulsar.InitialPosition.Earliest).close()
                 producer = client.create_producer(topic, block_if_queue_full=True, send_timeout_millis=120_000)
                 problems: list[object] = []
 
