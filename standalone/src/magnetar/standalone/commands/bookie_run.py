@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from magnetar.standalone.commands.options import (
@@ -16,6 +16,10 @@ from magnetar.standalone.commands.options import (
     environment,
     settings_given,
 )
+
+if TYPE_CHECKING:
+    from magnetar.standalone.bookie_process import BookieProcess, BookieProcessSettings
+    from magnetar.standalone.service import Service
 
 
 def run(
@@ -59,13 +63,7 @@ def run(
       magnetar bookie run -m zk:localhost:2181 --advertised-address 127.0.0.1 --journal /fast/j --ledgers /big/l
     """
     from magnetar.bookie.setting_names import known_names
-    from magnetar.standalone.bookie_process import (
-        BookieProcess,
-        bookie_exit_code,
-        bookie_process_settings,
-        start_bookie_process,
-    )
-    from magnetar.standalone.service import Service, SettingSources, run_service
+    from magnetar.standalone.service import SettingSources, run_service
 
     options = settings_given(
         metadataServiceUri=("--metadata-store", metadata_store),
@@ -78,11 +76,18 @@ def run(
     sources = SettingSources(
         known=known_names(), file=conf, environment=environment(), assignments=assignments or [], options=options
     )
-    service = Service(
+    raise typer.Exit(run_service(_service(), sources, check_only=check, log_level=log_level.value))
+
+
+def _service() -> Service[BookieProcessSettings, BookieProcess]:
+    from magnetar.standalone.bookie_process import BookieProcess as Process
+    from magnetar.standalone.bookie_process import bookie_exit_code, bookie_process_settings, start_bookie_process
+    from magnetar.standalone.service import Service
+
+    return Service(
         name="bookie",
         settings=bookie_process_settings,
         start=start_bookie_process,
-        describe=BookieProcess.describe,
+        describe=Process.describe,
         exit_code=bookie_exit_code,
     )
-    raise typer.Exit(run_service(service, sources, check_only=check, log_level=log_level.value))
