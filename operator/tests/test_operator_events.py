@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import re
+from operator.tests.small_kubernetes import SettableClock, SmallApiServer
+from typing import Any
+
+import pytest
+from magnetar.operator.api import Refused, ServerUnavailable
+from magnetar.operator.children.naming import Owner
+from magnetar.operator.events import BURST, MESSAGE_LENGTH_MAX, REMEMBERED_SECONDS, ApiEvents
+from magnetar.operator.plan.actions import Tell
+
+OWNER = Owner(kind="Bookie", name="cold", namespace="here", uid="owner-uid")
+DRAIN = Tell("Normal", "DrainStarted", "cold-bookie-3 hands its ledgers over")
+
+
+@pytest.fixture
+def api() -> SmallApiServer:
+    return SmallApiServer()
+
+
+@pytest.fixture
+def clock() -> SettableClock:
+    return SettableClock()
+
+
+@pytest.fixture
+def events(api: SmallApiServer, clock: SettableClock) -> ApiEvents:
+    return ApiEvents(api, clock, "operator-0")
+
+
+def written(api: SmallApiServer) -> list[dict[str, Any]]:
+    return [manifest for (kind, _, _), manifest in api.objects.items() if kind == "Event"]
+
+
+async def test_an_event_names_its_resource(api: SmallApiServer, events: ApiEvents) -> None:
+    await events.tell(OWNER, DRAIN)
+    (found,) = written(api)
+    assert found["involvedObject"] == {
+        "apiVersion": "pulsar.magnetar.dev/v1alpha1",
+        "kind": "Bookie",
+        "name": "cold",
+        "namespace": "here",
+        "uid": "owner-uid",
+    }
+    assert (found["type"], found["reason"], found["message"], found["count"]) == (
+        *("Normal", DRAIN.reason),
+        DRAIN.message,
+        1,
+    )
+    assert found["firstTimestamp"] == "2025-10-09T08:53:20Z"
+    assert re.fullmatch(r"cold\.[0-9a-f]{16}", found["metadata"]["name"])
+
+
+async def test_the_same_again_is_counted_up(api: SmallApiServer, clock: SettableClock, events: ApiEvents) -> None:
+    for _ in range(3):
+        await events.tell(OWNER, DRAIN)
+        clock.advance(40)
+    (found,) = written(api)
+    assert (found["count"], found["lastTimestamp"]) == (3, "2025-10-09T08:54:40Z")
+
+
+async def test_what_comes_often_is_counted_without_being_written(
+    api: SmallApiServer, clock: SettableClock, events: ApiEvents
+) -> None:
+    for _ in range(100):
+        await events.tell(OWNER, DRAIN)
+        clock.advance(1)
+    assert sum(kind == "Event" for _, kind, _ in api.calls) == 4
+    assert written(api)[0]["count"] == 91
+
+
+async def test_one_that_is_gone_is_told_anew(api: SmallApiServer, clock: SettableClock, events: ApiEvents) -> None:
+    await events.tell(OWNER, DRAIN)
+    api.objects.clear()
+    clock.advance(60)
+    await events.tell(OWNER, DRAIN)
+    assert written(api)[0]["count"] == 1
+    clock.advance(REMEMBERED_SECONDS + 1)
+    await events.tell(OWNER, DRAIN)
+    assert len(written(api)) == 2
+
+
+async def test_a_flood_is_cut_off_for_one_resource_only(
+    api: SmallApiServer, clock: SettableClock, events: ApiEvents
+) -> None:
+    for number in range(200):
+        await events.tell(OWNER, Tell("Warning", "Odd", f"number {number}"))
+    assert len(written(api)) == BURST
+    await events.tell(Owner(kind="Bookie", name="hot", namespace="here", uid="2"), DRAIN)
+    assert len(written(api)) == BURST + 1
+    clock.advance(25)
+    for number in range(200, 210):
+        await events.tell(OWNER, Tell("Warning", "Odd", f"number {number}"))
+    assert len(written(api)) == BURST + 3
+
+
+@pytest.mark.parametrize("error", [ServerUnavailable("down"), Refused("no rights")])
+async def test_a_failure_is_nobody_elses(
+    api: SmallApiServer, clock: SettableClock, events: ApiEvents, error: Exception
+) -> None:
+    api.failures["create", "Event"] = [error]
+    await events.tell(OWNER, DRAIN)
+    assert written(api) == []
+    await events.tell(OWNER, DRAIN)
+    assert len(written(api)) == 1
+
+
+async def test_long_messages_are_cut(api: SmallApiServer, events: ApiEvents) -> None:
+    await events.tell(OWNER, Tell("Warning", "Long", "x" * 5000))
+    assert len(written(api)[0]["message"]) == MESSAGE_LENGTH_MAX
+
+
+async def test_a_resource_that_is_gone_is_forgotten(api: SmallApiServer, events: ApiEvents) -> None:
+    for number in range(BURST + 1):
+        await events.tell(OWNER, Tell("Warning", "Odd", f"number {number}"))
+    events.forget("here", "Bookie", "cold")
+    await events.tell(OWNER, DRAIN)
+    assert len(written(api)) == BURST + 1

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
+from magnetar.core.clock import SystemClock
+from magnetar.operator import loops as module
+from magnetar.operator.api import Refused, ServerUnavailable
+from magnetar.operator.loops import Loops
+from magnetar.operator.reconcile import Key
+
+BLUE = Key("PulsarCluster", "here", "blue")
+COLD = Key("Bookie", "here", "cold")
+
+
+class Passes:
+    """What loops do, as a test says: answers in turn, the last one for good."""
+
+    def __init__(self) -> None:
+        self.keys: list[Key] = []
+        self.answers: list[float | Exception | None] = [60.0]
+        self.failures: list[str] = []
+        self.began = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+        self.at_once = self.at_once_max = 0
+
+    async def reconcile(self, key: Key) -> float | None:
+        self.keys.append(key)
+        self.began.set()
+        self.at_once += 1
+        self.at_once_max = max(self.at_once, self.at_once_max)
+        try:
+            await self.may_end.wait()
+        finally:
+            self.at_once -= 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def passed(self, key: Key, seconds: float, failure: str) -> None:
+        self.failures.append(failure)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COALESCE_SECONDS", 0.001)
+    monkeypatch.setattr(module, "BACKOFF_SECONDS_FIRST", 0.001)
+
+
+@pytest.fixture
+def passes() -> Passes:
+    return Passes()
+
+
+@pytest.fixture
+async def loops(passes: Passes, quick: None) -> AsyncIterator[Loops]:
+    found = Loops(passes.reconcile, clock=SystemClock(), counter=passes, chance=random.Random(1))
+    yield found
+    await found.stop()
+
+
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not what():
+            await asyncio.sleep(0.001)
+
+
+async def test_waking_begins_a_pass_and_waking_again_another(loops: Loops, passes: Passes) -> None:
+    loops.wake(BLUE)
+    loops.wake(COLD)
+    await until(lambda: len(passes.keys) == 2)
+    loops.wake(COLD)
+    await until(lambda: passes.keys == [BLUE, COLD, COLD])
+
+
+async def test_many_changes_during_a_pass_make_one_more(loops: Loops, passes: Passes) -> None:
+    passes.may_end.clear()
+    loops.wake(BLUE)
+    await until(passes.began.is_set)
+    for _ in range(10):
+        loops.wake(BLUE)
+    passes.may_end.set()
+    await until(lambda: len(passes.keys) == 2)
+    await asyncio.sleep(0.02)
+    assert passes.keys == [BLUE, BLUE]
+
+
+async def test_the_next_pass_comes_when_the_last_one_said(loops: Loops, passes: Passes) -> None:
+    passes.answers = [0.001, 0.001, 60.0]
+    loops.wake(BLUE)
+    await until(lambda: len(passes.keys) == 3)
+
+
+async def test_a_loop_ends_with_its_resource_and_begins_anew(loops: Loops, passes: Passes) -> None:
+    passes.answers = [None]
+    loops.wake(BLUE)
+    await until(lambda: len(loops) == 0)
+    loops.wake_known(BLUE)
+    await asyncio.sleep(0.005)
+    assert len(passes.keys) == 1
+    loops.wake(BLUE)
+    await until(lambda: len(passes.keys) == 2)
+
+
+async def test_a_resource_that_is_made_again_while_its_end_is_noticed_is_not_lost(loops: Loops, passes: Passes) -> None:
+    passes.answers = [None, 60.0]
+    passes.may_end.clear()
+    loops.wake(BLUE)
+    await until(passes.began.is_set)
+    loops.wake(BLUE)
+    passes.may_end.set()
+    await until(lambda: len(passes.keys) == 2)
+    assert len(loops) == 1
+
+
+async def test_failures_are_tried_again_and_counted(loops: Loops, passes: Passes) -> None:
+    passes.answers = [ServerUnavailable("down"), RuntimeError("a mistake"), Refused("no"), 60.0]
+    loops.wake(BLUE)
+    await until(lambda: len(passes.failures) == 4)
+    assert passes.failures == ["ServerUnavailable", "RuntimeError", "Refused", ""]
+
+
+async def test_a_pass_that_hangs_is_given_up(loops: Loops, passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PASS_SECONDS_MAX", 0.005)
+    passes.may_end.clear()
+    loops.wake(BLUE)
+    await until(lambda: "TimeoutError" in passes.failures)
+
+
+async def test_few_passes_run_at_once(loops: Loops, passes: Passes) -> None:
+    passes.may_end.clear()
+    for number in range(20):
+        loops.wake(Key("Bookie", "here", f"pool-{number}"))
+    await until(lambda: passes.at_once == module.PASSES_AT_ONCE_MAX)
+    passes.may_end.set()
+    await until(lambda: len(passes.keys) == 20)
+    assert passes.at_once_max == module.PASSES_AT_ONCE_MAX
+
+
+async def test_more_resources_than_one_operator_is_made_for_are_left_alone(
+    loops: Loops, passes: Passes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOPS_MAX", 1)
+    loops.wake(BLUE)
+    loops.wake(COLD)
+    assert len(loops) == 1
+
+
+async def test_stopping_ends_passes_where_they_are(loops: Loops, passes: Passes) -> None:
+    passes.may_end.clear()
+    loops.wake(BLUE)
+    await until(passes.began.is_set)
+    await loops.stop()
+    assert passes.at_once == 0
+    assert len(loops) == 0
+
+
+class SlowClock:
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def now_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def monotonic_seconds(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_unfinished"),
+    [
+        (60.0, False),
+        (Refused("an invalid object"), False),
+        (ControlRefused(Reason.FAILED_PRECONDITION, "not now"), False),
+        (ControlUnavailable("a pod that hangs"), False),
+        (ServerUnavailable("down"), True),
+        (RuntimeError("a mistake"), True),
+    ],
+)
+async def test_only_what_a_new_process_might_mend_is_unfinished(
+    passes: Passes, quick: None, answer: float | Exception, is_unfinished: bool
+) -> None:
+    clock = SlowClock()
+    loops = Loops(passes.reconcile, clock=clock, counter=passes, chance=random.Random(1))
+    passes.may_end.clear()
+    loops.wake(BLUE)
+    await until(passes.began.is_set)
+    clock.now = 400.0
+    assert loops.unfinished(300.0) == [BLUE]
+    passes.answers = [answer]
+    passes.may_end.set()
+    await until(lambda: len(passes.failures) > 0)
+    assert loops.unfinished(300.0) == ([BLUE] if is_unfinished else [])
+    await loops.stop()
+
+
+async def test_waiting_grows_with_failures_and_is_spread() -> None:
+    waits = []
+    chance = random.Random(3)
+
+    async def fail(_: Key) -> float:
+        raise ServerUnavailable("down")
+
+    loops = Loops(fail, clock=SystemClock(), counter=Passes(), chance=chance)
+    run_one: Callable[..., Awaitable[tuple[float | None, bool]]] = loops._pass
+    for failures in range(12):
+        seconds, failed = await run_one(BLUE, module._Loop(0.0), failures)
+        assert failed
+        assert seconds is not None
+        waits.append(seconds)
+    longest = [min(60.0, 2.0**number) for number in range(12)]
+    assert all(most / 2 <= wait <= most for wait, most in zip(waits, longest, strict=True))
