@@ -168,6 +168,12 @@ def test_a_cluster_that_keeps_its_volumes_just_goes() -> None:
     assert not asked(plan_cluster(held), Delete)
 
 
+def test_a_job_that_runs_goes_with_the_cluster() -> None:
+    seen = with_objects(ending(deletionPolicy="Delete"), ours("blue-uid", "Job", "blue-init-x"))
+    seen = with_pods(replace(seen, pools=[], children=replace(seen.children, workloads={})), lambda pod: None)
+    assert deleted(seen) == ["blue-init-x"]
+
+
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_cluster_that_keeps_nothing_goes_in_steps(paused: bool) -> None:
     seen = ending(deletionPolicy="Delete", paused=paused)

@@ -41,7 +41,13 @@ def _steps(seen: ClusterSeen) -> tuple[list[Action], str]:
         for _, found in sorted(seen.children.workloads.items())
         if not found.deleting
     ]
-    left = len(seen.pools) + len(seen.children.workloads)
+    jobs = [manifest["metadata"] for (kind, _), manifest in sorted(seen.children.objects.items()) if kind == "Job"]
+    actions += [
+        Delete("Job", job["name"], job["uid"], reason="the cluster is deleted")
+        for job in jobs
+        if "deletionTimestamp" not in job
+    ]
+    left = len(seen.pools) + len(seen.children.workloads) + len(jobs)
     if left or seen.children.pods:
         return actions, f"volumes are deleted once {left} workloads and {len(seen.children.pods)} pods are gone"
     claims = seen.children.claims
