@@ -21,8 +21,8 @@ RESOURCES: Final[dict[str, Any]] = {"requests": {"cpu": "200m", "memory": "512Mi
 GRACE_SECONDS: Final = 60
 """To write out what is cached; killed earlier, a bookie replays its journal."""
 
-LOST_DELAY_SECONDS: Final = 120
-"""How long a bookie may be away before its ledgers are copied."""
+LOST_DELAY_SECONDS: Final = 300
+"""How long a bookie may be away before its ledgers are copied; while a second one is away, no longer."""
 
 JOURNAL: Final = "journal"
 LEDGERS: Final = "ledgers"
