@@ -11,6 +11,7 @@ from operator.tests.pool_builders import (
     deleted,
     of,
     pod_name,
+    replicas_of,
     said,
     stateful_of,
     status_of,
@@ -146,6 +147,36 @@ def test_a_lost_disk_waits_if_nobody_can_be_asked() -> None:
     plan = plan_pool(PoolWorld(replicas=3, pods={1: EMPTY_DISK}).seen())
     assert not of(plan, RetireLostBookie)
     assert "no bookie answers" in said(plan, "Reconciling")[2]
+
+
+def test_a_spare_bookie_is_made_where_too_few_are_left_to_copy_to() -> None:
+    lost = {"has_cookie": True, "ledgers_left": 2}
+    world = PoolWorld(replicas=3, pods={0: EMPTY_DISK, 2: EMPTY_DISK}, lost={0: lost, 2: lost})
+    plan = plan_pool(world.seen())
+    assert replicas_of(plan) == 4
+    assert len(of(plan, RetireLostBookie)) == 2
+    world.desired = 4
+    plan = plan_pool(world.seen())
+    assert stateful_of(plan) is None
+    assert not of(plan, StartBookieDrain)
+    # They are back: the spare one is drained.
+    world.pods, world.lost = {}, {}
+    assert of(plan_pool(world.seen()), StartBookieDrain) == [StartBookieDrain(pod_name(3))]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"writable_elsewhere": 1}, id="other pools have room"),
+        pytest.param({"pods": {0: EMPTY_DISK, 2: {"ready": False}}}, id="one is only starting"),
+        pytest.param({"lost": {0: {}, 2: {"has_cookie": True}}}, id="nothing is to be copied"),
+        pytest.param({"lost": {}}, id="nobody can be asked"),
+    ],
+)
+def test_no_spare_bookie_without_need(change: dict[str, Any]) -> None:
+    lost = {"has_cookie": True, "ledgers_left": 2}
+    usual: dict[str, Any] = {"pods": {0: EMPTY_DISK, 2: EMPTY_DISK}, "lost": {0: lost, 2: lost}}
+    assert stateful_of(plan_pool(PoolWorld(**(usual | change)).seen())) is None
 
 
 def test_a_wrong_volume_is_told_and_never_touched() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED, EXIT_WRONG_VOLUME
@@ -142,9 +142,9 @@ def view_of(seen: PoolSeen, cluster: Cluster) -> PoolView:
     name = cluster.bookie(seen.owner.name)
     stateful = seen.children.workloads.get(("StatefulSet", name))
     pods = {
-        pod.ordinal: pod
+        number: replace(pod, ordinal=number)
         for pod in seen.children.of(BOOKIE, seen.owner.name)
-        if pod.ordinal >= 0 and pod.name == f"{name}-{pod.ordinal}"
+        if (number := _number(pod.name, name)) is not None
     }
     claims: defaultdict[int, list[ClaimFacts]] = defaultdict(list)
     for claim in sorted(seen.children.claims, key=lambda claim: claim.name):
@@ -164,6 +164,12 @@ def view_of(seen: PoolSeen, cluster: Cluster) -> PoolView:
         ),
         wanted=0 if seen.resource.deleting else seen.spec.replicas,
     )
+
+
+def _number(pod: str, stateful: str) -> int | None:
+    """Of a pod, also of one that has no StatefulSet just now."""
+    tail = pod.removeprefix(f"{stateful}-")
+    return int(tail) if tail.isdecimal() and pod == f"{stateful}-{int(tail)}" else None
 
 
 def _member(

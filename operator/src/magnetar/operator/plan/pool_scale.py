@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME
 from magnetar.operator.plan.actions import CancelBookieDrain, Delete, StartBookieDrain, Tell
 from magnetar.operator.plan.conditions import holds
 from magnetar.operator.plan.facts import BookieFacts
@@ -33,10 +34,24 @@ def replicas_to_apply(view: PoolView, draft: Draft) -> int | None:
 
 
 def allowed_replicas(view: PoolView) -> int:
-    """The wish, or more: as many as the highest bookie needs to stay that is not proven to be drained."""
+    """The wish, or more: as many as the highest bookie needs to stay that is not proven to be drained; and spare ones
+    where too few are left to copy to."""
     resumes = view.stateful is None or (view.desired == 0 and view.wanted > 0)
     kept = [member.ordinal + 1 for member in view.leaving if _is_needed(view, member, resumes=resumes)]
-    return max(kept, default=view.wanted)
+    return max([view.wanted + spares(view), *kept])
+
+
+def spares(view: PoolView) -> int:
+    """How many bookies more than wanted are to run for a while: so many have lost their disks that the rest are fewer
+    than an ensemble. Nobody could then take over what was lost, and the lost ones could never start empty."""
+    lost = [member for member in view.staying if member.volume_code == EXIT_EMPTY_VOLUME]
+    if not any(member.lost is not None and member.lost.ledgers_left for member in lost):
+        return 0
+    rest = [member for member in view.staying if member.facts is None or not member.facts.writable]
+    if any(member.volume_code is None for member in rest):
+        # One that only starts may be enough.
+        return 0
+    return max(0, view.ensemble_size - (len(view.staying) - len(rest)) - view.staying_elsewhere)
 
 
 def _is_needed(view: PoolView, member: Member, *, resumes: bool) -> bool:
@@ -199,7 +214,8 @@ def tell_scaling(view: PoolView, replicas: int, draft: Draft) -> None:
         if not view.pods:
             draft.tell("PoolStarted", f"{replicas} bookies are made")
     elif replicas > before:
-        draft.tell("ScaledOut", f"from {before} to {replicas} bookies")
+        why = ", for too few are left to copy to what others have lost" if spares(view) else ""
+        draft.tell("ScaledOut", f"from {before} to {replicas} bookies{why}")
     elif replicas < before and not view.hibernated:
         gone = [member.name for member in view.members if replicas <= member.ordinal < before]
         named = ", ".join(gone[:NAMED_MAX]) + (f" and {len(gone) - NAMED_MAX} more" if len(gone) > NAMED_MAX else "")
