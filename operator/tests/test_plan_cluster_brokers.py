@@ -19,7 +19,7 @@ from operator.tests.plan_builders import NOW
 from typing import Any
 
 import pytest
-from magnetar.operator.children.naming import BROKER
+from magnetar.operator.children.naming import BROKER, DRAIN_ANNOTATION
 from magnetar.operator.plan.actions import (
     Action,
     Annotate,
@@ -145,6 +145,12 @@ def test_a_drain_that_is_not_wanted_any_more_ends() -> None:
     assert [one.pod for one in asked(plan, CancelBrokerDrain)] == ["blue-broker-c"]
     assert [one.annotations for one in asked(plan, Annotate)] == [((COST_ANNOTATION, None),)]
     assert events(plan) == ["DrainCancelled"]
+
+
+def test_a_drain_that_a_person_asked_for_is_left_to_them() -> None:
+    seen = facts(fewer(3, 3), "blue-broker-c", drain="Running")
+    seen = with_pod(seen, "blue-broker-c", annotations={DRAIN_ANNOTATION: "true"})
+    assert not asked(plan_cluster(seen), CancelBrokerDrain)
 
 
 def test_a_drained_one_that_is_about_to_go_is_not_taken_back() -> None:

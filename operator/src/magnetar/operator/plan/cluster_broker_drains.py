@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from magnetar.operator.children.naming import DRAIN_ANNOTATION
 from magnetar.operator.plan.actions import Action, Annotate, CancelBrokerDrain, StartBrokerDrain, Tell
 from magnetar.operator.plan.facts import BrokerFacts, PodFacts, WorkloadFacts
 
@@ -105,7 +106,8 @@ def _keep(pods: Sequence[PodFacts], brokers: Mapping[str, BrokerFacts]) -> list[
         facts = brokers.get(pod.name)
         if pod.annotations.get(COST_ANNOTATION) == COST:
             actions.append(Annotate("Pod", pod.name, pod.uid, ((COST_ANNOTATION, None),)))
-        if facts is not None and facts.drain != "None":
+        # What a person has drained is theirs to take back.
+        if facts is not None and facts.drain != "None" and DRAIN_ANNOTATION not in pod.annotations:
             actions.append(CancelBrokerDrain(pod.name))
             actions.append(Tell("Normal", "DrainCancelled", f"{pod.name} stays, and takes bundles again"))
     return actions
