@@ -21,8 +21,11 @@ UNSEEN_SECONDS: Final = 30.0
 FRESH_SECONDS: Final = 600.0
 """A restart that long ago is still worth a word."""
 
-_ABNORMAL: Final = frozenset({"Reconciling", "Stalled"})
-"""Conditions that are true when something is not as it should be (kstatus)."""
+_ABNORMAL: Final = frozenset({"Reconciling", "Stalled", "Paused", "Hibernated"})
+"""Conditions that are true when something is not as usual (the first two: kstatus)."""
+_MILD: Final = frozenset({"Reconciling", "Paused", "Hibernated"})
+_MESSAGE_LENGTH_MAX: Final = 100
+"""In the line of a cluster among several."""
 _STATES: Final[Mapping[str, str]] = {
     "Writable": GOOD,
     "Ready": GOOD,
@@ -110,15 +113,27 @@ def _head(name: str, ready: int, desired: int, message: str, drawing: Drawing, m
 def _draw_plain(tree: Tree, name: str, status: ComponentStatus, pods: Sequence[PodView], drawing: Drawing) -> None:
     branch = tree.add(_head(name, status.ready_replicas, status.desired_replicas, _rollout(status), drawing))
     width = max((len(pod.name) for pod in pods), default=0)
+    told = {status.message: ""}
     for pod in pods:
         line = Text.assemble(sign(drawing.signs, pod_colour(pod)), " ", pod.name.ljust(width), "  ", pod_state(pod))
-        branch.add(_with_trouble(line, pod, "", drawing))
+        branch.add(_with_trouble(line, pod, _untold(pod, told), drawing))
 
 
 def _rollout(status: ComponentStatus) -> str:
     behind = status.replicas - status.updated_replicas
     words = [f"{behind} not up to date yet"] if behind > 0 and status.updated_replicas < status.desired_replicas else []
     return "; ".join([*words, *([status.message] if status.message else [])])
+
+
+def _untold(pod: PodView, told: dict[str, str]) -> str:
+    """What is to be said of a pod that is not ready, where others have said something already."""
+    if pod.ready or not pod.message:
+        return ""
+    before = next((name for message, name in told.items() if pod.message in message), None)
+    if before is None:
+        told[pod.message] = pod.name
+        return pod.message
+    return f"as {before}" if before else ""
 
 
 def pod_colour(pod: PodView) -> str:
@@ -146,14 +161,22 @@ def _with_trouble(line: Text, pod: PodView | None, message: str, drawing: Drawin
         if ago < FRESH_SECONDS or not pod.ready:
             times = "once" if pod.restarts == 1 else f"{pod.restarts} times"
             line.append(f"  restarted {times}, {age(ago)} ago", style=BUSY)
-    said = message or (pod.message if pod is not None and not pod.ready else "")
-    return line.append(f"\n  {said}", style=BUSY) if said else line
+    return line.append(f"\n  {message}", style=BUSY) if message else line
 
 
 def _draw_bookies(tree: Tree, view: ClusterView, drawing: Drawing) -> None:
     status = view.status.bookies
     more = f", {sum(pool.status.writable_replicas for pool in view.pools)} writable"
-    branch = tree.add(_head("bookies", status.ready_replicas, status.desired_replicas, _rollout(status), drawing, more))
+    branch = tree.add(
+        _head(
+            "bookies",
+            status.ready_replicas,
+            status.desired_replicas,
+            _rollout(status),
+            drawing,
+            more,
+        )
+    )
     only = len(view.pools) == 1 and view.pools[0].name == view.name
     for pool in view.pools:
         _draw_pool(branch if only else branch.add(_pool_title(pool, drawing)), view, pool, drawing)
@@ -188,7 +211,7 @@ def _bookie_line(member: BookieMember, pod: PodView | None, width: int, drawing:
     if member.drain is not None and member.drain.step != "None":
         line.append("\n  ").append_text(drain_line(member.drain, drawing, drawing.remaining_seconds.get(member.name)))
         return _with_trouble(line, pod, member.drain.message or member.message, drawing)
-    return _with_trouble(line, pod, member.message, drawing)
+    return _with_trouble(line, pod, member.message or (_untold(pod, {}) if pod is not None else ""), drawing)
 
 
 def drain_line(drain: DrainProgress, drawing: Drawing, remaining_seconds: float | None) -> Text:
@@ -221,7 +244,7 @@ def _draw_brokers(tree: Tree, view: ClusterView, drawing: Drawing) -> None:
             line.append("  load ", style=QUIET).append_text(bar(drawing.signs, member.load_percent))
             line.append(f" {member.load_percent:3d} %")
         line.append(f"  {member.bundles} bundle{'' if member.bundles == 1 else 's'}")
-        branch.add(_with_trouble(line, pod, member.message, drawing))
+        branch.add(_with_trouble(line, pod, member.message or (_untold(pod, {}) if pod is not None else ""), drawing))
 
 
 def _draw_jobs(tree: Tree, view: ClusterView, drawing: Drawing) -> None:
@@ -229,7 +252,7 @@ def _draw_jobs(tree: Tree, view: ClusterView, drawing: Drawing) -> None:
     for pod in view.of("init"):
         if pod.phase != "Succeeded":
             line = Text.assemble(sign(drawing.signs, pod_colour(pod)), f" {pod.name}  {pod_state(pod)}")
-            tree.add(_with_trouble(line, pod, "", drawing))
+            tree.add(_with_trouble(line, pod, _untold(pod, {}), drawing))
 
 
 def _unseen(view: ClusterView, drawing: Drawing) -> list[tuple[str, str, str]]:
@@ -247,19 +270,22 @@ def _young(view: ClusterView, drawing: Drawing) -> bool:
 
 
 def _conditions(view: ClusterView) -> list[tuple[str, str, str]]:
-    """(colour, what, message) of conditions that say that something is not as it should be, each message once."""
-    found: dict[str, tuple[str, str, str]] = {}
+    """(colour, what, message) of conditions that say that something is not as usual; none that says what another one,
+    or the tree, has said."""
+    told = [part.message for part in (view.status.zookeeper, *_parts(view)) if part.message]
+    found: list[tuple[str, str, str]] = []
     sources: list[tuple[str, Sequence[Condition]]] = [("", view.status.conditions)]
     sources += [(f"pool {pool.name}: ", pool.status.conditions) for pool in view.pools]
     for prefix, conditions in sources:
-        for condition in conditions:
-            if matters(condition):
-                colour = BUSY if condition.type == "Reconciling" or condition.status == "Unknown" else BAD
-                colour = BUSY if condition.type == "Ready" and _reconciling(conditions) else colour
-                name = condition.type if condition.status == "True" else f"not {condition.type}"
-                what = f"{prefix}{name} ({condition.reason})"
-                found.setdefault(condition.message or what, (colour, what, condition.message))
-    return list(found.values())
+        for condition in filter(matters, conditions):
+            if condition.message and any(condition.message in words or words in condition.message for words in told):
+                continue
+            mild = condition.type in _MILD or condition.status == "Unknown"
+            mild = mild or (condition.type == "Ready" and _reconciling(conditions))
+            name = condition.type if condition.status == "True" else f"not {condition.type}"
+            found.append((BUSY if mild else BAD, f"{prefix}{name} ({condition.reason})", condition.message))
+            told += [condition.message] if condition.message else []
+    return found
 
 
 def matters(condition: Condition) -> bool:
@@ -307,6 +333,7 @@ def draw_overview(views: Sequence[ClusterView], drawing: Drawing, *, namespaces:
         counts = [f"{part.ready_replicas}/{part.desired_replicas}" for part in _parts(view)]
         message = ready.message if ready is not None and ready.status != "True" else ""
         row = [*([view.namespace] if namespaces else []), view.name, status.phase or "not looked at yet", *counts]
+        message = message if len(message) <= _MESSAGE_LENGTH_MAX else f"{message[: _MESSAGE_LENGTH_MAX - 1]}…"
         row += [status.version, age(drawing.now_seconds - view.created_seconds), message]
         table.add_row(sign(drawing.signs, colour_of(view)), *(Text(cell) for cell in row))
     return table

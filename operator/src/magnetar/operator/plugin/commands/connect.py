@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
@@ -93,7 +94,7 @@ async def _connect(kubernetes: Kubernetes, cluster: str | None, ports: Ports, ou
             except OSError as error:
                 option = "--port" if local == ports.port else "--web-port"
                 raise SettingError(
-                    f"port {local} of {ports.address} cannot be had: {error.strerror}; give {option}"
+                    f"port {local} of {ports.address} cannot be had: {os.strerror(error.errno or 0)}; give {option}"
                 ) from None
         await _warn(view, pods, tls=tls)
         _show(view, found, ports.address, output, tls=tls)
@@ -139,7 +140,7 @@ def _show(view: ClusterView, found: list[Forwarding], address: str, output: Outp
         return
     token = ", authentication=pulsar.AuthenticationToken(TOKEN)" if view.spec.authentication is not None else ""
     lines = [
-        Text.assemble(("● ", "green"), (view.name, "bold"), f" of namespace {view.namespace}, by its {view.entrance}s"),
+        Text.assemble(("● ", "green"), (view.name, "bold"), f" of namespace {view.namespace}, by its {'proxies' if view.entrance == 'proxy' else 'brokers'}"),
         Text.assemble(("  service URL  ", "dim"), (service_url, "bold")),
         Text.assemble(("  admin URL    ", "dim"), (web_url, "bold")),
         Text(),
