@@ -13,7 +13,7 @@ from magnetar.operator.api import AlreadyExists, ApiServer
 from magnetar.operator.children.configuration import digest
 from magnetar.operator.children.context import Cluster
 from magnetar.operator.children.control import token_secret
-from magnetar.operator.children.naming import FINALIZER, Manifest, Owner
+from magnetar.operator.children.naming import FIELD_MANAGER, FINALIZER, NAME_LABEL, Manifest, Owner
 from magnetar.operator.controls import Controls
 from magnetar.operator.listing import version
 from magnetar.operator.observe import Reach
@@ -75,8 +75,8 @@ class Hands:
     async def carry_out(self, action: actions.Action, make_token: Callable[[], str]) -> bool:
         """Any but `Tell` and those about bundles. False: there was nothing to be done."""
         match action:
-            case actions.Apply(manifest):
-                return await self._apply(manifest)
+            case actions.Apply(manifest, checked):
+                return await self._apply(manifest, checked=checked)
             case actions.Create(manifest):
                 await self._create(manifest)
             case actions.MakeControlToken():
@@ -142,18 +142,28 @@ class Hands:
             case actions.SetBalanceDriver(driver):
                 await controls.set_driver(self._anybody(), token, driver)
 
-    async def _apply(self, manifest: Manifest) -> bool:
-        if self._applied.known(manifest, self._subject.versions):
+    async def _apply(self, manifest: Manifest, *, checked: bool) -> bool:
+        if not checked and self._applied.known(manifest, self._subject.versions):
             return False
         self._applied.remember(manifest, await self._api.apply(manifest))
         return True
 
     async def _create(self, manifest: Manifest) -> None:
-        """Afterwards nobody owns its fields, and the first `Apply` takes them all: what stays a creator's could not be
-        taken away by leaving it out (Kubernetes: server-side apply, "clearing managedFields")."""
+        """Afterwards its fields are owned as if it had been applied. What stayed a creator's could not be taken away by
+        leaving it out; nor could what has no owner at all, for the API server then takes a `before-first-apply` to own
+        it. So one field is said to have been applied, and applying the whole takes the rest."""
         made = await self._api.create(manifest)
         kind, name = _key(manifest)
-        await self._patch(kind, name, made["metadata"]["uid"], {"metadata": {"managedFields": [{}]}})
+        owned = {
+            "manager": FIELD_MANAGER,
+            "operation": "Apply",
+            "apiVersion": manifest["apiVersion"],
+            "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:metadata": {"f:labels": {f"f:{NAME_LABEL}": {}}}},
+        }
+        uid = made["metadata"]["uid"]
+        await self._patch(kind, name, uid, {"metadata": {"managedFields": [owned]}})
+        await self._api.apply(manifest | {"metadata": manifest["metadata"] | {"uid": uid}})
 
     async def _make_control_token(self, make_token: Callable[[], str]) -> None:
         assert self._subject.cluster is not None, "only a cluster's plan asks for it"

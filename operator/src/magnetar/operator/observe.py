@@ -159,6 +159,7 @@ class Observer:
             children=looked.children,
             bookies=bookies,
             writable_elsewhere=sum(pool_status(pool).writable_replicas for pool in others),
+            others=[_pool_facts(pool) for pool in others],
             now_seconds=self._clock.now_ms() / 1000,
         )
         reach = _bookie_reach(pods, bookies, looked.token)

@@ -85,6 +85,7 @@ def claim_facts(manifest: Manifest) -> ClaimFacts:
         requested_bytes=_bytes(((spec.get("resources") or {}).get("requests") or {}).get("storage")),
         capacity_bytes=_bytes(((manifest.get("status") or {}).get("capacity") or {}).get("storage")),
         deleting="deletionTimestamp" in metadata,
+        created_seconds=_seconds(metadata.get("creationTimestamp")),
         storage_class=spec.get("storageClassName") or "",
     )
 
@@ -103,6 +104,7 @@ def workload_facts(manifest: Manifest) -> WorkloadFacts:
         updated=status.get("updatedReplicas", 0),
         settled=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
         deleting="deletionTimestamp" in metadata,
+        resource_version=metadata.get("resourceVersion", ""),
         template_hash=(template.get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""),
         claim_sizes={
             claim["metadata"]["name"]: str(claim["spec"]["resources"]["requests"]["storage"])

@@ -18,6 +18,8 @@ class Apply:
     resourceVersion in its metadata it must still be that one (`Conflict`)."""
 
     manifest: Manifest
+    checked: bool = False
+    """Ask the server even if this was applied before: what follows is right only if the object is as it was seen."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ def _plan_stateful(view: PoolView, children: PoolChildren, replicas: int | None,
         metadata = manifest["metadata"] | {"uid": stateful.uid}
         if stateful.resource_version:
             metadata["resourceVersion"] = stateful.resource_version
-        draft.do(Apply(manifest | {"metadata": metadata}))
+        draft.do(Apply(manifest | {"metadata": metadata}, checked=bool(claims)))
     tell_scaling(view, replicas, draft)
     if replicas > view.desired:
         draft.waiting("ScalingOut", f"from {view.desired} to {replicas} bookies", busy=True)
