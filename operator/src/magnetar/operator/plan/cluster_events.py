@@ -21,12 +21,15 @@ from magnetar.operator.plan.cluster_parts import (
     WAITING,
     ZOOKEEPER_READY,
 )
+from magnetar.operator.plan.cluster_start import TOO_FEW_BOOKIES, TOO_FEW_WRITABLE
 from magnetar.operator.plan.cluster_status import PAUSED
 from magnetar.operator.plan.conditions import READY, STALLED, condition
 from magnetar.operator.resources.cluster import PulsarClusterStatus
 from magnetar.operator.resources.common import Condition
 
 _COMPONENTS: Final = (METADATA_READY, ZOOKEEPER_READY, BOOKIES_READY, BROKERS_READY, PROXIES_READY)
+_OF_ALL_POOLS: Final = frozenset({TOO_FEW_BOOKIES, TOO_FEW_WRITABLE})
+"""Of bookies, what is told of the cluster: the rest each pool tells of itself."""
 
 _PASSING: Final = frozenset({HIBERNATED, PODS_NOT_READY, SCALING, STARTING, STOPPING, UPDATE_WAITS, WAITING})
 """Reasons of components that are not ready, and will be without anybody's help."""
@@ -55,6 +58,8 @@ def transitions(before: PulsarClusterStatus, now: PulsarClusterStatus) -> list[T
 
 def _component(old: Condition, new: Condition) -> Tell | None:
     if old.status == new.status and (new.status == "True" or old.reason == new.reason):
+        return None
+    if new.type == BOOKIES_READY and (new.reason not in _OF_ALL_POOLS or old.status != "True"):
         return None
     words = f"{new.type}: {new.message}"
     if new.status == "True":

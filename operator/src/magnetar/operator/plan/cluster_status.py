@@ -24,7 +24,7 @@ from magnetar.operator.plan.cluster_parts import (
     WAITING,
     Part,
 )
-from magnetar.operator.plan.conditions import READY, RECONCILING, STALLED, Verdict, conditions, timestamp
+from magnetar.operator.plan.conditions import READY, RECONCILING, STALLED, Verdict, conditions, holds, timestamp
 from magnetar.operator.plan.facts import ClusterSeen
 from magnetar.operator.resources.cluster import Move, PulsarClusterStatus
 
@@ -151,7 +151,11 @@ def _phase(seen: ClusterSeen, parts: Parts, verdicts: Sequence[Verdict]) -> str:
         return STALLED
     if verdicts[0].holds:
         return READY
-    return _PHASES.get(verdicts[0].reason, "Degraded")
+    if (found := _PHASES.get(verdicts[0].reason)) is not None:
+        return found
+    # What a pool does: it has its own word for that.
+    at_work = (pool for pool in seen.pools if not pool.deleting and not holds(pool.status.conditions, READY))
+    return next((pool.status.phase for pool in at_work if pool.status.phase), "Degraded")
 
 
 def _moves(seen: ClusterSeen, moves_now: Sequence[Action]) -> list[Move]:
