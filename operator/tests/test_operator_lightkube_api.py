@@ -1,0 +1,224 @@
+"""What is sent and how answers are read; what servers do with it is tried on a real one (e2e/kube)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from operator.tests.small_kubernetes import SettableClock
+from typing import Any
+
+import httpx2
+import pytest
+from magnetar.operator.api import KINDS, AlreadyExists, Conflict, NotFound, Refused, ServerUnavailable
+from magnetar.operator.lightkube_api import DISCOVERY_SECONDS, LightkubeApiServer, plural
+
+POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "here", "uid": "u"}}
+
+
+class Wire:
+    """Answers in turn, and what was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[httpx2.Request] = []
+        self.answers: list[httpx2.Response | Exception] = []
+        self.counted: list[tuple[str, str]] = []
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.requests.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def api_call(self, verb: str, kind: str) -> None:
+        self.counted.append((verb, kind))
+
+    def says(self, content: dict[str, Any], code: int = 200) -> None:
+        self.answers.append(httpx2.Response(code, json=content))
+
+    def fails(self, code: int, message: str = "m", reason: str = "", field: str = "") -> None:
+        causes = {"causes": [{"field": field}]} if field else {}
+        self.says({"kind": "Status", "message": message, "reason": reason, "details": causes}, code)
+
+    @property
+    def last(self) -> httpx2.Request:
+        return self.requests[-1]
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+@pytest.fixture
+def clock() -> SettableClock:
+    return SettableClock()
+
+
+@pytest.fixture
+async def api(wire: Wire, clock: SettableClock) -> AsyncIterator[LightkubeApiServer]:
+    client = httpx2.AsyncClient(transport=httpx2.MockTransport(wire), base_url="https://server")
+    found = LightkubeApiServer(client, clock=clock, counter=wire)
+    yield found
+    await found.close()
+
+
+async def test_get(api: LightkubeApiServer, wire: Wire) -> None:
+    wire.says({**POD, "metadata": {"name": "p", "managedFields": [1, 2]}})
+    found = await api.get("Pod", "here", "p")
+    assert found is not None
+    assert found["metadata"] == {"name": "p"}
+    assert (wire.last.method, wire.last.url.path) == ("GET", "/api/v1/namespaces/here/pods/p")
+    wire.fails(404)
+    assert await api.get("Bookie", "here", "b") is None
+    assert wire.last.url.path == "/apis/pulsar.magnetar.dev/v1alpha1/namespaces/here/bookies/b"
+    assert wire.counted == [("get", "Pod"), ("get", "Bookie")]
+
+
+async def test_list_reads_all_pages_and_says_what_items_are(api: LightkubeApiServer, wire: Wire) -> None:
+    wire.says({"items": [{"metadata": {"name": "a", "managedFields": []}}], "metadata": {"continue": "more"}})
+    wire.says({"items": [{"metadata": {"name": "b"}}], "metadata": {}})
+    found = await api.list("StatefulSet", None, "a=b,!c")
+    assert found == [
+        {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "a"}},
+        {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "b"}},
+    ]
+    assert wire.requests[0].url.path == "/apis/apps/v1/statefulsets"
+    assert dict(wire.last.url.params) == {"limit": "500", "labelSelector": "a=b,!c", "continue": "more"}
+    wire.fails(404)
+    assert await api.list("PodMonitor", "here") == []
+    wire.says({"items": None})
+    assert await api.list("Pod", "here") == []
+
+
+async def test_apply(api: LightkubeApiServer, wire: Wire) -> None:
+    wire.says(POD)
+    await api.apply(POD)
+    assert (wire.last.method, wire.last.url.path) == ("PATCH", "/api/v1/namespaces/here/pods/p")
+    assert dict(wire.last.url.params) == {"fieldManager": "magnetar-operator", "force": "true"}
+    assert wire.last.headers["content-type"] == "application/apply-patch+yaml"
+    assert json.loads(wire.last.content) == POD
+    wire.says(POD)
+    await api.apply_status({**POD, "status": {"a": 1}})
+    assert wire.last.url.path == "/api/v1/namespaces/here/pods/p/status"
+
+
+async def test_create(api: LightkubeApiServer, wire: Wire) -> None:
+    wire.says(POD, 201)
+    await api.create(POD)
+    assert (wire.last.method, wire.last.url.path) == ("POST", "/api/v1/namespaces/here/pods")
+    wire.fails(409, reason="AlreadyExists")
+    with pytest.raises(AlreadyExists):
+        await api.create(POD)
+
+
+async def test_patch_is_of_the_object_that_was_meant(api: LightkubeApiServer, wire: Wire) -> None:
+    wire.says(POD)
+    await api.patch("Pod", "here", "p", {"metadata": {"annotations": {"a": None}}}, uid="u")
+    assert wire.last.headers["content-type"] == "application/merge-patch+json"
+    assert json.loads(wire.last.content) == {"metadata": {"annotations": {"a": None}, "uid": "u"}}
+    wire.fails(422, "uid is immutable", field="metadata.uid")
+    with pytest.raises(Conflict):
+        await api.patch("Pod", "here", "p", {}, uid="u")
+
+
+async def test_delete_is_of_the_object_that_was_meant(api: LightkubeApiServer, wire: Wire) -> None:
+    wire.says({})
+    await api.delete("StatefulSet", "here", "s", uid="u", orphan=True)
+    assert wire.last.method == "DELETE"
+    assert json.loads(wire.last.content) == {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": {"uid": "u"},
+        "propagationPolicy": "Orphan",
+    }
+    wire.fails(404)
+    await api.delete("Pod", "here", "p", uid="u")
+    assert json.loads(wire.last.content)["propagationPolicy"] == "Background"
+    wire.fails(409, reason="Conflict")
+    with pytest.raises(Conflict):
+        await api.delete("Pod", "here", "p", uid="u")
+
+
+async def test_kinds_are_asked_for_now_and_then(api: LightkubeApiServer, wire: Wire, clock: SettableClock) -> None:
+    wire.fails(404)
+    assert not await api.knows("PodMonitor")
+    assert not await api.knows("PodMonitor")
+    assert wire.last.url.path == "/apis/monitoring.coreos.com/v1"
+    clock.advance(DISCOVERY_SECONDS + 1)
+    wire.says({"resources": [{"kind": "Prometheus"}, {"kind": "PodMonitor"}]})
+    assert await api.knows("PodMonitor")
+    clock.advance(DISCOVERY_SECONDS + 1)
+    wire.says({"resources": [{"kind": "Prometheus"}]})
+    assert not await api.knows("PodMonitor")
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (400, Refused),
+        (403, Refused),
+        (422, Refused),
+        (404, NotFound),
+        (409, Conflict),
+        (401, ServerUnavailable),
+        (410, ServerUnavailable),
+        (429, ServerUnavailable),
+        (500, ServerUnavailable),
+        (503, ServerUnavailable),
+    ],
+)
+async def test_errors_say_what_the_server_says(
+    api: LightkubeApiServer, wire: Wire, code: int, error: type[Exception]
+) -> None:
+    wire.fails(code, "replicas must not be negative")
+    with pytest.raises(error, match="apply Pod: replicas must not be negative"):
+        await api.apply(POD)
+
+
+@pytest.mark.parametrize("raised", [httpx2.ConnectError("refused"), httpx2.ReadTimeout(""), OSError("no route")])
+async def test_no_answer(api: LightkubeApiServer, wire: Wire, raised: Exception) -> None:
+    wire.answers = [raised]
+    with pytest.raises(ServerUnavailable, match="does not answer to get Pod"):
+        await api.get("Pod", "here", "p")
+
+
+async def test_an_answer_that_is_no_json(api: LightkubeApiServer, wire: Wire) -> None:
+    wire.answers = [httpx2.Response(502, content=b"<html>bad gateway")]
+    with pytest.raises(ServerUnavailable, match="bad gateway"):
+        await api.get("Pod", "here", "p")
+
+
+async def test_who_does_not_lead_writes_nothing_but_leases(api: LightkubeApiServer, wire: Wire) -> None:
+    api.fence(lambda: False)
+    with pytest.raises(ServerUnavailable, match="does not lead"):
+        await api.apply(POD)
+    with pytest.raises(ServerUnavailable, match="does not lead"):
+        await api.delete("Pod", "here", "p", uid="u")
+    assert wire.requests == []
+    wire.says(POD)
+    await api.get("Pod", "here", "p")
+    wire.says({})
+    await api.patch("Lease", "here", "l", {}, uid="u")
+
+
+def test_plurals() -> None:
+    assert [plural(kind) for kind in sorted(KINDS)] == [
+        "bookies",
+        "configmaps",
+        "deployments",
+        "events",
+        "jobs",
+        "leases",
+        "networkpolicies",
+        "persistentvolumeclaims",
+        "pods",
+        "poddisruptionbudgets",
+        "podmonitors",
+        "pulsarclusters",
+        "secrets",
+        "services",
+        "serviceaccounts",
+        "statefulsets",
+        "storageclasses",
+    ]

@@ -1,0 +1,494 @@
+"""Passes with plans that a test makes up: what is looked at, what is carried out, what is told."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator.tests.small_kubernetes import SettableClock, SmallApiServer, SmallControls, Told
+from typing import Any
+
+import pytest
+from magnetar.balance.model import LoadSnapshot
+from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
+from magnetar.core.errors import SettingError
+from magnetar.operator.api import Conflict, Refused, ServerUnavailable
+from magnetar.operator.children.context import Defaults
+from magnetar.operator.children.naming import FINALIZER, Manifest
+from magnetar.operator.plan.actions import (
+    Action,
+    Annotate,
+    Apply,
+    CancelBookieDrain,
+    CancelBrokerDrain,
+    Delete,
+    GrowVolume,
+    MakeControlToken,
+    Plan,
+    RetireLostBookie,
+    Scale,
+    SetBalanceDriver,
+    SetFinalizer,
+    SplitBundle,
+    StartBookieDrain,
+    StartBrokerDrain,
+    Tell,
+    TransferBundle,
+)
+from magnetar.operator.plan.facts import (
+    BookieFacts,
+    BrokerFacts,
+    ClusterSeen,
+    LostBookieFacts,
+    PoolSeen,
+    ZookeeperFacts,
+)
+from magnetar.operator.plan.pool_questions import NOTHING, Questions
+from magnetar.operator.plans import BundleAction, Plans
+from magnetar.operator.reconcile import LOOK_AGAIN_SECONDS, Key, Reconciler, World
+from magnetar.operator.resources.cluster import BalanceSpec, Move
+
+BLUE = Key("PulsarCluster", "here", "blue")
+COLD = Key("Bookie", "here", "cold")
+GI = 2**30
+MOVE = TransferBundle("public/default/0x00000000_0x40000000", "broker-a", "broker-b", "busy")
+SPLIT = SplitBundle("public/default/0x40000000_0x80000000", "broker-a", "range_equally_divide", "hot")
+
+
+@dataclass
+class Balancing:
+    """Decides what it was told to."""
+
+    spec: BalanceSpec
+    rounds: list[LoadSnapshot] = field(default_factory=list)
+    failures: list[tuple[BundleAction, str]] = field(default_factory=list)
+
+    def round(self, load: LoadSnapshot) -> Sequence[BundleAction]:
+        self.rounds.append(load)
+        return [MOVE, SPLIT]
+
+    def failed(self, action: BundleAction, error: str) -> None:
+        self.failures.append((action, error))
+
+    def moves(self) -> Sequence[Move]:
+        return [Move(time="2026-01-01T00:00:00Z", kind="unload", bundle="b")]
+
+
+class Stage:
+    """A reconciler, its world, and plans that say what `actions` and `status` say."""
+
+    def __init__(self) -> None:
+        self.api = SmallApiServer()
+        self.controls = SmallControls()
+        self.clock = SettableClock()
+        self.told = Told()
+        self.actions: list[Action] = []
+        self.status: dict[str, Any] = {"phase": "Fine"}
+        self.questions = NOTHING
+        self.clusters: list[ClusterSeen] = []
+        self.pools: list[PoolSeen] = []
+        self.moves_now: Sequence[BundleAction] = ()
+        self.balancings: list[Balancing] = []
+        self.reconciler = Reconciler(
+            World(
+                api=self.api,
+                controls=self.controls,
+                clock=self.clock,
+                defaults=Defaults(image_repository="images", version="1"),
+                events=self.told,
+                make_token=lambda: "chance",
+                plans=Plans(
+                    cluster=self._cluster,
+                    pool=self._pool,
+                    pool_questions=lambda _: self.questions,
+                    balancing=self._balancing,
+                ),
+            )
+        )
+
+    def _cluster(self, seen: ClusterSeen, moves_now: Sequence[BundleAction] = ()) -> Plan:
+        self.clusters.append(seen)
+        self.moves_now = moves_now
+        return Plan(actions=[*self.actions, *moves_now], status=self.status, wake_after_seconds=60)
+
+    def _pool(self, seen: PoolSeen) -> Plan:
+        self.pools.append(seen)
+        return Plan(actions=self.actions, status=self.status, wake_after_seconds=30)
+
+    def _balancing(self, spec: BalanceSpec) -> Balancing:
+        self.balancings.append(Balancing(spec))
+        return self.balancings[-1]
+
+    def put(self, kind: str, name: str, component: str = "", pool: str = "", **fields: Any) -> Manifest:
+        """An object with the cluster's labels."""
+        labels = {"app.kubernetes.io/name": "magnetar", "app.kubernetes.io/instance": "blue"}
+        labels |= {"app.kubernetes.io/component": component} if component else {}
+        labels |= {"pulsar.magnetar.dev/pool": pool} if pool else {}
+        metadata = {"name": name, "namespace": "here", "labels": labels} | fields.pop("metadata", {})
+        return self.api.put({"apiVersion": "v1", "kind": kind, "metadata": metadata, **fields})
+
+    def put_pod(self, name: str, component: str, address: str, pool: str = "") -> None:
+        owners = [{"kind": "StatefulSet"}]
+        status = {"phase": "Running", "podIP": address, "conditions": [{"type": "Ready", "status": "True"}]}
+        self.put("Pod", name, component, pool, status=status, metadata={"ownerReferences": owners})
+
+    def put_cluster(self, **spec: Any) -> Manifest:
+        return self.put("PulsarCluster", "blue", spec=spec)
+
+    def put_pool(self, name: str = "cold", **fields: Any) -> Manifest:
+        return self.put("Bookie", name, spec={"clusterName": "blue"} | fields.pop("spec", {}), **fields)
+
+    def did(self, verb: str) -> list[tuple[str, str]]:
+        return [(kind, name) for its_verb, kind, name in self.api.calls if its_verb == verb]
+
+
+@pytest.fixture
+def stage() -> Stage:
+    found = Stage()
+    found.put_cluster()
+    found.put("Secret", "blue-control", data={"token": base64.b64encode(b"secret").decode()})
+    return found
+
+
+async def test_a_resource_that_is_gone(stage: Stage) -> None:
+    assert await stage.reconciler.reconcile(Key("PulsarCluster", "here", "green")) is None
+    assert stage.told.forgotten == ["green"]
+
+
+async def test_a_cluster_is_seen_with_all_its_children(stage: Stage) -> None:
+    stage.put("ConfigMap", "blue-broker-abc", "broker")
+    stage.put("ConfigMap", "cold-bookie-abc", "bookie", "cold")
+    stage.put("ConfigMap", "other", metadata={"labels": {}})
+    stage.put("Deployment", "blue-broker", "broker", spec={"replicas": 2})
+    stage.put("PodMonitor", "blue", "monitoring")
+    stage.put_pod("blue-zookeeper-0", "zookeeper", "10.0.0.1")
+    stage.put_pod("cold-bookie-0", "bookie", "10.0.0.2", "cold")
+    stage.put("PersistentVolumeClaim", "data-blue-zookeeper-0", "zookeeper")
+    stage.put("PersistentVolumeClaim", "ledgers-cold-bookie-0", "bookie", "cold")
+    stage.put_pool(spec={"replicas": 5}, status={"writableReplicas": 4})
+    stage.put("Bookie", "strange", spec={"clusterName": "green"})
+    stage.controls.servers["10.0.0.1:2181"] = ZookeeperFacts(mode="standalone")
+    assert await stage.reconciler.reconcile(BLUE) == 60
+    (seen,) = stage.clusters
+    assert set(seen.children.objects) == {
+        ("ConfigMap", "blue-broker-abc"),
+        ("Secret", "blue-control"),
+        ("Bookie", "cold"),
+    }
+    assert list(seen.children.workloads) == [("Deployment", "blue-broker")]
+    assert [pod.name for pod in seen.children.pods] == ["blue-zookeeper-0"]
+    assert [claim.name for claim in seen.children.claims] == ["data-blue-zookeeper-0", "ledgers-cold-bookie-0"]
+    assert [(pool.name, pool.replicas, pool.status.writable_replicas) for pool in seen.pools] == [("cold", 5, 4)]
+    assert seen.zookeeper == {"blue-zookeeper-0": ZookeeperFacts(mode="standalone")}
+    assert (seen.pod_monitors_known, seen.driver, seen.brokers) == (False, "", {})
+    stage.api.known.add("PodMonitor")
+    await stage.reconciler.reconcile(BLUE)
+    assert ("PodMonitor", "blue") in stage.clusters[-1].children.objects
+
+
+async def test_brokers_are_asked_and_their_leader_for_more(stage: Stage) -> None:
+    for number, name in enumerate("abc", start=1):
+        stage.put_pod(f"blue-broker-{name}", "broker", f"10.0.0.{number}")
+    stage.controls.brokers = {
+        "10.0.0.1:3183": BrokerFacts(broker_id="broker-a", registered=True),
+        "10.0.0.2:3183": BrokerFacts(broker_id="broker-b", registered=True, leading=True),
+    }
+    stage.controls.latest = [Move(time="2026-01-01T00:00:00Z", kind="split", bundle="b")]
+    await stage.reconciler.reconcile(BLUE)
+    (seen,) = stage.clusters
+    assert sorted(seen.brokers) == ["blue-broker-a", "blue-broker-b"]
+    assert (seen.driver, seen.moves, seen.load) == ("leader", stage.controls.latest, None)
+    assert stage.controls.calls == [("driver", "10.0.0.2:3183"), ("moves", "10.0.0.2:3183")]
+
+
+async def test_a_pool_is_seen_with_its_cluster(stage: Stage) -> None:
+    stage.put_pool(status={"phase": "Fine"})
+    stage.put_pool("hot", status={"writableReplicas": 3})
+    stage.put_pod("cold-bookie-0", "bookie", "10.0.0.1", "cold")
+    stage.put_pod("cold-bookie-1", "bookie", "10.0.0.2", "cold")
+    stage.put_pod("hot-bookie-0", "bookie", "10.0.0.3", "hot")
+    stage.put("StatefulSet", "cold-bookie", "bookie", "cold", spec={})
+    facts = BookieFacts(bookie_id="b0", writable=True)
+    stage.controls.bookies = {"10.0.0.1:3182": facts}
+    assert await stage.reconciler.reconcile(COLD) == 30
+    (seen,) = stage.pools
+    assert seen.cluster is not None
+    assert seen.cluster.owner.uid == stage.api.objects["PulsarCluster", "here", "blue"]["metadata"]["uid"]
+    assert [pod.name for pod in seen.children.pods] == ["cold-bookie-0", "cold-bookie-1"]
+    assert (seen.bookies, seen.writable_elsewhere) == ({"cold-bookie-0": facts}, 3)
+    assert (seen.lost, seen.under_replicated_ledgers) == ({}, None)
+    assert stage.controls.calls == []
+
+
+async def test_a_pool_without_its_cluster(stage: Stage) -> None:
+    stage.api.objects.clear()
+    stage.put_pool()
+    await stage.reconciler.reconcile(COLD)
+    assert stage.pools[0].cluster is None
+
+
+async def test_questions_go_to_the_first_bookie_that_answers(stage: Stage) -> None:
+    stage.put_pool()
+    for number in range(3):
+        stage.put_pod(f"cold-bookie-{number}", "bookie", f"10.0.0.{number}", "cold")
+    stage.controls.bookies = {f"10.0.0.{number}:3182": BookieFacts(bookie_id="b", writable=True) for number in (1, 2)}
+    lost = LostBookieFacts(bookie_id="gone:3181", registered=False, has_cookie=True, ledgers_left=3)
+    stage.controls.lost = {"gone:3181": lost}
+    stage.controls.under_replicated = 5
+    stage.questions = Questions(
+        count_under_replicated=True, lost=(("cold-bookie-0", "gone:3181"), ("cold-bookie-9", "unknown:3181"))
+    )
+    await stage.reconciler.reconcile(COLD)
+    (seen,) = stage.pools
+    assert (seen.lost, seen.under_replicated_ledgers) == ({"cold-bookie-0": lost}, 5)
+    assert sorted(stage.controls.calls) == [
+        ("lost_bookie", "10.0.0.1:3182", "gone:3181"),
+        ("lost_bookie", "10.0.0.1:3182", "unknown:3181"),
+        ("lost_bookie", "10.0.0.2:3182", "unknown:3181"),
+        ("under_replicated_ledgers", "10.0.0.1:3182"),
+    ]
+
+
+async def test_questions_go_to_other_pools_if_none_of_its_own_answers(stage: Stage) -> None:
+    stage.put_pool()
+    stage.put_pool("hot")
+    stage.put_pod("hot-bookie-0", "bookie", "10.0.0.3", "hot")
+    stage.questions = Questions(count_under_replicated=True, lost=())
+    await stage.reconciler.reconcile(COLD)
+    assert stage.pools[0].under_replicated_ledgers == 0
+    assert stage.controls.calls == [("under_replicated_ledgers", "10.0.0.3:3182")]
+
+
+@pytest.mark.parametrize(("expands", "refused", "expected"), [(True, 0, True), (False, 0, False), (False, 1, True)])
+async def test_classes_are_asked_only_where_volumes_are_to_grow(
+    stage: Stage, expands: bool, refused: int, expected: bool
+) -> None:
+    def put_claim(requested: str) -> None:
+        spec = {"storageClassName": "fast", "resources": {"requests": {"storage": requested}}}
+        stage.put("PersistentVolumeClaim", "ledgers-cold-bookie-0", "bookie", "cold", spec=spec)
+
+    stage.api.put(
+        {"apiVersion": "v1", "kind": "StorageClass", "metadata": {"name": "fast"}, "allowVolumeExpansion": expands}
+    )
+    stage.put_pool(spec={"storage": {"ledgers": {"size": "20Gi"}}})
+    put_claim("20Gi")
+    await stage.reconciler.reconcile(COLD)
+    assert ("StorageClass", "fast") not in stage.did("get")
+    put_claim("10Gi")
+    stage.api.failures["get", "StorageClass"] = [Refused("no rights")] * refused
+    await stage.reconciler.reconcile(COLD)
+    assert stage.pools[-1].children.claims[0].expandable == expected
+
+
+async def test_objects_are_applied_once_as_long_as_nobody_touches_them(stage: Stage) -> None:
+    wanted = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "s", "namespace": "here", "labels": {"app.kubernetes.io/name": "magnetar"}},
+        "spec": {"a": 1},
+    }
+    wanted["metadata"]["labels"]["app.kubernetes.io/instance"] = "blue"  # type: ignore[index]  # It is a dict.
+    stage.actions = [Apply(wanted)]
+    for _ in range(3):
+        await stage.reconciler.reconcile(BLUE)
+    assert stage.did("apply") == [("Service", "s")]
+    stage.api.put({**wanted, "spec": {"a": 2}})
+    for _ in range(2):
+        await stage.reconciler.reconcile(BLUE)
+    assert len(stage.did("apply")) == 2
+    stage.actions = [Apply({**wanted, "spec": {"a": 3}})]
+    await stage.reconciler.reconcile(BLUE)
+    assert len(stage.did("apply")) == 3
+    del stage.api.objects["Service", "here", "s"]
+    await stage.reconciler.reconcile(BLUE)
+    assert len(stage.did("apply")) == 4
+
+
+async def test_actions_on_objects(stage: Stage) -> None:
+    deployment = stage.put("Deployment", "blue-broker", "broker", spec={"replicas": 2})["metadata"]["uid"]
+    claim = stage.put("PersistentVolumeClaim", "c", spec={})["metadata"]["uid"]
+    pod = stage.put("Pod", "p", metadata={"annotations": {"old": "x"}})["metadata"]["uid"]
+    job = stage.put("Job", "j")["metadata"]["uid"]
+    del stage.api.objects["Secret", "here", "blue-control"]
+    stage.actions = [
+        MakeControlToken(),
+        Scale("Deployment", "blue-broker", deployment, 4),
+        GrowVolume("c", claim, 20 * GI),
+        Annotate("Pod", "p", pod, (("new", "1"), ("old", None))),
+        Delete("Job", "j", job),
+    ]
+    await stage.reconciler.reconcile(BLUE)
+    objects = stage.api.objects
+    assert base64.b64decode(objects["Secret", "here", "blue-control"]["data"]["token"]) == b"chance"
+    assert objects["Deployment", "here", "blue-broker"]["spec"]["replicas"] == 4
+    assert objects["PersistentVolumeClaim", "here", "c"]["spec"]["resources"]["requests"]["storage"] == "20Gi"
+    assert objects["Pod", "here", "p"]["metadata"]["annotations"] == {"new": "1"}
+    assert ("Job", "here", "j") not in objects
+    stage.actions = [MakeControlToken()]
+    assert await stage.reconciler.reconcile(BLUE) == 60, "a token that is there is left as it is"
+
+
+async def test_finalizers_of_others_stay(stage: Stage) -> None:
+    def finalizers() -> list[str]:
+        found: list[str] = stage.api.objects["Bookie", "here", "cold"]["metadata"].get("finalizers", [])
+        return found
+
+    stage.put_pool(metadata={"finalizers": ["foreign"]})
+    stage.actions = [SetFinalizer(present=True)]
+    await stage.reconciler.reconcile(COLD)
+    assert finalizers() == ["foreign", FINALIZER]
+    stage.actions = [SetFinalizer(present=False)]
+    await stage.reconciler.reconcile(COLD)
+    assert finalizers() == ["foreign"]
+
+
+async def test_actions_on_pods(stage: Stage) -> None:
+    stage.put_pool()
+    for number in range(2):
+        stage.put_pod(f"cold-bookie-{number}", "bookie", f"10.0.0.{number}", "cold")
+    stage.controls.bookies["10.0.0.1:3182"] = BookieFacts(bookie_id="b1", writable=True)
+    stage.controls.lost["gone"] = LostBookieFacts(bookie_id="gone", registered=False, has_cookie=False, ledgers_left=0)
+    stage.actions = [StartBookieDrain("cold-bookie-0"), CancelBookieDrain("cold-bookie-1"), RetireLostBookie("gone")]
+    await stage.reconciler.reconcile(COLD)
+    assert stage.controls.calls == [
+        ("start_bookie_drain", "10.0.0.0:3182", "secret"),
+        ("cancel_bookie_drain", "10.0.0.1:3182", "secret"),
+        ("retire_lost_bookie", "10.0.0.1:3182", "gone"),
+    ]
+    stage.controls.calls.clear()
+    stage.put_pod("blue-broker-a", "broker", "10.0.1.1")
+    stage.controls.brokers["10.0.1.1:3183"] = BrokerFacts(broker_id="broker-a", registered=True)
+    stage.actions = [StartBrokerDrain("blue-broker-a"), CancelBrokerDrain("blue-broker-a"), SetBalanceDriver("control")]
+    await stage.reconciler.reconcile(BLUE)
+    assert stage.controls.calls[-3:] == [
+        ("start_broker_drain", "10.0.1.1:3183", "secret"),
+        ("cancel_broker_drain", "10.0.1.1:3183", "secret"),
+        ("set_driver", "10.0.1.1:3183", "control"),
+    ]
+
+
+async def test_a_pod_that_has_gone_is_tried_again(stage: Stage) -> None:
+    stage.put_pool()
+    stage.actions = [StartBookieDrain("cold-bookie-7")]
+    with pytest.raises(ControlUnavailable):
+        await stage.reconciler.reconcile(COLD)
+    assert stage.did("apply_status") == [("Bookie", "cold")], "people see what is the matter"
+
+
+async def test_the_status_is_written_when_it_differs(stage: Stage) -> None:
+    stage.status = {"phase": "Fine", "observedGeneration": 1, "brokerReplicas": 0}
+    for _ in range(3):
+        await stage.reconciler.reconcile(BLUE)
+    assert len(stage.did("apply_status")) == 1
+    # As it comes back from a server that fills in and leaves out what is as it is by default.
+    stage.api.objects["PulsarCluster", "here", "blue"]["status"] = {
+        "phase": "Fine",
+        "observedGeneration": 1,
+        "version": "",
+    }
+    await stage.reconciler.reconcile(BLUE)
+    assert len(stage.did("apply_status")) == 1
+    stage.status = {"phase": "Finer"}
+    await stage.reconciler.reconcile(BLUE)
+    assert stage.api.objects["PulsarCluster", "here", "blue"]["status"] == {"phase": "Finer"}
+
+
+@pytest.mark.parametrize("error", [Refused("invalid"), ControlRefused(Reason.FAILED_PRECONDITION, "not now")])
+async def test_a_refusal_is_told_and_the_status_is_written(stage: Stage, error: Exception) -> None:
+    stage.put_pool()
+    stage.put_pod("cold-bookie-0", "bookie", "10.0.0.1", "cold")
+    stage.controls.refusals = [error]
+    stage.actions = [StartBookieDrain("cold-bookie-0"), Tell("Normal", "Never", "told")]
+    with pytest.raises(type(error)):
+        await stage.reconciler.reconcile(COLD)
+    assert stage.did("apply_status") == [("Bookie", "cold")]
+    (event,) = stage.told.events
+    assert (event.type, event.message) == ("Warning", str(error))
+
+
+async def test_what_others_changed_is_looked_at_again(stage: Stage) -> None:
+    stage.actions = [Scale("Deployment", "gone", "uid", 3)]
+    assert await stage.reconciler.reconcile(BLUE) == LOOK_AGAIN_SECONDS
+    stage.actions = []
+    stage.api.failures["apply_status", "PulsarCluster"] = [Conflict("another one")]
+    assert await stage.reconciler.reconcile(BLUE) == LOOK_AGAIN_SECONDS
+
+
+async def test_a_server_that_is_down_ends_the_pass(stage: Stage) -> None:
+    stage.api.failures["list", "Pod"] = [ServerUnavailable("down")]
+    with pytest.raises(ServerUnavailable):
+        await stage.reconciler.reconcile(BLUE)
+    assert stage.clusters == []
+
+
+async def test_paused_nothing_is_touched_but_the_status_and_the_finalizer(stage: Stage) -> None:
+    stage.put_cluster(paused=True)
+    stage.put_pool()
+    stage.actions = [
+        Apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "namespace": "here"}}),
+        SetFinalizer(present=True),
+        Tell("Normal", "Paused", "by you"),
+    ]
+    for key in (BLUE, COLD):
+        await stage.reconciler.reconcile(key)
+    assert stage.did("apply") == []
+    assert stage.did("patch") == [("PulsarCluster", "blue"), ("Bookie", "cold")]
+    assert len(stage.did("apply_status")) == len(stage.told.events) == 2
+
+
+async def test_a_resource_that_cannot_be_read_says_so(stage: Stage) -> None:
+    stage.put_cluster(bookkeeper={"ensembleSize": "many"})
+    with pytest.raises(SettingError):
+        await stage.reconciler.reconcile(BLUE)
+    assert stage.told.events[0].reason == "ResourceUnreadable"
+
+
+@pytest.fixture
+def balanced(stage: Stage) -> Stage:
+    stage.put_cluster(balance={"driver": "Operator", "intervalSeconds": 45})
+    stage.put_pod("blue-broker-a", "broker", "10.0.0.1")
+    stage.controls.brokers["10.0.0.1:3183"] = BrokerFacts(broker_id="broker-a", registered=True)
+    return stage
+
+
+async def test_balancing_goes_by_its_interval(balanced: Stage) -> None:
+    assert await balanced.reconciler.reconcile(BLUE) == 45
+    assert balanced.moves_now == [MOVE, SPLIT]
+    assert balanced.clusters[0].moves == balanced.balancings[0].moves()
+    balanced.clock.advance(40)
+    assert await balanced.reconciler.reconcile(BLUE) == 5
+    assert balanced.clusters[1].load is None
+    assert not balanced.moves_now
+    balanced.clock.advance(5)
+    await balanced.reconciler.reconcile(BLUE)
+    (balancing,) = balanced.balancings
+    assert len(balancing.rounds) == 2
+    told = [call for call in balanced.controls.calls if call[0] in ("transfer_bundle", "split_bundle")]
+    assert told[:2] == [
+        ("transfer_bundle", "10.0.0.1:3183", MOVE.bundle, "broker-b"),
+        ("split_bundle", "10.0.0.1:3183", SPLIT.bundle, "range_equally_divide"),
+    ]
+    assert balancing.failures == []
+
+
+async def test_moves_that_fail_are_no_failure_of_the_pass(balanced: Stage) -> None:
+    balanced.controls.refusals = [ControlRefused(Reason.NOT_FOUND, "not mine")]
+    await balanced.reconciler.reconcile(BLUE)
+    assert balanced.balancings[0].failures == [(MOVE, "not mine")]
+
+
+async def test_moves_that_are_not_tried_are_said_to_have_failed(balanced: Stage) -> None:
+    balanced.actions = [Scale("Deployment", "gone", "uid", 3)]
+    await balanced.reconciler.reconcile(BLUE)
+    assert [move for move, _ in balanced.balancings[0].failures] == [MOVE, SPLIT]
+
+
+async def test_balancing_is_made_anew_with_its_settings(balanced: Stage) -> None:
+    await balanced.reconciler.reconcile(BLUE)
+    balanced.put_cluster(balance={"driver": "Operator", "intervalSeconds": 15})
+    balanced.clock.advance(60)
+    await balanced.reconciler.reconcile(BLUE)
+    assert [balancing.spec.interval_seconds for balancing in balanced.balancings] == [45, 15]
+    balanced.put_cluster(balance={"driver": "Leader"})
+    assert await balanced.reconciler.reconcile(BLUE) == 60
+    assert len(balanced.balancings) == 2

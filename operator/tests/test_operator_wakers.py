@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from operator.tests.small_kubernetes import SmallApiServer
+from typing import Any
+
+import kopf
+import msgspec
+import pytest
+import yaml
+from magnetar.operator import sweep as sweep_module
+from magnetar.operator.api import ServerUnavailable
+from magnetar.operator.command_line import application
+from magnetar.operator.handlers import WATCHED, Wakers, registry, watch_settings
+from magnetar.operator.logs import set_up
+from magnetar.operator.loops import Loops
+from magnetar.operator.reconcile import Key
+from magnetar.operator.settings import split_names
+from magnetar.operator.sweep import Sweep
+from typer.testing import CliRunner
+
+BLUE, COLD = Key("PulsarCluster", "here", "blue"), Key("Bookie", "here", "cold")
+
+
+class Woken(Loops):
+    """Loops that only say who was woken."""
+
+    def __init__(self) -> None:
+        self.keys: list[Key] = []
+        self.known: set[Key] = set()
+
+    def wake(self, key: Key) -> None:
+        self.keys.append(key)
+        self.known.add(key)
+
+    def wake_known(self, key: Key) -> None:
+        if key in self.known:
+            self.keys.append(key)
+
+    def since(self) -> list[Key]:
+        found, self.keys = self.keys, []
+        return found
+
+
+@pytest.fixture
+def woken() -> Woken:
+    return Woken()
+
+
+@pytest.fixture
+def wakers(woken: Woken) -> Wakers:
+    return Wakers(woken)
+
+
+def resource(key: Key, version: int = 1, status: str = "", **spec: Any) -> dict[str, Any]:
+    metadata = {
+        "name": key.name,
+        "namespace": key.namespace,
+        "resourceVersion": str(version),
+        "managedFields": [version],
+    }
+    return {"apiVersion": "x/v1", "kind": key.kind, "metadata": metadata, "spec": spec, "status": {"phase": status}}
+
+
+def test_a_change_of_what_is_wanted_wakes(wakers: Wakers, woken: Woken) -> None:
+    wakers.resource("PulsarCluster", None, resource(BLUE))
+    assert woken.since() == [BLUE]
+    wakers.resource("PulsarCluster", "MODIFIED", resource(BLUE, 2, paused=True))
+    assert woken.since() == [BLUE]
+
+
+def test_its_own_status_wakes_only_those_that_go_by_it(wakers: Wakers, woken: Woken) -> None:
+    wakers.resource("PulsarCluster", None, resource(BLUE))
+    wakers.resource("Bookie", None, resource(COLD, clusterName="blue"))
+    assert woken.since() == [BLUE, BLUE, COLD]
+    wakers.resource("PulsarCluster", "MODIFIED", resource(BLUE, 2, "Fine"))
+    assert woken.since() == [COLD]
+    wakers.resource("Bookie", "MODIFIED", resource(COLD, 2, "Fine", clusterName="blue"))
+    assert woken.since() == [BLUE]
+
+
+def test_deletion_wakes_until_it_is_gone(wakers: Wakers, woken: Woken) -> None:
+    wakers.resource("Bookie", None, resource(COLD, clusterName="blue"))
+    deleted = resource(COLD, 2, clusterName="blue")
+    deleted["metadata"]["deletionTimestamp"] = "now"
+    woken.since()
+    wakers.resource("Bookie", "MODIFIED", deleted)
+    wakers.resource("Bookie", "DELETED", deleted)
+    assert woken.since() == [COLD, COLD]
+    wakers.resource("Bookie", "ADDED", resource(COLD, 3, clusterName="blue"))
+    assert woken.since() == [COLD]
+
+
+def test_children_wake_their_owners_as_far_as_there_are_any(wakers: Wakers, woken: Woken) -> None:
+    labels = {"app.kubernetes.io/instance": "blue", "pulsar.magnetar.dev/pool": "cold"}
+    pod = {"metadata": {"name": "cold-bookie-0", "namespace": "here", "labels": labels}}
+    wakers.child(pod)
+    assert woken.since() == []
+    wakers.resource("PulsarCluster", None, resource(BLUE))
+    wakers.resource("Bookie", None, resource(COLD, clusterName="blue"))
+    woken.since()
+    wakers.child(pod)
+    assert woken.since() == [BLUE, COLD]
+
+
+async def test_the_sweep_finds_what_watches_did_not_tell(
+    wakers: Wakers, woken: Woken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_module, "SWEEP_SECONDS", 0.001)
+    api = SmallApiServer()
+    api.failures["list", "Bookie"] = [ServerUnavailable("down")]
+    stored = api.put(resource(BLUE))
+    wakers.resource("PulsarCluster", None, stored)
+    api.put(resource(COLD, clusterName="blue"))
+    async with asyncio.timeout(5):
+        assert "Bookie here/cold" in await Sweep(api, wakers, ["here"]).run()
+    assert COLD in woken.keys
+
+
+async def test_the_sweep_goes_on_while_watches_tell(
+    wakers: Wakers, woken: Woken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_module, "SWEEP_SECONDS", 0.001)
+    api = SmallApiServer()
+    wakers.resource("PulsarCluster", None, api.put(resource(BLUE)))
+    sweeping = asyncio.create_task(Sweep(api, wakers, ()).run())
+    while len(api.calls) < 20:
+        await asyncio.sleep(0.001)
+    assert not sweeping.done()
+    assert woken.keys == [BLUE]
+    sweeping.cancel()
+
+
+def test_what_is_watched(wakers: Wakers) -> None:
+    everywhere, somewhere = watch_settings(cluster_wide=True), watch_settings(cluster_wide=False)
+    assert (everywhere.scanning.disabled, somewhere.scanning.disabled) == (False, True)
+    assert set(everywhere.watching.label_selectors.values()) == {"app.kubernetes.io/name=magnetar"}
+    assert len(everywhere.watching.label_selectors) == len(WATCHED)
+    # The API server takes whole seconds only.
+    assert str(everywhere.watching.server_timeout).isdecimal()
+    assert not everywhere.posting.enabled
+    assert isinstance(registry(wakers), kopf.OperatorRegistry)
+
+
+def test_names_of_namespaces() -> None:
+    assert split_names("") == ()
+    assert split_names(" a, b,,a ") == ("a", "b")
+
+
+def test_log_lines_are_json_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    before = logging.getLogger().handlers[:], logging.getLogger().level
+    try:
+        set_up("json", "info")
+        logging.getLogger("magnetar.operator").warning("a %s", "word", extra={"pool": "cold"})
+        found = msgspec.json.decode(capsys.readouterr().err)
+        assert (found["message"], found["level"], found["pool"]) == ("a word", "WARNING", "cold")
+        assert found["time"].endswith("Z")
+        set_up("text", "debug")
+        logging.getLogger("magnetar.operator").warning("a word")
+        assert capsys.readouterr().err.endswith("WARNING a word\n")
+    finally:
+        logging.getLogger().handlers[:], logging.getLogger().level = before
+
+
+@pytest.mark.slow
+def test_the_command_prints_manifests() -> None:
+    printed = CliRunner().invoke(application, ["crds"])
+    assert [crd["spec"]["names"]["kind"] for crd in yaml.safe_load_all(printed.stdout)] == ["PulsarCluster", "Bookie"]
+    role = yaml.safe_load(CliRunner().invoke(application, ["rbac"]).stdout)
+    part = yaml.safe_load(CliRunner().invoke(application, ["rbac", "--namespaced"]).stdout)
+    assert (role["kind"], part["kind"]) == ("ClusterRole", "Role")
+    assert len(role["rules"]) > len(part["rules"])
+    assert CliRunner().invoke(application, ["--version"]).stdout.startswith("magnetar-operator 0.")
