@@ -20,11 +20,20 @@ SIZE_BYTES_MAX: Final = 200_000
 """`kubectl apply` keeps a copy in an annotation, which may have 262 144 bytes."""
 
 
+class _Plain(yaml.SafeDumper):
+    """Without anchors: what stands in several places is written out in each."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
 def rendered() -> dict[str, str]:
     """Each file's content by its name."""
     found = {}
     for definition in DEFINITIONS:
-        content = yaml.safe_dump(custom_resource_definition(definition), sort_keys=False, width=120, allow_unicode=True)
+        content = yaml.dump(
+            custom_resource_definition(definition), Dumper=_Plain, sort_keys=False, width=120, allow_unicode=True
+        )
         assert len(content.encode()) <= SIZE_BYTES_MAX, f"{definition.name} is too large to be applied"
         found[f"{definition.name}.yaml"] = content
     return found

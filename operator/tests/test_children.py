@@ -59,7 +59,7 @@ TLS = {"tls": {"secretName": "certificate"}}
 TLS_ONLY = {"tls": {"secretName": "certificate", "plainPorts": False}}
 TLS_BOTH_WAYS = {"tls": {"secretName": "certificate", "plainPorts": False, "requireClientCertificates": True}}
 TOKENS = {"authentication": {"token": {"secretName": "tokens"}, "superUserRoles": ["admin"]}}
-PUBLIC_KEY = {"authentication": {"token": {"secretName": "tokens", "key": "Public", "role": "inner"}}}
+PUBLIC_KEY = {"authentication": {"token": {"secretName": "tokens", "key": "Public", "brokerRole": "inner"}}}
 SHARED = {"metadata": {"url": "zk:store:2181/a", "configurationUrl": "zk:shared:2181"}}
 NO_PROXY: dict[str, Any] = {"proxy": {"replicas": 0}}
 SPECS = {
@@ -265,7 +265,8 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         (folder / file).write_bytes(source.read_bytes())
     (folder / "secret.key").write_bytes(b"k" * 32)
-    (folder / "token").write_text("a.b.c")
+    for name in ("broker-token", "proxy-token"):
+        (folder / name).write_text("a.b.c")
     made = ["--output-private-key", str(folder / "private.key"), "--output-public-key", str(folder / "public.key")]
     assert CliRunner().invoke(application, ["tokens", "create-key-pair", *made]).exit_code == 0
     return folder

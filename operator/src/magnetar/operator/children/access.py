@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from magnetar.operator.children.context import SERVICE_PORT, SERVICE_PORT_TLS, WEB_PORT, WEB_PORT_TLS, Cluster
+from magnetar.operator.children.naming import BROKER, PROXY
 from magnetar.operator.resources.cluster import AuthenticationSpec, TokenSpec
 from magnetar.operator.resources.common import Scalar
 
@@ -66,7 +67,11 @@ def broker_access_settings(cluster: Cluster) -> dict[str, Scalar]:
     ports: dict[str, Scalar] = {"brokerServicePort": SERVICE_PORT, "webServicePort": WEB_PORT}
     if cluster.spec.tls is not None:
         ports |= {"brokerServicePortTls": SERVICE_PORT_TLS, "webServicePortTls": WEB_PORT_TLS}
-    return ports | _tls(cluster) | _credentials(cluster)
+    found = ports | _tls(cluster) | _credentials(cluster, BROKER)
+    if cluster.spec.authentication is not None:
+        # Who has this role must name for whom it speaks: it cannot be the brokers' own.
+        found["proxyRoles"] = cluster.spec.authentication.token.proxy_role
+    return found
 
 
 def proxy_access_settings(cluster: Cluster) -> dict[str, Scalar]:
@@ -77,8 +82,7 @@ def proxy_access_settings(cluster: Cluster) -> dict[str, Scalar]:
     }
     if cluster.spec.tls is not None:
         ports |= {"servicePortTls": SERVICE_PORT_TLS, "webServicePortTls": WEB_PORT_TLS}
-    found = ports | _tls(cluster) | _credentials(cluster)
-    found.pop("proxyRoles", None)
+    found = ports | _tls(cluster) | _credentials(cluster, PROXY)
     if cluster.spec.authentication is not None:
         # Brokers, who know the grants, decide; the proxy only lets nobody in who has no token.
         found |= {"authorizationEnabled": False, "forwardAuthorizationCredentials": True}
@@ -103,20 +107,19 @@ def _token(cluster: Cluster) -> TokenSpec | None:
     return cluster.spec.authentication.token if cluster.spec.authentication is not None else None
 
 
-def _credentials(cluster: Cluster) -> dict[str, Scalar]:
+def _credentials(cluster: Cluster, component: str) -> dict[str, Scalar]:
     wanted: AuthenticationSpec | None = cluster.spec.authentication
     if wanted is None:
         return {}
-    role = wanted.token.role
-    key = "tokenSecretKey" if wanted.token.key == "Secret" else "tokenPublicKey"
-    file = "secret.key" if wanted.token.key == "Secret" else "public.key"
+    token = wanted.token
+    key, file = ("tokenSecretKey", "secret.key") if token.key == "Secret" else ("tokenPublicKey", "public.key")
+    roles = {token.broker_role, token.proxy_role, *(wanted.super_user_roles or ())}
     return {
         "authenticationEnabled": True,
         "authenticationProviders": _PROVIDER,
         key: f"file://{TOKEN_DIRECTORY}/{file}",
         "authorizationEnabled": wanted.authorization,
-        "superUserRoles": ",".join(sorted({role, *(wanted.super_user_roles or ())})),
-        "proxyRoles": role,
+        "superUserRoles": ",".join(sorted(roles)),
         "brokerClientAuthenticationPlugin": _PLUGIN,
-        "brokerClientAuthenticationParameters": f"file://{TOKEN_DIRECTORY}/token",
+        "brokerClientAuthenticationParameters": f"file://{TOKEN_DIRECTORY}/{component}-token",
     }

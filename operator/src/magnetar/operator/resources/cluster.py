@@ -150,13 +150,19 @@ class TlsSpec(SecretName, kw_only=True, frozen=True):
 
 
 class TokenSpec(SecretName, kw_only=True, frozen=True):
-    """Keys of JSON web tokens, and the token that brokers and proxies show each other."""
+    """Keys of JSON web tokens, and the tokens that brokers and proxies show."""
 
     key: Annotated[
         Literal["Secret", "Public"],
         says("Whether tokens are checked by the Secret's secret.key, or by its public.key."),
     ] = "Secret"
-    role: Annotated[str, says("Whom the Secret's own `token` names; a super user.")] = "broker"
+    broker_role: Annotated[str, says("Whom the Secret's `broker-token` names; a super user.")] = "broker"
+    proxy_role: Annotated[
+        str,
+        says(
+            "Whom the Secret's `proxy-token` names; a super user, who speaks for clients.",
+        ),
+    ] = "proxy"
 
 
 class AuthenticationSpec(Part, kw_only=True, frozen=True):
@@ -168,7 +174,7 @@ class AuthenticationSpec(Part, kw_only=True, frozen=True):
             "A Secret with `secret.key` or `public.key` as `magnetar tokens` makes them, and a `token` for the brokers."
         ),
     ]
-    super_user_roles: Annotated[list[str] | None, says("Who may do everything; the brokers' own role is added.")] = None
+    super_user_roles: Annotated[list[str] | None, says("Who may do everything, beside brokers and proxies.")] = None
     authorization: Annotated[bool, says("Whether others need grants.")] = True
 
 
