@@ -7,7 +7,7 @@ UV := $(firstword $(shell command -v uv) $(wildcard $(UV_HERE) $(HOME)/.local/bi
 RUN := $(UV) run --frozen --all-packages
 PYTEST_WORKERS ?= 2
 
-.PHONY: help setup run cluster compile decompile test test-compiled lint fix generate sim interchange storm faults admin-cli e2e bench bench-bookies bench-cluster scale images kube-up kube-down
+.PHONY: help setup run cluster compile decompile test test-compiled lint fix generate sim interchange storm faults admin-cli e2e bench bench-bookies bench-cluster scale images kube-up kube-down e2e-kubernetes
 
 help: ## Show this list
 	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  \033[36m%-14s\033[0m %s\n",$$1,$$2}' $(MAKEFILE_LIST)
@@ -121,3 +121,6 @@ kube-up: ## A real single-node Kubernetes on this machine (Debian 12, root; KUBE
 
 kube-down: ## Stop it; ARGS=--purge forgets its state and volumes, ARGS=--purge-images its images too
 	$(RUN) python -m e2e.kubernetes down $(ARGS)
+
+e2e-kubernetes: ## The operator on a real Kubernetes (the current one, else kind, else our own node); PART=quick, ARGS="-k bookies"
+	$(RUN) python -m e2e.kube --part $(or $(PART),full) $(ARGS)
