@@ -48,7 +48,7 @@ class Disturbances:
     async def run(self) -> None:
         """Some of them, one after the other."""
         parameters = self._world.parameters
-        await asyncio.sleep(self._rng.choice((0.0, 20.0, 60.0, 60.0)))
+        await asyncio.sleep(self._rng.uniform(0.0, 20.0))
         for _ in range(parameters.steps):
             await asyncio.sleep(self._rng.expovariate(1 / parameters.pause_seconds))
             name = self._rng.choice(parameters.actions)

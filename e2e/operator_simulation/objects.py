@@ -161,6 +161,8 @@ class ObjectStore:
         after = ownership.merge_patched(current, patch)
         owners = dict(before.owners)
         ownership.updated_owners(current, after, owners, (who, "Update"))
+        if "managedFields" in metadata:
+            owners = _owners_from(metadata["managedFields"])
         return self._write(key, before, _with_identity(after, before.data), owners)
 
     def delete(self, key: tuple[str, str, str], *, uid: str = "", orphan: bool = False) -> bool:
@@ -284,6 +286,25 @@ class ObjectStore:
 def _key(manifest: Manifest) -> tuple[str, str, str]:
     metadata = manifest["metadata"]
     return manifest["kind"], metadata.get("namespace", ""), metadata["name"]
+
+
+def _owners_from(managed_fields: list[dict[str, Any]]) -> ownership.Owners:
+    """What a client writes there is taken at its word."""
+    owners: ownership.Owners = {}
+    for entry in managed_fields:
+        fields = frozenset(_paths(entry.get("fieldsV1", {})))
+        owners[entry["manager"], "Status" if entry.get("subresource") else entry["operation"]] = fields
+    return owners
+
+
+def _paths(fields: dict[str, Any], at: ownership.Path = ()) -> Iterator[ownership.Path]:
+    """Of FieldsV1, where names begin with `f:`. Items of lists are not needed."""
+    for name, below in fields.items():
+        path = (*at, name.removeprefix("f:"))
+        if below:
+            yield from _paths(below, path)
+        else:
+            yield path
 
 
 def _check_identity(key: tuple[str, str, str], stored: Stored, uid: str | None, version: str | None) -> None:

@@ -1,32 +1,32 @@
-"""The operator's processes: the real `Reconciler`, woken by changes as by a watch, killed and doubled at any moment."""
+"""The operator's processes: its real loops, passes, events and sweep, woken as by a watch, killed at any moment, and
+doubled. Only the Lease and the watches themselves are simulated."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import traceback
 from collections.abc import Callable
 from typing import Final
 
-from magnetar.core.errors import MagnetarError
 from magnetar.operator.api import BOOKIE_POOL, PULSAR_CLUSTER
 from magnetar.operator.children.context import Defaults
-from magnetar.operator.children.naming import INSTANCE_LABEL, POOL_LABEL, Manifest, Owner
+from magnetar.operator.children.naming import INSTANCE_LABEL, Manifest, Owner
+from magnetar.operator.decisions import ALL_PLANS
+from magnetar.operator.events import ApiEvents
+from magnetar.operator.handlers import WATCHED, Wakers
+from magnetar.operator.loops import Loops
 from magnetar.operator.plan.actions import Tell
 from magnetar.operator.reconcile import Key, Reconciler
 from magnetar.operator.reconcile import World as Surroundings
+from magnetar.operator.sweep import Sweep
 from magnetar.sim.process import Process
 
 from e2e.operator_simulation.admission import ORIGIN_SECONDS
 from e2e.operator_simulation.api_server import SimulatedApi
 from e2e.operator_simulation.controls import SimulatedControls
-from e2e.operator_simulation.deciding import plans
 from e2e.operator_simulation.fates import pass_began
-from e2e.operator_simulation.world import World
+from e2e.operator_simulation.world import NAMESPACE, World
 
-PASS_SECONDS_MAX: Final = 120.0
-BETWEEN_PASSES_SECONDS: Final = 0.2
-BACK_OFF_SECONDS_MAX: Final = 60.0
 LEASE_SECONDS: Final = (1.0, 15.0)
 """How long it takes until another one leads."""
 OVERLAP_SECONDS: Final = (3.0, 25.0)
@@ -35,6 +35,7 @@ PASSES_MAX: Final = 20_000
 """In one run, of all operators: more is a loop that never comes to rest."""
 
 DEFAULTS: Final = Defaults(image_repository="registry.example/magnetar", version="1.0")
+RESOURCES: Final = (PULSAR_CLUSTER, BOOKIE_POOL)
 
 
 class SimulatedClock:
@@ -52,18 +53,21 @@ class SimulatedClock:
         return self._now()
 
 
-class Events:
-    """See `magnetar.operator.reconcile.EventWriter`: they are counted."""
+class JudgedEvents:
+    """The operator's own Events; what they are to tell is counted."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, events: ApiEvents) -> None:
         self._world = world
+        self._events = events
 
     async def tell(self, owner: Owner, event: Tell) -> None:
-        """See `EventWriter`."""
+        """See `magnetar.operator.reconcile.EventWriter`."""
         self._world.promises.told(f"{owner.kind} {owner.name}", event)
+        await self._events.tell(owner, event)
 
     def forget(self, namespace: str, kind: str, name: str) -> None:
         """See `EventWriter`."""
+        self._events.forget(namespace, kind, name)
 
 
 class Operator:
@@ -74,83 +78,70 @@ class Operator:
         self.process = Process(name, name)
         self.passes = 0
         self._world = world
-        self._rng = random.Random(f"{world.parameters.seed} {name}")
-        self._wakers: dict[Key, asyncio.Event] = {}
         self._running: dict[Key, asyncio.Task[float | None]] = {}
 
         def die() -> None:
             kill(self)
 
+        self._die = die
+        rng = random.Random(f"{world.parameters.seed} {name}")
+        clock = SimulatedClock(world.loop.time)
+        self._api = SimulatedApi(world.server, world.network, name, die)
         self._reconciler = Reconciler(
             Surroundings(
-                api=SimulatedApi(world.server, world.network, name, die),
+                api=self._api,
                 controls=SimulatedControls(world, name, die),
-                clock=SimulatedClock(world.loop.time),
+                clock=clock,
                 defaults=DEFAULTS,
-                events=Events(world),
-                make_token=lambda: f"token-{self._rng.getrandbits(64):016x}",
-                plans=plans(),
+                events=JudgedEvents(world, ApiEvents(self._api, clock, name)),
+                make_token=lambda: f"token-{rng.getrandbits(64):016x}",
+                plans=ALL_PLANS,
             )
         )
+        self._loops = Loops(self._pass, clock=clock, counter=self, chance=rng)
+        self._wakers = Wakers(self._loops)
 
-    def wake(self, key: Key) -> None:
-        """Something about this resource has changed, or it is new."""
-        if not self.process.alive:
-            return
-        waker = self._wakers.get(key)
-        if waker is None:
-            self._wakers[key] = asyncio.Event()
-            self.process.start(self._look_after(key), f"{key.kind} {key.name}")
-        else:
-            waker.set()
+    def start(self) -> None:
+        """What watches give first is all that there is."""
+        self.process.start(self._sweep(), "sweep")
+        for kind in (*RESOURCES, *WATCHED):
+            for manifest in self._world.store.all(kind):
+                self.hear(kind, None, manifest)
 
-    def cancel_a_pass(self) -> None:
-        """As when a pass takes too long."""
+    def hear(self, kind: str, event_type: str | None, manifest: Manifest) -> None:
+        """A watch tells of something."""
+        if self.process.alive:
+            self.process.context.copy().run(self._hear, kind, event_type, manifest)
+
+    def passed(self, key: Key, seconds: float, failure: str) -> None:
+        """See `magnetar.operator.loops.PassCounter`."""
+        self.passes += 1
+
+    def cancel_passes(self) -> None:
+        """As when they take too long."""
         for task in list(self._running.values()):
             task.cancel()
 
-    async def _look_after(self, key: Key) -> None:
-        waker = self._wakers[key]
-        failures = 0
-        while True:
-            waker.clear()
-            pass_began.set(self._world.loop.time())
-            self.passes += 1
-            seconds, failed = await self._pass(key)
-            if seconds is None:
-                del self._wakers[key]
-                return
-            failures = failures + 1 if failed else 0
-            if failed:
-                await asyncio.sleep(min(BACK_OFF_SECONDS_MAX, 2.0 ** (failures - 1)) * self._rng.uniform(0.5, 1.0))
-                continue
-            await asyncio.sleep(BETWEEN_PASSES_SECONDS)
-            try:
-                async with asyncio.timeout(seconds):
-                    await waker.wait()
-            except TimeoutError:
-                continue
+    def _hear(self, kind: str, event_type: str | None, manifest: Manifest) -> None:
+        if kind in RESOURCES:
+            self._wakers.resource(kind, event_type, manifest)
+        else:
+            self._wakers.child(manifest)
 
-    async def _pass(self, key: Key) -> tuple[float | None, bool]:
-        """The seconds until the next, and whether it failed."""
-        world = self._world
-        task = asyncio.ensure_future(self._reconciler.reconcile(key))
-        self._running[key] = task
+    async def _sweep(self) -> None:
+        why = await Sweep(self._api, self._wakers, [NAMESPACE]).run()
+        self._world.loop.trace.note(self.name, f"gives up: {why}")
+        self._die()
+
+    async def _pass(self, key: Key) -> float | None:
+        pass_began.set(self._world.loop.time())
+        task = self._running[key] = asyncio.ensure_future(self._reconciler.reconcile(key))
         try:
-            async with asyncio.timeout(PASS_SECONDS_MAX):
-                return await task, False
+            return await task
         except asyncio.CancelledError:
-            if not task.cancelled():
-                raise
-            return 1.0, True
-        except (MagnetarError, TimeoutError) as error:
-            world.promises.remark(self.name, f"the pass over {key.kind} {key.name} failed: {error!r}")
-            return 1.0, True
-        except Exception as error:  # noqa: BLE001  (any other is a fault of the operator)
-            world.promises.broken(f"a pass over {key.kind} {key.name} failed with {error!r}")
-            for line in traceback.format_exception(error):
-                world.promises.remark(self.name, line.rstrip())
-            return 1.0, True
+            if task.cancelled():
+                raise TimeoutError from None
+            raise
         finally:
             del self._running[key]
 
@@ -178,12 +169,11 @@ class Operators:
         operator = Operator(self._world, f"operator-{self.started}", self.kill)
         self.running.append(operator)
         self._world.loop.trace.note(operator.name, "leads")
-        for key in self._keys():
-            operator.wake(key)
+        operator.start()
 
     def kill(self, operator: Operator) -> None:
         """Its process is gone; if there is no other, there will be."""
-        if operator not in self.running or not self.faults:
+        if operator not in self.running:
             return
         self._world.loop.trace.note(operator.name, "is killed")
         operator.process.alive = False
@@ -207,7 +197,7 @@ class Operators:
     def cancel_passes(self) -> None:
         """What is under way is cut off."""
         for operator in self.running:
-            operator.cancel_a_pass()
+            operator.cancel_passes()
 
     def heal(self) -> None:
         """One is left, and lives."""
@@ -220,43 +210,18 @@ class Operators:
         if not self.running:
             self.start()
 
-    def _keys(self) -> list[Key]:
-        return [
-            Key(kind, manifest["metadata"]["namespace"], manifest["metadata"]["name"])
-            for kind in (PULSAR_CLUSTER, BOOKIE_POOL)
-            for manifest in self._world.store.all(kind)
-        ]
-
     def _changed(self, before: Manifest | None, after: Manifest | None) -> None:
         manifest = after if after is not None else before
         assert manifest is not None
-        is_resource = manifest["kind"] in (PULSAR_CLUSTER, BOOKIE_POOL)
-        # Resources that are new are never missed: the watch begins with a list.
-        if not (is_resource and before is None) and self._rng.random() < self._world.parameters.watch_loses:
+        kind = manifest["kind"]
+        if kind not in RESOURCES and (kind not in WATCHED or not _is_ours(manifest)):
             return
-        for key in self._concerned(manifest):
-            for operator in self.running:
-                self._world.loop.call_later(self._rng.uniform(0.02, 0.4), operator.wake, key)
-
-    def _concerned(self, manifest: Manifest) -> list[Key]:
-        metadata = manifest["metadata"]
-        namespace, kind = metadata.get("namespace", ""), manifest["kind"]
-        labels = metadata.get("labels", {})
-        keys = []
-        if kind in (PULSAR_CLUSTER, BOOKIE_POOL):
-            keys.append(Key(kind, namespace, metadata["name"]))
-        if kind == PULSAR_CLUSTER:
-            keys += [key for key in self._keys() if key.kind == BOOKIE_POOL]
-        if INSTANCE_LABEL in labels:
-            keys.append(Key(PULSAR_CLUSTER, namespace, labels[INSTANCE_LABEL]))
-        if POOL_LABEL in labels:
-            keys.append(Key(BOOKIE_POOL, namespace, labels[POOL_LABEL]))
-        # What is not there is nobody's to look after.
-        return [key for key in keys if self._world.store.get(*_where(key)) is not None or key in self._watched()]
-
-    def _watched(self) -> set[Key]:
-        return {key for operator in self.running for key in operator._wakers}  # noqa: SLF001
+        event_type = "ADDED" if before is None else "MODIFIED" if after is not None else "DELETED"
+        for operator in self.running:
+            if not self.faults or self._rng.random() >= self._world.parameters.watch_loses:
+                delay = self._rng.uniform(0.02, 0.4)
+                self._world.loop.call_later(delay, operator.hear, kind, event_type, manifest)
 
 
-def _where(key: Key) -> tuple[str, str, str]:
-    return key.kind, key.namespace, key.name
+def _is_ours(manifest: Manifest) -> bool:
+    return INSTANCE_LABEL in manifest["metadata"].get("labels", {})

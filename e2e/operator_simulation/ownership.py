@@ -119,7 +119,8 @@ def apply(current: dict[str, Any], wanted: dict[str, Any], owners: Owners, who: 
     now = frozenset(fields_of(wanted))
     before = owners.get(who, frozenset())
     found: dict[str, Any] = merged(current, wanted)
-    for path in sorted(before - now, key=repr):
+    # What tells an item from others goes last, for the item is found by it.
+    for path in sorted(before - now, key=lambda path: (_is_key(path), repr(path))):
         if not any(path in theirs for other, theirs in owners.items() if other != who):
             found = removed(found, path)
     for other in [name for name in owners if name != who]:
@@ -150,6 +151,11 @@ def updated_owners(before: dict[str, Any], after: dict[str, Any], owners: Owners
     for other in owners:
         owners[other] = owners[other] - changed - (old - new)
     owners[who] = owners.get(who, frozenset()) | changed
+
+
+def _is_key(path: Path) -> bool:
+    fields = {key for keys in LIST_KEYS.values() for key in keys}
+    return len(path) > 1 and isinstance(path[-2], tuple) and path[-1] in fields
 
 
 def _is_keyed(name: str, items: list[Any]) -> bool:

@@ -77,6 +77,7 @@ class Parameters:
     lost_after_seconds: float
     reuse_addresses: bool
     knows_monitors: bool
+    begins_ready: bool
     deleted_at_the_end: bool
     idle_seconds: float
 
@@ -143,16 +144,17 @@ def draw_parameters(seed: int) -> Parameters:
         journals=rng.choice((1, 1, 1, 2)),
         deletion_policy=rng.choice(("Retain", "Delete")),
         actions=tuple(actions),
-        steps=rng.randint(2, 8),
+        steps=rng.choice((rng.randint(1, 4), rng.randint(3, 12))),
         pause_seconds=rng.choice((3.0, 10.0, 30.0)),
         rates=rates,
         delay_seconds=rng.choice((0.1, 0.5, 2.0)),
         start_seconds=rng.choice((1.0, 4.0, 12.0)),
-        watch_loses=0.0 if calm else rng.choice((0.0, 0.2, 1.0)),
+        watch_loses=0.0 if calm else rng.choice((0.0, 0.2, 0.9)),
         copies_per_second=rng.choice((1, 3, 20)),
         lost_after_seconds=rng.choice((0.0, 20.0, 20.0, 60.0)),
         reuse_addresses=rng.random() < 0.7,
         knows_monitors=rng.random() < 0.5,
+        begins_ready=rng.random() < 0.75,
         deleted_at_the_end=rng.random() < 0.2,
         idle_seconds=rng.choice((600.0, 600.0, 600.0, 3600.0)),
     )

@@ -17,6 +17,7 @@ from magnetar.operator.children.naming import (
     COMPONENT_LABEL,
     FINALIZER,
     INSTANCE_LABEL,
+    POOL_LABEL,
     ZOOKEEPER,
     Manifest,
 )
@@ -30,9 +31,9 @@ from e2e.operator_simulation.workloads import is_leaving, is_ready
 
 STALE_SECONDS: Final = 6.0
 """How old what a pass sees may be when it begins, with something to spare."""
-EVENTS_OF_ONE_REASON_MAX: Final = 40
+EVENTS_OF_ONE_REASON_MAX: Final = 80
 """In a run; told again is counted, too."""
-EVENTS_PER_MINUTE_MAX: Final = 15
+EVENTS_PER_MINUTE_MAX: Final = 40
 """Different ones of one resource."""
 VIOLATIONS_KEPT: Final = 40
 
@@ -261,15 +262,16 @@ class Promises:
             return
         if disk.metadata is not None:
             self.broken("a ZooKeeper server's claim is deleted", write)
-        elif disk.cookie is not None and (problem := self._needed(disk, claim["metadata"]["namespace"])):
+            return
+        pod = f"{claim['metadata']['labels'][POOL_LABEL]}-{BOOKIE}-{write.name.rpartition('-')[2]}"
+        if disk.cookie is not None and (problem := self._needed(disk, pod, claim["metadata"]["namespace"])):
             self.broken(f"a claim is deleted that is needed: {problem}", write)
 
-    def _needed(self, disk: Disk, namespace: str) -> str | None:
+    def _needed(self, disk: Disk, pod: str, namespace: str) -> str | None:
         """Why a disk must not go."""
         metadata = self._software.last_metadata
         cookie = disk.cookie
         assert cookie is not None
-        pod = next(part for part in [disk.claim.partition("-")[2]])
         expected = _bookie_id(pod, namespace)
         if cookie[0] != expected:
             return f"it is {cookie[0]}'s, not {expected}'s"

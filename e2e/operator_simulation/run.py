@@ -28,9 +28,12 @@ SECONDS_MAX: Final = 20_000.0
 
 CONVERGED_SECONDS_MAX: Final = 1_800.0
 """Within so long everything must be as wished, once nothing goes wrong any more."""
+READY_SECONDS_MAX: Final = 600.0
 GONE_SECONDS_MAX: Final = 600.0
 REST_SECONDS: Final = 60.0
 """Between being as wished and being quiet."""
+BALANCE_SECONDS: Final = 600.0
+"""The same where the operator moves bundles until they are even."""
 LOOK_SECONDS: Final = 5.0
 IDLE_READS_PER_MINUTE_MAX: Final = 60
 """Calls to the API server while nothing happens, for a cluster and its pools."""
@@ -125,12 +128,20 @@ class _Run:
         world.start()
         world.make_cluster()
         operators.start()
+        if self._parameters.begins_ready:
+            await self._is_ready(world)
         await disturbances.run()
         disturbances.settle()
         if await self._converges(world, operators, grown_too_far=disturbances.grown_too_far):
             await self._rests(world, operators, grown_too_far=disturbances.grown_too_far)
         if self._parameters.deleted_at_the_end and not world.promises.violations:
             await self._goes(world)
+
+    async def _is_ready(self, world: World) -> None:
+        """A cluster is made before it is disturbed, mostly. That takes long when many calls fail."""
+        began = self._loop.time()
+        while unmet(world) and self._loop.time() - began < READY_SECONDS_MAX:
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _converges(self, world: World, operators: Operators, *, grown_too_far: bool) -> bool:
         began = self._loop.time()
@@ -154,7 +165,7 @@ class _Run:
     async def _rests(self, world: World, operators: Operators, *, grown_too_far: bool) -> None:
         """What still moves by itself does so; then nothing may."""
         world.software.storage.clients_write = lambda: False
-        await asyncio.sleep(REST_SECONDS)
+        await asyncio.sleep(BALANCE_SECONDS if self._parameters.driver == "Operator" else REST_SECONDS)
         before = dict(world.server.calls)
         await asyncio.sleep(self._parameters.idle_seconds)
         made = {what: count - before.get(what, 0) for what, count in world.server.calls.items()}
