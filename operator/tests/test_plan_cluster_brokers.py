@@ -18,6 +18,7 @@ from operator.tests.cluster_builders import (
 from operator.tests.plan_builders import NOW
 from typing import Any
 
+import msgspec
 import pytest
 from magnetar.operator.children.naming import BROKER, DRAIN_ANNOTATION
 from magnetar.operator.plan.actions import (
@@ -268,3 +269,11 @@ def test_what_is_said_of_brokers() -> None:
     assert (found[0].bundles, found[0].load_percent) == (10, 44)
     assert "CrashLoopBackOff" in found[1].message
     assert "does not answer" in found[3].message
+
+
+def test_brokers_keep_their_places_in_the_status_and_newer_ones_come_last() -> None:
+    seen = healthy(brokers=3)
+    reordered = [seen.status.broker_members[number] for number in (2, 0)]
+    status = msgspec.structs.replace(seen.status, broker_members=reordered)
+    found = [member["name"] for member in plan_cluster(replace(seen, status=status)).status["brokerMembers"]]
+    assert found == ["blue-broker-c", "blue-broker-a", "blue-broker-b"]

@@ -71,7 +71,7 @@ def plan_brokers(seen: ClusterSeen, gate: Gate) -> BrokersPart:
         serving=any(pod.ready and not pod.deleting for pod in pods),
         busy=under_way(verdict),
         load=load,
-        members=[_member(pod, seen.brokers.get(pod.name)) for pod in pods],
+        members=_members(seen, pods),
     )
 
 
@@ -109,6 +109,14 @@ def _scaled(seen: ClusterSeen, found: WorkloadFacts | None, replicas: int, reaso
         return []
     words = f"brokers: {found.desired} to {replicas}" + (f", {reason}" if reason else "")
     return [Tell("Normal", "ScaledOut" if replicas > found.desired else "ScaledIn", words)]
+
+
+def _members(seen: ClusterSeen, pods: Sequence[PodFacts]) -> list[BrokerMember]:
+    """In the order in which they were written before, newer ones at the end: the API server keeps a keyed list's order,
+    and what only stands elsewhere must not look different for ever."""
+    known = {member.name: number for number, member in enumerate(seen.status.broker_members)}
+    ordered = sorted(pods, key=lambda pod: (known.get(pod.name, len(known)), pod.name))
+    return [_member(pod, seen.brokers.get(pod.name)) for pod in ordered]
 
 
 def _member(pod: PodFacts, facts: BrokerFacts | None) -> BrokerMember:
