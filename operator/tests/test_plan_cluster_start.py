@@ -262,3 +262,9 @@ def test_an_ensemble_larger_than_all_pools_is_a_persons_to_solve() -> None:
 
 def test_zookeeper_starting_is_looked_at_when_pods_change() -> None:
     assert plan_cluster(with_zookeeper(ready=2)).wake_after_seconds == WAITING_SECONDS
+
+
+def test_a_pool_that_is_deleted_alone_is_told_of() -> None:
+    seen = healthy()
+    seen = replace(seen, pools=[replace(pool, deleting=True) for pool in seen.pools])
+    assert condition_of(plan_cluster(seen), "BookiesReady") == ("False", "Starting", "Bookie blue is being deleted")

@@ -120,7 +120,8 @@ def _judge_pools(seen: ClusterSeen, pools: Sequence[PoolFacts], metadata: Part) 
     if not metadata.serving:
         return no(WAITING, "bookies start once the metadata is written"), None
     if not pools:
-        return no(STARTING, "the default pool is being made"), None
+        going = ", ".join(f"Bookie {pool.name}" for pool in seen.pools)
+        return no(STARTING, f"{going} is being deleted" if going else "the default pool is being made"), None
     ensemble_size = seen.cluster.spec.bookkeeper.ensemble_size
     wanted = sum(pool.replicas for pool in pools)
     for pool in pools:
