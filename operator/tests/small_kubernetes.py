@@ -15,7 +15,6 @@ from magnetar.operator.plan.actions import Tell
 from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, LostBookieFacts, ZookeeperFacts
 from magnetar.operator.resources.cluster import Move
 
-
 Answer = TypeVar("Answer")
 
 

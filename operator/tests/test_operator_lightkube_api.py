@@ -98,9 +98,20 @@ async def test_apply(api: LightkubeApiServer, wire: Wire) -> None:
     assert dict(wire.last.url.params) == {"fieldManager": "magnetar-operator", "force": "true"}
     assert wire.last.headers["content-type"] == "application/apply-patch+yaml"
     assert json.loads(wire.last.content) == POD
+
+
+async def test_a_status_is_of_the_object_that_was_meant(api: LightkubeApiServer, wire: Wire) -> None:
+    wire.says({**POD, "metadata": {"name": "p", "uid": "u", "resourceVersion": "7"}})
     wire.says(POD)
     await api.apply_status({**POD, "status": {"a": 1}})
     assert wire.last.url.path == "/api/v1/namespaces/here/pods/p/status"
+    assert json.loads(wire.last.content)["metadata"]["resourceVersion"] == "7"
+    wire.says({**POD, "metadata": {"name": "p", "uid": "another", "resourceVersion": "8"}})
+    with pytest.raises(Conflict):
+        await api.apply_status({**POD, "status": {"a": 1}})
+    wire.fails(404)
+    with pytest.raises(NotFound):
+        await api.apply_status({**POD, "status": {"a": 1}})
 
 
 async def test_create(api: LightkubeApiServer, wire: Wire) -> None:

@@ -108,7 +108,17 @@ class LightkubeApiServer:
         return await self._apply("apply", manifest, manager, "")
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
-        """`ApiServer.apply_status`."""
+        """`ApiServer.apply_status`. The server leaves a status's uid unread, so it is looked at here; the version then
+        holds until the status is written."""
+        kind, namespace, name = _identity(manifest)
+        metadata = manifest["metadata"]
+        if "uid" in metadata:
+            found = await self._ask("get", kind, _path(kind, namespace, name))
+            if found["metadata"]["uid"] != metadata["uid"]:
+                raise Conflict(f"apply_status {kind}: {name} has been made anew")
+            manifest = manifest | {
+                "metadata": metadata | {"resourceVersion": found["metadata"]["resourceVersion"]},
+            }
         return await self._apply("apply_status", manifest, FIELD_MANAGER, "/status")
 
     async def create(self, manifest: Manifest) -> Manifest:
