@@ -68,8 +68,7 @@ class Operator:
     async def run(self) -> int:
         """Until it is told to stop (SIGTERM, SIGINT) or has lost the Lease. Gives the exit code."""
         stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        _listen(stop)
         port = await self._pages.start(self._settings.host, self._settings.port)
         _logger.info("probes and metrics are served on port %d", port)
         try:
@@ -86,20 +85,21 @@ class Operator:
             await asyncio.wait((told, acquired), return_when=asyncio.FIRST_COMPLETED)
             if not acquired.done():
                 return EXIT_STOPPED
+            acquired.result()
             self._api.fence(self._leader.leads)
             self._metrics.leads(leading=True)
-            return await self._work(told)
+            return await self._work(stop, told)
         finally:
             await _cancel(told)
             await _cancel(acquired)
             await self._leader.release()
 
-    async def _work(self, told: asyncio.Task[bool]) -> int:
+    async def _work(self, stop: asyncio.Event, told: asyncio.Task[bool]) -> int:
         """Watch and reconcile, as long as the Lease is ours."""
         wakers = Wakers(self._loops)
         kept = asyncio.create_task(self._leader.keep())
         swept = asyncio.create_task(Sweep(self._api, wakers, self._settings.watch_namespaces).run())
-        stop_watching = asyncio.Event()
+        stop_watching, watching = asyncio.Event(), asyncio.Event()
         watched = asyncio.create_task(
             kopf.operator(
                 registry=registry(wakers),
@@ -108,8 +108,10 @@ class Operator:
                 clusterwide=self._settings.cluster_wide,
                 namespaces=self._settings.watch_namespaces,
                 stop_flag=stop_watching,
+                ready_flag=watching,
             )
         )
+        listening = asyncio.create_task(_listen_again(stop, watching))
         try:
             await asyncio.wait((told, kept, swept, watched), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -117,22 +119,20 @@ class Operator:
             await self._loops.stop()
             self._metrics.leads(leading=False)
             stop_watching.set()
-        if kept.done():
-            return self._failed(kept.result())
-        await _cancel(kept)
-        await self._leader.release()
-        if swept.done():
-            return self._failed(swept.result())
-        await _cancel(swept)
+        lost = kept.done()
+        why = kept.result() if lost else swept.result() if swept.done() else ""
+        for task in (kept, swept, listening):
+            await _cancel(task)
+        if not lost:
+            # Before watches have ended, which takes a while: the next one need not wait.
+            await self._leader.release()
         await asyncio.wait((watched,), timeout=STOP_SECONDS_MAX)
-        if watched.done() and (error := watched.exception()) is not None:
-            return self._failed(f"watching has failed: {error}")
-        # kopf ends by itself when the process is told to stop: it listens to the same signals.
+        if not why and watched.done() and (error := watched.exception()) is not None:
+            why = f"watching has failed: {error}"
+        if why:
+            _logger.error("stopped: %s", why)
+            return EXIT_FAILED
         return EXIT_STOPPED
-
-    def _failed(self, why: str) -> int:
-        _logger.error("stopped: %s", why)
-        return EXIT_FAILED
 
     def _health(self) -> tuple[int, str, bytes]:
         stuck = self._loops.unfinished(UNFINISHED_SECONDS_MAX)
@@ -149,6 +149,17 @@ class Operator:
 
     def _read_metrics(self) -> tuple[int, str, bytes]:
         return 200, CONTENT_TYPE, self._metrics.render()
+
+
+def _listen(stop: asyncio.Event) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+
+async def _listen_again(stop: asyncio.Event, watching: asyncio.Event) -> None:
+    """kopf takes signals over when it begins. It would end before the loops, and they are what others wait for."""
+    await watching.wait()
+    _listen(stop)
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:
