@@ -6,6 +6,7 @@ from dataclasses import replace
 from operator.tests.pool_builders import (
     CRASHED,
     DONE,
+    OWNER,
     STATEFUL,
     PoolWorld,
     bookie_id,
@@ -146,6 +147,16 @@ def test_a_pool_that_never_began_goes_at_once_if_it_was_seen_twice() -> None:
     assert not of(plan, SetFinalizer)
     world.status = status_of(plan)
     assert list(plan_pool(world.seen()).actions) == [SetFinalizer(False)]
+
+
+def test_a_pool_that_people_made_goes_when_its_cluster_goes() -> None:
+    world = PoolWorld()
+    seen = replace(world.seen(), owner=replace(OWNER, name="extra"))
+    (adopted,) = (action for action in of(plan_pool(seen), Apply) if action.manifest["kind"] == "Bookie")
+    assert adopted.manifest["metadata"]["uid"] == "pool-uid"
+    assert [owner["uid"] for owner in adopted.manifest["metadata"]["ownerReferences"]] == ["blue-uid"]
+    owned = replace(seen, resource=replace(seen.resource, owner_uids=["blue-uid"]))
+    assert not [action for action in of(plan_pool(owned), Apply) if action.manifest["kind"] == "Bookie"]
 
 
 def test_a_paused_pool_is_only_looked_at() -> None:

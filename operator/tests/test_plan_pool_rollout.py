@@ -139,7 +139,7 @@ def test_volumes_grow() -> None:
     grown = of(plan, GrowVolume)
     assert [action.claim for action in grown] == [f"ledgers-{pod_name(n)}" for n in range(3)]
     assert {action.size_bytes for action in grown} == {80 * 1024**3}
-    assert told(plan).count("VolumeGrown") == 3
+    assert told(plan) == ["VolumeGrown"]
     # The template of claims cannot be changed in place.
     assert stateful_of(plan) is None
 

@@ -30,6 +30,7 @@ def resource_facts(manifest: Manifest) -> ResourceFacts:
         generation=metadata.get("generation", 0),
         deleting="deletionTimestamp" in metadata,
         finalizers=tuple(metadata.get("finalizers") or ()),
+        owner_uids=[owner["uid"] for owner in metadata.get("ownerReferences") or ()],
         annotations=metadata.get("annotations") or {},
     )
 

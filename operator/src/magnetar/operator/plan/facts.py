@@ -22,6 +22,8 @@ class ResourceFacts:
     generation: int
     deleting: bool = False
     finalizers: Sequence[str] = ()
+    owner_uids: Sequence[str] = ()
+    """Of the resources that it goes with."""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 

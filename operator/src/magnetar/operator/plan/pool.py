@@ -31,8 +31,8 @@ Why each step keeps it, though what is seen may be seconds old and of different 
   answer and no ledger lacks a replica; which is next depends on the facts alone, so an old view deletes none more.
 * A pool that is hibernated keeps all claims; when it wakes, all members with claims come back, also those that were on
   their way out.
-* A pool that is deleted drains to nothing before it is let go, unless its cluster goes too; then claims stay, or the
-  cluster's own end deletes them.
+* A pool that is deleted drains to nothing before it is let go, unless its cluster goes too, which takes its pools with
+  it; then claims stay, or the cluster's own end deletes them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from magnetar.operator.plan.conditions import READY, holds
 from magnetar.operator.plan.facts import PoolSeen
 from magnetar.operator.plan.pool_autoscale import Usage, plan_autoscaling
 from magnetar.operator.plan.pool_children import PoolChildren, leftovers, pool_children, to_apply
-from magnetar.operator.plan.pool_draft import WAKE_IDLE_SECONDS, Draft
+from magnetar.operator.plan.pool_draft import WAKE_IDLE_SECONDS, Draft, named
 from magnetar.operator.plan.pool_members import PoolView, view_of
 from magnetar.operator.plan.pool_repair import plan_fresh_starts, plan_lost, plan_replacements
 from magnetar.operator.plan.pool_rollout import outdated_pods, plan_rollout, plan_troubles
@@ -59,6 +59,7 @@ from magnetar.operator.plan.pool_volumes import (
     wanted_sizes,
     with_sizes,
 )
+from magnetar.operator.resources.common import API_VERSION
 
 
 def plan_pool(seen: PoolSeen) -> Plan:
@@ -80,6 +81,16 @@ def plan_pool(seen: PoolSeen) -> Plan:
     if cluster.spec.paused:
         return Plan(actions=told, status=written(status), wake_after_seconds=WAKE_IDLE_SECONDS)
     return Plan(actions=actions, status=written(status), wake_after_seconds=draft.wake_after_seconds)
+
+
+def _belonging(view: PoolView) -> list[Action]:
+    """A pool goes when its cluster goes. The default one is the cluster's own to make."""
+    owner, cluster = view.seen.owner, view.cluster.owner
+    if view.seen.resource.deleting or owner.name == cluster.name or cluster.uid in view.seen.resource.owner_uids:
+        return []
+    reference = {"apiVersion": API_VERSION, "kind": cluster.kind, "name": cluster.name, "uid": cluster.uid}
+    metadata = {"name": owner.name, "namespace": owner.namespace, "uid": owner.uid, "ownerReferences": [reference]}
+    return [Apply({"apiVersion": API_VERSION, "kind": owner.kind, "metadata": metadata})]
 
 
 def _without_cluster(seen: PoolSeen) -> Plan:
@@ -117,6 +128,7 @@ def _work(view: PoolView, draft: Draft) -> Said:
     replicas, wanted_hash = None, ""
     if not resource.deleting and FINALIZER not in resource.finalizers:
         draft.do(SetFinalizer(True))
+    draft.do(*_belonging(view))
     try:
         wanted_sizes(view.seen.spec)
         pool_children(view, 0)
@@ -172,7 +184,7 @@ def _plan_stateful(view: PoolView, children: PoolChildren, replicas: int | None,
         draft.tell("RolloutStarted", "bookies are restarted one by one to be as they should be by now")
     draft.do(*claims)
     if claims:
-        draft.tell("VolumesDeleted", f"{', '.join(claim.name for claim in claims[:3])}: their bookies were drained")
+        draft.tell("VolumesDeleted", f"{named([claim.name for claim in claims])}: their bookies were drained")
 
 
 def _plan_bookies(view: PoolView, children: PoolChildren, replicas: int, draft: Draft) -> None:

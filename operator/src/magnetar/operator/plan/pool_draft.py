@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -14,6 +15,16 @@ WAKE_WAITING_SECONDS: Final = 30.0
 WAKE_IDLE_SECONDS: Final = 60.0
 
 _WORD_START: Final = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+NAMED_MAX: Final = 3
+"""Bookies that a message tells of one by one."""
+
+
+def named(names: Sequence[str]) -> str:
+    """Some of them, and how many more there are."""
+    more = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True, slots=True)

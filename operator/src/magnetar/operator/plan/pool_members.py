@@ -42,8 +42,13 @@ class Member:
     @property
     def volume_code(self) -> int | None:
         """With which of the exit codes about its volumes it has ended, and has not been started again."""
+        return self.last_volume_code if self.stopped else None
+
+    @property
+    def last_volume_code(self) -> int | None:
+        """The same, for people: also while it is being started again, to end so once more or not."""
         pod = self.pod
-        if pod is None or not self.stopped or pod.exit_code not in _VOLUME_CODES:
+        if pod is None or pod.ready or self.facts is not None or pod.exit_code not in _VOLUME_CODES:
             return None
         return pod.exit_code
 

@@ -59,7 +59,7 @@ def plan_lost(view: PoolView, replicas: int, draft: Draft) -> None:
     """Have the others take over what bookies held that cannot serve it, and say what is the matter with volumes."""
     for member in view.members:
         code = member.volume_code
-        if code == EXIT_WRONG_VOLUME:
+        if member.last_volume_code == EXIT_WRONG_VOLUME:
             words = member.pod.exit_message.strip() if member.pod is not None else ""
             draft.stalled(
                 "WrongVolume",
@@ -67,7 +67,7 @@ def plan_lost(view: PoolView, replicas: int, draft: Draft) -> None:
                 f"left alone: {words or 'see its log'}. Put back what was changed; or, if its data is not needed, "
                 "delete the pod and its claims",
             )
-        elif code == EXIT_EMPTY_VOLUME:
+        elif member.last_volume_code == EXIT_EMPTY_VOLUME:
             _say_lost(view, member, draft)
         if _is_lost(view, member, replicas, code):
             draft.ask(RetireLostBookie(member.bookie_id))
@@ -136,7 +136,6 @@ def plan_replacements(view: PoolView, draft: Draft) -> None:
             f"over {view.ensemble_size}: add a bookie first, or remove the annotation {REPLACE_ANNOTATION}",
         )
         return
-    draft.ask(StartBookieDrain(member.name))
     message = f"{member.name} is to be replaced: it moves all its ledgers to other bookies"
-    draft.controls.append(Tell("Normal", "DrainStarted", message))
+    draft.ask(StartBookieDrain(member.name), Tell("Normal", "DrainStarted", message))
     draft.waiting("Replacing", f"{member.name}: its drain begins", busy=True)

@@ -7,9 +7,9 @@ from typing import Final
 
 from magnetar.operator.plan.actions import Delete, StartBookieDrain
 from magnetar.operator.plan.facts import PodFacts
-from magnetar.operator.plan.pool_draft import Draft
+from magnetar.operator.plan.pool_draft import Draft, named
 from magnetar.operator.plan.pool_members import PoolView
-from magnetar.operator.plan.pool_scale import NAMED_MAX, zookeeper_serves
+from magnetar.operator.plan.pool_scale import zookeeper_serves
 from magnetar.operator.plan.rollout import broken, failed_update, failing, next_restart, trouble
 
 STARTING_SECONDS: Final = 120.0
@@ -101,7 +101,7 @@ def _bookies_gate(view: PoolView) -> str:
     }
     away = [f"{view.name}-{number}" for number in range(view.desired) if number not in ready]
     if away:
-        return f"not ready: {', '.join(away[:NAMED_MAX])}"
+        return f"not ready: {named(away)}"
     if any(member.facts is not None and member.facts.drain != "None" for member in view.members):
         return "a bookie is being drained"
     quorum = view.cluster.spec.bookkeeper.write_quorum
@@ -123,7 +123,7 @@ def plan_troubles(view: PoolView, replicas: int, draft: Draft) -> None:
     now = view.seen.now_seconds
     for member in view.members:
         pod = member.pod
-        if pod is None or member.ordinal >= replicas or member.volume_code is not None:
+        if pod is None or member.ordinal >= replicas or member.last_volume_code is not None:
             continue
         if failing(pod, now) and not any(pod.name in note.message for note in draft.stalls):
             draft.stalled("PodFailing", trouble(pod))
@@ -132,13 +132,13 @@ def plan_troubles(view: PoolView, replicas: int, draft: Draft) -> None:
     away = [number for number in range(expected) if number not in pods or not pods[number].ready]
     if away:
         young = any(number not in pods or now - pods[number].created_seconds < STARTING_SECONDS for number in away)
-        named = ", ".join(f"{view.name}-{number}" for number in away[:NAMED_MAX])
-        draft.waiting("Starting", f"{expected - len(away)} of {expected} bookies are ready; not {named}", busy=young)
+        names = named([f"{view.name}-{number}" for number in away])
+        draft.waiting("Starting", f"{expected - len(away)} of {expected} bookies are ready; not {names}", busy=young)
         return
     silent = [member.name for member in view.members if member.ordinal < expected and member.facts is None]
     if silent:
-        draft.waiting("NoAnswer", f"no answer at the control port of {', '.join(silent[:NAMED_MAX])}", busy=True)
+        draft.waiting("NoAnswer", f"no answer at the control port of {named(silent)}", busy=True)
 
 
 def _ended_for_its_volume(view: PoolView, pod: PodFacts) -> bool:
-    return any(member.pod is pod and member.volume_code is not None for member in view.members)
+    return any(member.pod is pod and member.last_volume_code is not None for member in view.members)

@@ -8,16 +8,13 @@ from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME
 from magnetar.operator.plan.actions import CancelBookieDrain, Delete, StartBookieDrain, Tell
 from magnetar.operator.plan.conditions import holds
 from magnetar.operator.plan.facts import BookieFacts
-from magnetar.operator.plan.pool_draft import Draft
+from magnetar.operator.plan.pool_draft import NAMED_MAX, Draft, named
 from magnetar.operator.plan.pool_members import Member, PoolView
 
 METADATA_READY: Final = "MetadataReady"
 
 CANCELLABLE: Final = frozenset({"ReadOnly", "Replicate", "Verify"})
 """Steps of a drain with a way back."""
-
-NAMED_MAX: Final = 3
-"""Bookies that a message tells of one by one."""
 
 
 def replicas_to_apply(view: PoolView, draft: Draft) -> int | None:
@@ -117,32 +114,32 @@ def zookeeper_serves(view: PoolView) -> bool:
 
 def plan_drains(view: PoolView, replicas: int, draft: Draft) -> None:
     """Start the drains of those that go, cancel those of others, say how far they are."""
-    for member in view.staying:
-        facts = member.facts
-        if facts is not None and facts.drain in CANCELLABLE and not member.replaced:
-            draft.ask(CancelBookieDrain(member.name))
-            draft.controls.append(Tell("Normal", "DrainCancelled", f"{member.name} is to stay, and takes writes again"))
+    cancelled = [
+        member.name
+        for member in view.staying
+        if member.facts is not None and member.facts.drain in CANCELLABLE and not member.replaced
+    ]
+    if cancelled:
+        draft.ask(*map(CancelBookieDrain, cancelled))
+        draft.ask(Tell("Normal", "DrainCancelled", f"to stay, and to take writes again: {named(cancelled)}"))
     going = [member for member in view.leaving if member.ordinal < replicas and not member.drained]
     if not going:
         return
     fresh = [member for member in going if member.facts is not None and member.facts.drain == "None"]
     if fresh and _may_drain(view, draft):
         # All at once: what one of them holds must not go to the next.
-        for member in fresh:
-            draft.ask(StartBookieDrain(member.name))
-            why = "the pool is deleted" if view.seen.resource.deleting else f"{view.wanted} replicas are wanted"
-            draft.controls.append(
-                Tell("Normal", "DrainStarted", f"{why}: {member.name} moves all its ledgers to other bookies")
-            )
+        names = [member.name for member in fresh]
+        why = "the pool is deleted" if view.seen.resource.deleting else f"{view.wanted} replicas are wanted"
+        draft.ask(*map(StartBookieDrain, names))
+        draft.ask(Tell("Normal", "DrainStarted", f"{why}: all ledgers are moved to other bookies from {named(names)}"))
     if any(member.draining for member in going) or (fresh and not draft.stalls):
         draft.waiting("Draining", _progress(going), busy=True)
     silent = [member for member in going if member.facts is None]
     if silent:
-        named = ", ".join(member.name for member in silent[:NAMED_MAX])
         draft.waiting(
             "WaitingForBookies",
-            f"{named} {'is' if len(silent) == 1 else 'are'} to go but cannot be drained without an answer: waiting for "
-            "the pod, or for another bookie to say that no ledger names it",
+            f"to go, but without an answer, and so not drained: {named([member.name for member in silent])}. Each goes "
+            "when it answers and is drained, or when another bookie says that no ledger names it",
         )
 
 
@@ -218,7 +215,6 @@ def tell_scaling(view: PoolView, replicas: int, draft: Draft) -> None:
         draft.tell("ScaledOut", f"from {before} to {replicas} bookies{why}")
     elif replicas < before and not view.hibernated:
         gone = [member.name for member in view.members if replicas <= member.ordinal < before]
-        named = ", ".join(gone[:NAMED_MAX]) + (f" and {len(gone) - NAMED_MAX} more" if len(gone) > NAMED_MAX else "")
-        draft.tell("BookieRemoved", f"{named}: drained, and stopped for good; {replicas} bookies stay")
+        draft.tell("BookieRemoved", f"{named(gone)}: drained, and stopped for good; {replicas} bookies stay")
     elif replicas < before:
         draft.tell("Hibernated", f"{before} bookies stop, their volumes stay")

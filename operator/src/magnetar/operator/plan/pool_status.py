@@ -20,9 +20,8 @@ from magnetar.operator.plan.conditions import (
     shortened,
 )
 from magnetar.operator.plan.facts import PoolSeen
-from magnetar.operator.plan.pool_draft import Draft, Note
+from magnetar.operator.plan.pool_draft import Draft, Note, named
 from magnetar.operator.plan.pool_members import Member, PoolView
-from magnetar.operator.plan.pool_scale import NAMED_MAX
 from magnetar.operator.plan.rollout import broken, trouble
 from magnetar.operator.resources.bookie import BookieMember, BookieStatus, DrainProgress, UsageSample
 
@@ -93,13 +92,13 @@ def transitions(before: BookieStatus, now: BookieStatus) -> list[Tell]:
     """What has happened since. What the plan does itself it tells with the action."""
     found = []
     states = {member.name: member.state for member in before.members}
+    drained = [
+        member.name for member in now.members if member.state == "Drained" and states.get(member.name) == "Draining"
+    ]
+    if drained:
+        found.append(Tell("Normal", "DrainDone", f"all that {named(drained)} held is stored elsewhere"))
     for member in now.members:
-        state = states.get(member.name)
-        if state is None or state == member.state:
-            continue
-        if member.state == "Drained":
-            found.append(Tell("Normal", "DrainDone", f"all that {member.name} held is stored elsewhere"))
-        elif member.state == "DeadDisk":
+        if member.state == "DeadDisk" and states.get(member.name, "DeadDisk") != "DeadDisk":
             words = "the others copy its ledgers from what they have, then it starts empty"
             found.append(Tell("Warning", "DiskLost", f"{member.name} has lost the contents of a volume: {words}"))
     old, new = condition(before.conditions, STALLED), condition(now.conditions, STALLED)
@@ -158,7 +157,7 @@ def _writable(view: PoolView) -> Verdict:
     ]
     words = f"{view.writable} of {len(view.pods)} bookies take writes"
     if refusing:
-        words += f"; not {', '.join(refusing[:NAMED_MAX])}"
+        words += f"; not {named(refusing)}"
     if found < size:
         advice = f"ledgers are spread over {size} bookies, and {found} of the cluster take writes: add bookies"
         return Verdict(WRITABLE, False, "TooFewBookies", f"{words}; {advice}, or make room on their disks")
@@ -214,7 +213,7 @@ def _state(view: PoolView, member: Member) -> tuple[str, str]:
         if facts.drain != "None":
             return "Draining", ""
         return ("Writable", "") if facts.writable else ("ReadOnly", "; ".join(facts.read_only_reasons))
-    if member.volume_code is not None and pod is not None:
+    if member.last_volume_code is not None and pod is not None:
         return _state_of_volumes(member, shortened(pod.exit_message.strip()))
     if pod is None:
         if view.hibernated:
@@ -234,11 +233,11 @@ def _state(view: PoolView, member: Member) -> tuple[str, str]:
 def _state_of_volumes(member: Member, last_words: str) -> tuple[str, str]:
     lost = member.lost
     left = f"{lost.ledgers_left} ledgers name it still" if lost is not None else "no other bookie could be asked"
-    if member.volume_code == EXIT_WRONG_VOLUME:
+    if member.last_volume_code == EXIT_WRONG_VOLUME:
         return "WrongVolume", last_words
-    if member.volume_code == EXIT_EMPTY_VOLUME:
+    if member.last_volume_code == EXIT_EMPTY_VOLUME:
         return "DeadDisk", "it is to start empty" if member.nameless else left
-    assert member.volume_code == EXIT_RETIRED
+    assert member.last_volume_code == EXIT_RETIRED
     if member.nameless:
         return "Drained", "the cluster does not know it any more"
     return "Down", f"the cluster does not know it any more; {left}"

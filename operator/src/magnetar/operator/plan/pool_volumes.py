@@ -11,7 +11,7 @@ from magnetar.operator.children.bookies import JOURNAL, LEDGERS
 from magnetar.operator.children.naming import Manifest
 from magnetar.operator.children.volumes import volume_names
 from magnetar.operator.plan.actions import GrowVolume
-from magnetar.operator.plan.pool_draft import Draft
+from magnetar.operator.plan.pool_draft import Draft, named
 from magnetar.operator.plan.pool_members import PoolView
 from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.quantities import format_bytes, size_bytes
@@ -28,6 +28,7 @@ def plan_growth(view: PoolView, draft: Draft) -> None:
     sizes = wanted_sizes(view.seen.spec)
     fixed: list[str] = []
     growing: list[str] = []
+    asked: list[str] = []
     for claim in (claim for member in view.staying for claim in member.claims_kept):
         wanted = sizes.get(claim.volume, 0)
         if wanted <= claim.requested_bytes:
@@ -35,15 +36,16 @@ def plan_growth(view: PoolView, draft: Draft) -> None:
                 growing.append(claim.name)
         elif claim.expandable:
             draft.do(GrowVolume(claim.name, claim.uid, wanted))
-            change = f"from {format_bytes(claim.requested_bytes)} to {format_bytes(wanted)}"
-            draft.tell("VolumeGrown", f"{claim.name} grows {change}")
+            asked.append(f"{claim.name} from {format_bytes(claim.requested_bytes)} to {format_bytes(wanted)}")
             growing.append(claim.name)
         else:
             fixed.append(f"{claim.name} ({claim.storage_class or 'no storage class'})")
+    if asked:
+        draft.tell("VolumeGrown", named(asked))
     if fixed:
         draft.stalled(
             "VolumeNotExpandable",
-            f"the storage class does not let volumes grow: {', '.join(fixed[:3])}. Set allowVolumeExpansion in the "
+            f"the storage class does not let volumes grow: {named(fixed)}. Set allowVolumeExpansion in the "
             "class if its storage can do it; or make another pool with larger volumes and delete this one, which is "
             "drained then",
         )
