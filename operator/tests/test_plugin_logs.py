@@ -1,0 +1,90 @@
+"""Logs of several pods as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from operator.tests.plugin_fakes import NAMESPACE, FakeKubernetes
+
+import pytest
+from magnetar.operator.plugin import log_merge
+from magnetar.operator.plugin.kubernetes import LogWish
+from magnetar.operator.plugin.log_merge import Follower, Line, Source, merged, parse_line, read_log
+from magnetar.operator.plugin.log_view import LineDrawing
+
+
+def wish(pod: str, *, follow: bool = False) -> LogWish:
+    return LogWish(namespace=NAMESPACE, pod=pod, container="broker", follow=follow)
+
+
+def test_times_of_any_length_sort() -> None:
+    raw = [b"2026-11-21T10:00:00.5Z c", b"2026-11-21T10:00:00Z a", b"2026-11-21T10:00:00.499999999Z b \xff\r"]
+    found = sorted(parse_line("x", one) for one in raw)
+    assert [line.text for line in found] == ["a", "b \ufffd", "c"]
+    assert found[0].time == "2026-11-21T10:00:00.000000000Z"
+
+
+async def test_logs_are_merged_by_time() -> None:
+    kubernetes = FakeKubernetes()
+    kubernetes.logs = {
+        "a": [b"2026-11-21T10:00:00Z one", b"2026-11-21T10:00:02Z three"],
+        "b": [b"2026-11-21T10:00:01Z two", b"2026-11-21T10:00:03Z four"],
+    }
+    logs = [await read_log(kubernetes, wish(pod), pod) for pod in ("a", "b", "none")]
+    assert [(line.source, line.text) for line in merged(logs)] == [
+        *(("a", "one"), ("b", "two"), ("a", "three"), ("b", "four")),
+    ]
+
+
+class Restarting(FakeKubernetes):
+    """Its logs end, and when they are asked for again there is one more line."""
+
+    async def log(self, wish: LogWish) -> AsyncIterator[bytes]:
+        self.log_wishes.append(wish)
+        for line in self.logs[wish.pod]:
+            yield line
+        if len(self.log_wishes) > 1:
+            yield b"2026-11-21T10:00:01Z two"
+            await asyncio.sleep(3600)
+
+
+async def test_a_log_that_ends_is_followed_again_without_its_old_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_merge, "WINDOW_SECONDS", 0.01)
+    monkeypatch.setattr(log_merge, "AGAIN_SECONDS", 0.01)
+    kubernetes = Restarting()
+    kubernetes.logs["a"] = [b"2026-11-21T10:00:00.1Z one"]
+    follower = Follower(kubernetes, lambda _: None)
+    follower.follow([Source(name="a", wish=wish("a", follow=True))])
+    found = []
+    async with asyncio.timeout(5):
+        async for lines in follower.lines():
+            found += [line.text for line in lines]
+            if "two" in found:
+                break
+    await follower.close()
+    assert found == ["one", "two"]
+    assert kubernetes.log_wishes[1].since_time == "2026-11-21T10:00:00.100000000Z"
+
+
+async def test_pods_that_go_are_followed_no_more() -> None:
+    kubernetes = FakeKubernetes()
+    kubernetes.logs = {"a": [], "b": []}
+    follower = Follower(kubernetes, lambda _: None)
+    sources = [Source(name=pod, wish=wish(pod, follow=True)) for pod in ("a", "b")]
+    follower.follow(sources)
+    await asyncio.sleep(0)
+    follower.follow(sources[:1])
+    follower.follow(sources[:1])
+    await asyncio.sleep(0)
+    await follower.close()
+    assert [one.pod for one in kubernetes.log_wishes] == ["a", "b"]
+
+
+def test_lines_begin_in_the_same_column_and_errors_are_red() -> None:
+    drawing = LineDrawing(times=True)
+    drawing.sources(["demo-broker-x", "b"])
+    shown = drawing.draw(Line("2026-11-21T10:00:00.123456789Z", "b", "ERROR no such setting"))
+    assert shown.plain == "b              2026-11-21T10:00:00.123Z  ERROR no such setting"
+    assert [str(span.style) for span in shown.spans][-1] == "red"
+    calm = LineDrawing(times=False).draw(Line("", "b", "no errors here"))
+    assert (calm.plain, [str(span.style) for span in calm.spans]) == ("b  no errors here", [])
