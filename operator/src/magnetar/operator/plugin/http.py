@@ -116,7 +116,7 @@ class HttpKubernetes:
     @contextlib.asynccontextmanager
     async def connect(self, namespace: str, pod: str, port: int) -> AsyncIterator[PodStream]:
         """As `Kubernetes`."""
-        url = path("Pod", namespace, pod) + "/portforward"
+        url, opened = path("Pod", namespace, pod) + "/portforward", False
         try:
             with _explained():
                 async with self._client.websocket(
@@ -128,7 +128,13 @@ class HttpKubernetes:
                     # Whoever does not read for a while is slow, not gone; and the ping's answer waits behind the data.
                     keepalive_ping_timeout_seconds=None,
                 ) as session:
+                    opened = True
                     yield _ForwardStream(session)
+        except NotAllowed:
+            if opened:
+                raise
+            right = "pods/portforward (get; create too, for API servers from 1.35 on)"
+            raise NotAllowed(f"you may not reach ports of pods in namespace {namespace}: {right}") from None
         except BaseExceptionGroup as group:
             raise _first(group) from None
 

@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -38,6 +39,7 @@ def run(target: Target, work: Callable[[Kubernetes], Awaitable[T]]) -> T:
     from magnetar.operator.plugin.connection import open_kubernetes
 
     async def whole() -> T:
+        _stop_in_good_order()
         async with open_kubernetes(target) as kubernetes:
             return await work(kubernetes)
 
@@ -47,6 +49,15 @@ def run(target: Target, work: Callable[[Kubernetes], Awaitable[T]]) -> T:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with guarded():
         return asyncio.run(whole())
+
+
+def _stop_in_good_order() -> None:
+    """SIGTERM ends the command as Ctrl-C does: a `kubectl` that works for it must not outlive it."""
+    task = asyncio.current_task()
+    assert task is not None
+    # Elsewhere than in a main thread, and on Windows, there are no signals to handle.
+    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 @contextlib.contextmanager
@@ -76,7 +87,7 @@ def explain(error: MagnetarError | OSError) -> tuple[str, str]:
     if isinstance(error, KindMissing):
         return text, "Install the operator first; `kubectl config current-context` tells which cluster was asked."
     if isinstance(error, NotAllowed):
-        return text, "Ask for the right, or choose another --context; docs/kubectl-pulsar.md lists them by command."
+        return text, "Ask for the right, or choose another --context; `kubectl auth can-i --list` shows yours."
     if isinstance(error, Refused):
         return f"Kubernetes refuses it: {text}", "Nothing was changed."
     if isinstance(error, PeerError):

@@ -140,7 +140,11 @@ def _show(view: ClusterView, found: list[Forwarding], address: str, output: Outp
         return
     token = ", authentication=pulsar.AuthenticationToken(TOKEN)" if view.spec.authentication is not None else ""
     lines = [
-        Text.assemble(("● ", "green"), (view.name, "bold"), f" of namespace {view.namespace}, by its {'proxies' if view.entrance == 'proxy' else 'brokers'}"),
+        Text.assemble(
+            ("● ", "green"),
+            (view.name, "bold"),
+            f" of namespace {view.namespace}, by its {'proxies' if view.entrance == 'proxy' else 'brokers'}",
+        ),
         Text.assemble(("  service URL  ", "dim"), (service_url, "bold")),
         Text.assemble(("  admin URL    ", "dim"), (web_url, "bold")),
         Text(),
