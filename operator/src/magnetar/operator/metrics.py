@@ -44,7 +44,7 @@ class Metrics:
     somebody reads it."""
 
     def __init__(self) -> None:
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # It has no types.
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._passes = Counter(
