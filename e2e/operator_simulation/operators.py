@@ -4,6 +4,7 @@ doubled. Only the Lease and the watches themselves are simulated."""
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections.abc import Callable
 from typing import Final
@@ -156,6 +157,8 @@ class Operators:
         self._world = world
         self._rng = random.Random(f"{world.parameters.seed} operators")
         self._passes_before = 0
+        # A process may bring its own end about; what follows is not its own work.
+        self._outside = contextvars.copy_context()
         world.store.listeners.append(self._changed)
 
     @property
@@ -180,7 +183,8 @@ class Operators:
         self._passes_before += operator.passes
         self.running.remove(operator)
         if not self.running:
-            self._world.loop.call_later(self._rng.uniform(*LEASE_SECONDS), self._start_if_none)
+            delay = self._rng.uniform(*LEASE_SECONDS)
+            self._world.loop.call_later(delay, self._start_if_none, context=self._outside)
 
     def kill_any(self) -> None:
         """One of those that run."""

@@ -62,6 +62,7 @@ def merged(current: Any, wanted: Any, name: str = "") -> Any:
         return found
     if isinstance(current, list) and isinstance(wanted, list) and _is_keyed(name, [*current, *wanted]):
         items = {item_key(name, item): item for item in current}
+        # Items keep their places, as real API servers have it; new ones come last.
         for item in wanted:
             key = item_key(name, item)
             items[key] = merged(items.get(key), item)

@@ -31,10 +31,10 @@ from e2e.operator_simulation.workloads import is_leaving, is_ready
 
 STALE_SECONDS: Final = 6.0
 """How old what a pass sees may be when it begins, with something to spare."""
-EVENTS_OF_ONE_REASON_MAX: Final = 80
-"""In a run; told again is counted, too."""
-EVENTS_PER_MINUTE_MAX: Final = 40
-"""Different ones of one resource."""
+SAME_EVENTS_MAX: Final = 40
+"""How often the very same may be told in a run."""
+EVENTS_PER_MINUTE_MAX: Final = 60
+"""That are written, of all resources."""
 VIOLATIONS_KEPT: Final = 40
 
 
@@ -107,8 +107,8 @@ class Promises:
 
     def __init__(self, store: ObjectStore, software: Software, trace: Trace, now: Callable[[], float]) -> None:
         self.violations: list[str] = []
-        self.events: dict[tuple[str, str], int] = {}
-        """By resource and reason."""
+        self.events: dict[tuple[str, Tell], int] = {}
+        """How often each was told, by resource."""
         self.writes = 0
         self.refusals = 0
         self._store = store
@@ -132,6 +132,8 @@ class Promises:
         self.writes += 1
         looks = Looks()
         before = write.before
+        if write.kind == "Event":
+            self._check_events(write)
         self._check_paused(write)
         if before is None:
             return looks
@@ -177,12 +179,9 @@ class Promises:
     def told(self, resource: str, event: Tell) -> None:
         """An Event."""
         self.note("events", f"{resource} {event.type} {event.reason}: {event.message}")
-        count = self.events[resource, event.reason] = self.events.get((resource, event.reason), 0) + 1
-        if count == EVENTS_OF_ONE_REASON_MAX:
-            self.broken(f"{resource} had {count} events {event.reason}, the last of them {event.message!r}")
-        self._recent_events = [when for when in self._recent_events if when > self._now() - 60] + [self._now()]
-        if len(self._recent_events) == EVENTS_PER_MINUTE_MAX:
-            self.broken(f"{EVENTS_PER_MINUTE_MAX} events in a minute, the last of {resource}: {event.reason}")
+        count = self.events[resource, event] = self.events.get((resource, event), 0) + 1
+        if count == SAME_EVENTS_MAX:
+            self.broken(f"{resource} had {count} events {event.reason}: {event.message!r}")
 
     def asked(self, operator: str, namespace: str, cluster: str, what: str, began: float) -> None:
         """A pod was told by its control port to do something."""
@@ -227,6 +226,11 @@ class Promises:
         self._trace.remark(who, what)
 
     # Single promises.
+
+    def _check_events(self, write: Write) -> None:
+        self._recent_events = [when for when in self._recent_events if when > self._now() - 60] + [self._now()]
+        if len(self._recent_events) == EVENTS_PER_MINUTE_MAX:
+            self.broken(f"{EVENTS_PER_MINUTE_MAX} events were written in a minute", write)
 
     def _check_paused(self, write: Write) -> None:
         if write.verb == "apply_status" or write.kind in ("Event", "Lease"):
@@ -338,6 +342,10 @@ class Promises:
         """Why a pool's finalizer must stay."""
         cluster = self._store.get(PULSAR_CLUSTER, write.namespace, pool["spec"]["clusterName"])
         if cluster is None or is_leaving(cluster) or FINALIZER not in pool["metadata"].get("finalizers", ()):
+            return []
+        owners = {owner["uid"] for owner in pool["metadata"].get("ownerReferences", ())}
+        if owners and cluster["metadata"]["uid"] not in owners:
+            # It is an earlier cluster's, which is gone.
             return []
         found = self._store.get("StatefulSet", write.namespace, f"{write.name}-bookie")
         if found is None:

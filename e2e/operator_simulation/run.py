@@ -16,7 +16,7 @@ from magnetar.sim.loop import Deadlock, EndlessRun, SimulatedLoop
 from magnetar.sim.trace import Trace
 
 from e2e.operator_simulation.api_server import WRITES
-from e2e.operator_simulation.disturbances import Disturbances
+from e2e.operator_simulation.disturbances import EXTRA_POOL, Disturbances
 from e2e.operator_simulation.goal import left_over, unmet
 from e2e.operator_simulation.mistakes import MISTAKES, Mistake, planted
 from e2e.operator_simulation.operators import PASSES_MAX, Operators
@@ -139,9 +139,10 @@ class _Run:
 
     async def _is_ready(self, world: World) -> None:
         """A cluster is made before it is disturbed, mostly. That takes long when many calls fail."""
-        began = self._loop.time()
-        while unmet(world) and self._loop.time() - began < READY_SECONDS_MAX:
+        for _ in range(int(READY_SECONDS_MAX / LOOK_SECONDS)):
             await asyncio.sleep(LOOK_SECONDS)
+            if not unmet(world):
+                return
 
     async def _converges(self, world: World, operators: Operators, *, grown_too_far: bool) -> bool:
         began = self._loop.time()
@@ -185,6 +186,8 @@ class _Run:
         assert cluster is not None
         volumes = cluster["spec"]["deletionPolicy"] == "Retain"
         world.store.delete(("PulsarCluster", NAMESPACE, CLUSTER))
+        # A pool that a person has made is the person's to delete.
+        world.store.delete(("Bookie", NAMESPACE, EXTRA_POOL))
         began = self._loop.time()
         problems = left_over(world, volumes=volumes)
         while problems and self._loop.time() - began < GONE_SECONDS_MAX:

@@ -211,6 +211,7 @@ class Jobs:
 
     def __init__(self, loop: SimulatedLoop, store: ObjectStore, rng: random.Random) -> None:
         self._store = store
+        self._made = 0
         self.worker = Worker(loop, rng, self._sync)
 
     def changed(self, manifest: Manifest) -> None:
@@ -231,7 +232,8 @@ class Jobs:
         done = any(pod.get("status", {}).get("phase") == "Succeeded" for pod in pods)
         done = done or bool(found.get("status", {}).get("succeeded"))
         if not pods and not done:
-            self._store.create(pod_from(found, f"{name}-{digest(name)[:5]}"), CONTROLLERS)
+            self._made += 1
+            self._store.create(pod_from(found, f"{name}-{digest(self._made)[:5]}"), CONTROLLERS)
         status: dict[str, Any] = {"active": 0 if done else 1}
         if done:
             complete = {"type": "Complete", "status": "True"}

@@ -38,6 +38,9 @@ class Woken(Loops):
         if key in self.known:
             self.keys.append(key)
 
+    def looks_after(self, key: Key) -> bool:
+        return key in self.known
+
     def since(self) -> list[Key]:
         found, self.keys = self.keys, []
         return found

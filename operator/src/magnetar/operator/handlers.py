@@ -63,6 +63,9 @@ class Wakers:
         key = _key(kind, manifest)
         wanted = _digest(manifest)
         if self._wanted.get(key) == wanted:
+            # Its loop has ended if it was told that there is no such resource, by an answer older than it is.
+            if not self._loops.looks_after(key):
+                self._loops.wake(key)
             return {}
         self._loops.wake(key)
         return {key: wanted}

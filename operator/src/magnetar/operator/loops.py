@@ -85,6 +85,10 @@ class Loops:
         if key in self._loops:
             self.wake(key)
 
+    def looks_after(self, key: Key) -> bool:
+        """Whether it has a loop."""
+        return key in self._loops
+
     def unfinished(self, seconds: float) -> list[Key]:
         """Those of which no pass has come to an end for so long."""
         now_seconds = self._clock.monotonic_seconds()

@@ -144,6 +144,8 @@ class Observer:
             self._api.get(PULSAR_CLUSTER, owner.namespace, spec.cluster_name),
             pools_of(self._api, owner.namespace, spec.cluster_name),
         )
+        if cluster_manifest is not None and _is_of_an_earlier(manifest, cluster_manifest):
+            cluster_manifest = None
         asker = Asker(looked.token)
         pods = looked.children.of(BOOKIE, owner.name)
         bookies = await asker.each(pods, BOOKIE_CONTROL_PORT, self._controls.bookie)
@@ -198,6 +200,12 @@ class Observer:
         return [address(pod, BOOKIE_CONTROL_PORT) for pod in pods if pod.pool != seen.owner.name and pod.ready]
 
 
+def _is_of_an_earlier(pool: Manifest, cluster: Manifest) -> bool:
+    """Whether a pool was made for a cluster of that name that is gone: it goes too, and is none of the new one's."""
+    uid = cluster["metadata"]["uid"]
+    return any(owner["uid"] != uid for owner in _cluster_owners(pool))
+
+
 def _with_pools(looked: Objects, pools: Sequence[Manifest]) -> tuple[Children, Mapping[tuple[str, str], str]]:
     """The pools are children too: the default one is the cluster's to make."""
     named = {(BOOKIE_POOL, pool["metadata"]["name"]): pool for pool in pools}
@@ -214,7 +222,13 @@ def _pool_facts(manifest: Manifest) -> PoolFacts:
         deleting="deletionTimestamp" in metadata,
         replicas=pool_spec(manifest).replicas,
         status=pool_status(manifest),
+        cluster_uid=next((owner["uid"] for owner in _cluster_owners(manifest)), ""),
     )
+
+
+def _cluster_owners(pool: Manifest) -> list[Manifest]:
+    owners = pool["metadata"].get("ownerReferences") or []
+    return [owner for owner in owners if owner.get("kind") == PULSAR_CLUSTER]
 
 
 def _broker_reach(pods: Sequence[PodFacts], brokers: Mapping[str, BrokerFacts], token: str) -> Reach:

@@ -96,11 +96,18 @@ def plan_bookies(seen: ClusterSeen, metadata: Part) -> Part:
             desired_replicas=0 if hibernated else sum(pool.replicas for pool in pools),
             message="" if verdict.holds else verdict.message,
         ),
-        actions=[Apply(default_pool(seen.cluster))] if metadata.serving else (),
+        actions=[Apply(default_pool(seen.cluster))] if metadata.serving and not _is_of_an_earlier(seen) else (),
         stalled=stalled,
         serving=writable(seen) >= seen.cluster.spec.bookkeeper.ensemble_size,
         busy=under_way(verdict),
     )
+
+
+def _is_of_an_earlier(seen: ClusterSeen) -> bool:
+    """Whether the default pool is still that of an earlier cluster of this name. It is about to go: taken over in its
+    last moments, it would go alone, and be drained first."""
+    owner = seen.cluster.owner
+    return any(pool.name == owner.name and pool.cluster_uid not in ("", owner.uid) for pool in seen.pools)
 
 
 def writable(seen: ClusterSeen) -> int:

@@ -184,6 +184,8 @@ class PoolFacts:
     deleting: bool
     replicas: int
     status: BookieStatus
+    cluster_uid: str = ""
+    """Of the PulsarCluster that made it; empty: a person did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
