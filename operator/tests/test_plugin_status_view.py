@@ -195,6 +195,16 @@ def test_several_pools_and_what_the_cluster_does_not_run_itself() -> None:
     assert "proxies" not in shown
 
 
+def test_what_sleeps_is_not_broken() -> None:
+    down = {"name": "demo-bookie-0", "state": "Down", "message": "hibernated"}
+    found = status(phase="Hibernated", bookies=part(0, 0), conditions=[condition("Ready", "False", "Hibernated")])
+    pools = [pool_manifest(status=members(down, readyReplicas=0, writableReplicas=0))]
+    view = cluster_view(cluster_manifest(spec={"hibernated": True}, status=found), pools)
+    shown = text(draw_status(view, Drawing(now_seconds=NOW)))
+    assert "hibernated (`kubectl pulsar wake demo` ends that)" in shown
+    assert "○ demo-bookie-0  Down" in shown
+
+
 @pytest.mark.parametrize(
     ("found", "age_seconds", "words"),
     [

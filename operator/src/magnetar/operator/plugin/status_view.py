@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from magnetar.operator.plugin.drawing import BAD, BUSY, GOOD, QUIET, UNICODE, Signs, age, bar, bytes_text, sign
 from magnetar.operator.plugin.views import ClusterView, PodView, PoolView
@@ -197,12 +197,21 @@ def _draw_pool(branch: Tree, view: ClusterView, pool: PoolView, drawing: Drawing
     for name in ordered:
         pod = pods.get(name)
         member = pool.member(name) or BookieMember(name=name, state=pod_state(pod) if pod is not None else "Down")
-        branch.add(_bookie_line(member, pod, width, drawing))
+        colour = _STATES.get(member.state, pod_colour(pod) if pod is not None else BUSY)
+        if view.spec.hibernated and member.state == "Down":
+            colour = ""
+        branch.add(_bookie_line(member, pod, _Look(colour, width), drawing))
 
 
-def _bookie_line(member: BookieMember, pod: PodView | None, width: int, drawing: Drawing) -> Text:
-    colour = _STATES.get(member.state, pod_colour(pod) if pod is not None else BUSY)
-    line = Text.assemble(sign(drawing.signs, colour), " ", member.name.ljust(width), "  ", member.state.ljust(11))
+class _Look(NamedTuple):
+    colour: str
+    width: int
+    """Of the names."""
+
+
+def _bookie_line(member: BookieMember, pod: PodView | None, look: _Look, drawing: Drawing) -> Text:
+    mark = sign(drawing.signs, look.colour)
+    line = Text.assemble(mark, " ", member.name.ljust(look.width), "  ", member.state.ljust(11))
     if member.disk_usage_percent is not None:
         line.append("  disk ", style=QUIET).append_text(bar(drawing.signs, member.disk_usage_percent))
         line.append(f" {member.disk_usage_percent:3d} %")
@@ -280,7 +289,7 @@ def _conditions(view: ClusterView) -> list[tuple[str, str, str]]:
         for condition in filter(matters, conditions):
             if condition.message and any(condition.message in words or words in condition.message for words in told):
                 continue
-            mild = condition.type in _MILD or condition.status == "Unknown"
+            mild = condition.type in _MILD or condition.status == "Unknown" or view.spec.hibernated
             mild = mild or (condition.type == "Ready" and _reconciling(conditions))
             name = condition.type if condition.status == "True" else f"not {condition.type}"
             found.append((BUSY if mild else BAD, f"{prefix}{name} ({condition.reason})", condition.message))
