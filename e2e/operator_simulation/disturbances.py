@@ -318,9 +318,10 @@ class Disturbances:
         self._world.store.patch(("Pod", NAMESPACE, pod["metadata"]["name"]), patch, USER)
 
     def _make_again(self) -> None:
-        if self._world.cluster() is None:
+        cluster = self._world.cluster()
+        if cluster is None:
             self._world.make_cluster()
-        else:
+        elif is_leaving(cluster):
             self._world.loop.call_later(5.0, self._make_again)
 
     def _pods(self, component: str) -> list[Manifest]:

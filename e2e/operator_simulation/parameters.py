@@ -120,12 +120,12 @@ def draw_parameters(seed: int) -> Parameters:
     actions += rng.sample(OPERATOR_FAULTS, rng.choice((0, 1, 1, 2)))
     if rng.random() < 0.5 and "scale_pool" not in actions:
         actions.append("scale_pool")
-    calm = rng.random() < 0.25
+    calm = rng.random() < 0.2
     rates = Rates(
         fails=0.0 if calm else rng.choice((0.0, 0.02, 0.1)),
         loses_answer=0.0 if calm else rng.choice((0.0, 0.02, 0.1)),
         slow=0.0 if calm else rng.choice((0.0, 0.01, 0.05)),
-        stale=0.0 if calm else rng.choice((0.0, 0.05, 0.3)),
+        stale=0.0 if calm else rng.choice((0.0, 0.05, 0.3, 0.9)),
         kills=0.0 if calm else rng.choice((0.0, 0.0, 0.002, 0.01)),
         stale_seconds_max=rng.uniform(0.5, STALE_SECONDS - 1.0),
     )
@@ -144,8 +144,8 @@ def draw_parameters(seed: int) -> Parameters:
         journals=rng.choice((1, 1, 1, 2)),
         deletion_policy=rng.choice(("Retain", "Delete")),
         actions=tuple(actions),
-        steps=rng.choice((rng.randint(1, 4), rng.randint(3, 12))),
-        pause_seconds=rng.choice((3.0, 10.0, 30.0)),
+        steps=rng.choice((rng.randint(1, 4), rng.randint(3, 12), rng.randint(10, 30))),
+        pause_seconds=rng.choice((1.0, 5.0, 15.0, 40.0)),
         rates=rates,
         delay_seconds=rng.choice((0.1, 0.5, 2.0)),
         start_seconds=rng.choice((1.0, 4.0, 12.0)),

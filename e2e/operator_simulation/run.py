@@ -32,7 +32,7 @@ READY_SECONDS_MAX: Final = 600.0
 GONE_SECONDS_MAX: Final = 600.0
 REST_SECONDS: Final = 60.0
 """Between being as wished and being quiet."""
-BALANCE_SECONDS: Final = 600.0
+BALANCE_SECONDS: Final = 1_800.0
 """The same where the operator moves bundles until they are even."""
 LOOK_SECONDS: Final = 5.0
 IDLE_READS_PER_MINUTE_MAX: Final = 60
