@@ -53,7 +53,7 @@ PODS = facts(
     restarts=st.integers(0, 4),
     template_hash=st.just("old"),
     annotations=st.just({REPLACE_ANNOTATION: "true"}),
-    created_seconds=st.sampled_from([NOW - 3600, NOW - 10]),
+    created_seconds=st.sampled_from([NOW - 3600, NOW - 40, NOW - 10]),
 )
 BOOKIES = st.sampled_from([None, DONE, DONE | {"writable": True}]) | facts(
     drain=st.sampled_from(["None", "ReadOnly", "Replicate", "Verify", "RemoveCookie", "Done"]),
@@ -127,17 +127,22 @@ class Truth:
         if self.answers(number):
             found = self.seen.bookies[pod_name(number)]
             return found.drain == "Done" and not found.writable
-        return self.unknown(number) and self.runs_not(number)
+        return self.unknown(number) and self.runs_not(number) and self.has_its_own_volumes(number)
+
+    def has_its_own_volumes(self, number: int) -> bool:
+        pod = self.pods.get(number)
+        if pod is None:
+            return number >= self.desired
+        if pod.exit_code in (3, 5):
+            return True
+        fresh = all(claim.created_seconds >= pod.created_seconds - 30 for claim in self.claims.get(number, ()))
+        return pod.exit_code != 4 and (fresh or self.seen.now_seconds - pod.created_seconds >= 120)
 
     def never_was(self, number: int) -> bool:
         stateful = self.stateful
         if number in self.pods or number in self.claims or stateful is None:
             return False
-        knows_nothing = pod_name(number) not in self.seen.lost or not self._is_lost_here(number) or self.unknown(number)
-        return stateful.settled and len(self.pods) >= stateful.replicas and knows_nothing
-
-    def _is_lost_here(self, number: int) -> bool:
-        return self.seen.lost[pod_name(number)].bookie_id == bookie_id(number)
+        return stateful.settled and len(self.pods) >= stateful.replicas and self.unknown(number)
 
 
 def check_number(truth: Truth, plan: Plan) -> None:
@@ -178,13 +183,13 @@ def check_claims(truth: Truth, plan: Plan) -> None:
         claim = claims[action.uid]
         assert truth.drained(claim.ordinal)
         pod: PodFacts | None = truth.pods.get(claim.ordinal)
+        assert pod is None or truth.answers(claim.ordinal) or pod.exit_code != 4
         if pod is None:
             assert applied
             assert claim.ordinal >= truth.desired
             assert truth.unknown(claim.ordinal)
         else:
             assert claim.created_seconds <= pod.created_seconds
-            assert pod.exit_code != 4 or pod.ready or truth.answers(claim.ordinal) or pod.annotations
             assert Delete("Pod", pod.name, pod.uid, reason="it is drained, and starts again with empty volumes") in [
                 *plan.actions
             ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator.tests.plan_builders import NOW
 from operator.tests.pool_builders import (
     CRASHED,
     DONE,
@@ -24,6 +25,9 @@ from magnetar.operator.plan.pool import plan_pool
 from magnetar.operator.resources.bookie import BookieStatus
 
 COPYING: dict[str, Any] = {"drain": "Replicate", "ledgers_total": 40, "ledgers_left": 12, "bytes_per_second": 3_000_000}
+
+
+YOUNG: dict[str, Any] = {"ready": False, "phase": "Pending", "created_seconds": NOW - 60}
 
 
 def drains(world: PoolWorld) -> list[str]:
@@ -109,7 +113,11 @@ def test_who_answers_under_another_name_proves_nothing() -> None:
         pytest.param(CRASHED | {"exit_code": 5}, {}, True, id="retired, and the cluster does not know it"),
         pytest.param(CRASHED | {"exit_code": 5}, None, False, id="retired, nobody can say more"),
         pytest.param(CRASHED | {"exit_code": 5}, {"ledgers_left": 2}, False, id="retired, ledgers name it"),
-        pytest.param({"ready": False, "phase": "Pending"}, {}, True, id="never started"),
+        pytest.param(CRASHED | {"exit_code": 3}, {}, True, id="its disk is lost, and copied from the others"),
+        pytest.param(CRASHED | {"exit_code": 4}, {}, False, id="its volumes are another bookie's"),
+        pytest.param(YOUNG, {}, False, id="its volumes are older than its pod: whose are they?"),
+        pytest.param(YOUNG | {"created_seconds": NOW - 7199}, {}, True, id="never started"),
+        pytest.param({"ready": False, "phase": "Pending"}, {}, True, id="down for long"),
         pytest.param({"ready": False, "phase": "Pending"}, None, False, id="never started, as far as one sees"),
         pytest.param({"ready": False}, {}, False, id="starting: it may be about to register"),
         pytest.param({"ready": False, "deleting": True}, {}, False, id="stopping: it may run still"),
@@ -128,8 +136,13 @@ def test_a_silent_bookie_goes_if_another_proves_that_it_holds_nothing(
 
 
 def test_a_bookie_that_was_never_made_may_go() -> None:
-    world = PoolWorld(replicas=3, desired=5, numbers=range(3), stateful={"replicas": 3})
+    world = PoolWorld(replicas=3, desired=5, numbers=range(3), stateful={"replicas": 3}, lost={3: {}, 4: {}})
     assert replicas_of(plan_pool(world.seen())) == 3
+    # Its volumes may have been deleted by hand.
+    world.lost = {3: {}, 4: {"has_cookie": True}}
+    assert stateful_of(plan_pool(world.seen())) is None
+    world.lost = {}
+    assert stateful_of(plan_pool(world.seen())) is None
 
 
 @pytest.mark.parametrize(
@@ -140,7 +153,7 @@ def test_a_bookie_that_was_never_made_may_go() -> None:
     ],
 )
 def test_pods_that_are_not_seen_yet_count(stateful: dict[str, Any]) -> None:
-    world = PoolWorld(replicas=3, desired=5, numbers=range(3), stateful=stateful)
+    world = PoolWorld(replicas=3, desired=5, numbers=range(3), stateful=stateful, lost={3: {}, 4: {}})
     assert stateful_of(plan_pool(world.seen())) is None
 
 

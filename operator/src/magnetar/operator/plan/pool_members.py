@@ -13,6 +13,12 @@ from magnetar.operator.plan.facts import BookieFacts, ClaimFacts, LostBookieFact
 
 _STOPPED_PHASES: Final = frozenset({"Pending", "Failed", "Succeeded"})
 
+DOWN_SECONDS: Final = 120.0
+"""How long a pod that does not run is waited for before the others do without it: as long as AutoRecovery waits."""
+
+CLAIM_SECONDS: Final = 30.0
+"""A pod's claims are made just before the pod itself; older ones another pod had before."""
+
 _VOLUME_CODES: Final = frozenset({EXIT_EMPTY_VOLUME, EXIT_WRONG_VOLUME, EXIT_RETIRED})
 
 
@@ -29,6 +35,10 @@ class Member:
     facts: BookieFacts | None = None
     """What the pod that was seen answers, if it does, under this bookie's own name."""
     lost: LostBookieFacts | None = None
+    pod_expected: bool = False
+    """The StatefulSet is to have it."""
+    pod_seconds: float = 0.0
+    """How long its pod has been there."""
 
     @property
     def stopped(self) -> bool:
@@ -68,10 +78,21 @@ class Member:
         """Proven: nothing that the cluster needs is on its volumes, and nothing will be by itself.
 
         Either it says so: its drain is done, it takes no writes, and it could not start again with these volumes. Or
-        it does not run, and another bookie says that the cluster does not know it."""
+        it does not run, another bookie says that the cluster does not know it, and it is known whose volumes it has."""
         if self.facts is not None:
             return self.facts.drain == "Done" and not self.facts.writable
-        return self.nameless and self.stopped
+        return self.nameless and self.stopped and self._has_its_own_volumes
+
+    @property
+    def _has_its_own_volumes(self) -> bool:
+        """As far as can be known: they may have been exchanged, which only a bookie that starts with them finds out."""
+        pod = self.pod
+        if pod is None:
+            return not self.pod_expected
+        if self.last_volume_code is not None:
+            return self.last_volume_code != EXIT_WRONG_VOLUME
+        made_for_it = all(claim.created_seconds >= pod.created_seconds - CLAIM_SECONDS for claim in self.claims)
+        return made_for_it or self.pod_seconds >= DOWN_SECONDS
 
     @property
     def replaced(self) -> bool:
@@ -156,17 +177,25 @@ def view_of(seen: PoolSeen, cluster: Cluster) -> PoolView:
         is_its = claim.component == BOOKIE and claim.pool == seen.owner.name
         if is_its and claim.ordinal >= 0 and claim.name == f"{claim.volume}-{name}-{claim.ordinal}":
             claims[claim.ordinal].append(claim)
-    numbers = {*pods, *claims, *range(stateful.desired if stateful is not None else 0)}
+    desired = stateful.desired if stateful is not None else 0
     address = cluster.address(name)
+    members = [
+        Member(
+            ordinal=number,
+            name=f"{name}-{number}",
+            bookie_id=f"{name}-{number}.{address}:{BOOKIE_PORT}",
+            pod=pods.get(number),
+            claims=tuple(claims[number]),
+            pod_expected=number < desired,
+        )
+        for number in sorted({*pods, *claims, *range(desired)})
+    ]
     return PoolView(
         seen=seen,
         cluster=cluster,
         name=name,
         stateful=stateful,
-        members=tuple(
-            _member(seen, number, f"{name}-{number}", address, pods.get(number), tuple(claims[number]))
-            for number in sorted(numbers)
-        ),
+        members=tuple(_with_answers(seen, member) for member in members),
         wanted=0 if seen.resource.deleting else seen.spec.replicas,
     )
 
@@ -177,20 +206,13 @@ def _number(pod: str, stateful: str) -> int | None:
     return int(tail) if tail.isdecimal() and pod == f"{stateful}-{int(tail)}" else None
 
 
-def _member(
-    seen: PoolSeen, ordinal: int, name: str, address: str, pod: PodFacts | None, claims: tuple[ClaimFacts, ...]
-) -> Member:
-    bookie_id = f"{name}.{address}:{BOOKIE_PORT}"
-    facts = seen.bookies.get(name)
+def _with_answers(seen: PoolSeen, member: Member) -> Member:
+    pod, facts, lost = member.pod, seen.bookies.get(member.name), seen.lost.get(member.name)
     # An address may be another's by now: who answers must be who was meant.
-    answers = pod is not None and facts is not None and facts.bookie_id == bookie_id
-    lost = seen.lost.get(name)
-    return Member(
-        ordinal=ordinal,
-        name=name,
-        bookie_id=bookie_id,
-        pod=pod,
-        claims=claims,
+    answers = pod is not None and facts is not None and facts.bookie_id == member.bookie_id
+    return replace(
+        member,
         facts=facts if answers else None,
-        lost=lost if lost is not None and lost.bookie_id == bookie_id else None,
+        lost=lost if lost is not None and lost.bookie_id == member.bookie_id else None,
+        pod_seconds=seen.now_seconds - pod.created_seconds if pod is not None else 0.0,
     )

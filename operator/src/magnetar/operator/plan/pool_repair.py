@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED, EXIT_WRONG_VOLUME
 from magnetar.operator.children.naming import REPLACE_ANNOTATION
 from magnetar.operator.plan.actions import Delete, RetireLostBookie, StartBookieDrain, Tell
 from magnetar.operator.plan.facts import PodFacts
 from magnetar.operator.plan.pool_draft import Draft
-from magnetar.operator.plan.pool_members import Member, PoolView
+from magnetar.operator.plan.pool_members import DOWN_SECONDS, Member, PoolView
 from magnetar.operator.plan.pool_scale import progress
-
-DOWN_SECONDS: Final = 120.0
-"""How long a pod that is to go, and does not run, is waited for before the others take its ledgers over without it: as
-long as AutoRecovery waits."""
 
 
 def plan_fresh_starts(view: PoolView, draft: Draft) -> None:
@@ -87,7 +81,7 @@ def _is_lost(view: PoolView, member: Member, replicas: int, code: int | None) ->
     if pod is None or pod.deleting or code == EXIT_WRONG_VOLUME:
         return False
     goes = member.replaced or member.ordinal >= view.wanted
-    return goes and view.seen.now_seconds - pod.created_seconds >= DOWN_SECONDS
+    return goes and member.pod_seconds >= DOWN_SECONDS
 
 
 def _say_lost(view: PoolView, member: Member, draft: Draft) -> None:

@@ -71,7 +71,7 @@ def _never_was(view: PoolView, member: Member) -> bool:
     stateful = view.stateful
     if stateful is None or not stateful.settled or member.pod is not None or member.claims:
         return False
-    return len(view.pods) >= stateful.replicas and (member.lost is None or member.nameless)
+    return len(view.pods) >= stateful.replicas and member.nameless
 
 
 def _replicas_hibernated(view: PoolView, draft: Draft) -> int | None:
