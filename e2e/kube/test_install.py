@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -94,11 +94,12 @@ def test_from_helm_install_to_the_first_message_within_a_minute(
 
 
 @pytest.fixture(scope="module")
-def idle(operator: OperatorRelease, shared_namespace: Namespace) -> DeployedCluster:
+def idle(operator: OperatorRelease, shared_namespace: Namespace) -> Iterator[DeployedCluster]:
     cluster = DeployedCluster(shared_namespace, "idle", small())
     cluster.apply()
     cluster.wait_ready()
-    return cluster
+    yield cluster
+    cluster.delete()
 
 
 def test_a_broker_is_ready_three_seconds_after_its_start(idle: DeployedCluster, note: Callable[[str], None]) -> None:

@@ -164,8 +164,10 @@ class Reconciler:
             reach=view.reach,
         )
         memory.undone = list(moves)
+        # Whoever deletes a paused cluster wants it gone.
+        paused = seen.cluster.spec.paused and not seen.resource.deleting
         try:
-            await self._carry_out(key, plan, subject, memory, paused=seen.cluster.spec.paused)
+            await self._carry_out(key, plan, subject, memory, paused=paused)
         finally:
             for move in memory.undone:
                 self._move_failed(memory, move, "other work came before it")
