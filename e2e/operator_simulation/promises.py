@@ -121,6 +121,8 @@ class Promises:
         self._with_volumes: dict[str, Wishes] = {}
         self._restarted: dict[tuple[str, str], str] = {}
         """Pods that the operator deleted and that are not ready again: by kind of component and name, their uid."""
+        self._ready_since: dict[str, float] = {}
+        """Of pods of StatefulSets that serve now."""
         self._recent_events: list[float] = []
         self._last_scale_in: tuple[float, float] = (-1e9, 0.0)
         store.listeners.append(self._changed)
@@ -233,7 +235,7 @@ class Promises:
             self.broken(f"{EVENTS_PER_MINUTE_MAX} events were written in a minute", write)
 
     def _check_paused(self, write: Write) -> None:
-        if write.verb == "apply_status" or write.kind in ("Event", "Lease"):
+        if write.verb == "apply_status" or write.kind in ("Event", "Lease") or _is_finalizer(write):
             return
         manifest = write.before if write.before is not None else write.manifest
         cluster = self._cluster_of(manifest)
@@ -301,9 +303,11 @@ class Promises:
         component, name = self._component(pod), write.name
         cluster = self._cluster_of(pod)
         down = [other for of, other in self._restarted if of == f"{cluster}/{component}" and other != name]
-        if is_ready(pod) and down and self._is_needed(component, name, write.namespace):
+        # One that the pass may have seen not working may be restarted at any time.
+        served = is_ready(pod) and self._ready_since.get(name, 0.0) < write.pass_began - STALE_SECONDS
+        if served and down and self._is_needed(component, name, write.namespace):
             self.broken(f"{name} is restarted while {', '.join(down)} is not back yet", write)
-        if is_ready(pod) and component == ZOOKEEPER and not down:
+        if served and component == ZOOKEEPER and not down:
             self._check_quorum(write, cluster)
         self._restarted[f"{cluster}/{component}", name] = pod["metadata"]["uid"]
 
@@ -380,8 +384,10 @@ class Promises:
             serves = after is not None and is_ready(after) and not is_leaving(after)
             if not serves:
                 self._unready_since.setdefault(name, now)
+                self._ready_since.pop(name, None)
             else:
                 self._unready_since.pop(name, None)
+                self._ready_since.setdefault(name, now)
                 if self._restarted.get((group, name)) not in (None, manifest["metadata"]["uid"]):
                     del self._restarted[group, name]
         elif manifest["kind"] == "StatefulSet":
@@ -417,6 +423,12 @@ class Promises:
             return cluster
         found: str = manifest["metadata"].get("labels", {}).get(INSTANCE_LABEL, "")
         return found
+
+
+def _is_finalizer(write: Write) -> bool:
+    """It is about the operator's own hold on a resource, and nothing else."""
+    patch = write.manifest.get("patch", {})
+    return write.kind in (PULSAR_CLUSTER, BOOKIE_POOL) and set(patch) == {"metadata"}
 
 
 def _bookie_id(pod: str, namespace: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
-from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED, EXIT_WRONG_VOLUME
+from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED
 from magnetar.operator.children.naming import BOOKIE, label_text, selector
 from magnetar.operator.plan.actions import Tell
 from magnetar.operator.plan.conditions import (
@@ -21,7 +21,7 @@ from magnetar.operator.plan.conditions import (
 )
 from magnetar.operator.plan.facts import PoolSeen
 from magnetar.operator.plan.pool_draft import Draft, Note, named
-from magnetar.operator.plan.pool_members import Member, PoolView
+from magnetar.operator.plan.pool_members import WRONG_VOLUME, Member, PoolView
 from magnetar.operator.plan.rollout import broken, trouble
 from magnetar.operator.resources.bookie import BookieMember, BookieStatus, DrainProgress, UsageSample
 
@@ -57,7 +57,7 @@ def pool_status(view: PoolView, draft: Draft, said: Said) -> BookieStatus:
         scaled_at=said.scaled_at,
         usage_history=list(said.usage_history),
         selector=label_text(selector(view.cluster.name, BOOKIE, seen.owner.name)),
-        members=[_member(view, member) for member in view.members if _is_member(view, member)],
+        members=_members(view),
         phase=_phase(view, draft, verdicts[0]),
         conditions=conditions(seen.status.conditions, verdicts, seen.resource.generation, seen.now_seconds),
     )
@@ -183,6 +183,14 @@ def _is_member(view: PoolView, member: Member) -> bool:
     return member.pod is not None or member.ordinal < view.desired or bool(member.claims)
 
 
+def _members(view: PoolView) -> list[BookieMember]:
+    """In the order in which they were written before, for the API server keeps it; newer ones follow by number."""
+    known = {member.name: place for place, member in enumerate(view.seen.status.members)}
+    found = [member for member in view.members if _is_member(view, member)]
+    found.sort(key=lambda member: (known.get(member.name, len(known)), member.ordinal))
+    return [_member(view, member) for member in found]
+
+
 def _member(view: PoolView, member: Member) -> BookieMember:
     facts = member.facts
     state, message = _state(view, member)
@@ -218,6 +226,8 @@ def _state(view: PoolView, member: Member) -> tuple[str, str]:
     if pod is None:
         if view.hibernated:
             return "Down", "hibernated"
+        if member.wrong_volume:
+            return WRONG_VOLUME, "its pod has gone; its claims are left alone, for they were another's"
         if member.ordinal < view.desired:
             return "Starting", "its pod is being made"
         return ("Drained", "its volumes are deleted") if member.nameless else ("Down", "its volumes are still there")
@@ -233,8 +243,8 @@ def _state(view: PoolView, member: Member) -> tuple[str, str]:
 def _state_of_volumes(member: Member, last_words: str) -> tuple[str, str]:
     lost = member.lost
     left = f"{lost.ledgers_left} ledgers name it still" if lost is not None else "no other bookie could be asked"
-    if member.last_volume_code == EXIT_WRONG_VOLUME:
-        return "WrongVolume", last_words
+    if member.wrong_volume:
+        return WRONG_VOLUME, last_words
     if member.last_volume_code == EXIT_EMPTY_VOLUME:
         return "DeadDisk", "it is to start empty" if member.nameless else left
     assert member.last_volume_code == EXIT_RETIRED
