@@ -222,5 +222,11 @@ def status_of(plan: Plan) -> BookieStatus:
     return msgspec.convert(plan.status, BookieStatus)
 
 
+def member_of(plan: Plan, number: int) -> dict[str, Any]:
+    """What is said of one bookie, wherever it stands."""
+    found: list[dict[str, Any]] = [member for member in plan.status["members"] if member["name"] == pod_name(number)]
+    return found[0]
+
+
 def index_of(plan: Plan, wanted: Callable[[Action], bool]) -> int:
     return next(place for place, action in enumerate(plan.actions) if wanted(action))

@@ -12,6 +12,7 @@ from operator.tests.pool_builders import (
     bookie_id,
     deleted,
     index_of,
+    member_of,
     of,
     pod_name,
     replicas_of,
@@ -28,7 +29,7 @@ from magnetar.operator.plan.actions import Apply, Create, Delete, Scale, SetFina
 from magnetar.operator.plan.pool import plan_pool
 from magnetar.operator.plan.pool_children import covers
 from magnetar.operator.plan.pool_questions import pool_questions
-from magnetar.operator.resources.bookie import BookieStatus
+from magnetar.operator.resources.bookie import BookieMember, BookieStatus
 
 NONE: dict[str, Any] = {"desired": -1, "numbers": ()}
 NO_BROKERS: dict[str, Any] = {"brokers": {"replicas": 0}, "proxies": {"replicas": 0}}
@@ -217,7 +218,7 @@ def test_a_pod_that_fails_is_told() -> None:
     plan = plan_pool(PoolWorld(pods={1: crashed}).seen())
     assert said(plan, "Stalled")[:2] == ("True", "PodFailing")
     assert "no such setting" in said(plan, "Stalled")[2]
-    assert plan.status["members"][1]["state"] == "Down"
+    assert member_of(plan, 1)["state"] == "Down"
 
 
 def test_a_full_disk_is_told() -> None:
@@ -226,7 +227,7 @@ def test_a_full_disk_is_told() -> None:
     status, reason, message = said(plan, "Writable")
     assert (status, reason) == ("False", "TooFewBookies")
     assert "its disks are full" in message
-    assert plan.status["members"][0]["state"] == "ReadOnly"
+    assert member_of(plan, 0)["state"] == "ReadOnly"
 
 
 def test_events_are_told_at_transitions_only() -> None:
@@ -300,3 +301,9 @@ def test_autoscaling_sets_the_resources_own_number() -> None:
 def test_small_pools_can_be_made(replicas: int) -> None:
     (made,) = of(plan_pool(PoolWorld(**NONE, replicas=replicas).seen()), Create)
     assert made.manifest["spec"]["replicas"] == replicas
+
+
+def test_members_keep_the_order_that_the_api_server_keeps() -> None:
+    old = [BookieMember(name=pod_name(2)), BookieMember(name=pod_name(0))]
+    plan = plan_pool(PoolWorld(replicas=4, status=BookieStatus(members=old)).seen())
+    assert [member["name"] for member in plan.status["members"]] == [pod_name(n) for n in (2, 0, 1, 3)]

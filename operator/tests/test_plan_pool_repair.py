@@ -9,6 +9,7 @@ from operator.tests.pool_builders import (
     PoolWorld,
     bookie_id,
     deleted,
+    member_of,
     of,
     pod_name,
     replicas_of,
@@ -102,7 +103,7 @@ def test_a_lost_disk_is_copied_from_the_others_before_the_bookie_starts_empty() 
     plan = plan_pool(world.seen())
     assert of(plan, RetireLostBookie) == [RetireLostBookie(bookie_id(1))]
     assert not of(plan, Delete)
-    assert plan.status["members"][1]["state"] == "DeadDisk"
+    assert member_of(plan, 1)["state"] == "DeadDisk"
     assert "9 ledgers" in said(plan, "Reconciling")[2]
     assert "DiskLost" in told(plan)
     world.status = status_of(plan)
@@ -186,10 +187,19 @@ def test_a_wrong_volume_is_told_and_never_touched() -> None:
     assert not of(plan, RetireLostBookie)
     assert said(plan, "Stalled")[:2] == ("True", "WrongVolume")
     assert "another instanceId" in said(plan, "Stalled")[2]
-    assert plan.status["members"][1]["state"] == "WrongVolume"
+    assert member_of(plan, 1)["state"] == "WrongVolume"
     assert told(plan) == ["WrongVolume"]
     world.replicas, world.desired, world.pods, world.lost = 3, 4, {3: WRONG}, {3: {"has_cookie": True}}
     assert not of(plan_pool(world.seen()), RetireLostBookie)
+
+
+def test_claims_that_were_anothers_when_the_pod_went_are_kept() -> None:
+    world = PoolWorld(replicas=3, claimed=range(4), lost={3: {}})
+    world.status = BookieStatus(members=[BookieMember(name=pod_name(3), state="WrongVolume")])
+    plan = plan_pool(world.seen())
+    assert not of(plan, Delete)
+    assert said(plan, "Stalled")[1] == "WrongVolume"
+    assert member_of(plan, 3)["state"] == "WrongVolume"
 
 
 def test_two_bookies_start_anew_one_after_the_other() -> None:

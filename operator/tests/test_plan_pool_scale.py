@@ -9,6 +9,7 @@ from operator.tests.pool_builders import (
     STATEFUL,
     PoolWorld,
     deleted,
+    member_of,
     of,
     pod_name,
     replicas_of,
@@ -58,7 +59,7 @@ def test_a_drain_is_started_once_and_its_progress_is_told() -> None:
         "Draining",
         "blue-bookie-3: Replicate, 12 of 40 ledgers left, 3.0 MB/s",
     )
-    member = plan.status["members"][3]
+    member = member_of(plan, 3)
     assert member["state"] == "Draining"
     assert member["drain"] == {"step": "Replicate", "ledgersTotal": 40, "ledgersLeft": 12, "bytesPerSecond": 3_000_000}
     assert plan.wake_after_seconds == 2

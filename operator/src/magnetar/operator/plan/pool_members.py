@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,6 +19,9 @@ DOWN_SECONDS: Final = 120.0
 
 CLAIM_SECONDS: Final = 30.0
 """A pod's claims are made just before the pod itself; older ones another pod had before."""
+
+WRONG_VOLUME: Final = "WrongVolume"
+"""A member's state."""
 
 _VOLUME_CODES: Final = frozenset({EXIT_EMPTY_VOLUME, EXIT_WRONG_VOLUME, EXIT_RETIRED})
 
@@ -39,6 +43,8 @@ class Member:
     """The StatefulSet is to have it."""
     pod_seconds: float = 0.0
     """How long its pod has been there."""
+    had_wrong_volume: bool = False
+    """It was last said to have another bookie's volumes. That only ever keeps something from being done."""
 
     @property
     def stopped(self) -> bool:
@@ -66,6 +72,13 @@ class Member:
     def draining(self) -> bool:
         """It moves everything elsewhere, and has not finished."""
         return self.facts is not None and self.facts.drain not in ("None", "Done")
+
+    @property
+    def wrong_volume(self) -> bool:
+        """Its volumes are another's, or were when its pod went."""
+        return self.last_volume_code == EXIT_WRONG_VOLUME or (
+            self.had_wrong_volume and self.pod is None and bool(self.claims_kept)
+        )
 
     @property
     def nameless(self) -> bool:
@@ -190,12 +203,13 @@ def view_of(seen: PoolSeen, cluster: Cluster) -> PoolView:
         )
         for number in sorted({*pods, *claims, *range(desired)})
     ]
+    wrong = {member.name for member in seen.status.members if member.state == WRONG_VOLUME}
     return PoolView(
         seen=seen,
         cluster=cluster,
         name=name,
         stateful=stateful,
-        members=tuple(_with_answers(seen, member) for member in members),
+        members=tuple(_with_answers(seen, member, wrong) for member in members),
         wanted=0 if seen.resource.deleting else seen.spec.replicas,
     )
 
@@ -206,7 +220,7 @@ def _number(pod: str, stateful: str) -> int | None:
     return int(tail) if tail.isdecimal() and pod == f"{stateful}-{int(tail)}" else None
 
 
-def _with_answers(seen: PoolSeen, member: Member) -> Member:
+def _with_answers(seen: PoolSeen, member: Member, wrong: Collection[str]) -> Member:
     pod, facts, lost = member.pod, seen.bookies.get(member.name), seen.lost.get(member.name)
     # An address may be another's by now: who answers must be who was meant.
     answers = pod is not None and facts is not None and facts.bookie_id == member.bookie_id
@@ -214,5 +228,6 @@ def _with_answers(seen: PoolSeen, member: Member) -> Member:
         member,
         facts=facts if answers else None,
         lost=lost if lost is not None and lost.bookie_id == member.bookie_id else None,
+        had_wrong_volume=member.name in wrong,
         pod_seconds=seen.now_seconds - pod.created_seconds if pod is not None else 0.0,
     )

@@ -53,7 +53,7 @@ def plan_lost(view: PoolView, replicas: int, draft: Draft) -> None:
     """Have the others take over what bookies held that cannot serve it, and say what is the matter with volumes."""
     for member in view.members:
         code = member.volume_code
-        if member.last_volume_code == EXIT_WRONG_VOLUME:
+        if member.wrong_volume:
             words = member.pod.exit_message.strip() if member.pod is not None else ""
             draft.stalled(
                 "WrongVolume",

@@ -199,7 +199,7 @@ def claims_to_delete(view: PoolView, replicas: int) -> list[Delete]:
             "PersistentVolumeClaim", claim.name, claim.uid, reason=f"{member.name} has gone, all is stored elsewhere"
         )
         for member in view.members
-        if member.ordinal >= gone and member.pod is None and member.nameless
+        if member.ordinal >= gone and member.pod is None and member.nameless and not member.wrong_volume
         for claim in member.claims_kept
     ]
 
