@@ -65,6 +65,37 @@ CASES: list[Case] = [
         {"metadata": {"zookeeper": {"replicas": 3}}},
         "the number of ZooKeeper servers cannot be changed",
     ),
+    # Where nothing was said before, a field's own rule is not asked.
+    (
+        "PulsarCluster",
+        {},
+        {"metadata": {"zookeeper": {"replicas": 1}}},
+        "the number of ZooKeeper servers, three where metadata.zookeeper does not say, cannot be changed",
+    ),
+    (
+        "PulsarCluster",
+        {},
+        {"metadata": {"zookeeper": {"storage": {"size": "10Gi", "storageClassName": "fast"}}}},
+        "the storage class of ZooKeeper's volumes, which exist, cannot be changed",
+    ),
+    (
+        "PulsarCluster",
+        {"bookkeeper": {"storage": {"ledgers": {"size": "2Gi"}}}},
+        {"bookkeeper": {"storage": {"ledgers": {"size": "2Gi", "storageClassName": "fast"}}}},
+        "the storage class of volumes that exist cannot be set or taken away",
+    ),
+    (
+        "PulsarCluster",
+        None,
+        {"proxy": {"service": {"externalTrafficPolicy": "Local"}}},
+        "with the types NodePort and LoadBalancer only",
+    ),
+    (
+        "PulsarCluster",
+        None,
+        {"proxy": {"service": {"loadBalancerClass": "metal"}}},
+        "loadBalancerClass may be set with type LoadBalancer only",
+    ),
     (
         "PulsarCluster",
         {"bookkeeper": {"storage": {"ledgers": {"size": "2Gi"}}}},
@@ -95,6 +126,8 @@ NAMES: list[tuple[str, str, str]] = [
     ("PulsarCluster", "a" * 41, "the name may have 40 characters"),
     ("PulsarCluster", "1blue", "begins with a letter"),
     ("Bookie", "b" * 41, "the name may have 40 characters"),
+    ("Bookie", "2hot", "begins with a letter"),
+    ("Bookie", "hot.disks", "a to z, 0 to 9 and -"),
 ]
 
 

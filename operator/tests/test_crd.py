@@ -71,6 +71,19 @@ def test_each_rule_says_what_to_do() -> None:
     assert all(len(rule["message"]) > 30 for rule in rules)
 
 
+def test_what_must_not_change_cannot_by_being_said_or_left_out() -> None:
+    """The API server asks a rule with `oldSelf` only of what was there before and still is. Three ZooKeeper servers
+    that became one, because `metadata.zookeeper` was not there before, would have lost the metadata."""
+    for path, schema in ALL:
+        for name, part in schema.get("properties", {}).items():
+            unchangeable = [rule for rule in part.get(RULES, ()) if rule["rule"] == "self == oldSelf"]
+            if unchangeable and "default" not in part and name not in schema.get("required", ()):
+                rules = [rule["rule"] for rule in schema.get(RULES, ())]
+                assert any(f"has(self.{name}) == has(oldSelf.{name})" in rule for rule in rules), f"{path}.{name}"
+    whole = " ".join(rule["rule"] for rule in version_of(CRDS["PulsarCluster"])["schema"]["openAPIV3Schema"][RULES])
+    assert "has(oldSelf.spec.metadata.zookeeper) ? oldSelf.spec.metadata.zookeeper.replicas : 3" in whole
+
+
 @pytest.mark.parametrize("crd", CRDS.values(), ids=CRDS)
 def test_people_find_it_and_see_what_matters(crd: dict[str, Any]) -> None:
     names, version = crd["spec"]["names"], version_of(crd)

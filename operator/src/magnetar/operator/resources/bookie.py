@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from magnetar.operator.resources.common import Component, Conditions, Part, Quantity, Time, Volume
+from magnetar.operator.resources.common import CLASS_STAYS, Component, Conditions, Part, Quantity, Time, Volume
 from magnetar.operator.resources.markers import Rule, says, unchangeable
 
 
 class BookieStorage(Part, kw_only=True, frozen=True):
     """The volumes of each bookie."""
 
-    journal: Annotated[Volume, says("Where writes are made durable: small and fast.")] = Volume(size="10Gi")
-    ledgers: Annotated[Volume, says("Where entries are kept: as large as what is kept.")] = Volume(size="50Gi")
+    journal: Annotated[Volume, says("Where writes are made durable: small and fast.", CLASS_STAYS)] = Volume(
+        size="10Gi"
+    )
+    ledgers: Annotated[Volume, says("Where entries are kept: as large as what is kept.", CLASS_STAYS)] = Volume(
+        size="50Gi"
+    )
 
 
 class BookieAutoscaling(Part, kw_only=True, frozen=True):
@@ -131,6 +135,10 @@ BOOKIE_RULES = (
         "autoscaling.minReplicas must not exceed maxReplicas",
         ".spec.autoscaling.minReplicas",
     ),
-    Rule("size(self.metadata.name) <= 40", "the name may have 40 characters: pods and volumes are named after it"),
+    Rule(
+        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 40",
+        "the name may have 40 characters, a to z, 0 to 9 and -, and begins with a letter: pods, volumes and a Service "
+        "are named after it",
+    ),
 )
 """Of the whole resource."""

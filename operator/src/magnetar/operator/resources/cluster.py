@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from magnetar.operator.resources.bookie import BookieAutoscaling, BookieStorage
-from magnetar.operator.resources.common import Component, Conditions, Part, Quantity, Time, Volume
+from magnetar.operator.resources.common import CLASS_STAYS, Component, Conditions, Part, Quantity, Time, Volume
 from magnetar.operator.resources.markers import Rule, says, unchangeable
 
 
@@ -25,7 +25,7 @@ class ZookeeperSpec(Component, kw_only=True, frozen=True):
             unchangeable("the number of ZooKeeper servers", "make another cluster, or run ZooKeeper by yourself"),
         ),
     ] = 3
-    storage: Annotated[Volume, says("The volume of each server.")] = Volume(size="10Gi")
+    storage: Annotated[Volume, says("The volume of each server.", CLASS_STAYS)] = Volume(size="10Gi")
 
 
 class MetadataSpec(Part, kw_only=True, frozen=True):
@@ -289,6 +289,13 @@ class PulsarClusterStatus(Part, kw_only=True, frozen=True):
     conditions: Annotated[Conditions, says("As kstatus reads them.")] = msgspec.field(default_factory=list)
 
 
+_ZOOKEEPERS = "(has({0}.spec.metadata.zookeeper) ? {0}.spec.metadata.zookeeper.replicas : 3)"
+_ZOOKEEPERS_CLASS = (
+    "(has({0}.spec.metadata.zookeeper) && has({0}.spec.metadata.zookeeper.storage.storageClassName) ? "
+    "{0}.spec.metadata.zookeeper.storage.storageClassName : '')"
+)
+"""A field's own rules are asked only where it was there before and still is: these are of the whole."""
+
 CLUSTER_RULES = (
     Rule(
         "self.spec.bookkeeper.writeQuorum <= self.spec.bookkeeper.ensembleSize",
@@ -335,6 +342,18 @@ CLUSTER_RULES = (
         ".spec.metadata.zookeeper",
     ),
     Rule(
+        f"{_ZOOKEEPERS.format('self')} == {_ZOOKEEPERS.format('oldSelf')}",
+        "the number of ZooKeeper servers, three where metadata.zookeeper does not say, cannot be changed: make another "
+        "cluster, or run ZooKeeper by yourself",
+        ".spec.metadata.zookeeper",
+    ),
+    Rule(
+        f"{_ZOOKEEPERS_CLASS.format('self')} == {_ZOOKEEPERS_CLASS.format('oldSelf')}",
+        "the storage class of ZooKeeper's volumes, which exist, cannot be changed: make another cluster, or run "
+        "ZooKeeper by yourself",
+        ".spec.metadata.zookeeper",
+    ),
+    Rule(
         "has(self.spec.metadata.url) == has(oldSelf.spec.metadata.url) && "
         "(!has(self.spec.metadata.url) || self.spec.metadata.url == oldSelf.spec.metadata.url)",
         "metadata.url cannot be changed: the ledgers' whereabouts are in that store; make another cluster",
@@ -344,6 +363,16 @@ CLUSTER_RULES = (
         "!has(self.spec.proxy.service.loadBalancerSourceRanges) || self.spec.proxy.service.type == 'LoadBalancer'",
         "proxy.service.loadBalancerSourceRanges has an effect with type LoadBalancer only",
         ".spec.proxy.service.loadBalancerSourceRanges",
+    ),
+    Rule(
+        "!has(self.spec.proxy.service.loadBalancerClass) || self.spec.proxy.service.type == 'LoadBalancer'",
+        "proxy.service.loadBalancerClass may be set with type LoadBalancer only",
+        ".spec.proxy.service.loadBalancerClass",
+    ),
+    Rule(
+        "!has(self.spec.proxy.service.externalTrafficPolicy) || self.spec.proxy.service.type != 'ClusterIP'",
+        "proxy.service.externalTrafficPolicy may be set with the types NodePort and LoadBalancer only",
+        ".spec.proxy.service.externalTrafficPolicy",
     ),
     Rule(
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 40",

@@ -126,6 +126,13 @@ class Volume(Part, kw_only=True, frozen=True):
     ] = 1
 
 
+CLASS_STAYS: Final = Rule(
+    "has(self.storageClassName) == has(oldSelf.storageClassName)",
+    "the storage class of volumes that exist cannot be set or taken away: make another pool of bookies",
+    ".storageClassName",
+)
+"""Of a `Volume` as a whole: the field's own rule is asked only where it was there before and still is."""
+
 ConditionStatus: TypeAlias = Literal["True", "False", "Unknown"]
 
 
