@@ -30,7 +30,8 @@ def broker_numbers(
     pods: Sequence[PodFacts], brokers: Mapping[str, BrokerFacts], found: WorkloadFacts | None, wanted: int
 ) -> ScaleIn:
     """As many as wanted at once if that is more, or if it is none: nobody could take the bundles. Fewer by as many as
-    have given everything away, or cannot be asked and do not serve anybody."""
+    have given everything away, or cannot be asked and do not serve anybody, once nobody is giving bundles away: a
+    ReplicaSet that shrinks takes pods that are not ready first, and a broker that is being drained is not."""
     if found is None or not found.desired:
         return ScaleIn(replicas=wanted)
     staying = [pod for pod in pods if not pod.deleting]
@@ -71,6 +72,8 @@ def _drain(pods: Sequence[PodFacts], brokers: Mapping[str, BrokerFacts], found: 
         elif facts.drain == "Running":
             held_up = f", held up by {', '.join(facts.blockers)}" if facts.blockers else ""
             waits.append(f"{pod.name} has {facts.bundles_left} bundles left to give away{held_up}")
+    if any(_gives_away(brokers.get(pod.name), takers) for pod in victims):
+        gone = 0
     replicas = max(wanted, found.desired - missing - gone)
     return ScaleIn(replicas=replicas, actions=actions, message="; ".join(waits[:3]))
 
@@ -93,6 +96,11 @@ def _rank(pod: PodFacts, facts: BrokerFacts | None) -> tuple[int, int, float, st
 def _gone(pod: PodFacts, facts: BrokerFacts | None) -> bool:
     """Nothing is lost with it."""
     return not pod.ready if facts is None else facts.drain == "Done"
+
+
+def _gives_away(facts: BrokerFacts | None, takers: Sequence[PodFacts]) -> bool:
+    """It is being drained, or will be in a moment."""
+    return facts is not None and (facts.drain == "Running" or (facts.drain == "None" and bool(takers)))
 
 
 def _takes(facts: BrokerFacts | None) -> bool:
