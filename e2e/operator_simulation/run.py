@@ -30,7 +30,7 @@ CONVERGED_SECONDS_MAX: Final = 1_800.0
 """Within so long everything must be as wished, once nothing goes wrong any more."""
 READY_SECONDS_MAX: Final = 600.0
 GONE_SECONDS_MAX: Final = 600.0
-REST_SECONDS: Final = 60.0
+REST_SECONDS: Final = 130.0
 """Between being as wished and being quiet."""
 BALANCE_SECONDS: Final = 1_800.0
 """The same where the operator moves bundles until they are even."""
