@@ -406,6 +406,37 @@ async def test_a_refusal_is_told_and_the_status_is_written(stage: Stage, error: 
     assert (event.type, event.message) == ("Warning", str(error))
 
 
+async def test_what_the_api_server_refuses_stands_in_the_conditions_until_it_is_corrected(stage: Stage) -> None:
+    """Who applies a resource waits for its conditions: an Event alone leaves it in progress for ever."""
+
+    def said(type_: str) -> dict[str, Any]:
+        found = stage.api.objects["PulsarCluster", "here", "blue"]["status"]["conditions"]
+        return next(one for one in found if one["type"] == type_)
+
+    usual = {"reason": "Updating", "message": "", "lastTransitionTime": "2025-10-09T08:00:00Z", "observedGeneration": 1}
+    stage.status = {
+        "phase": "Updating",
+        "conditions": [
+            {"type": "Ready", "status": "False", **usual},
+            {"type": "Stalled", "status": "False", **usual},
+            {"type": "Paused", "status": "False", **usual},
+        ],
+    }
+    await stage.reconciler.reconcile(BLUE)
+    stage.actions = [Apply({"kind": "Service", "metadata": {"name": "blue-proxy", "namespace": "here"}})]
+    for _ in range(2):
+        stage.api.failures["apply", "Service"] = [Refused("apply Service: spec.ports[0].nodePort: 1 is not in range")]
+        with pytest.raises(Refused):
+            await stage.reconciler.reconcile(BLUE)
+        assert (said("Stalled")["status"], said("Stalled")["reason"]) == ("True", "Refused")
+        assert "nodePort: 1 is not in range" in said("Ready")["message"]
+        assert said("Stalled")["lastTransitionTime"] == "2025-10-09T08:53:20Z"
+        assert said("Paused") == {"type": "Paused", "status": "False", **usual}
+        stage.clock.advance(60)
+    await stage.reconciler.reconcile(BLUE)
+    assert (said("Stalled")["status"], said("Ready")["reason"]) == ("False", "Updating")
+
+
 async def test_what_others_changed_is_looked_at_again(stage: Stage) -> None:
     stage.actions = [Scale("Deployment", "gone", "uid", 3)]
     assert await stage.reconciler.reconcile(BLUE) == LOOK_AGAIN_SECONDS

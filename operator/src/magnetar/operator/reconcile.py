@@ -19,6 +19,7 @@ from magnetar.operator.controls import Controls
 from magnetar.operator.custom import owner_of
 from magnetar.operator.observe import Observer
 from magnetar.operator.plan.actions import Action, Plan, SetFinalizer, SplitBundle, Tell, TransferBundle
+from magnetar.operator.plan.conditions import refused
 from magnetar.operator.plans import Balancing, BundleAction, Plans
 from magnetar.operator.resources.bookie import BookieStatus
 from magnetar.operator.resources.cluster import BalanceSpec, PulsarClusterStatus
@@ -204,13 +205,19 @@ class Reconciler:
                     self._world.witness.carried_out(key, action)
                 elif await hands.carry_out(action, self._world.make_token):
                     self._world.witness.carried_out(key, action)
-        except (Refused, ControlRefused, ControlUnavailable):
-            await self._write_status(key, plan, subject)
+        except Refused as error:
+            before = _status(key, subject.manifest.get("status"))
+            previous = before.conditions if before is not None else ()
+            now_seconds = self._world.clock.now_ms() / 1000
+            await self._write_status(key, refused(plan.status, previous, str(error), now_seconds), subject)
             raise
-        await self._write_status(key, plan, subject)
+        except (ControlRefused, ControlUnavailable):
+            await self._write_status(key, plan.status, subject)
+            raise
+        await self._write_status(key, plan.status, subject)
 
-    async def _write_status(self, key: Key, plan: Plan, subject: Subject) -> None:
-        wanted = _status(key, plan.status)
+    async def _write_status(self, key: Key, status: dict[str, Any], subject: Subject) -> None:
+        wanted = _status(key, status)
         self._world.witness.found(key, wanted)
         if wanted is None or wanted == _status(key, subject.manifest.get("status")):
             return
@@ -218,7 +225,7 @@ class Reconciler:
         metadata = {"name": owner.name, "namespace": owner.namespace, "uid": owner.uid}
         identity = {"apiVersion": subject.manifest["apiVersion"], "kind": owner.kind, "metadata": metadata}
         try:
-            await self._world.api.apply_status({**identity, "status": plan.status})
+            await self._world.api.apply_status({**identity, "status": status})
         except NotFound:
             # It went with its last finalizer.
             return

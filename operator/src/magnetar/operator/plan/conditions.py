@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from magnetar.operator.resources.common import Condition, ConditionStatus
 
 READY: Final = "Ready"
 RECONCILING: Final = "Reconciling"
 STALLED: Final = "Stalled"
+
+REFUSED: Final = "Refused"
+"""The reason of both Ready and Stalled where the API server does not take what a plan asks for."""
 
 MESSAGE_LENGTH_MAX: Final = 1500
 """Of a condition's message: a pod's last words are cut there. The API server takes 32768, people do not."""
@@ -51,6 +55,22 @@ def conditions(
             )
         )
     return found
+
+
+def refused(status: Mapping[str, Any], previous: Sequence[Condition], words: str, now_seconds: float) -> dict[str, Any]:
+    """A status as JSON has it, of a plan whose next step the API server has refused. It does so again until a person
+    has corrected the resource, or what the server goes by: a quota, a policy, rights."""
+    found = msgspec.convert(status.get("conditions") or [], list[Condition])
+    generation = max((one.observed_generation for one in found), default=0)
+    message = f"Kubernetes refuses what is needed next, and nothing after it is done: {words}"
+    verdicts = {
+        READY: Verdict(READY, False, REFUSED, message),
+        STALLED: Verdict(STALLED, True, REFUSED, message),
+    }
+    amended = conditions(previous, verdicts.values(), generation, now_seconds)
+    by_type = {one.type: one for one in amended}
+    rest = [by_type.pop(one.type, one) for one in found]
+    return {**status, "phase": STALLED, "conditions": msgspec.to_builtins([*rest, *by_type.values()])}
 
 
 def condition(among: Iterable[Condition], type_: str) -> Condition | None:
