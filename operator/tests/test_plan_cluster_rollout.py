@@ -246,6 +246,11 @@ def test_volumes_that_cannot_grow_are_a_persons_to_solve_and_hold_nothing_else_u
     assert (status, reason) == ("True", "VolumeNotExpandable")
     assert "allowVolumeExpansion" in message
     assert "Deployment/blue-broker" in applied(plan)
+    # With other claim templates the server would refuse it, and the pass would end there.
+    manifest = manifest_of(plan, "StatefulSet", "blue-zookeeper")
+    assert manifest is not None
+    (template,) = manifest["spec"]["volumeClaimTemplates"]
+    assert template["spec"]["resources"]["requests"] == {"storage": "10Gi"}
 
 
 def test_a_volume_that_somebody_made_larger_stays_so() -> None:

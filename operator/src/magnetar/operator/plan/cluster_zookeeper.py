@@ -49,6 +49,9 @@ def plan_zookeeper(seen: ClusterSeen) -> Part:
     wanted["spec"]["replicas"] = replicas
     claims = [claim for claim in seen.children.claims if claim.component == ZOOKEEPER]
     growth, stalled, remake = _volumes(claims, wanted, found)
+    if stalled is not None and found is not None:
+        # The server would refuse the StatefulSet, and with it all that comes after.
+        _keep_sizes(wanted, found.claim_sizes)
     pods = seen.children.of(ZOOKEEPER)
     actions: list[Action] = []
     if remake is not None or (found is not None and found.deleting):
@@ -128,6 +131,12 @@ def _volumes(
         return actions, None, None
     why = "volumes grow, and its claim templates cannot be changed; its pods go on"
     return actions, None, Delete(found.kind, found.name, found.uid, orphan=True, reason=why)
+
+
+def _keep_sizes(wanted: Manifest, sizes: Mapping[str, str]) -> None:
+    for template in wanted["spec"]["volumeClaimTemplates"]:
+        if (size := sizes.get(template["metadata"]["name"])) is not None:
+            template["spec"]["resources"]["requests"]["storage"] = size
 
 
 def _differ(found: Mapping[str, str], wanted: Mapping[str, int]) -> bool:
