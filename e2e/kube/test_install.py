@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -15,13 +16,15 @@ from e2e.kube.conftest import REPOSITORY, VERSION
 from e2e.kube.kubectl import Kubernetes, Namespace, condition, wait_for
 from e2e.kube.release import OperatorRelease
 
-FIRST_MESSAGE_SECONDS_MAX = 60.0
+# On a machine that is somebody else's, figures are told and not judged.
+STRICT = os.environ.get("MAGNETAR_E2E_FIGURES") != "told"
+FIRST_MESSAGE_SECONDS_MAX = 60.0 if STRICT else 240.0
 OPERATOR_BYTES_MAX = 120_000_000
-BROKER_READY_SECONDS_MAX = 3.0
+BROKER_READY_SECONDS_MAX = 3.0 if STRICT else 60.0
 IDLE_SECONDS = 60
 IDLE_CALLS_PER_MINUTE_MAX = 120
 """Of one idle cluster: what the passes list, one every 60 s for the cluster and one for its pool, and the lease."""
-IDLE_CORE_SHARE_MAX = 0.02
+IDLE_CORE_SHARE_MAX = 0.02 if STRICT else 0.2
 
 PUBLISH = """
 import sys, pulsar
