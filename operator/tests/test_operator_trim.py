@@ -37,7 +37,7 @@ def test_a_pod_that_runs() -> None:
     found = pod(
         phase="Running",
         podIP="10.1.2.3",
-        conditions=[{"type": "Ready", "status": "True"}],
+        conditions=[{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:09Z"}],
         containerStatuses=[
             {"name": "side", "restartCount": 9, "state": {"waiting": {"reason": "CrashLoopBackOff"}}},
             {"name": "bookie", "restartCount": 2, "state": {"running": {}}},
@@ -52,6 +52,7 @@ def test_a_pod_that_runs() -> None:
         template_hash="abc",
         image="bookie:1",
         ready=True,
+        readiness_changed_seconds=1767225609.0,
         phase="Running",
         node="n1",
         address="10.1.2.3",

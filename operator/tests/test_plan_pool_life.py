@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator.tests.cluster_builders import make_condition
+from operator.tests.plan_builders import NOW
 from operator.tests.pool_builders import (
     CRASHED,
     DONE,
@@ -23,6 +25,7 @@ from operator.tests.pool_builders import (
 )
 from typing import Any
 
+import msgspec
 import pytest
 from magnetar.operator.children.naming import REPLACE_ANNOTATION
 from magnetar.operator.plan.actions import Apply, Create, Delete, Scale, SetFinalizer, StartBookieDrain, Tell
@@ -295,6 +298,24 @@ def test_autoscaling_sets_the_resources_own_number() -> None:
     assert status_of(plan).scaled_at is not None
     world.desired = 2
     assert not of(plan_pool(world.seen()), Scale)
+
+
+@pytest.mark.parametrize("young", [{"created_seconds": NOW - 10}, {"readiness_changed_seconds": NOW - 10}])
+def test_bookies_that_only_start_are_no_reason_for_more_however_long_the_pool_was_not_ready(
+    young: dict[str, Any],
+) -> None:
+    """It was hibernated for a day and wakes, or something else was amiss, and all its bookies are needed."""
+    ready = make_condition("Ready", "False", "Hibernated", "")
+    ready = msgspec.structs.replace(ready, last_transition_time="2025-10-08T08:53:20Z")
+    world = PoolWorld(
+        spec={"autoscaling": {"maxReplicas": 9}},
+        cluster={"bookkeeper": {"ensembleSize": 3}},
+        status=BookieStatus(replicas=3, updated_replicas=3, conditions=[ready]),
+        pods={number: {"ready": False} | young for number in range(3)},
+    )
+    assert not of(plan_pool(world.seen()), Scale)
+    world.now = NOW + 600
+    assert of(plan_pool(world.seen()), Scale) == [Scale("Bookie", "blue", "pool-uid", 6)]
 
 
 @pytest.mark.parametrize("replicas", [0, 1, 3])

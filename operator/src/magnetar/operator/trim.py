@@ -44,6 +44,7 @@ def pod_facts(manifest: Manifest) -> PodFacts:
     container = _container(status.get("containerStatuses") or [], component)
     waiting_reason, waiting_message = _waiting(status, container)
     ended = _ended(container)
+    readiness = _condition(status, "Ready")
     return PodFacts(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -52,7 +53,8 @@ def pod_facts(manifest: Manifest) -> PodFacts:
         ordinal=_ordinal(metadata),
         template_hash=annotations.get(TEMPLATE_ANNOTATION, ""),
         image=next((found["image"] for found in spec.get("containers") or [] if found["name"] == component), ""),
-        ready=_condition(status, "Ready").get("status") == "True",
+        ready=readiness.get("status") == "True",
+        readiness_changed_seconds=_seconds(readiness.get("lastTransitionTime")),
         deleting="deletionTimestamp" in metadata,
         phase=status.get("phase", "Pending"),
         node=spec.get("nodeName", ""),

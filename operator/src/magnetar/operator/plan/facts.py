@@ -41,6 +41,8 @@ class PodFacts:
     """What it was made from."""
     image: str = ""
     ready: bool = False
+    readiness_changed_seconds: float = 0.0
+    """Since when it is ready, or is not; 0: nobody says."""
     deleting: bool = False
     phase: str = "Pending"
     node: str = ""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from magnetar.operator.plan.actions import Scale
-from magnetar.operator.plan.bookie_scale import BookieAdvice, wanted_bookies
+from magnetar.operator.plan.bookie_scale import SILENT_SECONDS, BookieAdvice, wanted_bookies
 from magnetar.operator.plan.pool_draft import Draft
 from magnetar.operator.plan.pool_members import PoolView
 from magnetar.operator.resources.bookie import UsageSample
@@ -47,13 +47,32 @@ def _advice(view: PoolView) -> BookieAdvice | None:
         return None
     if view.leaving or view.desired != view.wanted:
         return None
-    return wanted_bookies(
+    limits, current = seen.spec.autoscaling, seen.spec.replicas
+    advice = wanted_bookies(
         seen.spec,
         view.ensemble_size,
-        seen.spec.replicas,
+        current,
         [member.facts for member in view.members if member.facts is not None],
         seen.writable_elsewhere,
         seen.status,
         seen.under_replicated_ledgers,
         seen.now_seconds,
     )
+    if advice.replicas > current >= limits.min_replicas and _some_only_start(view, limits.stabilization_seconds):
+        return replace(advice, replicas=current, scaled_at=seen.status.scaled_at)
+    return advice
+
+
+def _some_only_start(view: PoolView, stabilization_seconds: float) -> bool:
+    """Whether a bookie that does not answer may still be about to: more are not made for that. How long the pool has
+    not been ready does not tell: it may have slept, waited for its cluster, or lacked something else."""
+    patience_seconds = max(SILENT_SECONDS, stabilization_seconds)
+    for member in view.staying:
+        pod = member.pod
+        if member.facts is not None or (pod is not None and pod.ready):
+            continue
+        if pod is None:
+            return True
+        if view.seen.now_seconds - max(pod.created_seconds, pod.readiness_changed_seconds) < patience_seconds:
+            return True
+    return False
