@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import msgspec
-from magnetar.operator.children.naming import FINALIZER
+from magnetar.operator.children.naming import BROKER, FINALIZER, PROXY
 from magnetar.operator.plan.actions import Action, Delete, Plan, SetFinalizer, Tell
 from magnetar.operator.plan.conditions import READY, RECONCILING, STALLED, Verdict, condition, conditions
-from magnetar.operator.plan.facts import ClusterSeen
+from magnetar.operator.plan.facts import ClusterSeen, WorkloadFacts
 
 DELETING = "Deleting"
+_REASON = "the cluster is deleted"
 _AGAIN_SECONDS = 2.0
 _GONE_SECONDS = 60.0
 
@@ -31,21 +32,21 @@ def plan_deletion(seen: ClusterSeen) -> Plan:
 
 
 def _steps(seen: ClusterSeen) -> tuple[list[Action], str]:
-    actions: list[Action] = [
-        Delete("Bookie", pool.name, pool.uid, reason="its cluster is deleted")
-        for pool in seen.pools
-        if not pool.deleting
-    ]
-    actions += [
-        Delete(found.kind, found.name, found.uid, reason="the cluster is deleted")
-        for _, found in sorted(seen.children.workloads.items())
-        if not found.deleting
-    ]
+    """Brokers and proxies first: they close what they have open on bookies and ZooKeeper, which have to be there."""
+    first = [found for found in _workloads(seen) if found.kind == "Deployment"]
     jobs = [manifest["metadata"] for (kind, _), manifest in sorted(seen.children.objects.items()) if kind == "Job"]
+    actions: list[Action] = [
+        Delete(found.kind, found.name, found.uid, reason=_REASON) for found in first if not found.deleting
+    ]
     actions += [
-        Delete("Job", job["name"], job["uid"], reason="the cluster is deleted")
-        for job in jobs
-        if "deletionTimestamp" not in job
+        Delete("Job", job["name"], job["uid"], reason=_REASON) for job in jobs if "deletionTimestamp" not in job
+    ]
+    serving = [pod for pod in seen.children.pods if pod.component in {BROKER, PROXY}]
+    if first or serving:
+        return actions, f"bookies and ZooKeeper stop once {len(serving)} brokers and proxies are gone"
+    actions += [Delete("Bookie", pool.name, pool.uid, reason=_REASON) for pool in seen.pools if not pool.deleting]
+    actions += [
+        Delete(found.kind, found.name, found.uid, reason=_REASON) for found in _workloads(seen) if not found.deleting
     ]
     left = len(seen.pools) + len(seen.children.workloads) + len(jobs)
     if left or seen.children.pods:
@@ -59,6 +60,10 @@ def _steps(seen: ClusterSeen) -> tuple[list[Action], str]:
     if claims:
         return actions, f"{len(claims)} volumes are being deleted"
     return [SetFinalizer(False)], "nothing is left of it"
+
+
+def _workloads(seen: ClusterSeen) -> list[WorkloadFacts]:
+    return [found for _, found in sorted(seen.children.workloads.items())]
 
 
 def _status(seen: ClusterSeen, words: str) -> dict[str, object]:
