@@ -27,7 +27,7 @@ from operator.tests.plan_builders import NOW, make_pod
 import pytest
 from magnetar.operator.children.metadata_job import metadata_job
 from magnetar.operator.children.naming import BROKER, FINALIZER, INIT, PROXY
-from magnetar.operator.plan.actions import Delete, MakeControlToken, SetFinalizer
+from magnetar.operator.plan.actions import Apply, Delete, MakeControlToken, SetFinalizer
 from magnetar.operator.plan.cluster import IDLE_SECONDS, WAITING_SECONDS, plan_cluster
 from magnetar.operator.plan.facts import ClusterSeen
 from magnetar.operator.resources.cluster import PulsarClusterStatus
@@ -72,6 +72,19 @@ def test_metadata_is_written_once_all_servers_are_ready(ready: int, begins: bool
 def job(seen: ClusterSeen, **status: object) -> ClusterSeen:
     wanted = metadata_job(seen.cluster)
     return with_objects(seen, ours("blue-uid", "Job", wanted["metadata"]["name"]) | {"status": status})
+
+
+def test_the_default_pools_number_stays_when_the_cluster_says_it_no_more() -> None:
+    """As is asked of whoever turns autoscaling on. Fields that nobody owns any more become what the CRD says by
+    default, three: bookies would be drained."""
+    seen = healthy(bookkeeper={"replicas": 5})
+    number, whole = (one for one in asked(plan_cluster(seen), Apply) if one.manifest["kind"] == "Bookie")
+    assert number.manager != whole.manager
+    assert number.manifest["metadata"]["uid"] == seen.pools[0].uid
+    assert number.manifest["spec"] == {"replicas": 5}
+    assert whole.manifest["spec"]["replicas"] == 5
+    (whole,) = (one for one in asked(plan_cluster(healthy()), Apply) if one.manifest["kind"] == "Bookie")
+    assert "replicas" not in whole.manifest["spec"]
 
 
 def test_bookies_come_when_the_metadata_is_written_and_that_is_never_taken_back() -> None:

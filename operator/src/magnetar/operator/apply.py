@@ -42,20 +42,21 @@ class Applied:
     would still have to find that out. One for each resource; forgotten with the process."""
 
     def __init__(self) -> None:
-        self._done: dict[tuple[str, str], tuple[str, str]] = {}
+        self._done: dict[tuple[str, tuple[str, str]], tuple[str, str]] = {}
+        """By the fields' manager, kind and name."""
 
-    def known(self, manifest: Manifest, versions: Mapping[tuple[str, str], str]) -> bool:
+    def known(self, action: actions.Apply, versions: Mapping[tuple[str, str], str]) -> bool:
         """Whether the object still is as this made it."""
-        key = _key(manifest)
-        return key in versions and self._done.get(key) == (digest(manifest), versions[key])
+        key = _key(action.manifest)
+        return key in versions and self._done.get((action.manager, key)) == (digest(action.manifest), versions[key])
 
-    def remember(self, manifest: Manifest, answer: Manifest) -> None:
+    def remember(self, action: actions.Apply, answer: Manifest) -> None:
         """That this was applied, and what it made."""
-        self._done[_key(manifest)] = (digest(manifest), version(answer))
+        self._done[action.manager, _key(action.manifest)] = (digest(action.manifest), version(answer))
 
     def keep(self, versions: Mapping[tuple[str, str], str]) -> None:
         """Forget what is not there any more."""
-        self._done = {key: done for key, done in self._done.items() if key in versions}
+        self._done = {key: done for key, done in self._done.items() if key[1] in versions}
 
 
 def _key(manifest: Manifest) -> tuple[str, str]:
@@ -75,8 +76,8 @@ class Hands:
     async def carry_out(self, action: actions.Action, make_token: Callable[[], str]) -> bool:
         """Any but `Tell` and those about bundles. False: there was nothing to be done."""
         match action:
-            case actions.Apply(manifest, checked):
-                return await self._apply(manifest, checked=checked)
+            case actions.Apply():
+                return await self._apply(action)
             case actions.Create(manifest):
                 await self._create(manifest)
             case actions.MakeControlToken():
@@ -142,10 +143,10 @@ class Hands:
             case actions.SetBalanceDriver(driver):
                 await controls.set_driver(self._anybody(), token, driver)
 
-    async def _apply(self, manifest: Manifest, *, checked: bool) -> bool:
-        if not checked and self._applied.known(manifest, self._subject.versions):
+    async def _apply(self, action: actions.Apply) -> bool:
+        if not action.checked and self._applied.known(action, self._subject.versions):
             return False
-        self._applied.remember(manifest, await self._api.apply(manifest))
+        self._applied.remember(action, await self._api.apply(action.manifest, manager=action.manager))
         return True
 
     async def _create(self, manifest: Manifest) -> None:

@@ -8,7 +8,16 @@ import msgspec
 from magnetar.operator.children.configuration import digest, settings_file, settings_map
 from magnetar.operator.children.context import BOOKIE_CONTROL_PORT, BOOKIE_METRICS_PORT, BOOKIE_PORT, LIVENESS, Cluster
 from magnetar.operator.children.control import control_environment
-from magnetar.operator.children.naming import BOOKIE, TEMPLATE_ANNOTATION, Manifest, Owner, child, labels, selector
+from magnetar.operator.children.naming import (
+    API_VERSIONS,
+    BOOKIE,
+    TEMPLATE_ANNOTATION,
+    Manifest,
+    Owner,
+    child,
+    labels,
+    selector,
+)
 from magnetar.operator.children.pods import Container, Pod, field_variable, pod_template
 from magnetar.operator.children.policies import budget
 from magnetar.operator.children.volumes import claim_templates, volume_names
@@ -45,6 +54,16 @@ def default_pool(cluster: Cluster) -> Manifest:
     given = msgspec.to_builtins(wanted)
     spec |= {name: given[name] for name in _OF_THE_POOL if name in given}
     return child(cluster.owner, "Bookie", cluster.name, labels(cluster.name, BOOKIE, pool=cluster.name), spec=spec)
+
+
+def default_pool_number(cluster: Cluster, uid: str) -> Manifest | None:
+    """The number alone, of the default pool that is there, if the cluster says it. Applied under a name of its own it
+    stays what it is once the cluster says it no more: as the operator's alone it would go, and become the default."""
+    if cluster.spec.bookkeeper.replicas is None:
+        return None
+    metadata = {"name": cluster.name, "namespace": cluster.owner.namespace, "uid": uid}
+    spec = {"replicas": cluster.spec.bookkeeper.replicas}
+    return {"apiVersion": API_VERSIONS["Bookie"], "kind": "Bookie", "metadata": metadata, "spec": spec}
 
 
 def bookie_children(cluster: Cluster, owner: Owner, spec: BookieSpec, replicas: int) -> list[Manifest]:

@@ -11,6 +11,8 @@ Manifest: TypeAlias = dict[str, Any]
 """An object as Kubernetes' API takes it."""
 
 FIELD_MANAGER: Final = "magnetar-operator"
+NUMBER_MANAGER: Final = "magnetar-operator-number"
+"""Of the default pool's number, while the cluster's spec says it."""
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
 INSTANCE_LABEL: Final = "app.kubernetes.io/instance"

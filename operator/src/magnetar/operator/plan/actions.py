@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from magnetar.operator.children.naming import Manifest
+from magnetar.operator.children.naming import FIELD_MANAGER, Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,8 @@ class Apply:
     manifest: Manifest
     checked: bool = False
     """Ask the server even if this was applied before: what follows is right only if the object is as it was seen."""
+    manager: str = FIELD_MANAGER
+    """Who owns these fields. What another one than the usual has applied stays when the usual one says it no more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from magnetar.operator.children.bookies import default_pool
+from magnetar.operator.children.bookies import default_pool, default_pool_number
 from magnetar.operator.children.metadata_job import metadata_job
-from magnetar.operator.children.naming import INIT, Manifest
+from magnetar.operator.children.naming import INIT, NUMBER_MANAGER, Manifest
 from magnetar.operator.plan.actions import Action, Apply, Delete
 from magnetar.operator.plan.cluster_parts import (
     ALL_READY,
@@ -96,11 +96,19 @@ def plan_bookies(seen: ClusterSeen, metadata: Part) -> Part:
             desired_replicas=0 if hibernated else sum(pool.replicas for pool in pools),
             message="" if verdict.holds else verdict.message,
         ),
-        actions=[Apply(default_pool(seen.cluster))] if metadata.serving and not _is_of_an_earlier(seen) else (),
+        actions=_default_pool(seen) if metadata.serving and not _is_of_an_earlier(seen) else (),
         stalled=stalled,
         serving=writable(seen) >= seen.cluster.spec.bookkeeper.ensemble_size,
         busy=under_way(verdict),
     )
+
+
+def _default_pool(seen: ClusterSeen) -> list[Action]:
+    """Its number first: it must have a second owner before the first may leave it out."""
+    found = next((pool for pool in seen.pools if pool.name == seen.cluster.name), None)
+    number = default_pool_number(seen.cluster, found.uid) if found is not None else None
+    actions: list[Action] = [Apply(number, manager=NUMBER_MANAGER)] if number is not None else []
+    return [*actions, Apply(default_pool(seen.cluster))]
 
 
 def _is_of_an_earlier(seen: ClusterSeen) -> bool:
