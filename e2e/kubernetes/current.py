@@ -80,6 +80,7 @@ def current(tell: Callable[[str], None] = print) -> Current:
         return kind_cluster(tell)
     node = Node(places())
     if not node.is_up:
+        node.check_rights()
         install(node.places, tell)
         node.up(tell)
     return Current("own", node.environment(), node)

@@ -159,9 +159,14 @@ class Node:
         )
         return path
 
-    def _check_machine(self) -> None:
+    @staticmethod
+    def check_rights() -> None:
+        """Before anything is built for it. Errors: `NodeTrouble`."""
         if os.geteuid() != 0:
             raise NodeTrouble("a node needs root: it makes bridges, mounts and containers")
+
+    def _check_machine(self) -> None:
+        self.check_rights()
         missing = [name for name in ("kube", "pause") if not (self.places.programs / name).exists()]
         if missing:
             raise NodeTrouble(f"{' and '.join(missing)} not in {self.places.programs}: run `install` first")
