@@ -437,6 +437,26 @@ async def test_what_the_api_server_refuses_stands_in_the_conditions_until_it_is_
     assert (said("Stalled")["status"], said("Ready")["reason"]) == ("False", "Updating")
 
 
+async def test_a_volume_that_may_not_grow_holds_nothing_else_up(stage: Stage) -> None:
+    """By a quota, say. Else no bookie could be drained, and ZooKeeper's would even keep brokers from being updated."""
+    stage.put_pool()
+    stage.put_pod("cold-bookie-0", "bookie", "10.0.0.1", "cold")
+    claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "c", "namespace": "here"}}
+    uid = stage.api.put(claim)["metadata"]["uid"]
+    stage.api.failures["patch", "PersistentVolumeClaim"] = [Refused("exceeded quota")]
+    stage.actions = [
+        GrowVolume("c", uid, 2 * GI),
+        Tell("Normal", "VolumeGrown", "c"),
+        StartBookieDrain("cold-bookie-0"),
+        Tell("Normal", "DrainStarted", "cold-bookie-0"),
+    ]
+    with pytest.raises(Refused, match="exceeded quota"):
+        await stage.reconciler.reconcile(COLD)
+    assert [event.reason for event in stage.told.events] == ["DrainStarted", "Refused"]
+    status = stage.api.objects["Bookie", "here", "cold"]["status"]
+    assert ["exceeded quota" in found["message"] for found in status["conditions"]] == [True, True]
+
+
 async def test_what_others_changed_is_looked_at_again(stage: Stage) -> None:
     stage.actions = [Scale("Deployment", "gone", "uid", 3)]
     assert await stage.reconciler.reconcile(BLUE) == LOOK_AGAIN_SECONDS

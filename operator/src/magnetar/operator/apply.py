@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from magnetar.control.errors import ControlUnavailable
 from magnetar.core.errors import PeerError
-from magnetar.operator.api import AlreadyExists, ApiServer
+from magnetar.operator.api import AlreadyExists, ApiServer, Refused
 from magnetar.operator.children.configuration import digest
 from magnetar.operator.children.context import Cluster
 from magnetar.operator.children.control import token_secret
@@ -72,6 +72,9 @@ class Hands:
         self._subject = subject
         self._applied = applied
         self._namespace = subject.owner.namespace
+        self.growth_refused: Refused | None = None
+        """Why a volume does not grow: by a quota, or by its class. Nothing else waits for that, so the rest is done
+        before it is raised."""
 
     async def carry_out(self, action: actions.Action, make_token: Callable[[], str]) -> bool:
         """Any but `Tell` and those about bundles. False: there was nothing to be done."""
@@ -86,9 +89,8 @@ class Hands:
                 await self._api.delete(kind, self._namespace, name, uid=uid, orphan=orphan)
             case actions.Scale(kind=kind, name=name, uid=uid, replicas=replicas):
                 await self._patch(kind, name, uid, {"spec": {"replicas": replicas}})
-            case actions.GrowVolume(claim=claim, uid=uid, size_bytes=size_bytes):
-                wanted = {"resources": {"requests": {"storage": format_bytes(size_bytes)}}}
-                await self._patch("PersistentVolumeClaim", claim, uid, {"spec": wanted})
+            case actions.GrowVolume():
+                return await self._grow(action)
             case actions.Annotate(kind=kind, name=name, uid=uid, annotations=annotations):
                 await self._patch(kind, name, uid, {"metadata": {"annotations": dict(annotations)}})
             case actions.SetFinalizer(present=present):
@@ -173,6 +175,15 @@ class Hands:
         except AlreadyExists:
             # Made by a pass whose answer was lost, or that this one's view is older than.
             _logger.debug("the token of %s is there already", self._subject.owner.name)
+
+    async def _grow(self, action: actions.GrowVolume) -> bool:
+        wanted = {"resources": {"requests": {"storage": format_bytes(action.size_bytes)}}}
+        try:
+            await self._patch("PersistentVolumeClaim", action.claim, action.uid, {"spec": wanted})
+        except Refused as error:
+            self.growth_refused = self.growth_refused or error
+            return False
+        return True
 
     async def _patch(self, kind: str, name: str, uid: str, patch: Mapping[str, Any]) -> None:
         await self._api.patch(kind, self._namespace, name, patch, uid=uid)

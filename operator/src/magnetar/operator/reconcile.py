@@ -18,7 +18,7 @@ from magnetar.operator.children.naming import Manifest, Owner
 from magnetar.operator.controls import Controls
 from magnetar.operator.custom import owner_of
 from magnetar.operator.observe import Observer
-from magnetar.operator.plan.actions import Action, Plan, SetFinalizer, SplitBundle, Tell, TransferBundle
+from magnetar.operator.plan.actions import VOLUME_GROWN, Action, Plan, SetFinalizer, SplitBundle, Tell, TransferBundle
 from magnetar.operator.plan.conditions import refused
 from magnetar.operator.plans import Balancing, BundleAction, Plans
 from magnetar.operator.resources.bookie import BookieStatus
@@ -194,7 +194,8 @@ class Reconciler:
         try:
             for action in plan.actions:
                 if isinstance(action, Tell):
-                    await self._world.events.tell(subject.owner, action)
+                    if hands.growth_refused is None or action.reason != VOLUME_GROWN:
+                        await self._world.events.tell(subject.owner, action)
                 elif paused and not isinstance(action, SetFinalizer):
                     continue
                 elif isinstance(action, TransferBundle | SplitBundle):
@@ -205,6 +206,8 @@ class Reconciler:
                     self._world.witness.carried_out(key, action)
                 elif await hands.carry_out(action, self._world.make_token):
                     self._world.witness.carried_out(key, action)
+            if hands.growth_refused is not None:
+                raise hands.growth_refused
         except Refused as error:
             before = _status(key, subject.manifest.get("status"))
             previous = before.conditions if before is not None else ()

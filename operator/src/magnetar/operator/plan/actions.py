@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from magnetar.operator.children.naming import FIELD_MANAGER, Manifest
 
@@ -60,9 +60,13 @@ class Scale:
     replicas: int
 
 
+VOLUME_GROWN: Final = "VolumeGrown"
+"""The reason of the Event that follows `GrowVolume`."""
+
+
 @dataclass(frozen=True, slots=True)
 class GrowVolume:
-    """Ask for a larger volume."""
+    """Ask for a larger volume. If that is refused the rest of the plan is carried out all the same."""
 
     claim: str
     uid: str

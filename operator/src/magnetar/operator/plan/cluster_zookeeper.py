@@ -7,7 +7,7 @@ from typing import Final
 
 from magnetar.operator.children.naming import ZOOKEEPER, Manifest
 from magnetar.operator.children.zookeeper import zookeeper_children
-from magnetar.operator.plan.actions import Action, Delete, GrowVolume, Tell
+from magnetar.operator.plan.actions import VOLUME_GROWN, Action, Delete, GrowVolume, Tell
 from magnetar.operator.plan.cluster_hibernation import zookeeper_may_stop
 from magnetar.operator.plan.cluster_parts import (
     HIBERNATED,
@@ -123,9 +123,7 @@ def _volumes(
         size = sizes[claim.volume]
         actions.append(GrowVolume(claim.name, claim.uid, size))
         actions.append(
-            Tell(
-                "Normal", "VolumeGrown", f"{claim.name}: {format_bytes(claim.requested_bytes)} to {format_bytes(size)}"
-            )
+            Tell("Normal", VOLUME_GROWN, f"{claim.name}: {format_bytes(claim.requested_bytes)} to {format_bytes(size)}")
         )
     if found is None or found.deleting or not _differ(found.claim_sizes, sizes):
         return actions, None, None

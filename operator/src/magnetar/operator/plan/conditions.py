@@ -62,7 +62,7 @@ def refused(status: Mapping[str, Any], previous: Sequence[Condition], words: str
     has corrected the resource, or what the server goes by: a quota, a policy, rights."""
     found = msgspec.convert(status.get("conditions") or [], list[Condition])
     generation = max((one.observed_generation for one in found), default=0)
-    message = f"Kubernetes refuses what is needed next, and nothing after it is done: {words}"
+    message = f"Kubernetes refuses what is to be done next: {words}"
     verdicts = {
         READY: Verdict(READY, False, REFUSED, message),
         STALLED: Verdict(STALLED, True, REFUSED, message),

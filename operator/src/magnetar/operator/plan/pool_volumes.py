@@ -10,7 +10,7 @@ from magnetar.core.errors import Misuse
 from magnetar.operator.children.bookies import JOURNAL, LEDGERS
 from magnetar.operator.children.naming import Manifest
 from magnetar.operator.children.volumes import volume_names
-from magnetar.operator.plan.actions import GrowVolume
+from magnetar.operator.plan.actions import VOLUME_GROWN, GrowVolume
 from magnetar.operator.plan.pool_draft import Draft, named
 from magnetar.operator.plan.pool_members import PoolView
 from magnetar.operator.resources.bookie import BookieSpec
@@ -41,7 +41,7 @@ def plan_growth(view: PoolView, draft: Draft) -> None:
         else:
             fixed.append(f"{claim.name} ({claim.storage_class or 'no storage class'})")
     if asked:
-        draft.tell("VolumeGrown", named(asked))
+        draft.tell(VOLUME_GROWN, named(asked))
     if fixed:
         draft.stalled(
             "VolumeNotExpandable",
