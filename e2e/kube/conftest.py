@@ -63,6 +63,7 @@ def operator(kubernetes: Kubernetes) -> OperatorRelease:
     """The operator, installed once for all; it stays for the next run."""
     release = OperatorRelease(kubernetes.in_namespace(OPERATOR_NAMESPACE), REPOSITORY, VERSION)
     release.install()
+    release.restart()
     return release
 
 

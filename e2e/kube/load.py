@@ -27,6 +27,7 @@ LOG: Final = logging.getLogger("e2e.kube")
 MESSAGES_PER_SECOND: Final = 200
 CORPUS_LINES: Final = 10_000
 FLOW_SECONDS_MAX: Final = 90.0
+BREAKS_MS: Final = 5_000
 RIDE_SECONDS_MAX: Final = 3600.0
 
 
@@ -93,8 +94,10 @@ class Load:
         began_ms = time.time_ns() // 1_000_000
         yield
         self.wait_for_flow()
+        ended_ms = time.time_ns() // 1_000_000
         for run in self.runs:
-            run.deaths_ms += [began_ms, time.time_ns() // 1_000_000]
+            # A roll-out breaks connections again and again, as long as it lasts.
+            run.deaths_ms += [*range(began_ms, ended_ms, BREAKS_MS), ended_ms]
             run.beginnings_ms.append(began_ms)
 
     def finish(self) -> None:

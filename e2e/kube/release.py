@@ -40,6 +40,11 @@ class OperatorRelease:
             given=json.dumps(given),
         )
 
+    def restart(self) -> None:
+        """New pods, for an image of the same name may be another one by now."""
+        self.namespace("rollout", "restart", f"deployment/{RELEASE}")
+        self.namespace("rollout", "status", f"deployment/{RELEASE}", "--timeout=90s")
+
     def uninstall(self) -> None:
         """The CRDs and what they describe stay."""
         self.namespace.helm("uninstall", RELEASE, "--wait", "--ignore-not-found")
