@@ -91,3 +91,17 @@ def test_a_rollout_fails_by_pods_of_the_new_template_only() -> None:
 )
 def test_what_is_said_of_a_pod(facts: dict[str, Any], said: str) -> None:
     assert trouble(server(0, facts)) == said
+
+
+@pytest.mark.parametrize(
+    ("message", "hint"),
+    [
+        ("0/3 nodes are available: 3 Insufficient cpu.", "lower resources.requests"),
+        ("0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims.", "storageClassName"),
+        ('persistentvolumeclaim "ledgers-blue-bookie-0" not found', "kubectl describe pvc"),
+        ("0/3 nodes are available: 3 node(s) had volume node affinity conflict.", "delete the pod and its claims"),
+    ],
+)
+def test_what_is_not_placed_says_whether_room_or_a_volume_is_lacking(message: str, hint: str) -> None:
+    pod = make_pod("blue-bookie-0", "bookie", ready=False, waiting_reason="Unschedulable", waiting_message=message)
+    assert hint in trouble(pod)

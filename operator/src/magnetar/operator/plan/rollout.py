@@ -36,6 +36,15 @@ _HINTS: Final = {
     UNSCHEDULABLE: "add nodes or room on them, or lower resources.requests",
 }
 
+_VOLUME_HINTS: Final = {
+    "volume node affinity": "its volume is on a node that it cannot be on: bring that node back or make room on it; if "
+    "the node is lost for good, delete the pod and its claims, and what they held is copied from others",
+    "PersistentVolumeClaim": "its volumes are not there: `kubectl describe pvc` says why; check storageClassName, and "
+    "that the class is there and can make volumes",
+    "persistentvolumeclaim": "its volumes are not there: `kubectl describe pvc` says why",
+}
+"""By words of the scheduler about what cannot be placed."""
+
 RESTARTS_MAX: Final = 2
 """A container that has ended so often and is not ready will not be by waiting: between two ends it looks as if it only
 started."""
@@ -103,6 +112,14 @@ def trouble(pod: PodFacts) -> str:
         parts.append(f"its last words: {pod.exit_message.strip()}")
     elif pod.exit_code is not None:
         parts.append(f"its container ended with code {pod.exit_code}")
-    if hint := _HINTS.get(pod.waiting_reason):
+    if hint := _hint(pod):
         parts.append(hint)
     return ": ".join(parts) if len(parts) > 1 else f"{pod.name} is not ready"
+
+
+def _hint(pod: PodFacts) -> str:
+    if pod.waiting_reason == UNSCHEDULABLE:
+        for words, hint in _VOLUME_HINTS.items():
+            if words in pod.waiting_message:
+                return hint
+    return _HINTS.get(pod.waiting_reason, "")
