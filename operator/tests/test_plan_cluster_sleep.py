@@ -20,6 +20,7 @@ from operator.tests.cluster_builders import (
     with_pods,
     with_workload,
     without_pods,
+    without_workload,
 )
 from operator.tests.plan_builders import make_claim, make_pod
 from typing import Any
@@ -67,6 +68,13 @@ def test_a_paused_cluster_is_only_looked_at() -> None:
     assert condition_of(plan, "Ready")[0] == "False"
     again = respecified(told(seen))
     assert "Resumed" in events(plan_cluster(again))
+
+
+def test_zookeeper_goes_last_also_while_its_statefulset_is_made_anew() -> None:
+    """It was deleted without its pods, for larger volumes."""
+    seen = without_workload(respecified(healthy(), hibernated=True), "StatefulSet", "blue-zookeeper")
+    assert replicas(plan_cluster(seen)) == (0, 2, 3)
+    assert replicas(plan_cluster(pools_asleep(without_pods(seen, ZOOKEEPER), 0)))[2] == 0
 
 
 def test_it_goes_to_sleep_step_by_step() -> None:

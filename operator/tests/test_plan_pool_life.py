@@ -203,6 +203,15 @@ def test_waking_waits_for_zookeeper_and_brings_all_back() -> None:
     assert said(plan, "Reconciling")[1] == "WaitingForZookeeper"
 
 
+def test_a_pool_sleeps_also_if_its_statefulset_was_being_made_anew() -> None:
+    """Deleted without its pods, for larger volumes: these would run on, and so would ZooKeeper."""
+    world = PoolWorld(desired=-1, numbers=range(3), cluster={"hibernated": True}, cluster_status=NO_BROKERS)
+    (made,) = of(plan_pool(world.seen()), Create)
+    assert made.manifest["spec"]["replicas"] == 3
+    world.numbers = ()
+    assert stateful_of(plan_pool(world.seen())) is None
+
+
 def test_a_pool_of_a_hibernated_cluster_is_not_deleted_by_half() -> None:
     world = PoolWorld(desired=0, numbers=(), claimed=range(3), deleting=True, cluster={"hibernated": True})
     plan = plan_pool(world.seen())

@@ -160,7 +160,10 @@ def check_number(truth: Truth, plan: Plan) -> None:
     cluster = truth.seen.cluster
     assert cluster is not None
     if cluster.spec.hibernated:
-        assert replicas in (0, truth.desired)
+        if truth.stateful is None:
+            assert replicas == 1 + max(number for number, pod in truth.pods.items() if not pod.deleting)
+        else:
+            assert replicas in (0, truth.desired)
         return
     for number in range(replicas, truth.desired):
         assert truth.drained(number) or truth.never_was(number), number

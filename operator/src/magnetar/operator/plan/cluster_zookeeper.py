@@ -83,7 +83,12 @@ def _replicas(seen: ClusterSeen, found: WorkloadFacts | None) -> int:
     spec = seen.cluster.spec
     if not spec.hibernated:
         return (spec.metadata.zookeeper or ZookeeperSpec()).replicas
-    return 0 if found is None or zookeeper_may_stop(seen) else found.desired
+    if zookeeper_may_stop(seen):
+        return 0
+    if found is None:
+        # Never started; or it was being made anew around its pods, and those go last.
+        return sum(not pod.deleting for pod in seen.children.of(ZOOKEEPER))
+    return found.desired
 
 
 def _restart(

@@ -76,7 +76,8 @@ def _never_was(view: PoolView, member: Member) -> bool:
 
 def _replicas_hibernated(view: PoolView, draft: Draft) -> int | None:
     if view.stateful is None:
-        return None
+        # It was being made anew around its pods: without it they would run on.
+        return max((pod.ordinal + 1 for pod in view.pods if not pod.deleting), default=None)
     status, resource = view.seen.cluster_status, view.seen.cluster_resource
     if view.desired == 0 or status is None or resource is None:
         return view.desired
