@@ -50,7 +50,7 @@ def test_an_image_that_is_not_there_stops_the_roll_out_and_harms_nobody(
     cluster = new_cluster(broker={"replicas": 2})
     before = identities(cluster, "broker", "proxy")
     with under_load(cluster, tmp_path) as load:
-        cluster.apply(broker={"image": "localhost/nowhere/broker:1"}, imagePullPolicy="Never")
+        cluster.apply(broker={"image": "localhost/nowhere/broker:1"})
         found = cluster.wait_condition("Stalled", "True", "image", seconds_max=240)
         assert "localhost/nowhere/broker:1" in found["message"]
         after = identities(cluster, "broker")
