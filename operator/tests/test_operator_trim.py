@@ -186,3 +186,8 @@ def test_a_deployment_that_does_not_get_on_says_why() -> None:
 def test_resources() -> None:
     found = resource_facts({"metadata": {"generation": 7, "finalizers": ["a"], "deletionTimestamp": "x"}})
     assert (found.generation, found.deleting, found.finalizers, dict(found.annotations)) == (7, True, ("a",), {})
+
+
+def test_a_pod_that_is_deleted_says_when_it_must_have_stopped() -> None:
+    found = pod_facts({"metadata": {"name": "a-b-0", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:30Z"}})
+    assert (found.deleting, found.stops_by_seconds) == (True, 1767225630.0)

@@ -16,6 +16,7 @@ from operator.tests.cluster_builders import (
     with_pods,
     with_workload,
 )
+from operator.tests.plan_builders import NOW
 from typing import Any
 
 import pytest
@@ -103,6 +104,13 @@ def test_a_new_server_that_fails_stops_the_rollout_and_is_quoted() -> None:
     assert "RolloutFailed" in events(plan)
     assert plan.status["phase"] == "Stalled"
     assert "RolloutFailed" not in events(plan_cluster(told(seen)))
+
+
+def test_a_server_on_a_lost_node_is_told_of() -> None:
+    lost = {"ready": False, "deleting": True, "stops_by_seconds": NOW - 90, "node": "n7"}
+    plan = plan_cluster(with_pod(healthy(), "blue-zookeeper-2", **lost))
+    assert condition_of(plan, "Stalled")[:2] == ("True", "PodFailing")
+    assert "kubectl delete node" in condition_of(plan, "Ready")[2]
 
 
 def test_a_corrected_cluster_replaces_the_server_that_fails_first() -> None:

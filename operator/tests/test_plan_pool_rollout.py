@@ -133,6 +133,14 @@ def test_ledgers_are_counted_only_when_all_else_is_well() -> None:
     assert pool_questions(world.seen()).count_under_replicated
 
 
+def test_a_bookie_on_a_lost_node_is_told_of() -> None:
+    lost = {"ready": False, "deleting": True, "stops_by_seconds": NOW - 90, "node": "n7"}
+    plan = plan_pool(PoolWorld(pods={1: lost}).seen())
+    assert said(plan, "Stalled")[:2] == ("True", "PodFailing")
+    assert "n7" in said(plan, "Stalled")[2]
+    assert "kubectl delete node" in said(plan, "Ready")[2]
+
+
 def test_volumes_grow() -> None:
     world = PoolWorld(spec={"storage": {"ledgers": {"size": "80Gi"}}})
     plan = plan_pool(world.seen())

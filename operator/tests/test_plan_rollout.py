@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from operator.tests.plan_builders import NOW, WANTED, make_pod
 from typing import Any
 
@@ -105,3 +106,13 @@ def test_what_is_said_of_a_pod(facts: dict[str, Any], said: str) -> None:
 def test_what_is_not_placed_says_whether_room_or_a_volume_is_lacking(message: str, hint: str) -> None:
     pod = make_pod("blue-bookie-0", "bookie", ready=False, waiting_reason="Unschedulable", waiting_message=message)
     assert hint in trouble(pod)
+
+
+def test_a_pod_whose_node_is_lost_is_a_persons_to_solve() -> None:
+    """Kubernetes keeps it for ever, and a StatefulSet makes no other one in its place."""
+    pod = make_pod("blue-bookie-0", "bookie", node="n7", ready=False, deleting=True, stops_by_seconds=NOW - 90)
+    assert failing(pod, NOW)
+    assert "n7" in trouble(pod)
+    assert "kubectl delete node" in trouble(pod)
+    assert not failing(replace(pod, stops_by_seconds=NOW - 30), NOW)
+    assert not failing(replace(pod, stops_by_seconds=0), NOW)

@@ -56,6 +56,7 @@ def pod_facts(manifest: Manifest) -> PodFacts:
         ready=readiness.get("status") == "True",
         readiness_changed_seconds=_seconds(readiness.get("lastTransitionTime")),
         deleting="deletionTimestamp" in metadata,
+        stops_by_seconds=_seconds(metadata.get("deletionTimestamp")),
         phase=status.get("phase", "Pending"),
         node=spec.get("nodeName", ""),
         address=status.get("podIP", ""),

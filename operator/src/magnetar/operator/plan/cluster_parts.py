@@ -112,6 +112,8 @@ def judge_pods(type_: str, pods: Sequence[PodFacts], desired: int, wanted_hash: 
         old_words = failures(staying, now_seconds)
         return Verdict(type_, False, UPDATING, f"{words}; {old_words}" if old_words else words)
     if len(staying) < desired:
+        if words := failures([pod for pod in pods if pod.deleting], now_seconds):
+            return Verdict(type_, False, POD_FAILING, words)
         return Verdict(type_, False, STARTING, f"{len(staying)} of {desired} pods are there")
     if unready:
         words = f"{len(staying) - len(unready)} of {desired} pods are ready: {trouble(unready[0])}"

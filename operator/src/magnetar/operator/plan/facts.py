@@ -44,6 +44,8 @@ class PodFacts:
     readiness_changed_seconds: float = 0.0
     """Since when it is ready, or is not; 0: nobody says."""
     deleting: bool = False
+    stops_by_seconds: float = 0.0
+    """Of one that is deleted: when it must have stopped at the latest; 0: nobody says."""
     phase: str = "Pending"
     node: str = ""
     address: str = ""

@@ -53,6 +53,10 @@ SCHEDULING_SECONDS: Final = 30
 """How long a pod may wait for a node or a volume before that is a failure: volumes are often made only when the pod is
 there."""
 
+STOPPING_SECONDS: Final = 60
+"""How long after its time a pod that is deleted may still be there: its node says when it has stopped, unless it is
+lost."""
+
 
 def next_restart(
     pods: Sequence[PodFacts], wanted_hash: str, *, last: str | None = None, may_restart: bool
@@ -90,8 +94,10 @@ def broken(pod: PodFacts) -> bool:
 
 
 def failing(pod: PodFacts, now_seconds: float) -> bool:
-    """Broken, and for long enough that a person should know."""
-    if pod.deleting or not broken(pod):
+    """Broken, and for long enough that a person should know; or it does not go, and nothing takes its place."""
+    if pod.deleting:
+        return 0 < pod.stops_by_seconds < now_seconds - STOPPING_SECONDS
+    if not broken(pod):
         return False
     return pod.waiting_reason != UNSCHEDULABLE or now_seconds - pod.created_seconds >= SCHEDULING_SECONDS
 
@@ -103,6 +109,11 @@ def failed_update(pods: Sequence[PodFacts], wanted_hash: str, now_seconds: float
 
 def trouble(pod: PodFacts) -> str:
     """What a pod that is not ready says, for people: its name, what it waits for, its last words, what to do."""
+    if pod.deleting:
+        return (
+            f"{pod.name} is deleted, and its node {pod.node} does not say that it has stopped: bring the node back; or "
+            "if that is lost for good, delete it (`kubectl delete node`), and the pod starts elsewhere"
+        )
     parts = [pod.name]
     if pod.waiting_reason:
         parts.append(pod.waiting_reason)
