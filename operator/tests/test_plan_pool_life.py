@@ -180,10 +180,15 @@ def test_hibernation_waits_for_brokers_and_drains_nothing() -> None:
     assert replicas_of(plan) == 0
     assert told(plan) == ["Hibernated"]
     assert not of(plan, StartBookieDrain)
+    assert said(plan, "Ready")[:2] == ("False", "Hibernating")
+    world.status = status_of(plan)
     world.desired, world.numbers, world.claimed, world.lost = 0, (), range(3), {0: {}, 1: {}, 2: {}}
     plan = plan_pool(world.seen())
     assert not of(plan, Delete)
     assert plan.status["phase"] == "Hibernated"
+    # As the cluster's own: a pool that sleeps as it should keeps nobody waiting who applied it.
+    assert said(plan, "Ready")[:2] == ("True", "Hibernated")
+    assert "Ready" not in told(plan)
     assert pool_questions(world.seen()).lost == ()
 
 

@@ -24,8 +24,10 @@ from magnetar.operator.plan.pool_draft import Draft, Note, named
 from magnetar.operator.plan.pool_members import WRONG_VOLUME, Member, PoolView
 from magnetar.operator.plan.rollout import broken, trouble
 from magnetar.operator.resources.bookie import BookieMember, BookieStatus, DrainProgress, UsageSample
+from magnetar.operator.resources.common import Condition
 
 WRITABLE: Final = "Writable"
+HIBERNATED: Final = "Hibernated"
 
 BLOCKERS_NAMED_MAX: Final = 5
 """In a member's drain: the bookie itself names more."""
@@ -108,9 +110,13 @@ def transitions(before: BookieStatus, now: BookieStatus) -> list[Tell]:
     elif was and new is not None and new.status != "True":
         found.append(Tell("Normal", "Recovered", f"it gets on again; before: {was}"))
     old, new = condition(before.conditions, READY), condition(now.conditions, READY)
-    if old is not None and new is not None and old.status != "True" and new.status == "True":
+    if old is not None and new is not None and _works(new) and not _works(old):
         found.append(Tell("Normal", "Ready", new.message))
     return found
+
+
+def _works(ready: Condition) -> bool:
+    return ready.status == "True" and ready.reason != HIBERNATED
 
 
 def _verdicts(view: PoolView, draft: Draft, said: Said) -> list[Verdict]:
@@ -130,7 +136,10 @@ def _joined(notes: Sequence[Note]) -> str:
 
 def _ready(view: PoolView, draft: Draft, said: Said) -> Verdict:
     if view.hibernated and not view.seen.resource.deleting:
-        return Verdict(READY, False, "Hibernated", "no pods run, for the cluster is hibernated; all volumes stay")
+        if view.pods or view.desired or draft.stalls:
+            return Verdict(READY, False, "Hibernating", "bookies stop, for the cluster is to sleep; all volumes stay")
+        # As is wished: who waits for that waits no longer.
+        return Verdict(READY, True, HIBERNATED, "no pods run, for the cluster is hibernated; all volumes stay")
     notes = [*draft.stalls, *draft.waits]
     if notes:
         return Verdict(READY, False, notes[0].reason, notes[0].message)
