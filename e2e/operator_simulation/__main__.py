@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from e2e.operator_simulation.mistakes import MISTAKES
+from e2e.operator_simulation.mistakes import MISTAKES, seeds_for
 from e2e.operator_simulation.run import Verdict, run_batch, run_seed
 
 BAR_WIDTH: Final = 30
@@ -59,7 +59,8 @@ def _one(options: argparse.Namespace) -> int:
 
 def _many(options: argparse.Namespace) -> int:
     began = time.monotonic()
-    seeds = range(options.first, options.first + options.seeds)
+    mistake = MISTAKES[options.mistake] if options.mistake else None
+    seeds = seeds_for(mistake, range(options.first, options.first + options.seeds))
     failed: list[int] = []
     passes = calls = done = 0
     hours = 0.0
@@ -83,7 +84,7 @@ def _many(options: argparse.Namespace) -> int:
     return _code(bool(failed), options.mistake)
 
 
-def _verdicts(seeds: range, mistake: str | None, jobs: int) -> Iterator[Verdict]:
+def _verdicts(seeds: list[int], mistake: str | None, jobs: int) -> Iterator[Verdict]:
     """In the order of the seeds."""
     batches = [(seeds[at : at + SEEDS_AT_A_TIME], mistake) for at in range(0, len(seeds), SEEDS_AT_A_TIME)]
     if jobs <= 1:

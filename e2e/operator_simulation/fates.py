@@ -14,7 +14,7 @@ from magnetar.sim.loop import SimulatedLoop
 T = TypeVar("T")
 
 ANSWER_SECONDS_MAX: Final = 10.0
-"""A client waits no longer for an answer; what it asked for may be carried out until then."""
+"""A client waits no longer for an answer."""
 
 pass_began: Final[contextvars.ContextVar[float]] = contextvars.ContextVar("pass_began", default=0.0)
 """When the pass began on whose behalf a call is made."""
@@ -30,6 +30,8 @@ class Rates:
     stale: float = 0.0
     kills: float = 0.0
     stale_seconds_max: float = 0.0
+    slow_seconds_max: float = 0.0
+    """How late a call arrives, or its answer: also when who has made it has long given up, or is no more."""
 
 
 class Network:
@@ -69,7 +71,7 @@ class Network:
         there = rng.uniform(0.001, 0.02)
         back = rng.uniform(0.001, 0.02)
         if rng.random() < rates.slow:
-            there += rng.uniform(0.5, ANSWER_SECONDS_MAX) * (rng.random() < 0.5)
+            there += rng.uniform(0.5, rates.slow_seconds_max) * (rng.random() < 0.5)
             back += rng.uniform(0.5, ANSWER_SECONDS_MAX)
         if rng.random() < rates.kills:
             self._loop.call_later(rng.uniform(0.0, there + back), kill, context=self._outside)

@@ -6,13 +6,240 @@ Each is a patch of a function or method where it is used, undone afterwards.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-Patch = tuple[Any, str, Any]
-Mistake = Callable[[], list[Patch]]
+import msgspec
+from magnetar.operator import apply, custom, observe, reconcile
+from magnetar.operator.children.context import BOOKIE_PORT, Cluster
+from magnetar.operator.children.naming import Manifest
+from magnetar.operator.plan import (
+    actions,
+    cluster_broker_drains,
+    cluster_zookeeper,
+    pool,
+    pool_members,
+    pool_repair,
+    pool_rollout,
+    pool_scale,
+    pool_status,
+)
+from magnetar.operator.plan.facts import BrokerFacts, PodFacts, PoolSeen
+from magnetar.operator.resources.bookie import BookieStatus
+from magnetar.operator.resources.cluster import PulsarClusterSpec
 
-MISTAKES: Final[dict[str, Mistake]] = {}
+from e2e.operator_simulation.parameters import Parameters, draw_parameters
+
+Patch = tuple[Any, str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One of them."""
+
+    patches: Callable[[], list[Patch]]
+    can_show: Callable[[Parameters], bool]
+    """Whether a run has what it takes; others need not be tried."""
+
+
+def _scales(run: Parameters) -> bool:
+    return "scale_pool" in run.actions
+
+
+def _updates(run: Parameters) -> bool:
+    return not {"new_version", "change_settings", "bad_image"}.isdisjoint(run.actions)
+
+
+def sorts_names_as_text() -> list[Patch]:
+    """Who goes is found by the order of the pods' names, where 10 comes before 9."""
+
+    def leaving(self: pool_members.PoolView) -> list[pool_members.Member]:
+        return sorted(self.members, key=lambda member: member.name)[self.wanted :]
+
+    return [(pool_members.PoolView, "leaving", property(leaving))]
+
+
+def shrinks_before_drained() -> list[Patch]:
+    """The StatefulSet is cut at once to what is wanted."""
+    return [(pool_scale, "allowed_replicas", lambda view: view.wanted)]
+
+
+def takes_silence_for_drained() -> list[Patch]:
+    """Who does not answer has nothing to lose."""
+    right: Any = pool_members.Member.__dict__["drained"]
+
+    def drained(self: pool_members.Member) -> bool:
+        return self.facts is None or bool(right.fget(self))
+
+    return [(pool_members.Member, "drained", property(drained))]
+
+
+def believes_old_drains() -> list[Patch]:
+    """What an earlier pass has written down about a drain is as good as what is."""
+    right = pool_members.view_of
+
+    def view_of(seen: PoolSeen, cluster: Cluster) -> pool_members.PoolView:
+        view = right(seen, cluster)
+        done = {member.name for member in seen.status.members if member.state in ("Draining", "Drained")}
+
+        def believed(member: pool_members.Member) -> pool_members.Member:
+            if member.name not in done or member.facts is None:
+                return member
+            return replace(member, facts=_drained(member.facts))
+
+        return replace(view, members=tuple(believed(member) for member in view.members))
+
+    return [(pool, "view_of", view_of)]
+
+
+def _drained(facts: Any) -> Any:
+    return replace(facts, drain="Done", writable=False)
+
+
+def deletes_claims_too_early() -> list[Patch]:
+    """Claims go as soon as their bookie is to go."""
+
+    def claims_to_delete(view: pool_members.PoolView, replicas: int) -> list[actions.Delete]:
+        return [
+            actions.Delete("PersistentVolumeClaim", claim.name, claim.uid)
+            for member in view.leaving
+            for claim in member.claims_kept
+        ]
+
+    return [(pool, "claims_to_delete", claims_to_delete)]
+
+
+def empties_lost_disks_at_once() -> list[Patch]:
+    """A bookie with an empty volume gets rid of all of them before the others have its ledgers."""
+
+    def starts_empty(member: pool_members.Member) -> bool:
+        return member.drained or member.volume_code is not None
+
+    return [(pool_repair, "_starts_empty", starts_empty)]
+
+
+def ignores_uids() -> list[Patch]:
+    """What has the name is taken for what was seen."""
+    right = apply.Hands.carry_out
+
+    async def carry_out(self: apply.Hands, action: Any, make_token: Callable[[], str]) -> Any:
+        if isinstance(action, actions.Delete):
+            action = replace(action, uid="")
+        return await right(self, action, make_token)
+
+    return [(apply.Hands, "carry_out", carry_out)]
+
+
+def applies_to_whatever_is_there() -> list[Patch]:
+    """A StatefulSet is cut whether or not it is as it was seen."""
+    right = apply.Hands.carry_out
+
+    async def carry_out(self: apply.Hands, action: Any, make_token: Callable[[], str]) -> Any:
+        if isinstance(action, actions.Apply):
+            metadata = dict(action.manifest["metadata"])
+            metadata.pop("resourceVersion", None)
+            metadata.pop("uid", None)
+            action = actions.Apply(action.manifest | {"metadata": metadata})
+        return await right(self, action, make_token)
+
+    return [(apply.Hands, "carry_out", carry_out)]
+
+
+def restarts_two_at_once() -> list[Patch]:
+    """The next pod of an older template is restarted without waiting for the last one."""
+
+    def next_restart(pods: Sequence[PodFacts], wanted_hash: str, **_: Any) -> PodFacts | None:
+        outdated = [pod for pod in pods if pod.template_hash != wanted_hash and not pod.deleting]
+        return outdated[-1] if outdated else None
+
+    return [(pool_rollout, "next_restart", next_restart), (cluster_zookeeper, "next_restart", next_restart)]
+
+
+def scales_brokers_undrained() -> list[Patch]:
+    """Brokers that are to go have nothing to give away."""
+
+    def gone(pod: PodFacts, facts: BrokerFacts | None) -> bool:
+        return True
+
+    return [(cluster_broker_drains, "_gone", gone), (cluster_broker_drains, "_gives_away", lambda *_: False)]
+
+
+def works_while_paused() -> list[Patch]:
+    """A paused cluster is worked on."""
+    right = custom.cluster_spec
+
+    def unpaused(manifest: Manifest) -> PulsarClusterSpec:
+        return msgspec.structs.replace(right(manifest), paused=False)
+
+    return [(observe, "cluster_spec", unpaused)]
+
+
+def lets_go_early() -> list[Patch]:
+    """A pool that is deleted is let go of before it is drained."""
+    return [(pool, "_is_empty", lambda view: True)]
+
+
+def tells_again_and_again() -> list[Patch]:
+    """Events are told in each pass."""
+    right = pool_status.transitions
+
+    def transitions(previous: BookieStatus, status: BookieStatus) -> Any:
+        return right(BookieStatus(), status)
+
+    return [(pool, "transitions", transitions)]
+
+
+def writes_status_always() -> list[Patch]:
+    """The status is written in each pass."""
+
+    def read(manifest: Manifest, type_: Any) -> Any:
+        return None
+
+    return [(reconcile, "_read", read)]
+
+
+def takes_whoever_answers() -> list[Patch]:
+    """Whoever answers at a pod's address is that pod."""
+    right = pool_members.view_of
+
+    def view_of(seen: PoolSeen, cluster: Cluster) -> pool_members.PoolView:
+        service = cluster.bookie(seen.owner.name)
+        address = f"{cluster.address(service)}:{BOOKIE_PORT}"
+        bookies = {name: replace(facts, bookie_id=f"{name}.{address}") for name, facts in seen.bookies.items()}
+        return right(replace(seen, bookies=bookies), cluster)
+
+    return [(pool, "view_of", view_of)]
+
+
+def adopts_the_predecessors_pool() -> list[Patch]:
+    """A pool of a cluster that is gone belongs to the next one of its name."""
+    return [(observe, "_is_of_an_earlier", lambda pool, cluster: False)]
+
+
+MISTAKES: Final[dict[str, Mistake]] = {
+    "adopts-the-predecessors-pool": Mistake(adopts_the_predecessors_pool, lambda run: "recreate" in run.actions),
+    "applies-to-whatever-is-there": Mistake(applies_to_whatever_is_there, _scales),
+    "believes-old-drains": Mistake(believes_old_drains, _scales),
+    "deletes-claims-too-early": Mistake(deletes_claims_too_early, _scales),
+    "empties-lost-disks-at-once": Mistake(empties_lost_disks_at_once, lambda run: "lose_volume" in run.actions),
+    "ignores-uids": Mistake(ignores_uids, lambda run: run.rates.slow >= 0.05 and run.rates.slow_seconds_max > 10),
+    "lets-go-early": Mistake(lets_go_early, lambda run: "second_pool" in run.actions),
+    "restarts-two-at-once": Mistake(restarts_two_at_once, _updates),
+    "scales-brokers-undrained": Mistake(scales_brokers_undrained, lambda run: "scale_brokers" in run.actions),
+    "shrinks-before-drained": Mistake(shrinks_before_drained, _scales),
+    "sorts-names-as-text": Mistake(sorts_names_as_text, lambda run: _scales(run) and run.bookies_max > 10),
+    "takes-silence-for-drained": Mistake(takes_silence_for_drained, _scales),
+    "takes-whoever-answers": Mistake(takes_whoever_answers, lambda run: _scales(run) and run.rates.stale >= 0.3),
+    "tells-again-and-again": Mistake(tells_again_and_again, lambda run: True),
+    "works-while-paused": Mistake(works_while_paused, lambda run: "pause" in run.actions),
+    "writes-status-always": Mistake(writes_status_always, lambda run: True),
+}
+
+
+def seeds_for(mistake: Mistake | None, seeds: Iterable[int]) -> list[int]:
+    """Those in which it can show at all."""
+    return [seed for seed in seeds if mistake is None or mistake.can_show(draw_parameters(seed))]
 
 
 @contextlib.contextmanager
@@ -23,7 +250,7 @@ def planted(mistake: Mistake | None) -> Iterator[None]:
         return
     before: list[Patch] = []
     try:
-        for owner, name, wrong in mistake():
+        for owner, name, wrong in mistake.patches():
             right = owner.__dict__[name]
             setattr(owner, name, wrong)
             before.append((owner, name, right))

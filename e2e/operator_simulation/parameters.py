@@ -124,10 +124,11 @@ def draw_parameters(seed: int) -> Parameters:
     rates = Rates(
         fails=0.0 if calm else rng.choice((0.0, 0.02, 0.1)),
         loses_answer=0.0 if calm else rng.choice((0.0, 0.02, 0.1)),
-        slow=0.0 if calm else rng.choice((0.0, 0.01, 0.05)),
+        slow=0.0 if calm else rng.choice((0.0, 0.01, 0.05, 0.2)),
         stale=0.0 if calm else rng.choice((0.0, 0.05, 0.3, 0.9)),
         kills=0.0 if calm else rng.choice((0.0, 0.0, 0.002, 0.01)),
         stale_seconds_max=rng.uniform(0.5, STALE_SECONDS - 1.0),
+        slow_seconds_max=rng.choice((5.0, 15.0, 40.0)),
     )
     return Parameters(
         seed=seed,
