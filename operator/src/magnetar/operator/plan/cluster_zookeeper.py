@@ -119,8 +119,8 @@ def _volumes(
     if fixed:
         words = (
             f"{fixed[0].name} cannot grow to {format_bytes(sizes[fixed[0].volume])}: its storage class "
-            f"{fixed[0].storage_class or '(none)'} does not allow it; set allowVolumeExpansion there, or the old size "
-            "here"
+            f"{fixed[0].storage_class or '(none)'} does not allow it; set allowVolumeExpansion there, if its "
+            "storage can do it"
         )
         return [], Verdict("", False, VOLUME_NOT_EXPANDABLE, words), None
     actions: list[Action] = []
