@@ -31,6 +31,8 @@ from e2e.operator_simulation.workloads import is_leaving, is_ready
 
 STALE_SECONDS: Final = 6.0
 """How old what a pass sees may be when it begins, with something to spare."""
+LATE_SECONDS: Final = 15.0
+"""A call that is carried out so long after its pass began may be about what is not so any more."""
 SAME_EVENTS_MAX: Final = 40
 """How often the very same may be told in a run."""
 EVENTS_PER_MINUTE_MAX: Final = 60
@@ -119,8 +121,9 @@ class Promises:
         self._hibernated: dict[str, Wishes] = {}
         self._deleting: dict[str, Wishes] = {}
         self._with_volumes: dict[str, Wishes] = {}
-        self._restarted: dict[tuple[str, str], str] = {}
-        """Pods that the operator deleted and that are not ready again: by kind of component and name, their uid."""
+        self._restarted: dict[tuple[str, str], tuple[str, float]] = {}
+        """Pods that the operator deleted and that are not ready again: by kind of component and name, their uid and
+        when that was."""
         self._ready_since: dict[str, float] = {}
         """Of pods of StatefulSets that serve now."""
         self._recent_events: list[float] = []
@@ -174,9 +177,10 @@ class Promises:
             self.broken(f"ZooKeeper was cut from {looks.replicas} to {replicas}", write)
 
     def refused(self, write: Write, message: str) -> None:
-        """The server did not take it, which no correct operator brings about."""
+        """The server did not take it, which no correct operator brings about; but for what comes very late."""
         self.refusals += 1
-        self.broken(f"the server refused it: {message}", write)
+        if self._now() - write.pass_began < LATE_SECONDS:
+            self.broken(f"the server refused it: {message}", write)
 
     def told(self, resource: str, event: Tell) -> None:
         """An Event."""
@@ -302,14 +306,26 @@ class Promises:
     def _check_restart(self, write: Write, pod: Manifest) -> None:
         component, name = self._component(pod), write.name
         cluster = self._cluster_of(pod)
-        down = [other for of, other in self._restarted if of == f"{cluster}/{component}" and other != name]
+        down = self._down(f"{cluster}/{component}", name, write)
         # One that the pass may have seen not working may be restarted at any time.
         served = is_ready(pod) and self._ready_since.get(name, 0.0) < write.pass_began - STALE_SECONDS
         if served and down and self._is_needed(component, name, write.namespace):
             self.broken(f"{name} is restarted while {', '.join(down)} is not back yet", write)
         if served and component == ZOOKEEPER and not down:
             self._check_quorum(write, cluster)
-        self._restarted[f"{cluster}/{component}", name] = pod["metadata"]["uid"]
+        self._restarted[f"{cluster}/{component}", name] = (pod["metadata"]["uid"], self._now())
+
+    def _down(self, group: str, name: str, write: Write) -> list[str]:
+        """Pods that the operator has restarted and that are not back yet. What another pool does is seen by its status
+        only, which may be some seconds old."""
+        own = name.rpartition("-")[0]
+        return [
+            other
+            for (of, other), (_, when) in self._restarted.items()
+            if of == group
+            and other != name
+            and (other.rpartition("-")[0] == own or when < write.pass_began - STALE_SECONDS)
+        ]
 
     def _check_quorum(self, write: Write, cluster: str) -> None:
         others = [
@@ -388,7 +404,7 @@ class Promises:
             else:
                 self._unready_since.pop(name, None)
                 self._ready_since.setdefault(name, now)
-                if self._restarted.get((group, name)) not in (None, manifest["metadata"]["uid"]):
+                if self._restarted.get((group, name), (manifest["metadata"]["uid"],))[0] != manifest["metadata"]["uid"]:
                     del self._restarted[group, name]
         elif manifest["kind"] == "StatefulSet":
             # Whoever is not to be there any more is not waited for.

@@ -98,6 +98,12 @@ def test_another_pool_that_comes_later_is_not_waited_for() -> None:
     assert deleted(plan, "Pod") == [pod_name(2)]
 
 
+def test_a_pool_whose_pod_is_just_being_made_again_is_waited_for() -> None:
+    """All pods that it has are ready and up to date, for the one that is restarted is not there."""
+    other = other_pool("red", replicas=2, ready_replicas=2, updated_replicas=2)
+    assert not deleted(plan_pool(PoolWorld(pods=ALL_OLD, others=[other]).seen()), "Pod")
+
+
 def test_a_single_bookie_is_restarted_all_the_same() -> None:
     cluster = {"bookkeeper": {"ensembleSize": 1, "writeQuorum": 1, "ackQuorum": 1}}
     plan = plan_pool(PoolWorld(replicas=1, pods={0: OLD}, cluster=cluster).seen())

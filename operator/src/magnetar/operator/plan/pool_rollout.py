@@ -72,9 +72,11 @@ def order_gate(view: PoolView) -> str:
         return "ZooKeeper comes first: bookies follow when all its servers are updated and ready"
     for other in sorted(view.seen.others, key=lambda other: other.name):
         found = other.status
-        if found.ready_replicas < found.replicas:
+        # A pod that is being restarted is not there for a moment.
+        expected = max(found.replicas, 0 if other.deleting else other.replicas)
+        if found.ready_replicas < expected:
             return f"bookies of pool {other.name} are not ready: one in all pools at a time"
-        is_old = found.updated_replicas < found.replicas or found.cluster_generation != resource.generation
+        is_old = found.updated_replicas < expected or found.cluster_generation != resource.generation
         if other.name < view.seen.owner.name and found.replicas and is_old and not other.deleting:
             return f"pool {other.name} comes first"
     return ""
