@@ -191,3 +191,10 @@ def test_resources() -> None:
 def test_a_pod_that_is_deleted_says_when_it_must_have_stopped() -> None:
     found = pod_facts({"metadata": {"name": "a-b-0", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:30Z"}})
     assert (found.deleting, found.stops_by_seconds) == (True, 1767225630.0)
+
+
+def test_what_a_program_told_people_is_kept_and_the_log_before_it_is_not() -> None:
+    log = "2026-01-01 INFO    kazoo.client Connecting\n● the cookie is another's\n  Give it its own disk.\n"
+    ended = {"exitCode": 4, "reason": "Error", "message": log}
+    found = pod(phase="Running", containerStatuses=[{"name": "bookie", "lastState": {"terminated": ended}}])
+    assert found.exit_message == "the cookie is another's\n  Give it its own disk."

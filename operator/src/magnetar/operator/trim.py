@@ -35,6 +35,10 @@ def resource_facts(manifest: Manifest) -> ResourceFacts:
     )
 
 
+_MARK: Final = "●"
+"""`magnetar.standalone.console.show_error` begins with it."""
+
+
 def pod_facts(manifest: Manifest) -> PodFacts:
     """Of a pod."""
     metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
@@ -64,7 +68,7 @@ def pod_facts(manifest: Manifest) -> PodFacts:
         waiting_reason=waiting_reason,
         waiting_message=waiting_message,
         exit_code=ended.get("exitCode"),
-        exit_message=ended.get("message") or ended.get("reason") or "",
+        exit_message=_last_words(ended.get("message") or "") or ended.get("reason") or "",
         created_seconds=_seconds(metadata.get("creationTimestamp")),
         annotations=annotations,
         config_maps=[volume["configMap"]["name"] for volume in spec.get("volumes") or [] if "configMap" in volume],
@@ -177,3 +181,8 @@ def _bytes(quantity: str | int | None) -> int:
 
 def _seconds(stamp: str | None) -> float:
     return seconds(stamp) if stamp else 0.0
+
+
+def _last_words(log: str) -> str:
+    """Our programs mark what they tell people; the lines of the log before that are of no use to them."""
+    return log.rpartition(_MARK)[2].strip()

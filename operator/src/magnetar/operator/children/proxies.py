@@ -68,7 +68,8 @@ def _service(cluster: Cluster, its_labels: dict[str, str], found: dict[str, str]
 
 
 def _settings(cluster: Cluster) -> str:
-    defaults: dict[str, Scalar] = {"drainTimeoutSeconds": DRAIN_SECONDS}
+    # Brokers' metrics are open, too: who may scrape is the network policies' business.
+    defaults: dict[str, Scalar] = {"drainTimeoutSeconds": DRAIN_SECONDS, "authenticateMetricsEndpoint": False}
     ours: dict[str, Scalar] = {
         "clusterName": cluster.name,
         "metadataStoreUrl": cluster.metadata_url,
