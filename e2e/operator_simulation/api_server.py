@@ -10,7 +10,7 @@ from magnetar.operator.api import CLUSTER_SCOPED, KINDS, Conflict, Refused, Serv
 from magnetar.operator.children.naming import FIELD_MANAGER, Manifest
 from magnetar.operator.rbac import rules
 
-from e2e.operator_simulation.fates import Network, pass_began
+from e2e.operator_simulation.fates import READS_SHARE, Network, pass_began
 from e2e.operator_simulation.objects import ObjectStore
 from e2e.operator_simulation.promises import Promises, Write
 
@@ -153,7 +153,8 @@ class SimulatedApi:
                 promises.remark(self._name, f"{verb} {kind} {name}: carried out")
             return found
 
-        return await self._network.call(noted, ServerUnavailable, self._kill)
+        share = 1.0 if verb in WRITES else READS_SHARE
+        return await self._network.call(noted, ServerUnavailable, self._kill, share=share)
 
 
 def _check(kind: str, namespace: str | None, verb: str, subresource: str = "") -> None:

@@ -17,7 +17,7 @@ from magnetar.operator.resources.cluster import Move
 
 from e2e.operator_simulation.admission import ORIGIN_SECONDS
 from e2e.operator_simulation.brokers import BUNDLES, Broker
-from e2e.operator_simulation.fates import pass_began
+from e2e.operator_simulation.fates import READS_SHARE, pass_began
 from e2e.operator_simulation.kubelet import Running
 from e2e.operator_simulation.programs import BookieProgram, BrokerProgram, Zookeeper
 from e2e.operator_simulation.storage import Bookie
@@ -208,7 +208,7 @@ class SimulatedControls:
             self._asked(self._pod(address, token), what, began)
             do(bookie.bookie_id)
 
-        await self._ask(work)
+        await self._ask(work, share=1.0)
 
     async def _tell_broker(self, address: str, token: str, what: str, do: Callable[[Broker], None]) -> None:
         began = pass_began.get()
@@ -218,17 +218,21 @@ class SimulatedControls:
             self._asked(self._pod(address, token), what, began)
             do(broker)
 
-        await self._ask(work)
+        await self._ask(work, share=1.0)
 
     def _asked(self, pod: Running, what: str, began: float) -> None:
         manifest = self._server.store.get("Pod", pod.namespace, pod.name)
         cluster = manifest["metadata"]["labels"][INSTANCE_LABEL] if manifest is not None else ""
         self._server.promises.asked(self._name, pod.namespace, cluster, f"{what} at {pod.name}", began)
 
-    async def _ask(self, work: Callable[[], T], patience_seconds: float = ASK_SECONDS_MAX) -> T:
+    async def _ask(
+        self, work: Callable[[], T], patience_seconds: float = ASK_SECONDS_MAX, *, share: float = READS_SHARE
+    ) -> T:
         calls = self._server.calls
         calls["pods"] = calls.get("pods", 0) + 1
-        return await self._network.call(work, ControlUnavailable, self._kill, patience_seconds=patience_seconds)
+        return await self._network.call(
+            work, ControlUnavailable, self._kill, patience_seconds=patience_seconds, share=share
+        )
 
 
 def _host(address: str) -> str:

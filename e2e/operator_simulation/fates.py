@@ -16,6 +16,9 @@ T = TypeVar("T")
 ANSWER_SECONDS_MAX: Final = 10.0
 """A client waits no longer for an answer."""
 
+READS_SHARE: Final = 0.2
+"""A pass reads much and writes little: one that reads in vain finds out nothing about the operator."""
+
 pass_began: Final[contextvars.ContextVar[float]] = contextvars.ContextVar("pass_began", default=0.0)
 """When the pass began on whose behalf a call is made."""
 
@@ -61,16 +64,17 @@ class Network:
         kill: Callable[[], None],
         *,
         patience_seconds: float = ANSWER_SECONDS_MAX,
+        share: float = 1.0,
     ) -> T:
         """Have `work` done elsewhere, and give what it gives or raises. What has been sent is carried out even if the
-        caller is no more, or has given up."""
+        caller is no more, or has given up. `share`: how likely something goes wrong with it, of what usually is."""
         self.calls += 1
         rng, rates = self._rng, self.rates
         answer: asyncio.Future[T] = self._loop.create_future()
-        fails, loses = rng.random() < rates.fails, rng.random() < rates.loses_answer
+        fails, loses = rng.random() < rates.fails * share, rng.random() < rates.loses_answer * share
         there = rng.uniform(0.001, 0.02)
         back = rng.uniform(0.001, 0.02)
-        if rng.random() < rates.slow:
+        if rng.random() < rates.slow * share:
             there += rng.uniform(0.5, rates.slow_seconds_max) * (rng.random() < 0.5)
             back += rng.uniform(0.5, ANSWER_SECONDS_MAX)
         if rng.random() < rates.kills:

@@ -6,13 +6,14 @@ Each is a patch of a function or method where it is used, undone afterwards.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 from magnetar.operator import apply, custom, observe, reconcile
-from magnetar.operator.children.context import BOOKIE_PORT, Cluster
+from magnetar.operator.children.context import Cluster
 from magnetar.operator.children.naming import Manifest
 from magnetar.operator.plan import (
     actions,
@@ -192,24 +193,14 @@ def tells_again_and_again() -> list[Patch]:
 
 def writes_status_always() -> list[Patch]:
     """The status is written in each pass."""
+    right: Any = reconcile.__dict__["_status"]
+    numbers = itertools.count()
 
-    def read(manifest: Manifest, type_: Any) -> Any:
-        return None
+    def never_the_same(key: reconcile.Key, status: Any) -> Any:
+        found = right(key, status)
+        return found if found is None else msgspec.structs.replace(found, phase=f"{next(numbers)}")
 
-    return [(reconcile, "_read", read)]
-
-
-def takes_whoever_answers() -> list[Patch]:
-    """Whoever answers at a pod's address is that pod."""
-    right = pool_members.view_of
-
-    def view_of(seen: PoolSeen, cluster: Cluster) -> pool_members.PoolView:
-        service = cluster.bookie(seen.owner.name)
-        address = f"{cluster.address(service)}:{BOOKIE_PORT}"
-        bookies = {name: replace(facts, bookie_id=f"{name}.{address}") for name, facts in seen.bookies.items()}
-        return right(replace(seen, bookies=bookies), cluster)
-
-    return [(pool, "view_of", view_of)]
+    return [(reconcile, "_status", never_the_same)]
 
 
 def adopts_the_predecessors_pool() -> list[Patch]:
@@ -230,7 +221,6 @@ MISTAKES: Final[dict[str, Mistake]] = {
     "shrinks-before-drained": Mistake(shrinks_before_drained, _scales),
     "sorts-names-as-text": Mistake(sorts_names_as_text, lambda run: _scales(run) and run.bookies_max > 10),
     "takes-silence-for-drained": Mistake(takes_silence_for_drained, _scales),
-    "takes-whoever-answers": Mistake(takes_whoever_answers, lambda run: _scales(run) and run.rates.stale >= 0.3),
     "tells-again-and-again": Mistake(tells_again_and_again, lambda run: True),
     "works-while-paused": Mistake(works_while_paused, lambda run: "pause" in run.actions),
     "writes-status-always": Mistake(writes_status_always, lambda run: True),

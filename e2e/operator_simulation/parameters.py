@@ -115,8 +115,8 @@ def draw_parameters(seed: int) -> Parameters:
     ensemble_size = rng.choice((1, 2, 2, 2, 3))
     bookies = max(ensemble_size, rng.choice((9, 10, 11, 12) if large else (2, 3, 3, 4, 5)))
     # Swarm testing: a run with everything at once explores less than many runs with some.
-    actions = rng.sample(USER_ACTIONS, rng.randint(1, 5))
-    actions += rng.sample(ACCIDENTS, rng.choice((0, 0, 1, 2)))
+    actions = rng.sample(USER_ACTIONS, rng.randint(2, 6))
+    actions += rng.sample(ACCIDENTS, rng.choice((0, 1, 2, 3)))
     actions += rng.sample(OPERATOR_FAULTS, rng.choice((0, 1, 1, 2)))
     if rng.random() < 0.5 and "scale_pool" not in actions:
         actions.append("scale_pool")
@@ -145,8 +145,8 @@ def draw_parameters(seed: int) -> Parameters:
         journals=rng.choice((1, 1, 1, 2)),
         deletion_policy=rng.choice(("Retain", "Delete")),
         actions=tuple(actions),
-        steps=rng.choice((rng.randint(1, 4), rng.randint(3, 12), rng.randint(10, 30))),
-        pause_seconds=rng.choice((1.0, 5.0, 15.0, 40.0)),
+        steps=rng.choice((rng.randint(2, 8), rng.randint(8, 20), rng.randint(20, 40))),
+        pause_seconds=rng.choice((2.0, 10.0, 20.0, 40.0)),
         rates=rates,
         delay_seconds=rng.choice((0.1, 0.5, 2.0)),
         start_seconds=rng.choice((1.0, 4.0, 12.0)),

@@ -126,6 +126,7 @@ class Promises:
         when that was."""
         self._ready_since: dict[str, float] = {}
         """Of pods of StatefulSets that serve now."""
+        self._made_at: dict[str, float] = {}
         self._recent_events: list[float] = []
         self._last_scale_in: tuple[float, float] = (-1e9, 0.0)
         store.listeners.append(self._changed)
@@ -308,7 +309,10 @@ class Promises:
         cluster = self._cluster_of(pod)
         down = self._down(f"{cluster}/{component}", name, write)
         # One that the pass may have seen not working may be restarted at any time.
-        served = is_ready(pod) and self._ready_since.get(name, 0.0) < write.pass_began - STALE_SECONDS
+        since = self._ready_since.get(name, 0.0)
+        seen_to_serve = since < write.pass_began - STALE_SECONDS
+        made_since = self._made_at.get(name, 0.0) > write.pass_began
+        served = is_ready(pod) and (seen_to_serve or made_since)
         if served and down and self._is_needed(component, name, write.namespace):
             self.broken(f"{name} is restarted while {', '.join(down)} is not back yet", write)
         if served and component == ZOOKEEPER and not down:
@@ -397,6 +401,8 @@ class Promises:
         elif manifest["kind"] == "Pod" and self._component(manifest) in (BOOKIE, ZOOKEEPER):
             name = manifest["metadata"]["name"]
             group = f"{self._cluster_of(manifest)}/{self._component(manifest)}"
+            if before is None:
+                self._made_at[name] = now
             serves = after is not None and is_ready(after) and not is_leaving(after)
             if not serves:
                 self._unready_since.setdefault(name, now)
