@@ -23,6 +23,8 @@ from images.build import REPOSITORY, VERSION, BuildFailed
 NEXT: Final = f"{VERSION}-next"
 """The same images under another name: what an upgrade goes to."""
 HERE: Final = Path(__file__).resolve().parent
+TEST_SECONDS_MAX: Final = "900"
+"""For one test: some drain gigabytes, and roll out everything on a slow machine."""
 CANNOT_START: Final = 3
 """Exit code: there is no cluster, and none can be made on this machine."""
 
@@ -66,7 +68,7 @@ def main() -> int:
         files = QUICK if options.part == "quick" else (str(HERE),)
         if options.part == "quick":
             environment.setdefault("MAGNETAR_E2E_FIGURES", "told")
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files, *options.tests, *further]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--timeout", TEST_SECONDS_MAX, *files, *options.tests, *further]
         return subprocess.run(command, env=environment, check=False).returncode
     except (NodeTrouble, BuildFailed) as trouble:
         say(f"the cluster cannot be prepared: {trouble}")
