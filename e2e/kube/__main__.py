@@ -68,7 +68,18 @@ def main() -> int:
         files = QUICK if options.part == "quick" else (str(HERE),)
         if options.part == "quick":
             environment.setdefault("MAGNETAR_E2E_FIGURES", "told")
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--timeout", TEST_SECONDS_MAX, *files, *options.tests, *further]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "--timeout",
+            TEST_SECONDS_MAX,
+            *files,
+            *options.tests,
+            *further,
+        ]
         return subprocess.run(command, env=environment, check=False).returncode
     except (NodeTrouble, BuildFailed) as trouble:
         say(f"the cluster cannot be prepared: {trouble}")
