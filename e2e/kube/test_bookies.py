@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
 
 from e2e.kube.clusters import DeployedCluster, small
-from e2e.kube.kubectl import Manifest, Namespace, is_ready, name_of, wait_for
+from e2e.kube.kubectl import Kubernetes, Manifest, Namespace, is_ready, name_of, wait_for
 from e2e.kube.load import StoredBytes
 from e2e.kube.release import OperatorRelease
 
@@ -162,10 +163,27 @@ def test_too_few_bookies_for_an_ensemble_are_refused_and_nothing_is_drained(
         cluster.delete()
 
 
-def test_volumes_that_cannot_grow_are_told(new_cluster: Callable[..., DeployedCluster]) -> None:
-    """The class of the test cluster has no growth; the other half is in the operator's own tests."""
+def test_volumes_grow_while_bookies_serve_or_it_is_told_that_they_cannot(
+    kubernetes: Kubernetes, new_cluster: Callable[..., DeployedCluster], note: Callable[[str], None]
+) -> None:
+    """Which of the two is a matter of the default storage class."""
     cluster = new_cluster()
+    before = {name_of(pod): pod["metadata"]["uid"] for pod in cluster.pods("bookie")}
+    classes = json.loads(kubernetes("get", "storageclasses", "-o", "json"))["items"]
+    grows = all(each.get("allowVolumeExpansion") for each in classes)
     cluster.apply(bookkeeper={"storage": {"ledgers": {"size": "3Gi"}}})
-    found = cluster.wait_condition("Stalled", "True", "volume", kind="bookie.pulsar.magnetar.dev")
-    assert "storage" in found["message"].lower()
+    if grows:
+        wait_for("all volumes have the new size", lambda: sizes(cluster) == {"3Gi"} and cluster.is_ready(), 180)
+        note("they grow")
+    else:
+        found = cluster.wait_condition("Stalled", "True", "volume", kind="bookie.pulsar.magnetar.dev")
+        assert "storage" in found["message"].lower()
+        note("they cannot")
+    assert {name_of(pod): pod["metadata"]["uid"] for pod in cluster.pods("bookie")} == before
     assert len(cluster.ready_pods("bookie")) == 3
+
+
+def sizes(cluster: DeployedCluster) -> set[str]:
+    claims = cluster.namespace.all("persistentvolumeclaims", f"app.kubernetes.io/instance={cluster.name}")
+    found = [claim for claim in claims if name_of(claim).startswith("ledgers-")]
+    return {claim["status"]["capacity"]["storage"] for claim in found}
