@@ -141,7 +141,7 @@ def applies_to_whatever_is_there() -> list[Patch]:
             metadata = dict(action.manifest["metadata"])
             metadata.pop("resourceVersion", None)
             metadata.pop("uid", None)
-            action = actions.Apply(action.manifest | {"metadata": metadata})
+            action = replace(action, manifest=action.manifest | {"metadata": metadata})
         return await right(self, action, make_token)
 
     return [(apply.Hands, "carry_out", carry_out)]

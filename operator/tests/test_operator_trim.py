@@ -57,6 +57,7 @@ def test_a_pod_that_runs() -> None:
         node="n1",
         address="10.1.2.3",
         restarts=2,
+        running=True,
         created_seconds=1767225600.0,
         annotations={"pulsar.magnetar.dev/template-hash": "abc"},
         config_maps=found.config_maps,

@@ -180,6 +180,14 @@ def test_no_spare_bookie_without_need(change: dict[str, Any]) -> None:
     assert stateful_of(plan_pool(PoolWorld(**(usual | change)).seen())) is None
 
 
+def test_what_a_bookie_ended_with_before_it_ran_says_nothing_when_it_is_told_to_stop() -> None:
+    stopping = {"ready": False, "deleting": True, "running": True, "phase": "Running", "exit_code": 4}
+    world = PoolWorld(replicas=3, numbers=range(4), pods={3: stopping}, lost={3: {}})
+    plan = plan_pool(world.seen())
+    assert "WrongVolume" not in told(plan)
+    assert member_of(plan, 3)["state"] == "Down"
+
+
 def test_a_wrong_volume_is_told_and_never_touched() -> None:
     world = PoolWorld(replicas=3, pods={1: WRONG}, lost={1: {}})
     plan = plan_pool(world.seen())

@@ -65,6 +65,7 @@ def pod_facts(manifest: Manifest) -> PodFacts:
         node=spec.get("nodeName", ""),
         address=status.get("podIP", ""),
         restarts=container.get("restartCount", 0),
+        running="running" in (container.get("state") or {}),
         waiting_reason=waiting_reason,
         waiting_message=waiting_message,
         exit_code=ended.get("exitCode"),

@@ -50,6 +50,8 @@ class PodFacts:
     node: str = ""
     address: str = ""
     restarts: int = 0
+    running: bool = False
+    """Its container runs just now, ready or not."""
     waiting_reason: str = ""
     """Of its container or of the pod itself, such as ImagePullBackOff, CrashLoopBackOff, Unschedulable."""
     waiting_message: str = ""

@@ -66,6 +66,9 @@ class Member:
         pod = self.pod
         if pod is None or pod.ready or self.facts is not None or pod.exit_code not in _VOLUME_CODES:
             return None
+        if pod.deleting and pod.running and not self.had_wrong_volume:
+            # It ran, and is told to stop: the code is of an earlier run.
+            return None
         return pod.exit_code
 
     @property
