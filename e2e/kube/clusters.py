@@ -10,6 +10,8 @@ import urllib.request
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from magnetar.operator.children.naming import FIELD_MANAGER
+
 from e2e.kube.kubectl import Kubernetes, Manifest, Namespace, condition, is_ready, name_of, wait_for
 
 LOG: Final = logging.getLogger("e2e.kube")
@@ -126,7 +128,8 @@ class DeployedCluster:
     def delete(self, seconds_max: float = 180.0) -> None:
         """Delete it and wait until it and its pods are gone."""
         self.namespace("delete", "pulsarcluster", self.name, "--ignore-not-found", "--wait=false")
-        selector = f"app.kubernetes.io/instance={self.name}"
+        # The pod of `helm test` stays, for its log.
+        selector = f"app.kubernetes.io/instance={self.name},app.kubernetes.io/managed-by={FIELD_MANAGER}"
         gone = lambda: self.namespace.find("pulsarcluster", self.name) is None  # noqa: E731
         wait_for(f"{self.name} is gone", gone, seconds_max)
         wait_for(f"the pods of {self.name} are gone", lambda: not self.namespace.all("pods", selector), seconds_max)
