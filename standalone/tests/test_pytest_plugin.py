@@ -143,7 +143,9 @@ def test_a_threaded_cluster_starts_and_stops_often() -> None:
         assert cluster.service_url.startswith("pulsar://127.0.0.1:")
         assert cluster.unique_topic() != cluster.unique_topic()
         cluster.stop()
-    assert (threading.active_count(), open_files()) == (threads, files)
+    # What an earlier test left may have ended meanwhile.
+    assert threading.active_count() <= threads
+    assert open_files() <= files
     # The goal is 0.15 s; the best of five says what the code needs on a machine that does other things as well.
     assert min(seconds) < 0.15
 
