@@ -167,7 +167,8 @@ class Disturbances:
     def recreate(self) -> str | None:
         """Delete the cluster, and make it again once it is gone."""
         cluster = self._world.cluster()
-        if cluster is None:
+        if cluster is None or is_leaving(cluster):
+            # Whoever wants to keep volumes when half of them are gone is beyond help.
             return None
         if self._rng.random() < 0.3:
             self._patch({"deletionPolicy": self._rng.choice(("Retain", "Delete"))})

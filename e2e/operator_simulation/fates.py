@@ -82,7 +82,8 @@ class Network:
         self._loop.call_later(
             there, self._carry_out, work, unavailable, answer, fails, loses, back, context=self._outside
         )
-        self._loop.call_later(patience_seconds, _give_up, answer, unavailable, context=self._outside)
+        if there + back >= patience_seconds:
+            self._loop.call_later(patience_seconds, _give_up, answer, unavailable, context=self._outside)
         return await answer
 
     def _carry_out(

@@ -27,6 +27,8 @@ class Metadata:
     instance: int
     initialised: bool = False
     cookies: dict[str, Cookie] = field(default_factory=dict)
+    cookies_made: dict[str, float] = field(default_factory=dict)
+    """When."""
     ledgers: dict[int, list[str]] = field(default_factory=dict)
     """The bookies that a ledger's metadata names: each has a whole copy."""
     drains: dict[str, Drain] = field(default_factory=dict)

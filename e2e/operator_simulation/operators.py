@@ -77,6 +77,7 @@ class Operator:
     def __init__(self, world: World, name: str, kill: Callable[[Operator], None]) -> None:
         self.name = name
         self.process = Process(name, name)
+        world.loop.register(self.process)
         self.passes = 0
         self._world = world
         self._running: dict[Key, asyncio.Task[float | None]] = {}

@@ -145,7 +145,7 @@ def draw_parameters(seed: int) -> Parameters:
         journals=rng.choice((1, 1, 1, 2)),
         deletion_policy=rng.choice(("Retain", "Delete")),
         actions=tuple(actions),
-        steps=rng.choice((rng.randint(2, 8), rng.randint(8, 20), rng.randint(20, 40))),
+        steps=rng.choice((rng.randint(2, 6), rng.randint(2, 10), rng.randint(8, 20), rng.randint(15, 40))),
         pause_seconds=rng.choice((2.0, 10.0, 20.0, 40.0)),
         rates=rates,
         delay_seconds=rng.choice((0.1, 0.5, 2.0)),

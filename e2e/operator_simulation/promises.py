@@ -171,7 +171,8 @@ class Promises:
             self._last_scale_in = (self._now(), write.pass_began)
         elif self._component(now) == BOOKIE and not self._may_stop(now, write):
             for ordinal in range(replicas, looks.replicas):
-                if undrained := self._undrained(f"{write.name}-{ordinal}", write.namespace):
+                pod = f"{write.name}-{ordinal}"
+                if (undrained := self._undrained(pod, write.namespace)) and not self._is_new(pod, write):
                     cut = f"{write.name} was cut from {looks.replicas} to {replicas}"
                     self.broken(f"{cut}: {undrained}", write)
         elif self._component(now) == ZOOKEEPER and not self._may_stop(now, write):
@@ -361,6 +362,14 @@ class Promises:
         if named := metadata.naming(bookie_id):
             return f"{pod} is not drained: ledgers {named} name it"
         return None
+
+    def _is_new(self, pod: str, write: Write) -> bool:
+        """A bookie that has come into being since the pass may have looked. It is stopped with nothing lost, and the
+        claims stay until it is drained after all."""
+        metadata = self._software.last_metadata
+        assert metadata is not None
+        made = metadata.cookies_made.get(_bookie_id(pod, write.namespace), 0.0)
+        return made > write.pass_began - STALE_SECONDS
 
     def _letting_go(self, write: Write, pool: Manifest) -> list[str]:
         """Why a pool's finalizer must stay."""

@@ -167,6 +167,7 @@ class _Run:
         """What still moves by itself does so; then nothing may."""
         world.software.storage.clients_write = lambda: False
         await asyncio.sleep(BALANCE_SECONDS if self._parameters.driver == "Operator" else REST_SECONDS)
+        world.rests = True
         before = dict(world.server.calls)
         await asyncio.sleep(self._parameters.idle_seconds)
         made = {what: count - before.get(what, 0) for what, count in world.server.calls.items()}
@@ -178,6 +179,7 @@ class _Run:
         resources = (1 + len(world.pools())) * (2 if grown_too_far else 1)
         if reads > IDLE_READS_PER_MINUTE_MAX * minutes * resources:
             world.promises.broken(f"{reads} calls in {minutes:.0f} minutes in which nothing happens")
+        world.rests = False
         if problems := unmet(world, grown_too_far=grown_too_far):
             world.promises.broken(f"not as wished any more: {'; '.join(problems[:4])}")
 

@@ -83,6 +83,7 @@ class Storage:
             self._stamps += 1
             cookie: Cookie = (bookie_id, metadata.instance, self._stamps)
             metadata.cookies[bookie_id] = cookie
+            metadata.cookies_made[bookie_id] = self._now()
             drain = metadata.drains.get(bookie_id)
             if drain is not None and (drain.step == "Done" or self._rng.random() < 0.5):
                 # Otherwise what was begun before the disk was lost goes on.

@@ -24,6 +24,7 @@ NAMESPACE: Final = "messaging"
 CLUSTER: Final = "demo"
 USER: Final = "kubectl"
 TICK_SECONDS: Final = 1.0
+TICK_AT_REST_SECONDS: Final = 5.0
 
 
 class World:
@@ -46,6 +47,8 @@ class World:
         self.claims = Claims(loop, self.store, self.software.disks, rng)
         self.owners = Owners(loop, self.store, rng)
         self.network = Network(loop, random.Random(f"{seed} network"), parameters.rates)
+        self.rests = False
+        """Nothing is to happen any more, and need not be looked at so often."""
         self._set_up()
 
     def _set_up(self) -> None:
@@ -94,7 +97,7 @@ class World:
     def _tick(self) -> None:
         self.software.tick()
         self.kubelet.tick()
-        self.loop.call_later(TICK_SECONDS, self._tick)
+        self.loop.call_later(TICK_AT_REST_SECONDS if self.rests else TICK_SECONDS, self._tick)
 
     def _changed(self, before: Manifest | None, after: Manifest | None) -> None:
         manifest = after if after is not None else before
