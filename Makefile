@@ -7,7 +7,7 @@ UV := $(firstword $(shell command -v uv) $(wildcard $(UV_HERE) $(HOME)/.local/bi
 RUN := $(UV) run --frozen --all-packages
 PYTEST_WORKERS ?= 2
 
-.PHONY: help setup run cluster compile decompile test test-compiled lint fix generate sim interchange storm faults admin-cli e2e bench bench-bookies bench-cluster scale images kube-up kube-down e2e-clients e2e-kubernetes
+.PHONY: help setup run cluster compile decompile test test-compiled lint fix generate sim sim-operator interchange storm faults admin-cli e2e bench bench-bookies bench-cluster scale images kube-up kube-down e2e-clients e2e-kubernetes
 
 help: ## Show this list
 	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  \033[36m%-14s\033[0m %s\n",$$1,$$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ test-compiled: ## The same unit tests against compiled hot modules, in a copy be
 
 sim: ## Storage on simulated time, network and disks, 1 000 seeds; SEED=n replays one, ARGS="--mistake NAME" plants a mistake
 	$(RUN) python -m e2e.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000)) $(ARGS)
+
+sim-operator: ## The operator's loop on simulated time against a faulty API server, 1 000 seeds; SEED=n replays one
+	$(RUN) python -m e2e.operator_simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000)) $(ARGS)
 
 interchange: ## Our storage and Apache's, each in the other's place (needs Java and Maven, or the distribution unpacked)
 	$(RUN) pytest e2e/interchange $(ARGS)
