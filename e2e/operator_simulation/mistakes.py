@@ -48,6 +48,10 @@ def _scales(run: Parameters) -> bool:
     return "scale_pool" in run.actions
 
 
+def _comes_late(run: Parameters) -> bool:
+    return run.rates.slow >= 0.1 and run.rates.slow_seconds_max > 10 and run.steps > 8
+
+
 def _updates(run: Parameters) -> bool:
     return not {"new_version", "change_settings", "bad_image"}.isdisjoint(run.actions)
 
@@ -210,11 +214,11 @@ def adopts_the_predecessors_pool() -> list[Patch]:
 
 MISTAKES: Final[dict[str, Mistake]] = {
     "adopts-the-predecessors-pool": Mistake(adopts_the_predecessors_pool, lambda run: "recreate" in run.actions),
-    "applies-to-whatever-is-there": Mistake(applies_to_whatever_is_there, _scales),
+    "applies-to-whatever-is-there": Mistake(applies_to_whatever_is_there, lambda run: _scales(run) and _comes_late(run)),
     "believes-old-drains": Mistake(believes_old_drains, _scales),
     "deletes-claims-too-early": Mistake(deletes_claims_too_early, _scales),
     "empties-lost-disks-at-once": Mistake(empties_lost_disks_at_once, lambda run: "lose_volume" in run.actions),
-    "ignores-uids": Mistake(ignores_uids, lambda run: run.rates.slow >= 0.05 and run.rates.slow_seconds_max > 10),
+    "ignores-uids": Mistake(ignores_uids, lambda run: _scales(run) and _comes_late(run)),
     "lets-go-early": Mistake(lets_go_early, lambda run: "second_pool" in run.actions),
     "restarts-two-at-once": Mistake(restarts_two_at_once, _updates),
     "scales-brokers-undrained": Mistake(scales_brokers_undrained, lambda run: "scale_brokers" in run.actions),
