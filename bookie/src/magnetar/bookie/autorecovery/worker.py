@@ -203,8 +203,8 @@ class ReplicationWorker:
         self._count(result, started)
         if result.complete:
             self._failures.pop(ledger_id, None)
-            self._ledgers_done += 1
             await self._underreplicated.replicated(task, lock)
+            self._ledgers_done += 1
             log.info("ledger %d is whole: %s", ledger_id, _summary(result))
             return True
         self._ledgers_failed += 1
