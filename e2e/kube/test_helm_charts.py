@@ -152,6 +152,36 @@ def test_a_release_that_cannot_name_a_cluster_is_told_what_to_do(shared_namespac
     assert of_kind(objects(render(shared_namespace, CLUSTER, "--set", "name=first", release="1st")), "PulsarCluster")
 
 
+def test_names_may_look_like_something_else(shared_namespace: Namespace) -> None:
+    for chart in (OPERATOR, CLUSTER):
+        for each in objects(render(shared_namespace, chart, release="true")):
+            assert {type(value) for value in each["metadata"]["labels"].values()} == {str}
+            assert name_of(each).startswith(("true", "pulsarclusters.", "bookies."))
+            assert isinstance(each["metadata"].get("namespace", ""), str)
+    with pytest.raises(CommandFailed, match="Set fullnameOverride"):
+        render(shared_namespace, OPERATOR, release="1st")
+    [deployment] = of_kind(
+        objects(render(shared_namespace, OPERATOR, "--set", "fullnameOverride=first", release="1e3")), "Deployment"
+    )
+    assert deployment["spec"]["selector"]["matchLabels"]["app.kubernetes.io/instance"] == "1e3"
+
+
+def test_pools_have_names_that_the_api_server_takes(shared_namespace: Namespace) -> None:
+    [pool] = of_kind(objects(render(shared_namespace, CLUSTER, "--set", "pools.more.replicas=1")), "Bookie")
+    assert name_of(pool) == f"{RELEASE}-more"
+    with pytest.raises(CommandFailed, match="more than 40 characters"):
+        render(shared_namespace, CLUSTER, "--set", f"pools.{'a' * 38}.replicas=1")
+
+
+def test_a_monitors_labels_go_over_those_of_all_objects(shared_namespace: Namespace) -> None:
+    labels = "commonLabels.release=all,metrics.podMonitor.labels.release=prometheus"
+    text = render(shared_namespace, OPERATOR, "--set", f"metrics.podMonitor.enabled=true,{labels}")
+    [monitor] = of_kind(objects(text), "PodMonitor")
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert monitor["metadata"]["labels"]["app.kubernetes.io/name"] == OPERATOR.name
+    assert text.count("release: prometheus") == 1
+
+
 def test_what_does_not_fit_together_is_refused_by_the_api_server(kubernetes: Kubernetes, scratch: Namespace) -> None:
     with pytest.raises(CommandFailed) as refused:
         scratch.helm("install", RELEASE, str(CLUSTER), "--set", "cluster.bookkeeper.writeQuorum=3")
@@ -177,6 +207,9 @@ def test_notes_tell_the_way_in_and_what_is_open(shared_namespace: Namespace) -> 
     assert "WARNING" not in said
     said = notes(shared_namespace, CLUSTER, *given(CLUSTER / "ci/external-metadata-values.yaml"))
     assert f"service URL  pulsar://{RELEASE}-broker.{shared_namespace.name}:6650" in said
+    said = notes(shared_namespace, CLUSTER, "--set", "cluster.proxy.replicas=0,cluster.proxy.service.type=LoadBalancer")
+    assert f"port-forward service/{RELEASE}-broker" in said
+    assert said.count("WARNING") == 2
     said = notes(shared_namespace, OPERATOR, "--set", "crds.install=false,rbac.create=false,rbac.aggregateRoles=false")
     assert "WARNING: rbac.create is false" in said
     assert "crds.install is false" in said

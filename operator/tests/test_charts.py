@@ -157,6 +157,20 @@ def test_templates_render_the_same_each_time(chart: Path) -> None:
         assert not UNSTEADY.search(actions), path
 
 
+_NUMBERS_AND_CHOICES = re.compile(
+    r"\.Values\.(replicas|image\.pullPolicy|terminationGracePeriodSeconds|podDisruptionBudget\.maxUnavailable)$"
+    r"|^\$kind$|imagePullPolicy"
+)
+
+
+@pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.name)
+def test_names_are_text_whatever_they_look_like(chart: Path) -> None:
+    """A release, a namespace or a Secret may be called `true`, `null` or `1e3`."""
+    for path, text in templates(chart).items():
+        for action in re.findall(r"^ *(?:- )?[\w./-]+: \{\{-? ([^{}]*?) -?\}\}$", text, re.MULTILINE):
+            assert action.endswith(("| quote", "| int")) or _NUMBERS_AND_CHOICES.search(action), f"{path}: {action}"
+
+
 def test_pods_are_as_the_restricted_profile_wants_them() -> None:
     test = templates(CLUSTER)["templates/tests/smoke-test.yaml"]
     for line in ("runAsNonRoot: true", "allowPrivilegeEscalation: false", "readOnlyRootFilesystem: true", "- ALL"):

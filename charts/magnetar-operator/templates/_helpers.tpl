@@ -1,29 +1,34 @@
-{{/* What objects are called. */}}
+{{/* What objects are called. A Service among them cannot be called as freely as a release. */}}
 {{- define "magnetar-operator.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride -}}
-{{- else if contains .Chart.Name .Release.Name -}}
-{{- .Release.Name | trunc 53 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 53 | trimSuffix "-" -}}
+{{- $name := .Values.fullnameOverride -}}
+{{- if not $name -}}
+{{- $name = ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name) (contains .Chart.Name .Release.Name) | trunc 53 | trimSuffix "-" -}}
 {{- end -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- fail (printf "nothing can be called %q: a to z, 0 to 9 and -, beginning with a letter. Set fullnameOverride, or give the release another name" $name) -}}
+{{- end -}}
+{{- $name -}}
 {{- end -}}
 
 {{/* The labels that find the pods. The name is what clusters' network policies let in: it is always this. */}}
 {{- define "magnetar-operator.selector" -}}
 app.kubernetes.io/name: magnetar-operator
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{/* Of all objects; what people add does not go over ours. */}}
 {{- define "magnetar-operator.labels" -}}
+{{- toYaml (merge (include "magnetar-operator.ownLabels" . | fromYaml) (default dict .Values.commonLabels)) -}}
+{{- end -}}
+
+{{- define "magnetar-operator.ownLabels" -}}
 {{- $ours := include "magnetar-operator.selector" . | fromYaml -}}
 {{- $_ := set $ours "app.kubernetes.io/component" "operator" -}}
 {{- $_ := set $ours "app.kubernetes.io/part-of" "magnetar" -}}
 {{- $_ := set $ours "app.kubernetes.io/version" .Chart.AppVersion -}}
 {{- $_ := set $ours "app.kubernetes.io/managed-by" .Release.Service -}}
 {{- $_ := set $ours "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_") -}}
-{{- toYaml (merge $ours (default dict .Values.commonLabels)) -}}
+{{- toYaml $ours -}}
 {{- end -}}
 
 {{- define "magnetar-operator.account" -}}
