@@ -16,7 +16,10 @@ from typing import Final
 from tools.compile import HOT_MODULES, ROOT, SOURCES, compile_modules, stale
 
 COPY: Final = ROOT / "build" / "compiled"
-COPIED: Final = ("pyproject.toml", "lib", "bookie", "broker", "proxy", "standalone", "docs", "e2e", "images")
+COPIED: Final = (
+    *("pyproject.toml", "conftest.py"),
+    *("lib", "bookie", "broker", "proxy", "standalone", "docs", "e2e", "images"),
+)
 TESTS: Final = ("lib/tests", "bookie/tests", "broker/tests", "proxy/tests")
 OPTIMIZATION: Final = "1"
 """Enough to find what differs, at a third of the compilation time."""

@@ -22,7 +22,6 @@ from magnetar.bookie.drain.state import (
     lock_path,
 )
 from magnetar.bookie.operations import DrainState, DrainStep, OperationRefused
-from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PeerError
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.bookie_connection import READ_FLAG_NONE, AddCallback
@@ -32,7 +31,10 @@ from magnetar.ledger.testing import MemoryBookie, RecordingListener
 from magnetar.ledger.writer import OpenLedgerWriter
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import Change, MetadataStore, Notification, StoreUnavailable
+from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
+
+new_event_loop = VirtualTimeLoop
 
 WHOLE = LedgerOptions(ensemble_size=3, write_quorum=3, ack_quorum=2)
 STRIPED = LedgerOptions(ensemble_size=3, write_quorum=2, ack_quorum=2)
@@ -139,17 +141,17 @@ class Process:
         self.session = cluster.store.another_session()
         self._cluster = cluster
         store = cast("MetadataStore", MortalStore(self.session, self.death))
-        client = BookKeeperClient(store, self, rng=cluster.rng, settings=QUICK)
-        self.marks = UnderreplicatedLedgers(store, LEAVING, rng=cluster.rng)
+        client = BookKeeperClient(store, self, clock=cluster.clock, rng=cluster.rng, settings=QUICK)
+        self.marks = UnderreplicatedLedgers(store, LEAVING, cluster.clock, cluster.rng)
         settings = dataclasses.replace(SETTINGS, open_ledger_grace_seconds=3 * pace_seconds)
         self.parts = DrainParts(
             store=store,
             client=client,
             connections=self,
             underreplicated=self.marks,
-            replicator=LedgerReplicator(client, self, rng=cluster.rng, settings=settings),
+            replicator=LedgerReplicator(client, self, cluster.clock, cluster.rng, settings),
             holder=f"process {Process.number}",
-            clock=SystemClock(),
+            clock=cluster.clock,
             settle_seconds=pace_seconds,
             retry_seconds=pace_seconds,
         )
@@ -202,7 +204,7 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
 
 
 async def new_cluster(bookies: int = 4) -> MemoryCluster:
-    cluster = MemoryCluster(bookies)
+    cluster = MemoryCluster(bookies, clock=LoopClock())
     await cluster.store.put(COOKIE, b"cookie")
     return cluster
 
@@ -364,7 +366,7 @@ async def test_what_holds_it_up_is_named_and_waited_for(cluster: MemoryCluster) 
     for bookie in cluster.bookies.bookies.values():
         if second in bookie.ledgers:
             cluster.damage(bookie.bookie_id, second, 1)
-    others = UnderreplicatedLedgers(cluster.store, "other:3181")
+    others = UnderreplicatedLedgers(cluster.store, "other:3181", cluster.clock)
     lock = await others.lock(third)
     assert lock is not None
     await cluster.store.put(ledger_path(4711), b"nonsense")
@@ -451,7 +453,7 @@ async def test_a_bookie_that_took_writes_during_the_last_look_is_looked_at_again
             return RetellingStore(self._memory_tree)
 
     await cluster.close()
-    cluster = MemoryCluster(4, RetellingStore())
+    cluster = MemoryCluster(4, RetellingStore(), clock=LoopClock())
     await cluster.store.put(COOKIE, b"cookie")
     await ledgers_on_it(cluster, 1)
     leaving = cluster.bookies.bookies[LEAVING]
@@ -544,7 +546,7 @@ async def test_a_copy_that_went_bad_is_repaired_before_the_cookie_goes(cluster: 
 
 async def test_a_lost_session_is_survived(cluster: MemoryCluster) -> None:
     ledgers = await ledgers_on_it(cluster, 2)
-    others = UnderreplicatedLedgers(cluster.store, "other:3181")
+    others = UnderreplicatedLedgers(cluster.store, "other:3181", cluster.clock)
     lock = await others.lock(ledgers[0])
     process = Process(cluster, own=False)
     cluster.bookies.bookies[LEAVING].stop()
@@ -563,7 +565,7 @@ async def test_a_lost_session_is_survived(cluster: MemoryCluster) -> None:
 
 async def test_the_service_goes_on_after_a_restart(cluster: MemoryCluster) -> None:
     (ledger_id,) = await ledgers_on_it(cluster, 1)
-    others = UnderreplicatedLedgers(cluster.store, "other:3181")
+    others = UnderreplicatedLedgers(cluster.store, "other:3181", cluster.clock)
     lock = await others.lock(ledger_id)
     first = Process(cluster, own=True)
     await first.boot()

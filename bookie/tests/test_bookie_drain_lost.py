@@ -17,13 +17,15 @@ from magnetar.bookie.drain.drain import DrainParts, is_leaving
 from magnetar.bookie.drain.lost import LOOKS_AT_ONCE, LostBookies
 from magnetar.bookie.drain.state import Intention, Phase, encode_intention, intention_path, lock_path
 from magnetar.bookie.operations import LostBookie, OperationRefused
-from magnetar.core.clock import SystemClock
 from magnetar.core.errors import Unavailable
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH, ledger_path
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import MetadataStore, StoreUnavailable
+from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
+
+new_event_loop = VirtualTimeLoop
 
 WHOLE = LedgerOptions(ensemble_size=3, write_quorum=3, ack_quorum=2)
 LOST = "bookie-0:3181"
@@ -86,9 +88,9 @@ class Asked:
         self.session = cluster.store.another_session()
         self.store = StoreOfAProcess(self.session, death or Death())
         store = cast("MetadataStore", self.store)
-        self.client = BookKeeperClient(store, cluster.bookies, rng=cluster.rng, settings=QUICK)
-        self.marks = UnderreplicatedLedgers(store, f"asked {Asked.number}", rng=cluster.rng)
-        replicator = LedgerReplicator(self.client, cluster.bookies, rng=cluster.rng)
+        self.client = BookKeeperClient(store, cluster.bookies, clock=cluster.clock, rng=cluster.rng, settings=QUICK)
+        self.marks = UnderreplicatedLedgers(store, f"asked {Asked.number}", cluster.clock, cluster.rng)
+        replicator = LedgerReplicator(self.client, cluster.bookies, cluster.clock, cluster.rng)
         self.lost = LostBookies(
             DrainParts(
                 store=store,
@@ -97,7 +99,7 @@ class Asked:
                 underreplicated=self.marks,
                 replicator=replicator,
                 holder=f"asked {Asked.number}",
-                clock=SystemClock(),
+                clock=cluster.clock,
                 settle_seconds=settle_seconds,
             )
         )
@@ -111,7 +113,7 @@ class Asked:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[MemoryCluster]:
-    opened = MemoryCluster(4)
+    opened = MemoryCluster(4, clock=LoopClock())
     await opened.store.put(COOKIE, b"cookie")
     yield opened
     await opened.close()
@@ -135,8 +137,9 @@ async def ledgers_on_it(cluster: MemoryCluster, count: int) -> list[int]:
 
 async def copy_what_is_marked(cluster: MemoryCluster) -> None:
     """As the workers of the cluster do."""
-    marks = UnderreplicatedLedgers(cluster.store, "worker")
-    worker = ReplicationWorker(marks, cluster.replicator(ReplicationSettings(open_ledger_grace_seconds=0.01)))
+    marks = UnderreplicatedLedgers(cluster.store, "worker", cluster.clock)
+    replicator = cluster.replicator(ReplicationSettings(open_ledger_grace_seconds=0.01))
+    worker = ReplicationWorker(marks, replicator, cluster.clock)
     running = asyncio.ensure_future(worker.run())
     async with asyncio.timeout(5.0):
         while await marks.count():

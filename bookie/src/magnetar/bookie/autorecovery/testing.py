@@ -4,35 +4,42 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
+from typing import Final
 
 from magnetar.bookie.autorecovery.fragments import segments_of
 from magnetar.bookie.autorecovery.replication_settings import DEFAULT_REPLICATION_SETTINGS, ReplicationSettings
 from magnetar.bookie.autorecovery.replicator import LedgerReplicator
+from magnetar.core.clock import Clock, SystemClock
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.testing import MemoryBookies, RecordingListener
 from magnetar.ledger.writer import OpenLedgerWriter
-from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.store import MetadataStore
 from magnetar.wire.bookkeeper.entry import EntryCodec, header
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
 QUICK = LedgerClientSettings(add_timeout_seconds=0.2, quarantine_seconds=0.0)
 
+_SYSTEM_CLOCK: Final = SystemClock()
+
 
 class MemoryCluster:
     """Some bookies and one client."""
 
-    def __init__(self, bookies: int, store: MetadataStore | None = None, seed: int = 7) -> None:
-        self.store = store or MemoryMetadataStore()
+    def __init__(
+        self, bookies: int, store: MetadataStore | None = None, seed: int = 7, clock: Clock = _SYSTEM_CLOCK
+    ) -> None:
+        self.store = store or MemoryMetadataStore(MemoryTree(clock))
         self.bookies = MemoryBookies(bookies)
         self.rng = random.Random(seed)  # noqa: S311  (tests repeat their choices)
-        self.client = BookKeeperClient(self.store, self.bookies, rng=self.rng, settings=QUICK)
+        self.clock = clock
+        self.client = BookKeeperClient(self.store, self.bookies, clock=clock, rng=self.rng, settings=QUICK)
 
     def replicator(self, settings: ReplicationSettings = DEFAULT_REPLICATION_SETTINGS) -> LedgerReplicator:
         """A replicator on this client."""
-        return LedgerReplicator(self.client, self.bookies, rng=self.rng, settings=settings)
+        return LedgerReplicator(self.client, self.bookies, self.clock, self.rng, settings)
 
     async def open_ledger(
         self, options: LedgerOptions, payloads: Sequence[bytes]
