@@ -18,7 +18,7 @@ from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.ledger.testing import RecordingListener
 from magnetar.metadata.memory import MemoryMetadataStore
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 30.0
 PAYLOADS = [b"payload %d" % number for number in range(100)]
 SETTINGS = AutoRecoverySettings(auditor=AuditorSettings(replicas_check_interval_seconds=3600.0))
 

@@ -32,7 +32,7 @@ from magnetar.ledger.places import BookiePlaces, decode_places
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.under_replication import CheckKind
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 30.0
 PAIR = LedgerOptions(ensemble_size=2, write_quorum=2, ack_quorum=2)
 STRIPED = LedgerOptions(ensemble_size=3, write_quorum=2, ack_quorum=1)
 PAYLOADS = [b"payload"] * 6

@@ -23,7 +23,7 @@ from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.testing import ZookeeperServer
 from magnetar.metadata.zookeeper import ZookeeperMetadataStore
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 30.0
 PAIR = LedgerOptions(ensemble_size=2, write_quorum=2, ack_quorum=2)
 PAYLOADS = [b"payload %d" % number for number in range(20)]
 SETTINGS = AutoRecoverySettings(

@@ -14,7 +14,7 @@ from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.testing import ZookeeperServer
 from magnetar.metadata.zookeeper import ZookeeperMetadataStore
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 30.0
 KINDS = pytest.mark.parametrize("kind", ElectionKind)
 
 

@@ -15,7 +15,7 @@ from magnetar.metadata.testing import ZookeeperServer
 from magnetar.metadata.zookeeper import ZookeeperMetadataStore
 from magnetar.wire.bookkeeper.under_replication import CheckKind
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 30.0
 LOST = "127.0.0.1:23283"
 
 

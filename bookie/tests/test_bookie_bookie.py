@@ -168,7 +168,7 @@ async def test_read_only_refuses_all_but_recoveries(start: StartBookie, store: M
 
 
 async def until(observe: Callable[[], Awaitable[object]], wanted: object) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await observe() != wanted:
             await asyncio.sleep(0.005)
 

@@ -93,7 +93,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[DiskCluster]:
 
 
 async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(30):
         while not reached():
             await asyncio.sleep(0.01)
 

@@ -43,7 +43,7 @@ class Harness:
         self.told.append((context[1], code))
 
     async def settle(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(self.told) < count:
                 self.progress.clear()
                 await self.progress.wait()

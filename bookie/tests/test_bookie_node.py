@@ -93,7 +93,7 @@ async def test_a_bookie_that_turns_read_only_while_it_registers_is_registered_so
     monkeypatch.setattr(app, "WriteMode", KeptMode)
     store = RegistrationStore()
     bookie = await app.start_bookie(settings, store, SystemClock())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await store.exists(f"{AVAILABLE_PATH}/{BOOKIE}"):
             await asyncio.sleep(0.001)
     assert await store.exists(f"{READ_ONLY_PATH}/{BOOKIE}")
@@ -114,7 +114,7 @@ async def test_a_drain_that_is_cancelled_during_the_start_leaves_the_bookie_writ
     cancelled = CancelledStore()
     await cancelled.put(intention_path(BOOKIE), intention(Phase.DRAINING, 1))
     node = await start(settings, cancelled)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not await cancelled.exists(f"{AVAILABLE_PATH}/{BOOKIE}"):
             await asyncio.sleep(0.001)
     assert not node.bookie.mode.read_only

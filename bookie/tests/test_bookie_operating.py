@@ -265,7 +265,7 @@ async def test_a_dead_bookie_is_decommissioned_in_the_background(running: Runnin
     recovery.decommission_bookie("dead:3181")
     with pytest.raises(OperationRefused, match="already"):
         recovery.recover_bookie("dead:3181", delete_cookie=False)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await running.store.exists("/ledgers/cookies/dead:3181"):
             await asyncio.sleep(0.01)
     await recovery.close()

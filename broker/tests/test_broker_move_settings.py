@@ -65,7 +65,7 @@ async def test_an_unload_may_take_as_long_as_the_settings_say(monkeypatch: pytes
         await client.producer(name)
         with monkeypatch.context() as patched:
             patched.setattr(ProducerAdmission, "drain", never)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await broker.running.context.moves.unload(bundle)
         assert bundle not in broker.running.context.ownership.owned()
 

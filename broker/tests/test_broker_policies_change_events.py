@@ -89,7 +89,7 @@ def put(**values: Any) -> Callable[[TopicPolicies], TopicPolicies]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -333,7 +333,7 @@ async def test_a_load_waits_no_longer_than_told(stores: Stores, client: PulsarCl
     with pytest.raises(PoliciesUnavailable):
         await store.get(topic)
     stores.service_url = right_url
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             try:
                 assert await store.get(topic) == {"messageTTLInSeconds": 77}

@@ -95,7 +95,7 @@ async def survives(data: bytes, pieces: int, records: list[logging.LogRecord]) -
         await witness.producer(TOPIC + "-other")
         assert len(await witness.publish()) == 1
         await client.abort()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while len(broker.running._ports.connections) > 1 or broker.service._tasks:
                 await asyncio.sleep(0)
         for topic in broker.service.topics.values():

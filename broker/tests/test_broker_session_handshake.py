@@ -47,7 +47,7 @@ def nothing_left(broker: MemoryBroker) -> bool:
 
 async def until_nothing_left(broker: MemoryBroker, connections: int = 0) -> None:
     """Wait until the broker has noticed that clients are gone."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while len(broker.running._ports.connections) > connections or broker.service._tasks:
             await asyncio.sleep(0.001)
     assert nothing_left(broker)

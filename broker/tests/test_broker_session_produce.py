@@ -316,7 +316,7 @@ async def test_cut_while_the_producer_is_drained(memory_broker: MemoryBroker) ->
     assert await client.round_trip() == [], "no answer before the message is stored"
     await client.abort()
     producers = memory_broker.service.topics[TOPIC].producers
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while producers.by_name:
             await asyncio.sleep(0.001)
     bookie_of(memory_broker).heal()

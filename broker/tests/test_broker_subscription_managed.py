@@ -61,7 +61,7 @@ class Scene:
     async def received(self, consumer: Consumer, count: int) -> list[Position]:
         connection = consumer.connection
         assert isinstance(connection, StagedConnection)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while len(connection.messages) < count:
                 await asyncio.sleep(0.001)
         found = [(one.message_id.ledgerId, one.message_id.entryId) for one in connection.messages]

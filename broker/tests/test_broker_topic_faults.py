@@ -80,12 +80,12 @@ async def test_a_load_that_is_cancelled_leaves_no_ledger_open(
         await preparing.wait()
         loading = service._loading[str(NAME)]
         loading.cancel()
-        await asyncio.wait_for(closing.wait(), 1)
+        await asyncio.wait_for(closing.wait(), 30)
         if cancelled_again:
             loading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await wanted
-        await asyncio.wait_for(closed.wait(), 1)
+        await asyncio.wait_for(closed.wait(), 30)
     topic = await service.topic(NAME, create=False)
     assert isinstance(topic, PersistentTopic)
     assert topic.ledger is not prepared[0].ledger

@@ -151,7 +151,7 @@ async def clients(broker: FakeBroker, other: FakeBroker) -> AsyncIterator[Client
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.002)
 
@@ -266,7 +266,7 @@ async def test_who_waits_for_its_turn_goes_where_the_topic_goes(broker: FakeBrok
 
     broker.answers[pb.BaseCommand.PRODUCER] = put_off_then_let_go
     options = ProducerOptions(access_mode=AccessMode.WAIT_FOR_EXCLUSIVE)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         producer = await clients(broker).producer(TOPIC, options)
         await producer.send(OutgoingMessage(b"x"))
     assert broker.count(pb.BaseCommand.PRODUCER) == 2
@@ -282,7 +282,7 @@ async def test_a_next_one_that_no_name_can_be(broker: FakeBroker, clients: Clien
     frame = messages.encode_command(pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER, close_producer=closing))
     broker.writers[0].write(frame)
     await until(lambda: broker.count(pb.BaseCommand.PRODUCER) == 2)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await producer.send(OutgoingMessage(b"x"))
 
 

@@ -27,7 +27,7 @@ async def bookies(store: MemoryMetadataStore) -> AsyncIterator[TcpBookieConnecti
 
 
 async def until(bookies: TcpBookieConnections, writable: list[str], readable: list[str]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (bookies.writable_bookies(), bookies.readable_bookies()) != (writable, readable):
             await asyncio.sleep(0.001)
 
@@ -92,7 +92,7 @@ async def test_a_registered_endpoint_is_where_the_bookie_is_reached(
     await store.put("/ledgers/available/named-bookie", encode_service_info(endpoints), ephemeral=True)
     await until(bookies, ["b1:3181", "named-bookie"], ["b1:3181", "named-bookie"])
     read = asyncio.ensure_future(bookies.connection("named-bookie").read_entry(1, 1))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await accepted.wait()
     await asyncio.gather(read, return_exceptions=True)
     server.close()
@@ -115,7 +115,7 @@ async def test_places_are_followed(
     store: MemoryMetadataStore, bookies: TcpBookieConnections, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def until_rack(rack: str) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while bookies.places().rack_of("b1:3181") != rack:
                 await asyncio.sleep(0.001)
 
@@ -123,7 +123,7 @@ async def test_places_are_followed(
     await store.put("/bookies", b'{"default": {"b1:3181": {"rack": "/east/one"}}}')
     await until_rack("/east/one")
     await store.put("/bookies", b"no JSON")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while "stay as they were" not in caplog.text:
             await asyncio.sleep(0.001)
     assert bookies.places().rack_of("b1:3181") == "/east/one"

@@ -260,7 +260,7 @@ async def test_a_failed_ledger_is_replaced_and_batches_are_sent_again_in_order(
         ledger.append(numbered(number, number + 2), outcomes, number)
     await asyncio.sleep(0)
     ledger.append(numbered(9, 11), outcomes, 9)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while len(outcomes.told) < 4:
             await asyncio.sleep(0.01)
     assert [each[3] for each in outcomes.told] == [0, 3, 6, 9]

@@ -83,7 +83,7 @@ async def append_all(ledger: ManagedLedger, first: int, count: int, batch: int =
 
     for number in wanted:
         ledger.append([b"%d" % each for each in range(number, number + batch)], done, number)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await finished.wait()
     assert told == wanted
 

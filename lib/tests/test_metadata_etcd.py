@@ -91,7 +91,7 @@ async def test_a_pause_longer_than_the_lease_loses_the_session(tmp_path: Path) -
         with pytest.raises(StoreUnavailable):
             await store.put("/e2", b"", ephemeral=True)
         server.resume()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             await again.wait()
         await store.put("/e3", b"", ephemeral=True)
         assert events[0] is SessionEvent.CONNECTION_LOST

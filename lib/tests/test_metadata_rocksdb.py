@@ -215,7 +215,7 @@ async def test_after_a_refused_sync_the_metadata_is_read_again(
     assert [type(result) for result in results] == [StoreUnavailable] * 2
     with pytest.raises(StoreUnavailable):
         await store.get("/kept")
-    await asyncio.wait_for(begun_anew.wait(), 10)
+    await asyncio.wait_for(begun_anew.wait(), 30)
     assert events == [SessionEvent.SESSION_LOST, SessionEvent.SESSION_RESTARTED]
     node = await store.get("/kept")
     assert node is not None

@@ -84,7 +84,7 @@ class Bridge:
         assert self.listener is not None
         near_reader, near_writer = await asyncio.open_connection("127.0.0.1", self.listener.port, limit=64 * 1024)
         near_writer.write(b"!first")
-        far_reader, far_writer = await asyncio.wait_for(self.far.get(), 5)
+        far_reader, far_writer = await asyncio.wait_for(self.far.get(), 30)
         assert await far_reader.readexactly(5) == b"first"
         return near_reader, near_writer, far_reader, far_writer
 
@@ -109,7 +109,7 @@ async def bridge() -> AsyncIterator[Bridge]:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not true():
             await asyncio.sleep(0.005)
 

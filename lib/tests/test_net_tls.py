@@ -77,7 +77,7 @@ async def ask(listener: Listener, settings: TlsSettings, name: str = "127.0.0.1"
 
     connection = await connect("127.0.0.1", listener.port, make, 10, tls=ClientTls(settings), server_name=name)
     connection.write(b"hello")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not (asked[0].answer or asked[0].lost):
             await asyncio.sleep(0.005)
     connection.abort()

@@ -33,7 +33,7 @@ def lease(api: SmallApiServer) -> dict[str, Any]:
 
 
 async def until(what: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not what():
             await asyncio.sleep(0.001)
 
@@ -101,7 +101,7 @@ async def test_a_server_that_says_nothing_does_not_hold_it_up(
     await first.acquire()
     monkeypatch.setattr(api, "patch", hang)
     clock.advance(RENEW_WITHIN_SECONDS - 0.01)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(30):
         assert "no answer in time" in await first.keep()
 
 

@@ -65,7 +65,7 @@ async def loops(passes: Passes, quick: None) -> AsyncIterator[Loops]:
 
 
 async def until(what: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not what():
             await asyncio.sleep(0.001)
 

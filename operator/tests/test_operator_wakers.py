@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import islice
 from operator.tests.small_kubernetes import SmallApiServer
 from typing import Any
 
@@ -116,7 +117,7 @@ async def test_the_sweep_finds_what_watches_did_not_tell(
     stored = api.put(resource(BLUE))
     wakers.resource("PulsarCluster", None, stored)
     api.put(resource(COLD, clusterName="blue"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert "Bookie here/cold" in await Sweep(api, wakers, ["here"]).run()
     assert COLD in woken.keys
 
@@ -144,6 +145,23 @@ def test_what_is_watched(wakers: Wakers) -> None:
     assert str(everywhere.watching.server_timeout).isdecimal()
     assert not everywhere.posting.enabled
     assert isinstance(registry(wakers), kopf.OperatorRegistry)
+
+
+def test_what_cannot_be_watched_is_tried_for_ever() -> None:
+    """kopf ends when it gives a request up: one right that is missing would end the work in all namespaces."""
+    backoffs = watch_settings(cluster_wide=True).networking.error_backoffs
+    assert not isinstance(backoffs, float)
+    for _ in range(2):
+        pauses = list(islice(backoffs, 1000))
+        assert len(pauses) == 1000
+        assert (pauses[0], pauses[-1]) == (1.0, 60.0)
+
+
+def test_what_is_there_at_the_start_comes_in_pages() -> None:
+    """Otherwise 25 000 pods are one answer, which takes a gigabyte and nine seconds without renewing the Lease."""
+    settings = watch_settings(cluster_wide=True)
+    assert settings.watching.chunk_size == 250
+    assert settings.queueing.idle_timeout <= 1
 
 
 def test_names_of_namespaces() -> None:

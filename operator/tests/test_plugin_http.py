@@ -165,7 +165,7 @@ async def test_what_a_kubelet_says_of_a_port(words: str, kind: type[Exception], 
     async with serving(forwarding(talk)) as kubernetes:
         with pytest.raises(kind, match=said):
             async with kubernetes.connect("messaging", "a", 6650) as stream:
-                await asyncio.wait_for(stream.receive(), 5)
+                await asyncio.wait_for(stream.receive(), 30)
 
 
 # --- kubeconfigs

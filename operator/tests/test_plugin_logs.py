@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from operator.tests.plugin_fakes import NAMESPACE, FakeKubernetes
+from operator.tests.plugin_fakes import NAMESPACE, FakeKubernetes, cluster_manifest, pod_manifest
 
 import pytest
+from magnetar.core.errors import SettingError
+from magnetar.operator.api import NotFound
 from magnetar.operator.plugin import log_merge
+from magnetar.operator.plugin.commands import logs
 from magnetar.operator.plugin.kubernetes import LogWish
 from magnetar.operator.plugin.log_merge import Follower, Line, Source, merged, parse_line, read_log
 from magnetar.operator.plugin.log_view import LineDrawing
+from magnetar.operator.plugin.options import Output
 
 
 def wish(pod: str, *, follow: bool = False) -> LogWish:
@@ -56,7 +60,7 @@ async def test_a_log_that_ends_is_followed_again_without_its_old_lines(monkeypat
     follower = Follower(kubernetes, lambda _: None)
     follower.follow([Source(name="a", wish=wish("a", follow=True))])
     found = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         async for lines in follower.lines():
             found += [line.text for line in lines]
             if "two" in found:
@@ -78,6 +82,58 @@ async def test_pods_that_go_are_followed_no_more() -> None:
     await asyncio.sleep(0)
     await follower.close()
     assert [one.pod for one in kubernetes.log_wishes] == ["a", "b"]
+
+
+class Recreated(FakeKubernetes):
+    """Its pod is away for a moment, and there is one of the same name then."""
+
+    async def log(self, wish: LogWish) -> AsyncIterator[bytes]:
+        self.log_wishes.append(wish)
+        if len(self.log_wishes) == 1:
+            raise NotFound("the pod is gone")
+        yield b"2026-11-21T10:00:01Z back again"
+        await asyncio.sleep(3600)
+
+
+async def test_a_pod_of_the_same_name_is_followed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_merge, "WINDOW_SECONDS", 0.01)
+    kubernetes = Recreated()
+    follower = Follower(kubernetes, lambda _: None)
+    source = Source(name="a", wish=wish("a", follow=True))
+    follower.follow([source])
+    for _ in range(3):
+        await asyncio.sleep(0)
+    follower.follow([source])
+    async with asyncio.timeout(10):
+        lines = await anext(follower.lines())
+    await follower.close()
+    assert [line.text for line in lines] == ["back again"]
+
+
+async def test_following_ends_when_the_cluster_is_gone_and_nobody_says_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logs, "LOOK_SECONDS", 0.01)
+    kubernetes = FakeKubernetes(cluster_manifest(), pod_manifest("demo-broker-a", "broker"))
+    kubernetes.logs = {"demo-broker-a": []}
+    wanted = logs.Wish(
+        component="broker",
+        pods=(),
+        everything=False,
+        previous=False,
+        follow=True,
+        tail=10,
+        since_seconds=None,
+        output=Output.TEXT,
+        times=False,
+    )
+    following = asyncio.create_task(logs._logs(kubernetes, None, wanted))
+    while not kubernetes.log_wishes:
+        await asyncio.sleep(0.01)
+    del kubernetes.objects["PulsarCluster", NAMESPACE, "demo"]
+    with pytest.raises(SettingError, match="demo is gone"):
+        async with asyncio.timeout(5):
+            await following
 
 
 def test_lines_begin_in_the_same_column_and_errors_are_red() -> None:

@@ -137,7 +137,7 @@ async def test_brokers_behind_the_proxy_see_who_the_client_is(
         done = threading.Event()
         talking = asyncio.get_running_loop().create_task(asyncio.to_thread(subscribe))
         try:
-            async with asyncio.timeout(10), aiohttp.ClientSession() as session:
+            async with asyncio.timeout(30), aiohttp.ClientSession() as session:
                 url = running.admin_url + "/admin/v2/persistent/public/default/seen/stats"
                 address = ""
                 while not address:

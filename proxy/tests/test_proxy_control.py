@@ -43,5 +43,5 @@ async def test_state_and_drain_by_the_control_port(start: StartProxy) -> None:
                 wire.close()
         assert told == [(False, 2), (False, 1), (False, 0)]
         await channel.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await port.close()

@@ -22,7 +22,7 @@ def registration(port: int, **more: object) -> bytes:
 
 
 async def until(watched: WatchedBrokers, count: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while len(watched.all()) != count:
             await asyncio.sleep(0.005)
 

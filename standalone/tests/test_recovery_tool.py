@@ -66,7 +66,7 @@ async def test_a_ledger_is_locked_while_it_is_recovered(
     free = memory.bookies.bookies["bookie-2:3181"]
     free.hang()
     running = asyncio.ensure_future(recover(cluster_of(memory), RecoveryWish(bookie_ids=frozenset({LOST})), ignore))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not free.add_calls:
             await asyncio.sleep(0.001)
     assert await worker.lock(ledger_id) is None

@@ -235,13 +235,13 @@ class RecordingListener:
         self.errors.append(error)
         self._news.set()
 
-    async def until_confirmed(self, entry_id: int, patience_seconds: float = 10.0) -> None:
+    async def until_confirmed(self, entry_id: int, patience_seconds: float = 30.0) -> None:
         """Wait until this entry is confirmed; raises the error if the ledger fails before."""
         await self._until(lambda: bool(self.confirmations) and self.confirmations[-1] >= entry_id, patience_seconds)
         if not self.confirmations or self.confirmations[-1] < entry_id:
             raise self.errors[0]
 
-    async def until_failed(self, patience_seconds: float = 10.0) -> Exception:
+    async def until_failed(self, patience_seconds: float = 30.0) -> Exception:
         """Wait until the ledger fails."""
         await self._until(lambda: False, patience_seconds)
         return self.errors[0]

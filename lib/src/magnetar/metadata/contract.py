@@ -24,7 +24,7 @@ from magnetar.metadata.store import (
     VersionConflict,
 )
 
-PATIENCE_SECONDS: Final = 10.0
+PATIENCE_SECONDS: Final = 30.0
 """How long a test waits for what must happen; only a broken backend waits this long."""
 
 WEIRD_PATHS: Final = (

@@ -13,7 +13,7 @@ from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.frame import FrameSplitter
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
-PATIENCE_SECONDS: Final = 10.0
+PATIENCE_SECONDS: Final = 30.0
 """How long anything may take before the test fails."""
 
 Answer = Callable[[pb.BaseCommand], pb.BaseCommand | None]
