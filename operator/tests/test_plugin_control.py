@@ -251,7 +251,7 @@ async def test_a_topic_is_unloaded_by_its_owner_whom_another_broker_names() -> N
         {
             "kind": "Secret",
             "metadata": {"name": "tokens", "namespace": NAMESPACE},
-            "data": {"token": b64encode(b"abc\n").decode()},
+            "data": {"broker-token": b64encode(b"abc\n").decode()},
         },
     )
     topic = unload.parse("orders")
@@ -266,6 +266,10 @@ async def test_a_topic_is_unloaded_by_its_owner_whom_another_broker_names() -> N
         asked.clear()
         await unload._unload(kubernetes, None, topic, "mine")
         assert asked[1][2] == "Bearer mine"
+        kubernetes.forbidden.clear()
+        kubernetes.objects["Secret", NAMESPACE, "tokens"]["data"] = {"secret.key": "eA=="}
+        with pytest.raises(Unavailable, match=r"tokens has no broker-token.*--token"):
+            await unload._unload(kubernetes, None, topic, "")
 
 
 async def test_what_a_broker_refuses_is_told() -> None:

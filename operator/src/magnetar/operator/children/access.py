@@ -12,6 +12,9 @@ from magnetar.operator.resources.common import Scalar
 TLS_DIRECTORY: Final = "/tls"
 TOKEN_DIRECTORY: Final = "/token"  # noqa: S105  (where it is mounted)
 
+BROKER_TOKEN_KEY: Final = f"{BROKER}-token"
+"""Of the Secret with the tokens: what brokers show to each other."""
+
 _PROVIDER: Final = "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
 _PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 from magnetar.core.errors import PeerError, Unavailable
+from magnetar.operator.children.access import BROKER_TOKEN_KEY
 from magnetar.operator.children.context import WEB_PORT, WEB_PORT_TLS
 from magnetar.operator.plugin.control_ports import LOCALHOST
 from magnetar.operator.plugin.kubernetes import Kubernetes, NotAllowed
@@ -66,7 +67,7 @@ class AdminRest:
         return found
 
     async def _credentials(self) -> str:
-        """`NotAllowed` if there are some that may not be read."""
+        """`NotAllowed` if there are some that may not be read, `Unavailable` if there should be some."""
         authentication = self._view.spec.authentication
         if self._token or authentication is None:
             return self._token
@@ -74,7 +75,10 @@ class AdminRest:
             secret = await self._kubernetes.get("Secret", self._view.namespace, authentication.token.secret_name)
         except NotAllowed as error:
             raise NotAllowed(f"{error}; or give a token of your own with --token") from None
-        return base64.b64decode((secret or {}).get("data", {}).get("token", "")).decode().strip()
+        name = authentication.token.secret_name
+        if secret is None or not (found := (secret.get("data") or {}).get(BROKER_TOKEN_KEY)):
+            raise Unavailable(f"the Secret {name} has no {BROKER_TOKEN_KEY}: give a token of your own with --token")
+        return base64.b64decode(found).decode().strip()
 
     @contextlib.asynccontextmanager
     async def _client(self, pod: PodView) -> AsyncIterator[httpx2.AsyncClient]:

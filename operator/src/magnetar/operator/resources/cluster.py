@@ -171,7 +171,7 @@ class AuthenticationSpec(Part, kw_only=True, frozen=True):
     token: Annotated[
         TokenSpec,
         says(
-            "A Secret with `secret.key` or `public.key` as `magnetar tokens` makes them, and a `token` for the brokers."
+            "A Secret with `secret.key` or `public.key` as `magnetar tokens` makes them, `broker-token`, `proxy-token`."
         ),
     ]
     super_user_roles: Annotated[list[str] | None, says("Who may do everything, beside brokers and proxies.")] = None
