@@ -9,11 +9,14 @@ from magnetar.operator.children.naming import Manifest
 
 REDACTED: Final = "REDACTED"
 
-_SECRET: Final = re.compile(r"token|password|passwd|secret|credential|private|api.?key|auth.*param", re.IGNORECASE)
+_SECRET: Final = re.compile(
+    r"token|password|passwd|passphrase|secret|credential|private|api.?key|key$|auth.*param", re.IGNORECASE
+)
 _HARMLESS: Final = re.compile(r"(file|path|name|names|plugin|provider|providers|enabled|claim|ttl\w*)$", re.IGNORECASE)
 """Names of settings that say where a secret is, or how it is used."""
 _URL_PASSWORD: Final = re.compile(r"(://[^/\s:@]+:)[^/\s@]+@")
 _DROPPED_ANNOTATIONS: Final = ("kubectl.kubernetes.io/last-applied-configuration",)
+_OPTION: Final = re.compile(r"--?([A-Za-z0-9_.-]+)(=?)(.*)", re.DOTALL)
 _SETTING: Final = re.compile(r"^([A-Za-z0-9_.-]+)\s*=\s*(.+)$", re.MULTILINE)
 
 
@@ -24,7 +27,7 @@ def is_secret(name: str) -> bool:
 
 def redacted(manifest: Manifest) -> Manifest:
     """An object without what may be secret: values of settings and variables by their names, passwords in addresses,
-    copies of the object within itself. Whole Secrets must not come here."""
+    arguments likewise, copies of the object within itself. Whole Secrets must not come here."""
     found = _walk(manifest)
     assert isinstance(found, dict)
     metadata = found.get("metadata", {})
@@ -53,8 +56,24 @@ def _walk(value: Any) -> Any:
             return {**value, "value": REDACTED}
         return {key: _value(key, inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_walk(inner) for inner in value]
+        return _words(value) if all(isinstance(inner, str) for inner in value) else [_walk(inner) for inner in value]
     return _without_passwords(value) if isinstance(value, str) else value
+
+
+def _words(words: list[str]) -> list[str]:
+    """Such as a container's arguments: an option's value stands behind it, or is the next word."""
+    found, is_value = [], False
+    for word in words:
+        option = _OPTION.fullmatch(word)
+        if option is None:
+            found.append(REDACTED if is_value else _without_passwords(word))
+            is_value = False
+            continue
+        secret = is_secret(option[1])
+        is_value = secret and not option[2]
+        hidden = secret and option[2]
+        found.append(f"{word[: option.start(3)]}{REDACTED}" if hidden else _without_passwords(word))
+    return found
 
 
 def _value(key: str, value: Any) -> Any:

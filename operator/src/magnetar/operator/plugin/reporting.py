@@ -85,7 +85,7 @@ async def collect_report(kubernetes: Kubernetes, view: ClusterView, cluster: Man
     report = Report()
     report.add_objects("cluster", [cluster])
     report.add("status.txt", status_text(view))
-    report.add("status.json", json.dumps(plain(view), indent=2))
+    report.add("status.json", json.dumps(redacted(plain(view)), indent=2))
     await asyncio.gather(
         report.attempt("versions", _versions(kubernetes, report)),
         report.attempt("pools", _pools(kubernetes, view, report)),
