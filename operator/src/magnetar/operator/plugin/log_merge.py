@@ -73,7 +73,7 @@ class Follower:
         for key in self._tasks.keys() - wanted.keys():
             self._tasks.pop(key).cancel()
         for key, source in wanted.items():
-            if key not in self._tasks:
+            if key not in self._tasks or self._tasks[key].done():  # Gone for a moment, and there again by its name.
                 self._tasks[key] = asyncio.create_task(self._read(source))
 
     async def lines(self) -> AsyncIterator[list[Line]]:

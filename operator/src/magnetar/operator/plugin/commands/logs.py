@@ -242,13 +242,18 @@ async def _follow(
             except Unavailable as error:
                 warn(f"{error}; trying again")
 
-    looking = asyncio.create_task(look())
-    try:
+    async def show() -> None:
         async for lines in follower.lines():
             printer.print(lines)
-            if looking.done():
-                break
-        await looking
+
+    tasks = [asyncio.create_task(look()), asyncio.create_task(show())]
+    try:
+        # Neither ends by itself; a cluster that is gone must not wait for a line that nobody will say.
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            await task
     finally:
-        looking.cancel()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await follower.close()
