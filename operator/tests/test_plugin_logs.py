@@ -15,9 +15,6 @@ from magnetar.operator.plugin.kubernetes import LogWish
 from magnetar.operator.plugin.log_merge import Follower, Line, Source, merged, parse_line, read_log
 from magnetar.operator.plugin.log_view import LineDrawing
 from magnetar.operator.plugin.options import Output
-from magnetar.sim.virtual_time import VirtualTimeLoop
-
-new_event_loop = VirtualTimeLoop
 
 
 def wish(pod: str, *, follow: bool = False) -> LogWish:
