@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from magnetar.bookie.autorecovery import auditor as auditor_module
 from magnetar.bookie.autorecovery import paths
 from magnetar.bookie.autorecovery.auditor import Auditor
 from magnetar.bookie.autorecovery.auditor_checks import (
@@ -18,6 +19,7 @@ from magnetar.bookie.autorecovery.auditor_checks import (
     ReplicationDisabled,
 )
 from magnetar.bookie.autorecovery.fragments import Segment
+from magnetar.bookie.autorecovery.registered_bookies import available_bookies
 from magnetar.bookie.autorecovery.replicas_check import ReplicasCheck, missing_replicas
 from magnetar.bookie.autorecovery.settings import AuditorSettings
 from magnetar.bookie.autorecovery.testing import QUICK, MemoryCluster
@@ -29,8 +31,12 @@ from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH, ledger_path
 from magnetar.ledger.places import BookiePlaces, decode_places
+from magnetar.metadata.store import MetadataStore
+from magnetar.sim.virtual_time import VirtualTimeLoop
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.under_replication import CheckKind
+
+new_event_loop = VirtualTimeLoop
 
 PATIENCE_SECONDS = 30.0
 PAIR = LedgerOptions(ensemble_size=2, write_quorum=2, ack_quorum=2)
@@ -448,6 +454,28 @@ async def test_a_new_auditor_keeps_to_the_delay(world: World) -> None:
         await world.underreplicated.request_audit()
         await eventually(lambda: auditor.audits == 1)
         assert len(await world.marks()) == 1
+
+
+async def test_a_loss_that_is_given_time_is_not_looked_at_all_the_while(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the first look of a new auditor is due from its beginning."""
+    looks = 0
+
+    async def counted(store: MetadataStore) -> frozenset[str]:
+        nonlocal looks
+        looks += 1
+        return await available_bookies(store)
+
+    ledger_id = await world.cluster.closed_ledger(PAIR, PAYLOADS)
+    await world.go((await world.bookies_of(ledger_id))[0])
+    monkeypatch.setattr(auditor_module, "available_bookies", counted)
+    auditor = Auditor(world.parts(DELAYED), None)
+    async with at_work(auditor):
+        await eventually(lambda: world.counters.audits_delayed == 1)
+        await asyncio.sleep(90)
+        assert auditor.audits == 0
+        assert looks <= 3
 
 
 async def test_an_audit_may_be_asked_for(world: World) -> None:

@@ -111,8 +111,9 @@ class Auditor:
                 log.warning("lost bookies cannot be looked for now: %s", error)
                 await self._nap(RETRY_SECONDS)
                 continue
+            # While a loss is given time, the periodic look waits as well: it may be due already.
             due = self._losses.due_at_seconds
-            await self._sleep_until(check_due if due is None else min(check_due, due))
+            await self._sleep_until(check_due if due is None else due)
 
     async def _begin(self) -> None:
         parts = self._parts
