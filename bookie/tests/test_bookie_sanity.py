@@ -7,6 +7,9 @@ from magnetar.bookie.autorecovery.testing import MemoryCluster
 from magnetar.bookie.operating import sanity
 from magnetar.bookie.operating.sanity import check_bookie, write_and_read_back
 from magnetar.ledger.api import NotEnoughBookies
+from magnetar.sim.virtual_time import VirtualTimeLoop
+
+new_event_loop = VirtualTimeLoop
 
 BOOKIE = "bookie-1:3181"
 

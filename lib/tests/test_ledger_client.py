@@ -27,8 +27,11 @@ from magnetar.ledger.testing import MemoryBookies, RecordingListener
 from magnetar.ledger.writer import OpenLedgerWriter
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import MetadataStore, Stat, StoreUnavailable
+from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerState
+
+new_event_loop = VirtualTimeLoop
 
 SINGLE = LedgerOptions()
 WHOLE = LedgerOptions(ensemble_size=3, write_quorum=3, ack_quorum=2)
@@ -50,7 +53,7 @@ def bookies() -> MemoryBookies:
 
 
 def make_client(store: MetadataStore, bookies: MemoryBookies) -> BookKeeperClient:
-    return BookKeeperClient(store, bookies, rng=random.Random(7), settings=QUICK)
+    return BookKeeperClient(store, bookies, clock=LoopClock(), rng=random.Random(7), settings=QUICK)
 
 
 @pytest.fixture

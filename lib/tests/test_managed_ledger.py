@@ -22,6 +22,9 @@ from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.states import LedgerState
 from magnetar.managed.testing import ManagedWorld, append, read_all
 from magnetar.metadata.store import Stat, StoreUnavailable
+from magnetar.sim.virtual_time import VirtualTimeLoop
+
+new_event_loop = VirtualTimeLoop
 
 NAME = "public/default/persistent/topic"
 

@@ -9,6 +9,9 @@ import pytest
 from magnetar.operator import leader as module
 from magnetar.operator.api import ServerUnavailable
 from magnetar.operator.leader import LEASE_SECONDS, RENEW_WITHIN_SECONDS, Leader
+from magnetar.sim.virtual_time import VirtualTimeLoop
+
+new_event_loop = VirtualTimeLoop
 
 
 @pytest.fixture

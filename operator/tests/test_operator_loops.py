@@ -11,6 +11,9 @@ from magnetar.operator import loops as module
 from magnetar.operator.api import Refused, ServerUnavailable
 from magnetar.operator.loops import Loops
 from magnetar.operator.reconcile import Key
+from magnetar.sim.virtual_time import VirtualTimeLoop
+
+new_event_loop = VirtualTimeLoop
 
 BLUE = Key("PulsarCluster", "here", "blue")
 COLD = Key("Bookie", "here", "cold")

@@ -19,7 +19,10 @@ from magnetar.operator.loops import Loops
 from magnetar.operator.reconcile import Key
 from magnetar.operator.settings import split_names
 from magnetar.operator.sweep import Sweep
+from magnetar.sim.virtual_time import VirtualTimeLoop
 from typer.testing import CliRunner
+
+new_event_loop = VirtualTimeLoop
 
 BLUE, COLD = Key("PulsarCluster", "here", "blue"), Key("Bookie", "here", "cold")
 
