@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from itertools import islice
 from operator.tests.small_kubernetes import SmallApiServer
 from typing import Any
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 from magnetar.operator import sweep as sweep_module
-from magnetar.operator.api import ServerUnavailable
+from magnetar.operator.api import Refused, ServerUnavailable
 from magnetar.operator.command_line import application
 from magnetar.operator.handlers import WATCHED, Wakers, registry, watch_settings
 from magnetar.operator.logs import set_up
@@ -123,6 +124,24 @@ async def test_the_sweep_finds_what_watches_did_not_tell(
     async with asyncio.timeout(30):
         assert "Bookie here/cold" in await Sweep(api, wakers, ["here"]).run()
     assert COLD in woken.keys
+
+
+async def test_a_namespace_that_may_not_be_read_does_not_keep_the_sweep_from_others(
+    wakers: Wakers, woken: Woken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_module, "SWEEP_SECONDS", 0.001)
+    api = SmallApiServer()
+    api.put(resource(BLUE))
+    looked = api.list
+
+    async def refuse(kind: str, namespace: str | None, selector: str = "") -> Sequence[dict[str, Any]]:
+        if namespace == "gone":
+            raise Refused("bookies is forbidden")
+        return await looked(kind, namespace, selector)
+
+    monkeypatch.setattr(api, "list", refuse)
+    async with asyncio.timeout(5):
+        assert "PulsarCluster here/blue" in await Sweep(api, wakers, ["gone", "here"]).run()
 
 
 async def test_the_sweep_goes_on_while_watches_tell(

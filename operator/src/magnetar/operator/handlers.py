@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import kopf
@@ -22,6 +22,13 @@ WATCH_SECONDS: Final = 300
 bookmarks, which come every minute."""
 CONNECT_SECONDS_MAX: Final = 15.0
 REQUEST_SECONDS_MAX: Final = 30.0
+LIST_PAGE: Final = 250
+"""Objects of one answer when watching begins. All pods of 500 large clusters in one would take a gigabyte, and hold the
+process up for longer than it may go without renewing its Lease."""
+IDLE_SECONDS: Final = 0.5
+"""How long kopf keeps a task and the latest version of each object of which nothing is heard."""
+RETRY_SECONDS_FIRST: Final = 1.0
+RETRY_SECONDS_MAX: Final = 60.0
 
 _IGNORED: Final = frozenset({"managedFields", "resourceVersion"})
 """Of metadata: they change with the status, too."""
@@ -91,6 +98,17 @@ def _digest(manifest: Mapping[str, Any]) -> int:
     return hash(repr((sorted(metadata.items()), manifest.get("spec"))))
 
 
+class Patience:
+    """Pauses between the tries of what kopf asks, without an end. kopf ends as a whole when it gives one up: a right
+    that is missing in one namespace, or for one kind, would end the work in all others."""
+
+    def __iter__(self) -> Iterator[float]:
+        seconds = RETRY_SECONDS_FIRST
+        while True:
+            yield seconds
+            seconds = min(seconds * 2, RETRY_SECONDS_MAX)
+
+
 def watch_settings(*, cluster_wide: bool) -> kopf.OperatorSettings:
     """kopf's, with all that it would do by itself switched off."""
     settings = kopf.OperatorSettings()
@@ -103,6 +121,9 @@ def watch_settings(*, cluster_wide: bool) -> kopf.OperatorSettings:
     settings.watching.connect_timeout = CONNECT_SECONDS_MAX
     settings.networking.request_timeout = REQUEST_SECONDS_MAX
     settings.networking.connect_timeout = CONNECT_SECONDS_MAX
+    settings.networking.error_backoffs = Patience()
+    settings.watching.chunk_size = LIST_PAGE
+    settings.queueing.idle_timeout = IDLE_SECONDS
     for kind in WATCHED:
         group, version = _group_version(kind)
         settings.watching.label_selectors[group, version, plural(kind)] = CHILDREN_SELECTOR

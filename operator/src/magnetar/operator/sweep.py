@@ -32,20 +32,22 @@ class Sweep:
         """For ever, or until watches are silent: then why the process had better start anew."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            try:
-                missed = await self._look()
-            except MagnetarError as error:
-                _logger.warning("resources could not be listed: %s", error)
-                continue
+            missed = await self._look()
             if silent := [key for key, digest in missed.items() if self._missed.get(key) == digest]:
                 return f"the watches have told nothing of {silent[0]} for more than {SWEEP_SECONDS:.0f} s"
             self._missed = missed
 
     async def _look(self) -> dict[Key, int]:
-        """Wakes who is behind, and gives it with what it is behind of."""
+        """Wakes who is behind, and gives it with what it is behind of. A namespace that may not be read, or is gone,
+        does not keep it from the others."""
         found = {}
         for namespace in self._namespaces:
             for kind in (PULSAR_CLUSTER, BOOKIE_POOL):
-                for manifest in await self._api.list(kind, namespace):
+                try:
+                    manifests = await self._api.list(kind, namespace)
+                except MagnetarError as error:
+                    _logger.warning("%s could not be listed in %s: %s", kind, namespace or "all namespaces", error)
+                    continue
+                for manifest in manifests:
                     found.update(self._wakers.behind(kind, manifest))
         return found
