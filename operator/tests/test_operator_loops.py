@@ -175,32 +175,121 @@ class SlowClock:
         return self.now
 
 
+@pytest.fixture
+async def clock() -> SlowClock:
+    return SlowClock()
+
+
+@pytest.fixture
+async def slow_loops(passes: Passes, quick: None, clock: SlowClock) -> AsyncIterator[Loops]:
+    found = Loops(passes.reconcile, clock=clock, counter=passes, chance=random.Random(1))
+    yield found
+    await found.stop()
+
+
 @pytest.mark.parametrize(
-    ("answer", "is_unfinished"),
+    ("answer", "is_stuck"),
     [
         (60.0, False),
         (Refused("an invalid object"), False),
         (ControlRefused(Reason.FAILED_PRECONDITION, "not now"), False),
         (ControlUnavailable("a pod that hangs"), False),
-        (ServerUnavailable("down"), True),
+        # A webhook that is down; without any API server the Lease is lost, which ends the process anyway.
+        (ServerUnavailable("down"), False),
         (RuntimeError("a mistake"), True),
     ],
 )
-async def test_only_what_a_new_process_might_mend_is_unfinished(
-    passes: Passes, quick: None, answer: float | Exception, is_unfinished: bool
+async def test_only_what_a_new_process_might_mend_is_stuck(
+    passes: Passes, slow_loops: Loops, clock: SlowClock, answer: float | Exception, is_stuck: bool
 ) -> None:
-    clock = SlowClock()
-    loops = Loops(passes.reconcile, clock=clock, counter=passes, chance=random.Random(1))
     passes.may_end.clear()
-    loops.wake(BLUE)
+    slow_loops.wake(BLUE)
     await until(passes.began.is_set)
     clock.now = 400.0
-    assert loops.unfinished(300.0) == [BLUE]
+    assert slow_loops.stuck(300.0) == [BLUE]
     passes.answers = [answer]
     passes.may_end.set()
     await until(lambda: len(passes.failures) > 0)
-    assert loops.unfinished(300.0) == ([BLUE] if is_unfinished else [])
+    assert slow_loops.stuck(300.0) == ([BLUE] if is_stuck else [])
+
+
+async def test_a_resource_that_always_fails_does_not_end_the_work_on_others(
+    slow_loops: Loops, passes: Passes, clock: SlowClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def reconcile(key: Key) -> float:
+        if key == BLUE:
+            raise RuntimeError("a mistake")
+        return 0.001
+
+    monkeypatch.setattr(slow_loops, "_reconcile", reconcile)
+    slow_loops.wake(BLUE)
+    slow_loops.wake(COLD)
+    await until(lambda: len(passes.failures) > 5)
+    clock.now = 400.0
+    ended = len(passes.failures)
+    await until(lambda: passes.failures[ended:].count("") > 1)
+    assert slow_loops.stuck(300.0) == []
+
+
+async def test_many_that_wait_for_their_turn_are_not_stuck(slow_loops: Loops, passes: Passes, clock: SlowClock) -> None:
+    """A pass of a cluster whose nodes are gone takes long, and there may be hundreds of them."""
+    passes.may_end.clear()
+    for number in range(20):
+        slow_loops.wake(Key("Bookie", "here", f"pool-{number}"))
+    await until(lambda: passes.at_once == module.PASSES_AT_ONCE_MAX)
+    for _ in range(4):
+        clock.now += 100.0
+        ended = len(passes.failures)
+        passes.may_end.set()
+        passes.may_end.clear()
+        await until(lambda ended=ended: len(passes.failures) == ended + 4)  # type: ignore[misc]  # A lambda's default.
+        await until(lambda: passes.at_once == module.PASSES_AT_ONCE_MAX)
+    assert clock.now == 400.0
+    assert slow_loops.stuck(300.0) == []
+    clock.now = 701.0
+    assert len(slow_loops.stuck(300.0)) == module.PASSES_AT_ONCE_MAX
+
+
+async def test_an_idle_operator_is_not_stuck(slow_loops: Loops, passes: Passes, clock: SlowClock) -> None:
+    clock.now = 4000.0
+    assert slow_loops.stuck(300.0) == []
+    slow_loops.wake(BLUE)
+    assert slow_loops.stuck(300.0) == []
+
+
+async def test_a_loop_that_has_died_is_stuck(slow_loops: Loops, passes: Passes) -> None:
+    slow_loops.wake(BLUE)
+    await until(lambda: len(passes.failures) == 1)
+    task = slow_loops._loops[BLUE].task
+    assert task is not None
+    task.cancel()
+    await until(task.done)
+    assert slow_loops.stuck(300.0) == [BLUE]
+
+
+async def test_a_call_that_is_cancelled_elsewhere_does_not_end_the_loop(
+    loops: Loops, passes: Passes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC says so of calls whose channel is closed under them."""
+    tried = 0
+
+    async def reconcile(_: Key) -> float:
+        nonlocal tried
+        tried += 1
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(loops, "_reconcile", reconcile)
+    loops.wake(BLUE)
+    await until(lambda: tried > 2)
+    assert passes.failures[:2] == ["CancelledError", "CancelledError"]
+
+
+async def test_nothing_is_woken_after_the_end(loops: Loops, passes: Passes) -> None:
+    """Watches end later than the loops, and another operator may lead by then."""
     await loops.stop()
+    loops.wake(BLUE)
+    await asyncio.sleep(0.005)
+    assert (len(loops), passes.keys) == (0, [])
 
 
 async def test_waiting_grows_with_failures_and_is_spread() -> None:
@@ -213,7 +302,7 @@ async def test_waiting_grows_with_failures_and_is_spread() -> None:
     loops = Loops(fail, clock=SystemClock(), counter=Passes(), chance=chance)
     run_one: Callable[..., Awaitable[tuple[float | None, bool]]] = loops._pass
     for failures in range(12):
-        seconds, failed = await run_one(BLUE, module._Loop(0.0), failures)
+        seconds, failed = await run_one(BLUE, module._Loop(), failures)
         assert failed
         assert seconds is not None
         waits.append(seconds)

@@ -27,8 +27,8 @@ from magnetar.operator.reconcile import Reconciler, World
 from magnetar.operator.settings import LEASE_NAME, OperatorSettings
 from magnetar.operator.sweep import Sweep
 
-UNFINISHED_SECONDS_MAX: Final = 300.0
-"""Without a pass that came to an end, a loop is stuck, and so is what people wait for."""
+STUCK_SECONDS: Final = 300.0
+"""After so long without an end of a pass a loop is stuck, and so is what people wait for."""
 STOP_SECONDS_MAX: Final = 3.0
 """How long watches may take to end."""
 TOKEN_BYTES: Final = 32
@@ -61,6 +61,7 @@ class Operator:
             make_token=lambda: secrets.token_urlsafe(TOKEN_BYTES),
             plans=ALL_PLANS,
             witness=metrics,
+            may_act=self._leader.leads,
         )
         self._loops = Loops(Reconciler(world).reconcile, clock=clock, counter=metrics, chance=random.Random())  # noqa: S311
         self._pages = Pages({"/healthz": self._health, "/readyz": self._readiness, "/metrics": self._read_metrics})
@@ -135,7 +136,7 @@ class Operator:
         return EXIT_STOPPED
 
     def _health(self) -> tuple[int, str, bytes]:
-        stuck = self._loops.unfinished(UNFINISHED_SECONDS_MAX)
+        stuck = self._loops.stuck(STUCK_SECONDS)
         if self._leader.stuck():
             return 503, TEXT, b"the Lease is not looked after any more\n"
         if stuck:

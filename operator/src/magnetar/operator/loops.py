@@ -8,9 +8,8 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from magnetar.control.errors import ControlUnavailable
 from magnetar.core.clock import Clock
-from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.core.errors import MagnetarError
 from magnetar.operator.reconcile import Key
 
 PASS_SECONDS_MAX: Final = 120.0
@@ -40,13 +39,20 @@ class PassCounter(Protocol):
 
 
 class _Loop:
-    __slots__ = ("awake", "finished_seconds", "task")
+    __slots__ = ("awake", "began_seconds", "task")
 
-    def __init__(self, now_seconds: float) -> None:
+    def __init__(self) -> None:
         self.awake = asyncio.Event()
         self.awake.set()
-        self.finished_seconds = now_seconds
+        self.began_seconds: float | None = None
+        """When the pass that is under way began; None: none is."""
         self.task: asyncio.Task[None] | None = None
+
+    def hangs(self, now_seconds: float, seconds: float) -> bool:
+        """Whether its pass outlives its limit, or the loop itself has died."""
+        if self.task is not None and self.task.done():
+            return True
+        return self.began_seconds is not None and now_seconds - self.began_seconds > seconds
 
 
 class Loops:
@@ -67,6 +73,9 @@ class Loops:
         self._chance = chance
         self._loops: dict[Key, _Loop] = {}
         self._turns = asyncio.Semaphore(PASSES_AT_ONCE_MAX)
+        self._ended_seconds = 0.0
+        """When a pass of any of them came to an end, or the first loop began."""
+        self._stopped = False
 
     def wake(self, key: Key) -> None:
         """Something of it has changed, or may have: a pass begins soon, however often this is called."""
@@ -74,10 +83,14 @@ class Loops:
         if loop is not None:
             loop.awake.set()
             return
+        if self._stopped:
+            return
         if len(self._loops) >= LOOPS_MAX:
             _logger.error("%s is left alone: %d resources are looked after already", key, LOOPS_MAX)
             return
-        loop = self._loops[key] = _Loop(self._clock.monotonic_seconds())
+        if not self._loops:
+            self._ended_seconds = self._clock.monotonic_seconds()
+        loop = self._loops[key] = _Loop()
         loop.task = asyncio.get_running_loop().create_task(self._run(key, loop), name=str(key))
 
     def wake_known(self, key: Key) -> None:
@@ -89,16 +102,22 @@ class Loops:
         """Whether it has a loop."""
         return key in self._loops
 
-    def unfinished(self, seconds: float) -> list[Key]:
-        """Those of which no pass has come to an end for so long."""
+    def stuck(self, seconds: float) -> list[Key]:
+        """Those whose loop is of no use any more, as that of a new process might be: a pass that does not end, whatever
+        its limit; all of them, if of none a pass has come to an end for so long. One resource that nothing can be done
+        about is none of these, nor are many that wait for their turn."""
         now_seconds = self._clock.monotonic_seconds()
-        return [key for key, loop in self._loops.items() if now_seconds - loop.finished_seconds > seconds]
+        hang = [key for key, loop in self._loops.items() if loop.hangs(now_seconds, seconds)]
+        if not hang and now_seconds - self._ended_seconds > seconds:
+            return list(self._loops)
+        return hang
 
     def __len__(self) -> int:
         return len(self._loops)
 
     async def stop(self) -> None:
-        """Cancel all passes, wherever they are, and wait until they have ended."""
+        """Cancel all passes, wherever they are, and wait until they have ended. From now on nothing is woken."""
+        self._stopped = True
         tasks = [loop.task for loop in self._loops.values() if loop.task is not None]
         self._loops.clear()
         for task in tasks:
@@ -128,17 +147,24 @@ class Loops:
     async def _pass(self, key: Key, loop: _Loop, failures: int) -> tuple[float | None, bool]:
         """When to go on (None: never), and whether it failed."""
         async with self._turns:
-            started_seconds = self._clock.monotonic_seconds()
-            error: Exception | None = None
+            started_seconds = loop.began_seconds = self._clock.monotonic_seconds()
+            error: BaseException | None = None
             wait_seconds: float | None = None
             try:
                 async with asyncio.timeout(PASS_SECONDS_MAX):
                     wait_seconds = await self._reconcile(key)
             except Exception as raised:  # noqa: BLE001  (A loop outlives whatever goes wrong in one pass.)
                 error = raised
+            except asyncio.CancelledError as raised:
+                if _is_cancelled():
+                    raise
+                # Of something that the pass waited for, such as a call whose channel was closed.
+                error = raised
+            finally:
+                loop.began_seconds = None
             now_seconds = self._clock.monotonic_seconds()
-        if _came_to_an_end(error):
-            loop.finished_seconds = now_seconds
+        if error is None or isinstance(error, MagnetarError):
+            self._ended_seconds = now_seconds
         self._counter.passed(key, now_seconds - started_seconds, type(error).__name__ if error else "")
         if error is None:
             return (None if wait_seconds is None else min(wait_seconds, WAIT_SECONDS_MAX)), False
@@ -150,12 +176,9 @@ class Loops:
         return longest_seconds * self._chance.uniform(0.5, 1.0), True
 
 
-def _came_to_an_end(error: Exception | None) -> bool:
-    """Whether the pass found out what it had to: also that a resource or a pod does not let it go on, which a new
-    process would not change."""
-    if error is None or isinstance(error, ControlUnavailable):
-        return True
-    return isinstance(error, MagnetarError) and not isinstance(error, Unavailable)
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 async def _awake(event: asyncio.Event, seconds: float) -> bool:
