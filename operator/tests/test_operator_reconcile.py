@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from operator.tests.small_kubernetes import SettableClock, SmallApiServer, SmallControls, Told
+from operator.tests.stage import BLUE, COLD, MOVE, SPLIT, Stage, small_stage
 from typing import Any
 
 import pytest
-from magnetar.balance.model import LoadSnapshot
 from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
 from magnetar.core.errors import SettingError
 from magnetar.operator.api import Conflict, Refused, ServerUnavailable
-from magnetar.operator.children.context import Defaults
-from magnetar.operator.children.naming import FINALIZER, Manifest
+from magnetar.operator.children.naming import FINALIZER
 from magnetar.operator.plan.actions import (
-    Action,
     Annotate,
     Apply,
     CancelBookieDrain,
@@ -24,130 +19,30 @@ from magnetar.operator.plan.actions import (
     Delete,
     GrowVolume,
     MakeControlToken,
-    Plan,
     RetireLostBookie,
     Scale,
     SetBalanceDriver,
     SetFinalizer,
-    SplitBundle,
     StartBookieDrain,
     StartBrokerDrain,
     Tell,
-    TransferBundle,
 )
 from magnetar.operator.plan.facts import (
     BookieFacts,
     BrokerFacts,
-    ClusterSeen,
     LostBookieFacts,
-    PoolSeen,
     ZookeeperFacts,
 )
-from magnetar.operator.plan.pool_questions import NOTHING, Questions
-from magnetar.operator.plans import BundleAction, Plans
-from magnetar.operator.reconcile import LOOK_AGAIN_SECONDS, Key, Reconciler, World
-from magnetar.operator.resources.cluster import BalanceSpec, Move
+from magnetar.operator.plan.pool_questions import Questions
+from magnetar.operator.reconcile import LOOK_AGAIN_SECONDS, Key
+from magnetar.operator.resources.cluster import Move
 
-BLUE = Key("PulsarCluster", "here", "blue")
-COLD = Key("Bookie", "here", "cold")
 GI = 2**30
-MOVE = TransferBundle("public/default/0x00000000_0x40000000", "broker-a", "broker-b", "busy")
-SPLIT = SplitBundle("public/default/0x40000000_0x80000000", "broker-a", "range_equally_divide", "hot")
-
-
-@dataclass
-class Balancing:
-    """Decides what it was told to."""
-
-    spec: BalanceSpec
-    rounds: list[LoadSnapshot] = field(default_factory=list)
-    failures: list[tuple[BundleAction, str]] = field(default_factory=list)
-
-    def round(self, load: LoadSnapshot) -> Sequence[BundleAction]:
-        self.rounds.append(load)
-        return [MOVE, SPLIT]
-
-    def failed(self, action: BundleAction, error: str) -> None:
-        self.failures.append((action, error))
-
-    def moves(self) -> Sequence[Move]:
-        return [Move(time="2026-01-01T00:00:00Z", kind="unload", bundle="b")]
-
-
-class Stage:
-    """A reconciler, its world, and plans that say what `actions` and `status` say."""
-
-    def __init__(self) -> None:
-        self.api = SmallApiServer()
-        self.controls = SmallControls()
-        self.clock = SettableClock()
-        self.told = Told()
-        self.actions: list[Action] = []
-        self.status: dict[str, Any] = {"phase": "Fine"}
-        self.questions = NOTHING
-        self.clusters: list[ClusterSeen] = []
-        self.pools: list[PoolSeen] = []
-        self.moves_now: Sequence[BundleAction] = ()
-        self.balancings: list[Balancing] = []
-        self.reconciler = Reconciler(
-            World(
-                api=self.api,
-                controls=self.controls,
-                clock=self.clock,
-                defaults=Defaults(image_repository="images", version="1"),
-                events=self.told,
-                make_token=lambda: "chance",
-                plans=Plans(
-                    cluster=self._cluster,
-                    pool=self._pool,
-                    pool_questions=lambda _: self.questions,
-                    balancing=self._balancing,
-                ),
-            )
-        )
-
-    def _cluster(self, seen: ClusterSeen, moves_now: Sequence[BundleAction] = ()) -> Plan:
-        self.clusters.append(seen)
-        self.moves_now = moves_now
-        return Plan(actions=[*self.actions, *moves_now], status=self.status, wake_after_seconds=60)
-
-    def _pool(self, seen: PoolSeen) -> Plan:
-        self.pools.append(seen)
-        return Plan(actions=self.actions, status=self.status, wake_after_seconds=30)
-
-    def _balancing(self, spec: BalanceSpec) -> Balancing:
-        self.balancings.append(Balancing(spec))
-        return self.balancings[-1]
-
-    def put(self, kind: str, name: str, component: str = "", pool: str = "", **fields: Any) -> Manifest:
-        """An object with the cluster's labels."""
-        labels = {"app.kubernetes.io/name": "magnetar", "app.kubernetes.io/instance": "blue"}
-        labels |= {"app.kubernetes.io/component": component} if component else {}
-        labels |= {"pulsar.magnetar.dev/pool": pool} if pool else {}
-        metadata = {"name": name, "namespace": "here", "labels": labels} | fields.pop("metadata", {})
-        return self.api.put({"apiVersion": "v1", "kind": kind, "metadata": metadata, **fields})
-
-    def put_pod(self, name: str, component: str, address: str, pool: str = "") -> None:
-        owners = [{"kind": "StatefulSet"}]
-        status = {"phase": "Running", "podIP": address, "conditions": [{"type": "Ready", "status": "True"}]}
-        self.put("Pod", name, component, pool, status=status, metadata={"ownerReferences": owners})
-
-    def put_cluster(self, **spec: Any) -> Manifest:
-        return self.put("PulsarCluster", "blue", spec=spec)
-
-    def put_pool(self, name: str = "cold", **fields: Any) -> Manifest:
-        return self.put("Bookie", name, spec={"clusterName": "blue"} | fields.pop("spec", {}), **fields)
-
-    def did(self, verb: str) -> list[tuple[str, str]]:
-        return [(kind, name) for its_verb, kind, name in self.api.calls if its_verb == verb]
 
 
 @pytest.fixture
 def stage() -> Stage:
-    found = Stage()
-    found.put_cluster()
-    found.put("Secret", "blue-control", data={"token": base64.b64encode(b"secret").decode()})
-    return found
+    return small_stage()
 
 
 async def test_a_resource_that_is_gone(stage: Stage) -> None:

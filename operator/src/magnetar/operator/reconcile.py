@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 from magnetar.control.errors import ControlRefused, ControlUnavailable
 from magnetar.core.clock import Clock
 from magnetar.core.errors import SettingError
-from magnetar.operator.api import PULSAR_CLUSTER, AlreadyExists, ApiServer, Conflict, NotFound, Refused
+from magnetar.operator.api import (
+    PULSAR_CLUSTER,
+    AlreadyExists,
+    ApiServer,
+    Conflict,
+    NotFound,
+    Refused,
+    ServerUnavailable,
+)
 from magnetar.operator.apply import Applied, Hands, Subject
 from magnetar.operator.children.context import Defaults
 from magnetar.operator.children.naming import Manifest, Owner
@@ -26,6 +34,13 @@ from magnetar.operator.resources.cluster import BalanceSpec, PulsarClusterStatus
 
 LOOK_AGAIN_SECONDS: Final = 1.0
 """After somebody else has changed what the pass was about to."""
+INTERRUPTIONS_MAX: Final = 20
+"""Passes in a row that ended so. A view that was old is not after that many: what is in the way stays there."""
+MOVES_SECONDS_MAX: Final = 60.0
+"""How long a pass moves and splits bundles, half of what it may take: each may take 30 s if a broker hangs, and the
+status comes after them. What is left over is decided anew."""
+
+View = TypeVar("View")
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -41,6 +56,10 @@ class Key:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
+
+
+def _always() -> bool:
+    return True
 
 
 class EventWriter(Protocol):
@@ -90,18 +109,23 @@ class World:
     """A new secret for control ports."""
     plans: Plans
     witness: Witness = field(default_factory=Nobody)
+    may_act: Callable[[], bool] = _always
+    """Whether anything may be done yet: a process that was stopped for a while goes on in the middle of a pass, and
+    another operator may lead by then. What reaches pods is not fenced off by anybody else."""
 
 
 class _Memory:
     """Of one resource: what spares work, and what balancing has seen. A new process does without."""
 
-    __slots__ = ("applied", "balance_spec", "balanced_seconds", "balancing", "undone")
+    __slots__ = ("applied", "balance_spec", "balanced_seconds", "balancing", "interruptions", "undone")
 
     def __init__(self) -> None:
         self.applied = Applied()
         self.balancing: Balancing | None = None
         self.balance_spec: BalanceSpec | None = None
         self.balanced_seconds = 0.0
+        self.interruptions = 0
+        """Passes in a row that others got in the way of."""
         self.undone: list[BundleAction] = []
         """Of the moves that were just decided: those that the pass has not tried."""
 
@@ -147,7 +171,8 @@ class Reconciler:
         memory = self._memory(key, manifest)
         spec = (manifest.get("spec") or {}).get("balance") or {}
         due_seconds = self._balance_due(memory, spec)
-        view = await self._observer.cluster(manifest, with_load=due_seconds is not None and due_seconds <= 0)
+        with_load = due_seconds is not None and due_seconds <= 0
+        view = await self._look(key, manifest, self._observer.cluster(manifest, with_load=with_load))
         seen = view.seen
         moves: Sequence[BundleAction] = ()
         if seen.load is not None:
@@ -177,7 +202,7 @@ class Reconciler:
 
     async def _pool(self, key: Key, manifest: Manifest) -> float:
         memory = self._memory(key, manifest)
-        view = await self._observer.pool(manifest)
+        view = await self._look(key, manifest, self._observer.pool(manifest))
         seen = view.seen
         plan = self._world.plans.pool(seen)
         subject = Subject(
@@ -187,46 +212,75 @@ class Reconciler:
         await self._carry_out(key, plan, subject, memory, paused=paused)
         return plan.wake_after_seconds
 
+    async def _look(self, key: Key, manifest: Manifest, look: Awaitable[View]) -> View:
+        """What is seen. If it may not be, the status says so: what it said is not looked after any more."""
+        try:
+            return await look
+        except Refused as error:
+            readable = _status(key, manifest.get("status")) is not None
+            await self._write_refusal(key, manifest, manifest["status"] if readable else {}, error)
+            raise
+
     async def _carry_out(self, key: Key, plan: Plan, subject: Subject, memory: _Memory, *, paused: bool) -> None:
         """Actions, then the status: it is told even if an action failed, so that people see what is the matter."""
-        hands = Hands(self._world.api, self._world.controls, subject, memory.applied)
         memory.applied.keep(subject.versions)
+        actions = [action for action in plan.actions if not paused or isinstance(action, Tell | SetFinalizer)]
         try:
-            for action in plan.actions:
-                if isinstance(action, Tell):
-                    if hands.growth_refused is None or action.reason != VOLUME_GROWN:
-                        await self._world.events.tell(subject.owner, action)
-                elif paused and not isinstance(action, SetFinalizer):
-                    continue
-                elif isinstance(action, TransferBundle | SplitBundle):
-                    memory.undone = [move for move in memory.undone if move != action]
-                    if failure := await hands.move(action):
-                        self._move_failed(memory, action, failure)
-                        continue
-                    self._world.witness.carried_out(key, action)
-                elif await hands.carry_out(action, self._world.make_token):
-                    self._world.witness.carried_out(key, action)
-            if hands.growth_refused is not None:
-                raise hands.growth_refused
+            await self._act(key, actions, subject, memory)
         except Refused as error:
-            before = _status(key, subject.manifest.get("status"))
-            previous = before.conditions if before is not None else ()
-            now_seconds = self._world.clock.now_ms() / 1000
-            await self._write_status(key, refused(plan.status, previous, str(error), now_seconds), subject)
+            await self._write_refusal(key, subject.manifest, plan.status, error)
             raise
+        except (NotFound, AlreadyExists, Conflict) as error:
+            memory.interruptions += 1
+            if memory.interruptions < INTERRUPTIONS_MAX:
+                raise
+            stays = Refused(_in_the_way(error))
+            await self._write_refusal(key, subject.manifest, plan.status, stays)
+            raise stays from None
         except (ControlRefused, ControlUnavailable):
-            await self._write_status(key, plan.status, subject)
+            await self._write_status(key, subject.manifest, plan.status)
             raise
-        await self._write_status(key, plan.status, subject)
+        memory.interruptions = 0
+        await self._write_status(key, subject.manifest, plan.status)
 
-    async def _write_status(self, key: Key, status: dict[str, Any], subject: Subject) -> None:
+    async def _act(self, key: Key, actions: Sequence[Action], subject: Subject, memory: _Memory) -> None:
+        hands = Hands(self._world.api, self._world.controls, subject, memory.applied)
+        for action in actions:
+            if not self._world.may_act():
+                raise ServerUnavailable("this operator does not lead any more")
+            if isinstance(action, Tell):
+                if hands.growth_refused is None or action.reason != VOLUME_GROWN:
+                    await self._world.events.tell(subject.owner, action)
+            elif isinstance(action, TransferBundle | SplitBundle):
+                await self._move(key, action, hands, memory)
+            elif await hands.carry_out(action, self._world.make_token):
+                self._world.witness.carried_out(key, action)
+        if hands.growth_refused is not None:
+            raise hands.growth_refused
+
+    async def _move(self, key: Key, action: BundleAction, hands: Hands, memory: _Memory) -> None:
+        if self._world.clock.monotonic_seconds() - memory.balanced_seconds > MOVES_SECONDS_MAX:
+            return
+        memory.undone = [move for move in memory.undone if move != action]
+        if failure := await hands.move(action):
+            self._move_failed(memory, action, failure)
+        else:
+            self._world.witness.carried_out(key, action)
+
+    async def _write_refusal(self, key: Key, manifest: Manifest, status: dict[str, Any], error: Refused) -> None:
+        before = _status(key, manifest.get("status"))
+        previous = before.conditions if before is not None else ()
+        now_seconds = self._world.clock.now_ms() / 1000
+        await self._write_status(key, manifest, refused(status, previous, str(error), now_seconds))
+
+    async def _write_status(self, key: Key, manifest: Manifest, status: dict[str, Any]) -> None:
         wanted = _status(key, status)
         self._world.witness.found(key, wanted)
-        if wanted is None or wanted == _status(key, subject.manifest.get("status")):
+        if wanted is None or wanted == _status(key, manifest.get("status")):
             return
-        owner = subject.owner
+        owner = owner_of(manifest)
         metadata = {"name": owner.name, "namespace": owner.namespace, "uid": owner.uid}
-        identity = {"apiVersion": subject.manifest["apiVersion"], "kind": owner.kind, "metadata": metadata}
+        identity = {"apiVersion": manifest["apiVersion"], "kind": owner.kind, "metadata": metadata}
         try:
             await self._world.api.apply_status({**identity, "status": status})
         except NotFound:
@@ -265,6 +319,12 @@ class Reconciler:
         self._memories = {known: memory for known, memory in self._memories.items() if known[0] != key}
         self._world.events.forget(key.namespace, key.kind, key.name)
         self._world.witness.found(key, None)
+
+
+def _in_the_way(error: NotFound | AlreadyExists | Conflict) -> str:
+    if isinstance(error, AlreadyExists):
+        return f"{error}; it is not this resource's, or has lost the operator's labels: delete or rename it"
+    return str(error)
 
 
 def _status(key: Key, status: Any) -> PulsarClusterStatus | BookieStatus | None:
