@@ -73,11 +73,17 @@ class Disturbances:
         size = world.parameters.ensemble_size
         self._patch({"paused": False, "hibernated": False})
         wanted = self._rng.randint(size, max(size, world.parameters.bookies_max))
+        if self._replacements_wanted():
+            # Without one more bookie than an ensemble has nobody could take over what is on one of them.
+            wanted = max(wanted, size + 1)
         self._set_replicas(max(wanted, size))
-        for pod in self._pods(BOOKIE):
-            if REPLACE_ANNOTATION in pod["metadata"].get("annotations", {}) and wanted <= size:
-                self._annotate(pod, None)
         world.loop.trace.note("outside", f"everything is well from now on: {wanted} bookies are wanted")
+
+    def _replacements_wanted(self) -> bool:
+        """By pods, or remembered of pods that are gone."""
+        members = (member for pool in self._world.pools() for member in pool.get("status", {}).get("members", ()))
+        pods = (pod["metadata"].get("annotations", {}) for pod in self._pods(BOOKIE))
+        return any("replacement" in member for member in members) or any(REPLACE_ANNOTATION in pod for pod in pods)
 
     # People.
 

@@ -20,9 +20,10 @@ from operator.tests.pool_builders import (
 )
 from typing import Any
 
+import msgspec
 import pytest
 from magnetar.operator.children.naming import REPLACE_ANNOTATION
-from magnetar.operator.plan.actions import CancelBookieDrain, Delete, RetireLostBookie, StartBookieDrain
+from magnetar.operator.plan.actions import Annotate, CancelBookieDrain, Delete, RetireLostBookie, StartBookieDrain
 from magnetar.operator.plan.pool import plan_pool
 from magnetar.operator.resources.bookie import BookieMember, BookieStatus
 
@@ -46,6 +47,90 @@ def test_any_bookie_is_replaced_by_an_annotation() -> None:
     assert len(deleted(plan, "PersistentVolumeClaim")) == 2
     assert stateful_of(plan) is None
     assert "BookieReplaced" in told(plan)
+
+
+NEW_POD: dict[str, Any] = {"uid": "of-the-new-pod"}
+
+
+def in_the_middle_of_a_replacement() -> PoolWorld:
+    """The drain of bookie 1 is under way, and that it is wished is written down."""
+    world = PoolWorld(replicas=4, pods={1: REPLACE}, bookies={1: {"drain": "Replicate"}})
+    plan = plan_pool(world.seen())
+    assert member_of(plan, 1)["replacement"]["claimUids"]
+    world.status = status_of(plan)
+    world.pods = {1: NEW_POD}
+    return world
+
+
+def test_a_replacement_goes_on_when_its_pod_was_evicted() -> None:
+    world = in_the_middle_of_a_replacement()
+    remembered = world.status
+    world.numbers, world.claimed = (0, 2, 3), range(4)
+    plan = plan_pool(world.seen())
+    assert member_of(plan, 1)["replacement"] == msgspec.to_builtins(remembered.members[1].replacement)
+    world.numbers, world.status = None, status_of(plan)
+    plan = plan_pool(world.seen())
+    assert of(plan, Annotate) == [Annotate("Pod", pod_name(1), "of-the-new-pod", ((REPLACE_ANNOTATION, "true"),))]
+    assert not of(plan, CancelBookieDrain)
+    assert "ReplacementGoesOn" in told(plan)
+    # Until the annotation is seen it is of the earlier pod: nobody has taken it back.
+    world.status = status_of(plan)
+    assert of(plan_pool(world.seen()), Annotate)
+    world.pods = {1: NEW_POD | REPLACE}
+    plan = plan_pool(world.seen())
+    assert not of(plan, Annotate)
+    assert member_of(plan, 1)["replacement"]["podUid"] == "of-the-new-pod"
+
+
+def test_a_bookie_that_did_not_drain_yet_is_replaced_all_the_same() -> None:
+    world = in_the_middle_of_a_replacement()
+    world.bookies = {}
+    plan = plan_pool(world.seen())
+    assert of(plan, StartBookieDrain) == [StartBookieDrain(pod_name(1))]
+
+
+def test_a_replacement_is_taken_back_by_removing_the_annotation() -> None:
+    world = in_the_middle_of_a_replacement()
+    world.pods = {}
+    plan = plan_pool(world.seen())
+    assert of(plan, CancelBookieDrain) == [CancelBookieDrain(pod_name(1))]
+    assert "DrainCancelled" in told(plan)
+    assert "replacement" not in member_of(plan, 1)
+    world.status, world.pods = status_of(plan), {1: NEW_POD}
+    assert not of(plan_pool(world.seen()), Annotate)
+
+
+def test_it_is_taken_back_of_a_new_pod_that_does_not_have_it_yet() -> None:
+    world = in_the_middle_of_a_replacement()
+    world.pods = {1: NEW_POD | {"annotations": {REPLACE_ANNOTATION: "false"}}}
+    plan = plan_pool(world.seen())
+    assert of(plan, CancelBookieDrain) == [CancelBookieDrain(pod_name(1))]
+    assert not of(plan, Annotate)
+    assert "replacement" not in member_of(plan, 1)
+
+
+def test_a_replacement_ends_with_the_volumes_it_was_about() -> None:
+    world = in_the_middle_of_a_replacement()
+    before = world.status
+    world.pods, world.bookies = {1: REPLACE}, {1: DONE}
+    plan = plan_pool(world.seen())
+    assert deleted(plan, "Pod") == [pod_name(1)]
+    assert "replacement" not in member_of(plan, 1)
+    # Even if that could not be written down any more.
+    world.status, world.pods, world.bookies = before, {1: NEW_POD}, {}
+    world.claims = {1: {"uid": "of-a-new-volume"}}
+    plan = plan_pool(world.seen())
+    assert not of(plan, Annotate)
+    assert not of(plan, StartBookieDrain)
+    assert "replacement" not in member_of(plan, 1)
+
+
+def test_a_new_pod_that_is_drained_is_emptied_without_more_ado() -> None:
+    world = in_the_middle_of_a_replacement()
+    world.bookies = {1: DONE}
+    plan = plan_pool(world.seen())
+    assert deleted(plan, "Pod") == [pod_name(1)]
+    assert not of(plan, Annotate)
 
 
 def test_without_its_annotation_a_drain_is_cancelled() -> None:

@@ -208,6 +208,15 @@ def test_a_bookie_is_to_be_replaced_and_is_not_any_more(kubernetes: FakeKubernet
     assert len(kubernetes.patches) == 2
 
 
+def test_a_replacement_is_taken_back_though_its_pod_is_another_one(kubernetes: FakeKubernetes) -> None:
+    remembered = {"podUid": "gone", "claimUids": ["a"]}
+    kubernetes.put(pool_manifest(status={"members": [{"name": "demo-bookie-0", "replacement": remembered}]}))
+    assert "is to be replaced already" in call("replace", "demo-bookie-0", "--no-follow").stderr
+    assert call("replace", "demo-bookie-0", "--cancel").exit_code == 0
+    assert kubernetes.patches[-1][2]["metadata"]["annotations"] == {REPLACE_ANNOTATION: "false"}
+    assert "nothing to take back" in call("replace", "demo-bookie-0", "--cancel").stderr
+
+
 def test_a_replacement_is_followed_to_its_end(kubernetes: FakeKubernetes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain, "POLL_SECONDS", 0.001)
     drained = {
@@ -215,7 +224,12 @@ def test_a_replacement_is_followed_to_its_end(kubernetes: FakeKubernetes, monkey
         "state": "Draining",
         "drain": {"step": "Replicate", "ledgersTotal": 4, "ledgersLeft": 1},
     }
-    statuses = [{"members": [drained]}, {"members": [{"name": "demo-bookie-0", "state": "Starting"}]}]
+    # The first is looked at before it is wished.
+    statuses: list[dict[str, Any]] = [
+        {},
+        {"members": [drained]},
+        {"members": [{"name": "demo-bookie-0", "state": "Starting"}]},
+    ]
     reads = kubernetes.get
 
     async def get(kind: str, namespace: str, name: str) -> Any:

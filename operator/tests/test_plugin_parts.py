@@ -97,6 +97,15 @@ def test_a_replacement_that_is_taken_back_has_failed() -> None:
     assert replacement_progress("demo-bookie-1", "before", None, None).failed
 
 
+def test_a_replacement_goes_on_with_another_pod() -> None:
+    remembered = {"replacement": {"podUid": "before", "claimUids": ["a"]}}
+    draining = member("Draining", drain={"step": "Replicate", "ledgersTotal": 4, "ledgersLeft": 1}, **remembered)
+    assert not replacement(None, member("Starting", **remembered)).finished
+    assert replacement("after", draining, wanted=False).text == "Replicate, 1 of 4 ledgers left"
+    # Removed from the pod that had it last, which is not yet written down.
+    assert replacement("before", draining, wanted=False).failed
+
+
 def test_a_brokers_drain() -> None:
     running = broker_pb2.BrokerDrain(step=broker_pb2.BROKER_DRAIN_STEP_RUNNING, bundles_total=9, bundles_left=4)
     running.blockers.add(bundle="a/b/0x0_0x1", reason="no other broker takes it")

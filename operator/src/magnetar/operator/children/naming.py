@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -30,7 +31,9 @@ READER_LABEL: Final = f"{GROUP}/reads-bookies"
 """Pods with the value `true` may reach bookies and ZooKeeper, where network policies are in force."""
 
 REPLACE_ANNOTATION: Final = f"{GROUP}/replace"
-"""On a bookie's pod: drain it, and let it start again with empty volumes."""
+"""On a bookie's pod: drain it, and let it start again with empty volumes. A wish that was seen outlives the pod: taken
+back is it by removing this from the pod that has it, or by the value `false` on any."""
+NOT_REPLACED: Final = "false"
 DRAIN_ANNOTATION: Final = f"{GROUP}/drain"
 """On a broker's pod: a person has had it give its bundles away, and it takes none until that is taken back."""
 FINALIZER: Final = f"{GROUP}/operator"
@@ -66,6 +69,11 @@ class Owner:
             "controller": True,
             "blockOwnerDeletion": True,
         }
+
+
+def to_be_replaced(annotations: Mapping[str, str]) -> bool:
+    """Whether a pod's annotations say that its bookie is to be."""
+    return annotations.get(REPLACE_ANNOTATION, NOT_REPLACED) != NOT_REPLACED
 
 
 def selector(cluster: str, component: str, pool: str = "") -> dict[str, str]:

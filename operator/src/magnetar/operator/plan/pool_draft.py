@@ -56,6 +56,8 @@ class Draft:
     """What goes on by itself."""
     restarted: bool = False
     """A pod is deleted in this pass: none more."""
+    emptied: str = ""
+    """The bookie that has its volumes deleted in this pass."""
 
     def do(self, *actions: Action) -> None:
         """Next, at the API server."""

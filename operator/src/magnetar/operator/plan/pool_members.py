@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
 from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED, EXIT_WRONG_VOLUME
 from magnetar.operator.children.context import BOOKIE_PORT, Cluster
-from magnetar.operator.children.naming import BOOKIE, REPLACE_ANNOTATION
+from magnetar.operator.children.naming import BOOKIE, REPLACE_ANNOTATION, to_be_replaced
 from magnetar.operator.plan.facts import BookieFacts, ClaimFacts, LostBookieFacts, PodFacts, PoolSeen, WorkloadFacts
+from magnetar.operator.resources.bookie import BookieMember, Replacement
 
 _STOPPED_PHASES: Final = frozenset({"Pending", "Failed", "Succeeded"})
 
@@ -45,6 +45,9 @@ class Member:
     """How long its pod has been there."""
     had_wrong_volume: bool = False
     """It was last said to have another bookie's volumes. That only ever keeps something from being done."""
+
+    remembered: Replacement | None = None
+    """The wish to replace it, as it was written down last."""
 
     @property
     def stopped(self) -> bool:
@@ -113,7 +116,21 @@ class Member:
     @property
     def replaced(self) -> bool:
         """A person wants it to start anew with empty volumes."""
-        return self.pod is not None and REPLACE_ANNOTATION in self.pod.annotations
+        return (self.pod is not None and to_be_replaced(self.pod.annotations)) or self.replacement is not None
+
+    @property
+    def replacement(self) -> Replacement | None:
+        """That wish, as it is to be remembered. It is about volumes, so it ends with them; a pod that never had the
+        annotation takes nothing back."""
+        pod, before = self.pod, self.remembered
+        if pod is not None and REPLACE_ANNOTATION in pod.annotations:
+            # Younger ones are the next pod's.
+            old = [claim.uid for claim in self.claims_kept if claim.created_seconds <= pod.created_seconds]
+            wanted = to_be_replaced(pod.annotations) and old
+            return Replacement(pod_uid=pod.uid, claim_uids=old) if wanted else None
+        if before is None or (pod is not None and pod.uid == before.pod_uid):
+            return None
+        return before if any(claim.uid in before.claim_uids for claim in self.claims_kept) else None
 
     @property
     def claims_kept(self) -> tuple[ClaimFacts, ...]:
@@ -206,13 +223,13 @@ def view_of(seen: PoolSeen, cluster: Cluster) -> PoolView:
         )
         for number in sorted({*pods, *claims, *range(desired)})
     ]
-    wrong = {member.name for member in seen.status.members if member.state == WRONG_VOLUME}
+    before = {member.name: member for member in seen.status.members}
     return PoolView(
         seen=seen,
         cluster=cluster,
         name=name,
         stateful=stateful,
-        members=tuple(_with_answers(seen, member, wrong) for member in members),
+        members=tuple(_with_answers(seen, member, before.get(member.name)) for member in members),
         wanted=0 if seen.resource.deleting else seen.spec.replicas,
     )
 
@@ -223,7 +240,7 @@ def _number(pod: str, stateful: str) -> int | None:
     return int(tail) if tail.isdecimal() and pod == f"{stateful}-{int(tail)}" else None
 
 
-def _with_answers(seen: PoolSeen, member: Member, wrong: Collection[str]) -> Member:
+def _with_answers(seen: PoolSeen, member: Member, before: BookieMember | None) -> Member:
     pod, facts, lost = member.pod, seen.bookies.get(member.name), seen.lost.get(member.name)
     # An address may be another's by now: who answers must be who was meant.
     answers = pod is not None and facts is not None and facts.bookie_id == member.bookie_id
@@ -231,6 +248,7 @@ def _with_answers(seen: PoolSeen, member: Member, wrong: Collection[str]) -> Mem
         member,
         facts=facts if answers else None,
         lost=lost if lost is not None and lost.bookie_id == member.bookie_id else None,
-        had_wrong_volume=member.name in wrong,
+        had_wrong_volume=before is not None and before.state == WRONG_VOLUME,
+        remembered=before.replacement if before is not None else None,
         pod_seconds=seen.now_seconds - pod.created_seconds if pod is not None else 0.0,
     )

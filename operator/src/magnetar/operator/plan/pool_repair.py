@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED, EXIT_WRONG_VOLUME
-from magnetar.operator.children.naming import REPLACE_ANNOTATION
-from magnetar.operator.plan.actions import Delete, RetireLostBookie, StartBookieDrain, Tell
+from magnetar.operator.children.naming import REPLACE_ANNOTATION, to_be_replaced
+from magnetar.operator.plan.actions import Annotate, Delete, RetireLostBookie, StartBookieDrain, Tell
 from magnetar.operator.plan.facts import PodFacts
 from magnetar.operator.plan.pool_draft import Draft
 from magnetar.operator.plan.pool_members import DOWN_SECONDS, Member, PoolView
@@ -46,7 +48,7 @@ def _empty(member: Member, pod: PodFacts, draft: Draft) -> None:
         draft.do(Delete("PersistentVolumeClaim", claim.name, claim.uid, reason=f"{member.name} is drained"))
     draft.do(Delete("Pod", pod.name, pod.uid, reason="it is drained, and starts again with empty volumes"))
     draft.tell("BookieReplaced", f"all that {member.name} held is stored elsewhere: it starts again with empty volumes")
-    draft.restarted = True
+    draft.restarted, draft.emptied = True, member.name
 
 
 def plan_lost(view: PoolView, replicas: int, draft: Draft) -> None:
@@ -104,6 +106,7 @@ def plan_replacements(view: PoolView, draft: Draft) -> None:
     chosen = [member for member in view.staying if member.replaced]
     if not chosen:
         return
+    _keep_wishes(chosen, draft)
     under_way = [member for member in chosen if member.draining or member.drained]
     if under_way:
         told = [f"{member.name}: {progress(member.facts)}" for member in under_way if member.facts is not None]
@@ -133,3 +136,14 @@ def plan_replacements(view: PoolView, draft: Draft) -> None:
     message = f"{member.name} is to be replaced: it moves all its ledgers to other bookies"
     draft.ask(StartBookieDrain(member.name), Tell("Normal", "DrainStarted", message))
     draft.waiting("Replacing", f"{member.name}: its drain begins", busy=True)
+
+
+def _keep_wishes(chosen: Sequence[Member], draft: Draft) -> None:
+    """Say it again on pods that have taken the place of those that were annotated: there it is seen and taken back."""
+    for member in chosen:
+        pod = member.pod
+        if pod is None or pod.deleting or to_be_replaced(pod.annotations) or member.name == draft.emptied:
+            continue
+        draft.do(Annotate("Pod", pod.name, pod.uid, ((REPLACE_ANNOTATION, "true"),)))
+        words = f"{member.name} was to be replaced when its pod went: that goes on with the new one"
+        draft.tell("ReplacementGoesOn", f"{words}, until {REPLACE_ANNOTATION} is removed from it")

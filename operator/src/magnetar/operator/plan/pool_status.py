@@ -59,7 +59,7 @@ def pool_status(view: PoolView, draft: Draft, said: Said) -> BookieStatus:
         scaled_at=said.scaled_at,
         usage_history=list(said.usage_history),
         selector=label_text(selector(view.cluster.name, BOOKIE, seen.owner.name)),
-        members=_members(view),
+        members=_members(view, draft),
         phase=_phase(view, draft, verdicts[0]),
         conditions=conditions(seen.status.conditions, verdicts, seen.resource.generation, seen.now_seconds),
     )
@@ -192,15 +192,15 @@ def _is_member(view: PoolView, member: Member) -> bool:
     return member.pod is not None or member.ordinal < view.desired or bool(member.claims)
 
 
-def _members(view: PoolView) -> list[BookieMember]:
+def _members(view: PoolView, draft: Draft) -> list[BookieMember]:
     """In the order in which they were written before, for the API server keeps it; newer ones follow by number."""
     known = {member.name: place for place, member in enumerate(view.seen.status.members)}
     found = [member for member in view.members if _is_member(view, member)]
     found.sort(key=lambda member: (known.get(member.name, len(known)), member.ordinal))
-    return [_member(view, member) for member in found]
+    return [_member(view, member, emptied=member.name == draft.emptied) for member in found]
 
 
-def _member(view: PoolView, member: Member) -> BookieMember:
+def _member(view: PoolView, member: Member, *, emptied: bool) -> BookieMember:
     facts = member.facts
     state, message = _state(view, member)
     drain = None
@@ -219,6 +219,7 @@ def _member(view: PoolView, member: Member) -> BookieMember:
         disk_usage_percent=facts.disk_usage_percent if facts is not None and facts.total_bytes else None,
         message=message,
         drain=drain,
+        replacement=None if emptied else member.replacement,
     )
 
 

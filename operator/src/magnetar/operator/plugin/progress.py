@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from magnetar.operator.children.naming import REPLACE_ANNOTATION
+from magnetar.operator.children.naming import REPLACE_ANNOTATION, to_be_replaced
 from magnetar.operator.plugin.drawing import bytes_text
 from magnetar.operator.plugin.status_view import matters
 from magnetar.operator.plugin.views import PodView, PoolView
+from magnetar.operator.resources.bookie import BookieMember
 
 if TYPE_CHECKING:
     from magnetar.control.generated.broker_pb2 import BrokerDrain
@@ -27,17 +28,25 @@ class Progress:
     """It will not come to an end."""
 
 
+def is_to_be_replaced(pod: PodView | None, member: BookieMember | None) -> bool:
+    """Whether its pod says so; or the operator, of an earlier pod than this one."""
+    if pod is not None and REPLACE_ANNOTATION in pod.annotations:
+        return to_be_replaced(pod.annotations)
+    remembered = member.replacement if member is not None else None
+    return remembered is not None and (pod is None or pod.uid != remembered.pod_uid)
+
+
 def replacement_progress(name: str, uid: str, pod: PodView | None, pool: PoolView | None) -> Progress:
     """Of a bookie whose pod had this uid when it was to be replaced."""
     if pool is None:
         return Progress(text="its pool is gone", finished=True, failed=True)
     member = pool.member(name)
     state = member.state if member is not None else ""
-    if pod is None or (pod.uid != uid and state != "Writable"):
-        return Progress(text="it starts with empty volumes", done=1, total=1)
-    if pod.uid != uid:
-        return Progress(text="replaced: it takes writes again", done=1, total=1, finished=True)
-    if REPLACE_ANNOTATION not in pod.annotations:
+    if not is_to_be_replaced(pod, member):
+        if pod is None or (pod.uid != uid and state != "Writable"):
+            return Progress(text="it starts with empty volumes", done=1, total=1)
+        if pod.uid != uid:
+            return Progress(text="replaced: it takes writes again", done=1, total=1, finished=True)
         return Progress(text="it is not to be replaced any more", finished=True, failed=True)
     drain = member.drain if member is not None else None
     if drain is None or drain.step == "None":

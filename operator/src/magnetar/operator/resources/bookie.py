@@ -81,6 +81,13 @@ class DrainProgress(Part, kw_only=True, frozen=True):
     message: Annotated[str, says("What holds it up, if anything.")] = ""
 
 
+class Replacement(Part, kw_only=True, frozen=True):
+    """The wish to replace a bookie, kept for when the pod whose annotation said it is gone."""
+
+    pod_uid: Annotated[str, says("Of the pod on which the annotation was seen last.")]
+    claim_uids: Annotated[list[str], says("Of the volumes that are to go: without them it is done.")]
+
+
 class BookieMember(Part, kw_only=True, frozen=True):
     """One bookie of a pool."""
 
@@ -92,6 +99,10 @@ class BookieMember(Part, kw_only=True, frozen=True):
     disk_usage_percent: Annotated[int | None, says("Of its fullest ledger volume.")] = None
     message: Annotated[str, says("What is the matter.")] = ""
     drain: Annotated[DrainProgress | None, says("While it is drained.")] = None
+    replacement: Annotated[
+        Replacement | None,
+        says("It is to be drained and to start again with empty volumes, whatever becomes of its pod."),
+    ] = None
 
 
 class UsageSample(Part, kw_only=True, frozen=True):

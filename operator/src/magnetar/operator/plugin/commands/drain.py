@@ -117,16 +117,22 @@ def _replace(wanted: Target, pod: str, *, cancel: bool, follow: bool, yes: bool)
 
 
 async def _replace_bookie(kubernetes: Kubernetes, pod: str, *, cancel: bool, follow: bool, yes: bool) -> None:
-    from magnetar.operator.children.naming import REPLACE_ANNOTATION
+    from magnetar.operator.api import BOOKIE_POOL
+    from magnetar.operator.children.naming import NOT_REPLACED, REPLACE_ANNOTATION
     from magnetar.operator.plugin.collect import find_pod
+    from magnetar.operator.plugin.parse import pool_view
+    from magnetar.operator.plugin.progress import is_to_be_replaced
 
     found = await find_pod(kubernetes, pod, "bookie")
-    asked = REPLACE_ANNOTATION in found.annotations
+    pool = await kubernetes.get(BOOKIE_POOL, kubernetes.namespace, found.pool)
+    asked = is_to_be_replaced(found, pool_view(pool).member(pod) if pool is not None else None)
     if cancel:
         if not asked:
             note(f"{pod} is not to be replaced: there is nothing to take back")
             return
-        await _annotate(kubernetes, found, REPLACE_ANNOTATION, wanted=False)
+        # A new pod whose annotation the operator has not renewed yet has none that could be removed.
+        value = None if REPLACE_ANNOTATION in found.annotations else NOT_REPLACED
+        await _annotate(kubernetes, found, REPLACE_ANNOTATION, value)
         done(f"{pod} stays as it is: the operator cancels its drain, unless everything has been moved already")
         return
     if asked:
@@ -137,36 +143,37 @@ async def _replace_bookie(kubernetes: Kubernetes, pod: str, *, cancel: bool, fol
             "it starts anew with empty ones.",
             yes=yes,
         )
-        await _annotate(kubernetes, found, REPLACE_ANNOTATION, wanted=True)
+        await _annotate(kubernetes, found, REPLACE_ANNOTATION, "true")
         done(f"{pod} is to be replaced: the operator drains it")
     if follow:
         again = f"kubectl pulsar replace {pod}{kubernetes.context}"
         await _follow(pod, _replacement(kubernetes, found), f"The replacement goes on; `{again}` watches it again.")
 
 
-async def _annotate(kubernetes: Kubernetes, pod: PodView, annotation: str, *, wanted: bool) -> None:
-    patch = {"metadata": {"uid": pod.uid, "annotations": {annotation: "true" if wanted else None}}}
+async def _annotate(kubernetes: Kubernetes, pod: PodView, annotation: str, value: str | None) -> None:
+    patch = {"metadata": {"uid": pod.uid, "annotations": {annotation: value}}}
     await kubernetes.patch("Pod", kubernetes.namespace, pod.name, patch)
 
 
 async def _replacement(kubernetes: Kubernetes, before: PodView) -> AsyncIterator[Progress]:
     from magnetar.core.errors import Unavailable
     from magnetar.operator.api import BOOKIE_POOL
+    from magnetar.operator.children.naming import to_be_replaced
     from magnetar.operator.plugin.parse import pod_view, pool_view
     from magnetar.operator.plugin.progress import replacement_progress
 
+    uid = before.uid
     while True:
         try:
             pod, pool = await asyncio.gather(
                 kubernetes.get("Pod", kubernetes.namespace, before.name),
                 kubernetes.get(BOOKIE_POOL, kubernetes.namespace, before.pool),
             )
-            yield replacement_progress(
-                before.name,
-                before.uid,
-                pod_view(pod) if pod is not None else None,
-                pool_view(pool) if pool is not None else None,
-            )
+            now = pod_view(pod) if pod is not None else None
+            if now is not None and to_be_replaced(now.annotations):
+                # Its pod may be another one before its drain is done.
+                uid = now.uid
+            yield replacement_progress(before.name, uid, now, pool_view(pool) if pool is not None else None)
         except Unavailable as error:
             warn(f"{error}; trying again")
         await asyncio.sleep(POLL_SECONDS)
@@ -194,7 +201,7 @@ async def _drain_broker(kubernetes: Kubernetes, pod: str, *, cancel: bool, follo
     ports = await ControlPorts.of(kubernetes, kubernetes.namespace, found.cluster)
     if cancel:
         # Without the wish first: the operator must not find a drain that nobody wants and one that is wanted at once.
-        await _annotate(kubernetes, found, DRAIN_ANNOTATION, wanted=False)
+        await _annotate(kubernetes, found, DRAIN_ANNOTATION, None)
         async with ports.broker(pod) as control:
             await control.cancel_drain()
         done(f"{pod} takes bundles again")
@@ -204,7 +211,7 @@ async def _drain_broker(kubernetes: Kubernetes, pod: str, *, cancel: bool, follo
         "takes none any more.",
         yes=yes,
     )
-    await _annotate(kubernetes, found, DRAIN_ANNOTATION, wanted=True)
+    await _annotate(kubernetes, found, DRAIN_ANNOTATION, "true")
     try:
         async with ports.broker(pod) as control:
             steps = _broker_steps(control)
@@ -218,7 +225,7 @@ async def _drain_broker(kubernetes: Kubernetes, pod: str, *, cancel: bool, follo
         raise
     except Exception:
         # Refused, or not reached: then nobody wants it any more.
-        await _annotate(kubernetes, found, DRAIN_ANNOTATION, wanted=False)
+        await _annotate(kubernetes, found, DRAIN_ANNOTATION, None)
         raise
     note(f"`kubectl delete pod {pod}{kubernetes.context}` starts it anew; --cancel has it take bundles again.")
 
