@@ -153,6 +153,25 @@ def confirm(what: str, *, yes: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise SettingError(f"{what} Nobody can be asked here: give --yes")
-    if not typer.confirm(f"{what} Go on?", err=True):
+    try:
+        with _interruptible():
+            agreed = typer.confirm(f"{what} Go on?", err=True)
+    except typer.Abort as error:
+        typer.echo(err=True)
+        note("Nothing was changed.")
+        code = EXIT_INTERRUPTED if isinstance(error.__context__, KeyboardInterrupt) else EXIT_FAILED
+        raise typer.Exit(code) from None
+    if not agreed:
         note("Nothing was changed.")
         raise typer.Exit(EXIT_FAILED)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """While a question is asked the loop stands still: it would hear of signals only after the answer."""
+    before = [(one, signal.signal(one, signal.default_int_handler)) for one in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        yield
+    finally:
+        for one, handler in before:
+            signal.signal(one, handler)
