@@ -9,6 +9,7 @@ from operator.tests.plugin_fakes import NAMESPACE, FakeKubernetes, pod_manifest
 
 import pytest
 from magnetar.operator.plugin import port_forward
+from magnetar.operator.plugin.commands.connect import url_host
 from magnetar.operator.plugin.port_forward import Forwarding, forwarded
 from magnetar.operator.plugin.ready_pods import ReadyPods
 
@@ -139,3 +140,10 @@ async def test_ready_pods_are_looked_up_once_a_second() -> None:
     now[0] = 1.0
     assert await pods.names() == ["demo-proxy-a", "demo-proxy-b"]
     assert [pod.name for pod in await pods.all()] == ["demo-proxy-a", "demo-proxy-b"]
+
+
+@pytest.mark.parametrize(
+    ("address", "host"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("0.0.0.0", "127.0.0.1"), ("me", "me")]
+)
+def test_urls_name_what_is_listened_on(address: str, host: str) -> None:
+    assert url_host(address) == host

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
@@ -92,9 +93,11 @@ async def _connect(kubernetes: Kubernetes, cluster: str | None, ports: Ports, ou
             try:
                 found.append(await stack.enter_async_context(forwarded(forwarding, address=ports.address, port=local)))
             except OSError as error:
-                option = "--port" if local == ports.port else "--web-port"
+                option = "--web-port" if found else "--port"
+                # Names that nobody knows have numbers of their own.
+                why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
                 raise SettingError(
-                    f"port {local} of {ports.address} cannot be had: {os.strerror(error.errno or 0)}; give {option}"
+                    f"port {local} of {ports.address} cannot be had: {why}; give {option} or --address"
                 ) from None
         await _warn(view, pods, tls=tls)
         _show(view, found, ports.address, output, tls=tls)
@@ -126,13 +129,20 @@ async def _warn(view: ClusterView, pods: ReadyPods, *, tls: bool) -> None:
         warn("The certificate is the Services': clients that check host names refuse it at this address.")
 
 
+def url_host(address: str) -> str:
+    """How URLs name what is listened on."""
+    if address in ("0.0.0.0", "::"):  # noqa: S104  (compared, not listened on)
+        return "127.0.0.1"
+    return f"[{address}]" if ":" in address else address
+
+
 def _show(view: ClusterView, found: list[Forwarding], address: str, output: Output, *, tls: bool) -> None:
     import json
 
     from magnetar.operator.plugin.running import console
     from rich.text import Text
 
-    host = "127.0.0.1" if address in ("0.0.0.0", "::") else address  # noqa: S104  (compared, not listened on)
+    host = url_host(address)
     service_url = f"{'pulsar+ssl' if tls else 'pulsar'}://{host}:{found[0].port}"
     web_url = f"{'https' if tls else 'http'}://{host}:{found[1].port}"
     if output is Output.JSON:
