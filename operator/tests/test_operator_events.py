@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from magnetar.operator.api import Refused, ServerUnavailable
 from magnetar.operator.children.naming import Owner
-from magnetar.operator.events import BURST, MESSAGE_LENGTH_MAX, REMEMBERED_SECONDS, ApiEvents
+from magnetar.operator.events import BURST, MESSAGE_BYTES_MAX, REMEMBERED_SECONDS, ApiEvents
 from magnetar.operator.plan.actions import Tell
 
 OWNER = Owner(kind="Bookie", name="cold", namespace="here", uid="owner-uid")
@@ -108,7 +108,33 @@ async def test_a_failure_is_nobody_elses(
 
 async def test_long_messages_are_cut(api: SmallApiServer, events: ApiEvents) -> None:
     await events.tell(OWNER, Tell("Warning", "Long", "x" * 5000))
-    assert len(written(api)[0]["message"]) == MESSAGE_LENGTH_MAX
+    assert len(written(api)[0]["message"]) == MESSAGE_BYTES_MAX
+
+
+async def test_messages_are_measured_as_the_api_server_does(api: SmallApiServer, events: ApiEvents) -> None:
+    await events.tell(OWNER, Tell("Warning", "Long", "€" * 990))
+    message = written(api)[0]["message"]
+    assert MESSAGE_BYTES_MAX - 3 <= len(message.encode()) <= MESSAGE_BYTES_MAX
+    assert message.endswith("€ ...")
+
+
+async def test_a_clock_that_is_set_back_silences_nobody(api: SmallApiServer) -> None:
+    """An hour back would have used up the allowance of an hour."""
+
+    class Set(SettableClock):
+        back_ms = 0
+
+        def now_ms(self) -> int:
+            return super().now_ms() - self.back_ms
+
+    clock = Set()
+    events = ApiEvents(api, clock, "operator-0")
+    await events.tell(OWNER, DRAIN)
+    clock.back_ms = 3_600_000
+    clock.advance(60)
+    await events.tell(OWNER, Tell("Normal", "DrainDone", "cold-bookie-3"))
+    await events.tell(OWNER, DRAIN)
+    assert [(found["reason"], found["count"]) for found in written(api)] == [("DrainStarted", 2), ("DrainDone", 1)]
 
 
 async def test_a_resource_that_is_gone_is_forgotten(api: SmallApiServer, events: ApiEvents) -> None:

@@ -200,6 +200,33 @@ async def test_an_answer_that_is_no_json(api: LightkubeApiServer, wire: Wire) ->
         await api.get("Pod", "here", "p")
 
 
+async def test_what_is_no_answer_of_an_api_server(api: LightkubeApiServer, wire: Wire) -> None:
+    """A load balancer's page. As any other error it would end the renewing of the Lease, and the process."""
+    wire.answers = [httpx2.Response(200, content=b"<html>welcome")]
+    with pytest.raises(ServerUnavailable, match="no answer of a Kubernetes API server"):
+        await api.get("Pod", "here", "p")
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("", 0.0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0.0)])
+async def test_a_server_says_how_long_to_wait(api: LightkubeApiServer, wire: Wire, header: str, seconds: float) -> None:
+    wire.answers = [httpx2.Response(429, json={"message": "too many requests"}, headers={"Retry-After": header})]
+    with pytest.raises(ServerUnavailable) as caught:
+        await api.get("Pod", "here", "p")
+    assert caught.value.retry_after_seconds == seconds
+
+
+async def test_a_kind_that_has_gone_is_asked_for_anew(api: LightkubeApiServer, wire: Wire) -> None:
+    """Else each pass ends at its PodMonitor until the old answer is forgotten, five minutes later."""
+    monitor = {"apiVersion": KINDS["PodMonitor"], "kind": "PodMonitor", "metadata": {"name": "m", "namespace": "here"}}
+    wire.says({"resources": [{"kind": "PodMonitor"}]})
+    assert await api.knows("PodMonitor")
+    wire.fails(404)
+    with pytest.raises(NotFound):
+        await api.apply(monitor)
+    wire.fails(404)
+    assert not await api.knows("PodMonitor")
+
+
 async def test_who_does_not_lead_writes_nothing_but_leases(api: LightkubeApiServer, wire: Wire) -> None:
     api.fence(lambda: False)
     with pytest.raises(ServerUnavailable, match="does not lead"):

@@ -308,3 +308,14 @@ async def test_waiting_grows_with_failures_and_is_spread() -> None:
         waits.append(seconds)
     longest = [min(60.0, 2.0**number) for number in range(12)]
     assert all(most / 2 <= wait <= most for wait, most in zip(waits, longest, strict=True))
+
+
+@pytest.mark.parametrize(("asked_seconds", "least_seconds"), [(0.0, 0.5), (7.0, 7.0), (3600.0, 60.0)])
+async def test_a_server_that_wants_to_be_left_alone_is(asked_seconds: float, least_seconds: float) -> None:
+    async def fail(_: Key) -> float:
+        raise ServerUnavailable("too many requests", retry_after_seconds=asked_seconds)
+
+    loops = Loops(fail, clock=SystemClock(), counter=Passes(), chance=random.Random(3))
+    seconds, _ = await loops._pass(BLUE, module._Loop(), 0)
+    assert seconds is not None
+    assert least_seconds <= seconds <= max(least_seconds, 1.0)

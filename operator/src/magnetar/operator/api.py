@@ -44,6 +44,11 @@ class Refused(Misuse):
 class ServerUnavailable(Unavailable):
     """No answer in time, no connection, too many requests, or the server failed. It may have been carried out."""
 
+    def __init__(self, text: str, *, retry_after_seconds: float = 0.0) -> None:
+        """`retry_after_seconds`: how long the server wants to be left alone; 0: it did not say."""
+        super().__init__(text)
+        self.retry_after_seconds = retry_after_seconds
+
 
 API_ERRORS: Final[tuple[type[MagnetarError], ...]] = (NotFound, AlreadyExists, Conflict, Refused, ServerUnavailable)
 """What every call may raise."""

@@ -25,14 +25,16 @@ BURST: Final = 25
 """Events of one resource that may be written at once; then one each `REFILL_SECONDS`. An upgrade of a large pool tells
 two for each pod, minutes apart."""
 REFILL_SECONDS: Final = 10.0
-MESSAGE_LENGTH_MAX: Final = 1000
-"""The API server takes 1024 bytes."""
+MESSAGE_BYTES_MAX: Final = 1000
+"""The API server takes 1024."""
 
 _logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Told:
+    """Times are of the clock that never goes back: people set the other one."""
+
     name: str
     uid: str
     count: int
@@ -74,7 +76,7 @@ class ApiEvents:
 
     async def tell(self, owner: Owner, event: Tell) -> None:
         """`EventWriter.tell`."""
-        now_seconds = self._clock.now_ms() / 1000
+        now_seconds = self._clock.monotonic_seconds()
         key = (owner.namespace, owner.kind, owner.name)
         resource = self._resources.setdefault(key, _Resource(now_seconds))
         what = (event.type, event.reason, event.message)
@@ -91,7 +93,7 @@ class ApiEvents:
         try:
             if told is not None and await self._count_up(owner, told, now_seconds):
                 return
-            made = await self._api.create(self._manifest(owner, event, now_seconds))
+            made = await self._api.create(self._manifest(owner, event))
         except API_ERRORS as error:
             _logger.warning("an Event is lost: %s: %s", event.message, error)
             return
@@ -107,7 +109,7 @@ class ApiEvents:
 
     async def _count_up(self, owner: Owner, told: _Told, now_seconds: float) -> bool:
         """False: it is gone."""
-        patch = {"count": told.count, "lastTimestamp": timestamp(now_seconds)}
+        patch = {"count": told.count, "lastTimestamp": timestamp(self._clock.now_ms() / 1000)}
         try:
             await self._api.patch("Event", owner.namespace, told.name, patch, uid=told.uid)
         except NotFound:
@@ -115,12 +117,13 @@ class ApiEvents:
         told.written_seconds = now_seconds
         return True
 
-    def _manifest(self, owner: Owner, event: Tell, now_seconds: float) -> dict[str, Any]:
+    def _manifest(self, owner: Owner, event: Tell) -> dict[str, Any]:
+        now_ms = self._clock.now_ms()
         # Different for each, and the same for the same: a create whose answer is lost is not repeated under another
         # name by the pass after it, which counts up instead.
-        content = f"{owner.uid} {event.type} {event.reason} {event.message} {self._instance} {int(now_seconds * 1000)}"
+        content = f"{owner.uid} {event.type} {event.reason} {event.message} {self._instance} {now_ms}"
         name = f"{owner.name}.{hashlib.sha256(content.encode()).hexdigest()[:16]}"
-        now = timestamp(now_seconds)
+        now = timestamp(now_ms / 1000)
         return {
             "apiVersion": "v1",
             "kind": "Event",
@@ -145,4 +148,7 @@ class ApiEvents:
 
 
 def _shortened(message: str) -> str:
-    return message if len(message) <= MESSAGE_LENGTH_MAX else message[: MESSAGE_LENGTH_MAX - 4] + " ..."
+    content = message.encode()
+    if len(content) <= MESSAGE_BYTES_MAX:
+        return message
+    return content[: MESSAGE_BYTES_MAX - 4].decode(errors="ignore") + " ..."

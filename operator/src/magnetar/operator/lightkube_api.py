@@ -163,7 +163,13 @@ class LightkubeApiServer:
     async def _apply(self, verb: str, manifest: Manifest, manager: str, subresource: str) -> Manifest:
         kind, namespace, name = _identity(manifest)
         parameters = {"fieldManager": manager, "force": "true"}
-        return await self._ask(verb, kind, _path(kind, namespace, name) + subresource, parameters, manifest, _APPLY)
+        path = _path(kind, namespace, name) + subresource
+        try:
+            return await self._ask(verb, kind, path, parameters, manifest, _APPLY)
+        except NotFound:
+            # Perhaps its CRD is gone: that is to be found out before the next pass.
+            self._known.pop(kind, None)
+            raise
 
     async def _ask(
         self,
@@ -192,8 +198,12 @@ class LightkubeApiServer:
             text = str(error) or type(error).__name__
             raise ServerUnavailable(f"the Kubernetes API server does not answer to {verb} {kind}: {text}") from None
         if response.status_code >= 300:
-            raise _failure(f"{verb} {kind}", response.status_code, response.content)
-        answer: Manifest = msgspec.json.decode(response.content, type=dict[str, Any])
+            raise _failure(f"{verb} {kind}", response)
+        try:
+            answer: Manifest = msgspec.json.decode(response.content, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            # Of something between it and us.
+            raise ServerUnavailable(f"{verb} {kind}: no answer of a Kubernetes API server: {error}") from None
         return _trimmed(answer)
 
 
@@ -245,15 +255,16 @@ def _trimmed(manifest: Manifest) -> Manifest:
     return manifest
 
 
-def _failure(what: str, code: int, content: bytes) -> MagnetarError:
+def _failure(what: str, response: httpx2.Response) -> MagnetarError:
     """An answer that is an error, as one of ours. The text is the server's."""
+    code, content = response.status_code, response.content
     try:
         status: dict[str, Any] = msgspec.json.decode(content, type=dict[str, Any])
     except msgspec.DecodeError:
         status = {}
     text = f"{what}: {status.get('message') or content[:300].decode(errors='replace')} ({code})"
     if code in _TRY_AGAIN or code >= 500:
-        return ServerUnavailable(text)
+        return ServerUnavailable(text, retry_after_seconds=_retry_after(response.headers.get("Retry-After", "")))
     if code == 404:
         return NotFound(text)
     if code == 409:
@@ -263,3 +274,8 @@ def _failure(what: str, code: int, content: bytes) -> MagnetarError:
         # How patches of an object that was made anew fail: its uid cannot be changed.
         return Conflict(text)
     return Refused(text)
+
+
+def _retry_after(text: str) -> float:
+    """The API server says seconds, never a date."""
+    return float(text) if text.isascii() and text.isdigit() else 0.0

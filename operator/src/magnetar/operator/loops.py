@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
+from magnetar.operator.api import ServerUnavailable
 from magnetar.operator.reconcile import Key
 
 PASS_SECONDS_MAX: Final = 120.0
@@ -173,7 +174,9 @@ class Loops:
         else:
             _logger.error("%s: a pass failed", key, exc_info=error)
         longest_seconds = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_FIRST * 2.0 ** min(failures, 10))
-        return longest_seconds * self._chance.uniform(0.5, 1.0), True
+        pause_seconds = longest_seconds * self._chance.uniform(0.5, 1.0)
+        asked_seconds = error.retry_after_seconds if isinstance(error, ServerUnavailable) else 0.0
+        return max(pause_seconds, min(asked_seconds, BACKOFF_SECONDS_MAX)), True
 
 
 def _is_cancelled() -> bool:
