@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -437,13 +438,14 @@ async def test_readers_find_entries_while_their_log_is_replaced(directory: Direc
             reads += 1
 
     readers = [asyncio.create_task(read()) for _ in range(3)]
-    for _ in range(5):
+    collections = 0
+    while collections < 5 or reads < 10:
         await asyncio.sleep(0.01)
         await directory.add(*entries(1, 30))
         await directory.collector.collect(force_major=True)
+        collections += 1
     stop = True
     await asyncio.gather(*readers)
-    assert reads > 10
 
 
 async def test_a_compaction_leaves_what_was_written_or_deleted_meanwhile(directory: Directory) -> None:
@@ -599,17 +601,41 @@ async def test_the_event_loop_goes_on(tmp_path: Path) -> None:
         await directory.add(*entries(1, 3_000, turn * 3_000), *entries(2, 2_000, turn * 2_000), size=50)
     await directory.roll()
     directory.live.ids |= {2}
-    delays: list[float] = []
+    with delays() as while_collecting:
+        report = await directory.collector.collect(force_major=True)
+    assert report.entries_copied == 40_000
+    # What the machine takes away, because it does other things as well, it takes from a thread that counts, too.
+    with delays() as while_counting:
+        await asyncio.to_thread(count_for_seconds, 0.5)
+    # In quiet 1 ms is the worst.
+    assert slowest_tenth(while_collecting) < max(0.005, 1.5 * slowest_tenth(while_counting))
+    directory.storage.close()
+
+
+@contextmanager
+def delays() -> Iterator[list[float]]:
+    """How late the loop was each time."""
+    found: list[float] = []
     loop = asyncio.get_running_loop()
 
-    def tick(expected: float) -> None:
-        delays.append(loop.time() - expected)
-        loop.call_later(0.001, tick, loop.time() + 0.001)
+    async def tick() -> None:
+        while True:
+            expected = loop.time() + 0.001
+            await asyncio.sleep(0.001)
+            found.append(loop.time() - expected)
 
-    loop.call_soon(tick, loop.time())
-    report = await directory.collector.collect(force_major=True)
-    assert report.entries_copied == 40_000
-    delays.sort()
-    # In quiet 1 ms is the worst; generous, because machines that test are busy.
-    assert delays[len(delays) * 9 // 10] < 0.005
-    directory.storage.close()
+    ticking = asyncio.ensure_future(tick())
+    try:
+        yield found
+    finally:
+        ticking.cancel()
+
+
+def count_for_seconds(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(100))
+
+
+def slowest_tenth(found: list[float]) -> float:
+    return sorted(found)[len(found) * 9 // 10]

@@ -171,7 +171,7 @@ async def test_endless_redirects_end(broker: FakeBroker, clients: Clients) -> No
     broker.answers[pb.BaseCommand.LOOKUP] = lambda command: [
         messages.lookup_redirect(command.lookupTopic.request_id, broker.url, authoritative=False)
     ]
-    client = clients(broker, ClientSettings(redirects_max=3, operation_timeout_seconds=0.1))
+    client = clients(broker, ClientSettings(redirects_max=3, operation_timeout_seconds=0.2))
     with pytest.raises(ConnectionFailed, match="redirected 3 times"):
         await client.lookup.broker_of(TOPIC)
 
@@ -220,7 +220,7 @@ async def test_credentials_that_cannot_be_had(broker: FakeBroker, clients: Clien
     def fail() -> tuple[str, bytes]:
         raise OSError("no such file")
 
-    client = clients(broker, ClientSettings(operation_timeout_seconds=0.05), authentication=fail)
+    client = clients(broker, ClientSettings(operation_timeout_seconds=0.2), authentication=fail)
     with pytest.raises(TimedOut, match="no such file"):
         await client.producer(TOPIC)
 
@@ -363,7 +363,7 @@ async def test_a_fenced_producer_is_over(broker: FakeBroker, clients: Clients) -
 
 async def test_a_silent_broker_is_given_up(broker: FakeBroker, clients: Clients) -> None:
     producer = await clients(broker, ClientSettings(keep_alive_seconds=0.03, backoff_seconds_min=0.001)).producer(TOPIC)
-    await until(lambda: broker.count(pb.BaseCommand.CONNECT) == 2)
+    await until(lambda: broker.count(pb.BaseCommand.CONNECT) >= 2)
     assert broker.count(pb.BaseCommand.PING) >= 1
     await until(lambda: producer._connection is not None)
 
@@ -396,7 +396,7 @@ async def test_no_answer_in_time(broker: FakeBroker, clients: Clients) -> None:
 async def test_tls_without_settings_is_an_error_and_no_plain_connection(broker: FakeBroker, clients: Clients) -> None:
     broker.url = broker.url.replace("pulsar://", "pulsar+ssl://")
     with pytest.raises(TimedOut, match="wants TLS"):
-        await clients(broker, ClientSettings(operation_timeout_seconds=0.03)).producer(TOPIC)
+        await clients(broker, ClientSettings(operation_timeout_seconds=0.2)).producer(TOPIC)
     assert not broker.seen
 
 

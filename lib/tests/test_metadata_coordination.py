@@ -183,9 +183,11 @@ async def test_a_lock_whose_node_is_removed_is_taken_again(store: LocalStore, ot
     lock = Holder(store, b"1")
     await lock.acquire()
     await other.delete(LOCK)
-    await asyncio.sleep(0.01)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not await other.exists(LOCK):
+            await asyncio.sleep(0.001)
     assert await value_of(other, LOCK) == b"1"
-    assert lock.state is LockState.HELD
+    await eventually(lambda: lock.state is LockState.HELD)
     await lock.release()
 
 

@@ -48,7 +48,7 @@ def test_waits_until_something_can_be_read_or_written(pair: Pair, handler: Handl
     assert handler.select([], [ours], [], 1.0) == ([], [ours], [])
     began = time.monotonic()
     assert handler.select([ours], [], [], 0.01) == ([], [], [])
-    assert 0.01 <= time.monotonic() - began < 1.0
+    assert 0.01 <= time.monotonic() - began < 5.0
     theirs.sendall(b"x")
     assert handler.select([ours, theirs], [], [], None) == ([ours], [], [])
 

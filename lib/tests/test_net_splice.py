@@ -159,13 +159,14 @@ async def test_a_slow_reader_holds_the_writer_back(bridge: Bridge) -> None:
     total = 64 * MIB
     near_writer.write(b"y" * total)
     splice = bridge.splices[0]
+    near, transport = splice.near.transport, splice.far.transport
+    assert near is not None
+    assert transport is not None
     # Until nothing moves any more: sockets and buffers are full.
     taken = -1
-    while taken != splice.near.received_bytes:
+    while taken != splice.near.received_bytes or near.is_reading():
         taken = splice.near.received_bytes
         await asyncio.sleep(0.1)
-    transport = splice.far.transport
-    assert transport is not None
     assert 0 < transport.get_write_buffer_size() <= 2 * UNSENT_HIGH_WATER_BYTES
     assert taken < total / 2
     left = total
