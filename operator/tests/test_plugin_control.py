@@ -17,6 +17,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
+import typer
 from aiohttp import web
 from magnetar.control.errors import ControlRefused, ControlUnavailable
 from magnetar.control.generated import bookie_pb2, bookie_pb2_grpc, broker_pb2, broker_pb2_grpc
@@ -39,6 +40,9 @@ class Broker(broker_pb2_grpc.BrokerServicer):
         self.unloaded: list[str] = []
         self.cancelled = False
         self.refuses = False
+        self.breaks = 0
+        """So many times the connection breaks in the middle of a drain."""
+        self.drains = 0
 
     async def _check(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         given = dict(context.invocation_metadata() or ())
@@ -62,9 +66,12 @@ class Broker(broker_pb2_grpc.BrokerServicer):
     async def Drain(self, request: Any, context: Any) -> AsyncIterator[broker_pb2.BrokerDrain]:  # noqa: N802  (gRPC's)
         if self.refuses:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "there is no other broker")
+        self.drains += 1
         for left in (2, 1):
             step = broker_pb2.BROKER_DRAIN_STEP_RUNNING
             yield broker_pb2.BrokerDrain(step=step, bundles_total=2, bundles_left=left)
+            if self.drains <= self.breaks:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the way is broken")
         yield broker_pb2.BrokerDrain(step=broker_pb2.BROKER_DRAIN_STEP_DONE, bundles_total=2)
 
     async def CancelDrain(self, request: Any, context: Any) -> broker_pb2.BrokerDrain:  # noqa: N802  (gRPC's)
@@ -195,6 +202,46 @@ async def test_a_drain_that_cannot_be_leaves_no_wish_behind() -> None:
         with pytest.raises(ControlUnavailable, match="nothing listens"):
             await drain._drain_broker(kubernetes, "demo-broker-a", cancel=False, follow=False, yes=True)
         assert annotated(kubernetes, "demo-broker-a") == annotated(kubernetes, "demo-broker-b") == {}
+
+
+async def test_a_drain_goes_on_when_the_way_to_the_broker_breaks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "POLL_SECONDS", 0.01)
+    async with brokers() as (kubernetes, broker):
+        broker.breaks = 2
+        await drain._drain_broker(kubernetes, "demo-broker-b", cancel=False, follow=True, yes=True)
+        assert broker.drains == 3
+        assert "trying again" in capsys.readouterr().err
+        assert annotated(kubernetes, "demo-broker-b") == {DRAIN_ANNOTATION: "true"}
+        # To watch it again nobody is asked, and its wish stays though it is not reached now.
+        del kubernetes.ports["demo-broker-b", BROKER_CONTROL_PORT]
+        with pytest.raises(ControlUnavailable, match="nothing listens"):
+            await drain._drain_broker(kubernetes, "demo-broker-b", cancel=False, follow=True, yes=False)
+        assert annotated(kubernetes, "demo-broker-b") == {DRAIN_ANNOTATION: "true"}
+
+
+@pytest.mark.parametrize(("what", "words"), [("pod", "its pod is gone"), ("annotation", "the drain was cancelled")])
+async def test_a_drain_that_ended_otherwise_is_not_begun_again(
+    what: str, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "POLL_SECONDS", 0.01)
+    async with brokers() as (kubernetes, broker):
+        broker.breaks = 9
+        key = "Pod", NAMESPACE, "demo-broker-b"
+
+        def said(text: str) -> None:
+            del text
+            if what == "pod":
+                kubernetes.objects.pop(key, None)
+            else:
+                kubernetes.objects[key]["metadata"]["annotations"] = {}
+
+        monkeypatch.setattr(drain, "warn", said)
+        with pytest.raises(typer.Exit):
+            await drain._drain_broker(kubernetes, "demo-broker-b", cancel=False, follow=True, yes=True)
+        assert broker.drains == 1
+        assert words in capsys.readouterr().err
 
 
 async def test_a_bundle_is_unloaded_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:

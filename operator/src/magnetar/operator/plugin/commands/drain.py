@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -20,8 +21,8 @@ from magnetar.operator.plugin.options import (
 from magnetar.operator.plugin.running import EXIT_FAILED, complain, confirm, done, note, run, warn
 
 if TYPE_CHECKING:
-    from magnetar.control.broker_client import BrokerControl
     from magnetar.operator.plugin.connection import Target
+    from magnetar.operator.plugin.control_ports import ControlPorts
     from magnetar.operator.plugin.kubernetes import Kubernetes
     from magnetar.operator.plugin.progress import Progress
     from magnetar.operator.plugin.views import PodView
@@ -206,32 +207,68 @@ async def _drain_broker(kubernetes: Kubernetes, pod: str, *, cancel: bool, follo
             await control.cancel_drain()
         done(f"{pod} takes bundles again")
         return
-    confirm(
-        f"{pod} gives its bundles to the other brokers of {found.cluster}; clients of their topics follow, and it "
-        "takes none any more.",
-        yes=yes,
-    )
-    await _annotate(kubernetes, found, DRAIN_ANNOTATION, "true")
-    try:
-        async with ports.broker(pod) as control:
-            steps = _broker_steps(control)
-            if not follow:
-                await anext(steps)
-                done(f"{pod} is being drained")
-                return
-            again = f"kubectl pulsar drain broker {pod}{kubernetes.context}"
-            await _follow(pod, steps, f"The drain goes on; `{again}` watches it again, --cancel takes it back.")
-    except typer.Exit:
-        raise
-    except Exception:
-        # Refused, or not reached: then nobody wants it any more.
-        await _annotate(kubernetes, found, DRAIN_ANNOTATION, None)
-        raise
+    asked = DRAIN_ANNOTATION in found.annotations
+    if asked:
+        note(f"{pod} is to be drained already")
+    else:
+        confirm(
+            f"{pod} gives its bundles to the other brokers of {found.cluster}; clients of their topics follow, and it "
+            "takes none any more.",
+            yes=yes,
+        )
+        await _annotate(kubernetes, found, DRAIN_ANNOTATION, "true")
+    async with contextlib.aclosing(_broker_steps(kubernetes, ports, found)) as steps:
+        try:
+            first = await anext(steps)
+        except Exception:
+            # Refused, or not reached: then nobody wants it any more.
+            if not asked:
+                await _annotate(kubernetes, found, DRAIN_ANNOTATION, None)
+            raise
+        if not follow:
+            done(f"{pod} is being drained")
+            return
+        again = f"kubectl pulsar drain broker {pod}{kubernetes.context}"
+        goes_on = f"The drain goes on; `{again}` watches it again, --cancel takes it back."
+        await _follow(pod, _chained(first, steps), goes_on)
     note(f"`kubectl delete pod {pod}{kubernetes.context}` starts it anew; --cancel has it take bundles again.")
 
 
-async def _broker_steps(control: BrokerControl) -> AsyncIterator[Progress]:
-    from magnetar.operator.plugin.progress import broker_drain_progress
+async def _chained(first: Progress, rest: AsyncIterator[Progress]) -> AsyncIterator[Progress]:
+    yield first
+    async for step in rest:
+        yield step
 
-    async for state in control.drain():
-        yield broker_drain_progress(state)
+
+async def _broker_steps(kubernetes: Kubernetes, ports: ControlPorts, pod: PodView) -> AsyncGenerator[Progress, None]:
+    """Once it has begun, a way to the broker that breaks is no end: it is looked for again, and the drain with it."""
+    from magnetar.core.errors import Unavailable
+    from magnetar.operator.plugin.progress import Progress, broker_drain_progress
+
+    begun = False
+    while True:
+        try:
+            if begun and (why := await _ended(kubernetes, pod)):
+                yield Progress(text=why, finished=True, failed=True)
+                return
+            async with ports.broker(pod.name) as control:
+                async for state in control.drain():
+                    begun = True
+                    yield broker_drain_progress(state)
+            return
+        except Unavailable as error:
+            if not begun:
+                raise
+            warn(f"{error}; trying again")
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _ended(kubernetes: Kubernetes, pod: PodView) -> str:
+    """Why there is nothing to watch any more: to ask for it again would begin another drain."""
+    from magnetar.operator.children.naming import DRAIN_ANNOTATION
+    from magnetar.operator.plugin.parse import pod_view
+
+    manifest = await kubernetes.get("Pod", kubernetes.namespace, pod.name)
+    if manifest is None or (now := pod_view(manifest)).uid != pod.uid:
+        return "its pod is gone"
+    return "" if DRAIN_ANNOTATION in now.annotations else "the drain was cancelled"
