@@ -117,3 +117,8 @@ async def test_decisions_and_their_driver(stage: Stage) -> None:
     assert await stage.client.driver() == "leader"
     assert await stage.client.set_driver("control") == "control"
     await refused(stage.client.set_driver("me"), Reason.FAILED_PRECONDITION, "leader, control")
+
+
+async def test_the_largest_ensemble(stage: Stage) -> None:
+    found = await stage.client.largest_ensemble()
+    assert (found.ensemble_size, found.wanted_by) == (4, "namespace a/b")

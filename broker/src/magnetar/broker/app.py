@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from magnetar.broker.ownership import BundleOwnership
 from magnetar.broker.partitioned_topics import PartitionedTopics
 from magnetar.broker.peer_client import PeerClient
 from magnetar.broker.policies.change_events import ChangeEvents, ChangeEventsParts
+from magnetar.broker.policies.ensembles import Ensembles
 from magnetar.broker.resources import Resources
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.storage import SchemaStorage
@@ -31,6 +32,7 @@ from magnetar.broker.service import BrokerService
 from magnetar.broker.service_ports import ServicePorts, open_service_ports
 from magnetar.broker.session import ServerSession
 from magnetar.broker.settings import SERVER_VERSION, BrokerSettings
+from magnetar.broker.topic import PersistentTopic
 from magnetar.broker.topic_lists import TopicLists
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
@@ -250,7 +252,9 @@ def _assemble(
         bundles=bundles,
         ownership=ownership,
         moves=moves,
-        operations=BrokerOperations(load, ownership, moves, drains, resources.local_documents),
+        operations=BrokerOperations(
+            load, ownership, moves, drains, resources.local_documents, _ensembles(resources, service, ownership)
+        ),
         dynamic=DynamicSettings(settings, parts.store, service.spawn, service.use_settings),
         access=access,
         request_stop=parts.request_stop,
@@ -258,6 +262,14 @@ def _assemble(
     service.policies.use_topic_policies(topic_policies)
     service.upkeep.use_partitioned_topics(PartitionedTopics(service, peers))
     return context, topic_policies
+
+
+def _ensembles(resources: Resources, service: BrokerService, ownership: BundleOwnership) -> Ensembles:
+    def stored() -> Iterator[PersistentTopic]:
+        for owned in list(ownership.owned().values()):
+            yield from (topic for topic in owned.topics.values() if isinstance(topic, PersistentTopic))
+
+    return Ensembles(resources, lambda: service.policies.broker, stored)
 
 
 def _access_control(settings: BrokerSettings, resources: Resources, service: BrokerService) -> AccessControl | None:

@@ -76,3 +76,7 @@ class BrokerControl:
     async def driver(self) -> str:
         """Who drives it."""
         return (await self.channel.ask(self._stub.GetDriver, messages.GetDriverRequest())).driver
+
+    async def largest_ensemble(self) -> messages.LargestEnsemble:
+        """How many bookies ledgers are spread over where it is most, as far as it knows, and who wants it."""
+        return await self.channel.ask(self._stub.GetLargestEnsemble, messages.GetLargestEnsembleRequest())

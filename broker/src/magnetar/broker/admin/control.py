@@ -163,6 +163,14 @@ class BrokerControlService(BrokerServicer):
         del request, context
         return messages.Driver(driver=await self._operations.driver())
 
+    async def GetLargestEnsemble(
+        self, request: messages.GetLargestEnsembleRequest, context: object
+    ) -> messages.LargestEnsemble:
+        """How many bookies must take writes."""
+        del request, context
+        found = await self._operations.largest_ensemble()
+        return messages.LargestEnsemble(ensemble_size=found.size, wanted_by=found.wanted_by)
+
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -17,6 +17,7 @@ from magnetar.metadata.store import NodeNotFound, VersionConflict
 if TYPE_CHECKING:
     from magnetar.broker.load.broker_report import BrokerReport, BundleStats
     from magnetar.broker.load.manager import ModularLoadManager
+    from magnetar.broker.policies.ensembles import Ensemble
     from magnetar.broker.resources import Documents
 
 DYNAMIC_PATH: Final = "/admin/configuration"
@@ -59,6 +60,12 @@ class Moves(Protocol):
     ) -> object: ...
 
 
+class Ensembles(Protocol):
+    """What is asked about ensembles: `policies.ensembles`."""
+
+    async def largest(self) -> Ensemble: ...
+
+
 @dataclass(frozen=True, slots=True)
 class BundleRow:
     """One owned bundle."""
@@ -72,7 +79,13 @@ class BrokerOperations:
     """Over one broker."""
 
     def __init__(
-        self, load: ModularLoadManager, ownership: Ownership, moves: Moves, drains: Drains, documents: Documents
+        self,
+        load: ModularLoadManager,
+        ownership: Ownership,
+        moves: Moves,
+        drains: Drains,
+        documents: Documents,
+        ensembles: Ensembles,
     ) -> None:
         """`documents` are those of the local store, where the cluster's dynamic settings are."""
         self.load = load
@@ -80,6 +93,7 @@ class BrokerOperations:
         self._moves = moves
         self._drains = drains
         self._documents = documents
+        self._ensembles = ensembles
 
     @property
     def broker_id(self) -> str:
@@ -138,6 +152,10 @@ class BrokerOperations:
     async def cancel_drain(self) -> DrainState:
         """Keep what is left."""
         return await self._drains.cancel()
+
+    async def largest_ensemble(self) -> Ensemble:
+        """How many bookies must take writes, and who wants so many. `StoreUnavailable`, `PeerError`."""
+        return await self._ensembles.largest()
 
     async def hand_over(self) -> None:
         """Give all bundles to other brokers, as far as that goes at the first attempt: the broker stops."""

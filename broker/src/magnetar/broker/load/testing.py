@@ -15,6 +15,7 @@ from magnetar.broker.load.operations import BrokerOperations
 from magnetar.broker.load.settings import LoadSettings
 from magnetar.broker.owned_bundles import BundleState
 from magnetar.broker.peer_client import PeerAnswer, PeerRefused
+from magnetar.broker.policies.ensembles import Ensemble
 from magnetar.broker.resources import Documents
 from magnetar.core.bundle import BundleName, BundleRange
 from magnetar.core.clock import SystemClock
@@ -65,7 +66,7 @@ class FakeBroker:
             )
         )
         self.drains = Drains(self.load, self, self, settings)
-        self.operations = BrokerOperations(self.load, self, self, self.drains, Documents(self.store))
+        self.operations = BrokerOperations(self.load, self, self, self.drains, Documents(self.store), self)
 
     @property
     def id(self) -> str:
@@ -86,6 +87,9 @@ class FakeBroker:
         self, bundle: BundleName, algorithm: str, *, boundaries: list[int] | None = None, unload: bool = False
     ) -> None:
         self.splits.append((bundle, algorithm, boundaries, unload))
+
+    async def largest(self) -> Ensemble:
+        return Ensemble(4, "namespace a/b")
 
     async def close(self) -> None:
         await self.drains.close()

@@ -230,3 +230,15 @@ class Driver(_message.Message):
     DRIVER_FIELD_NUMBER: _ClassVar[int]
     driver: str
     def __init__(self, driver: _Optional[str] = ...) -> None: ...
+
+class GetLargestEnsembleRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LargestEnsemble(_message.Message):
+    __slots__ = ("ensemble_size", "wanted_by")
+    ENSEMBLE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    WANTED_BY_FIELD_NUMBER: _ClassVar[int]
+    ensemble_size: int
+    wanted_by: str
+    def __init__(self, ensemble_size: _Optional[int] = ..., wanted_by: _Optional[str] = ...) -> None: ...

@@ -91,6 +91,11 @@ class BrokerStub:
                 request_serializer=magnetar_dot_control_dot_generated_dot_broker__pb2.GetDriverRequest.SerializeToString,
                 response_deserializer=magnetar_dot_control_dot_generated_dot_broker__pb2.Driver.FromString,
                 _registered_method=True)
+        self.GetLargestEnsemble = channel.unary_unary(
+                '/magnetar.control.v1.Broker/GetLargestEnsemble',
+                request_serializer=magnetar_dot_control_dot_generated_dot_broker__pb2.GetLargestEnsembleRequest.SerializeToString,
+                response_deserializer=magnetar_dot_control_dot_generated_dot_broker__pb2.LargestEnsemble.FromString,
+                _registered_method=True)
 
 
 class BrokerServicer:
@@ -174,6 +179,14 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetLargestEnsemble(self, request, context):
+        """The largest ensemble that ledgers are asked to be spread over: so many bookies must take writes. Walks through the
+        policies of all namespaces; of topics with policies of their own only those count that this broker has loaded.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BrokerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -231,6 +244,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.GetDriver,
                     request_deserializer=magnetar_dot_control_dot_generated_dot_broker__pb2.GetDriverRequest.FromString,
                     response_serializer=magnetar_dot_control_dot_generated_dot_broker__pb2.Driver.SerializeToString,
+            ),
+            'GetLargestEnsemble': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLargestEnsemble,
+                    request_deserializer=magnetar_dot_control_dot_generated_dot_broker__pb2.GetLargestEnsembleRequest.FromString,
+                    response_serializer=magnetar_dot_control_dot_generated_dot_broker__pb2.LargestEnsemble.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -530,6 +548,33 @@ class Broker:
             '/magnetar.control.v1.Broker/GetDriver',
             magnetar_dot_control_dot_generated_dot_broker__pb2.GetDriverRequest.SerializeToString,
             magnetar_dot_control_dot_generated_dot_broker__pb2.Driver.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLargestEnsemble(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/magnetar.control.v1.Broker/GetLargestEnsemble',
+            magnetar_dot_control_dot_generated_dot_broker__pb2.GetLargestEnsembleRequest.SerializeToString,
+            magnetar_dot_control_dot_generated_dot_broker__pb2.LargestEnsemble.FromString,
             options,
             channel_credentials,
             insecure,
