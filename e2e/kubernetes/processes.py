@@ -43,6 +43,12 @@ def succeeds(*command: str | Path) -> bool:
     return True
 
 
+def began(pid: int) -> str:
+    """When a process began, and since which start of the machine that is counted (Linux: proc_pid_stat(5))."""
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return f"{ticks}@{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+
+
 @dataclass(frozen=True, slots=True)
 class Processes:
     """The processes of one node: `state` has their numbers, `logs` what they print."""
@@ -67,16 +73,18 @@ class Processes:
             ],
             setsid=True,
         )
-        self._file(name).write_text(f"{pid}\n")
+        self._file(name).write_text(f"{pid} {began(pid)}\n")
 
     def pid(self, name: str) -> int | None:
-        """Its number while it runs. A process that ended but was not waited for has no program any more."""
+        """Its number while it runs. A process that ended but was not waited for has no program any more; one that has
+        the number now, such as after a start of the machine, is another one."""
         try:
-            pid = int(self._file(name).read_text())
+            number, since = self._file(name).read_text().split()
+            pid = int(number)
             os.readlink(f"/proc/{pid}/exe")
+            return pid if began(pid) == since else None
         except (OSError, ValueError):
             return None
-        return pid
 
     def running(self) -> dict[str, int]:
         """All that run, by name."""

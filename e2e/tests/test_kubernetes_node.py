@@ -20,7 +20,7 @@ from e2e.kubernetes.certificates import make_certificates
 from e2e.kubernetes.network import pod_network
 from e2e.kubernetes.objects import objects
 from e2e.kubernetes.places import DNS_ADDRESS, NODE, NODE_ADDRESS, PODS, Places, places
-from e2e.kubernetes.processes import NodeTrouble, Processes, run, succeeds
+from e2e.kubernetes.processes import NodeTrouble, Processes, began, run, succeeds
 
 
 @pytest.fixture
@@ -138,11 +138,24 @@ def test_processes_run_on_until_they_are_stopped_and_zombies_do_not_count(node_p
     os.waitpid(pid, 0)
 
 
+@pytest.mark.parametrize("content", ["{pid}", "{pid} 1@another", "", "nobody", "{pid} {began} more"])
+def test_nobody_elses_process_is_taken_for_ours(node_places: Places, content: str) -> None:
+    """Numbers begin anew with the machine, and files stay."""
+    processes = Processes(node_places.state, node_places.logs)
+    file = node_places.state / "etcd.pid"
+    file.write_text(f"{os.getpid()} {began(os.getpid())}\n")
+    assert processes.pid("etcd") == os.getpid()
+    file.write_text(content.format(pid=os.getpid(), began=began(os.getpid())))
+    assert processes.pid("etcd") is None
+    processes.stop("etcd")
+    assert not file.exists()
+
+
 @pytest.mark.slow
 def test_a_process_that_dies_is_told_with_its_last_words(node_places: Places) -> None:
     processes = Processes(node_places.state, node_places.logs)
     processes.start("loser", ["sh", "-c", "echo the disk is gone; exit 1"])
-    pid = int((node_places.state / "loser.pid").read_text())
+    pid = int((node_places.state / "loser.pid").read_text().split()[0])
     os.waitpid(pid, 0)
     with pytest.raises(NodeTrouble, match="the disk is gone"):
         processes.wait_until("loser", lambda: False)
