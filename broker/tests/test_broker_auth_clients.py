@@ -29,8 +29,13 @@ NOT_LET_IN = "TimeOut"
 GRANTS = grants({"maker": ["produce"], "reader": ["consume"], "both": ["produce", "consume"]})
 
 
-def client_at(service_url: str, **options: Any) -> pulsar.Client:
-    return pulsar.Client(service_url, logger=QUIET, operation_timeout_seconds=2, **options)
+PATIENCE_SECONDS = 30
+"""For what must go well."""
+IMPATIENT: dict[str, Any] = {"patience_seconds": 2}
+
+
+def client_at(service_url: str, patience_seconds: int = PATIENCE_SECONDS, **options: Any) -> pulsar.Client:
+    return pulsar.Client(service_url, logger=QUIET, operation_timeout_seconds=patience_seconds, **options)
 
 
 def talk(service_url: str, **options: Any) -> bytes:
@@ -39,7 +44,7 @@ def talk(service_url: str, **options: Any) -> bytes:
     try:
         consumer = client.subscribe(TOPIC, "s")
         client.create_producer(TOPIC).send(b"hello")
-        message = consumer.receive(5_000)
+        message = consumer.receive(PATIENCE_SECONDS * 1000)
         consumer.acknowledge(message)
         content: bytes = message.data()
         return content
@@ -74,28 +79,30 @@ async def test_tokens() -> None:
         assert "AuthorizationError" in await outcome("reader")
         assert "AuthorizationError" in await outcome("nobody")
         bad = pulsar.AuthenticationToken("bad")
-        assert NOT_LET_IN in await asyncio.to_thread(open_producer, url, authentication=bad)
+        assert NOT_LET_IN in await asyncio.to_thread(open_producer, url, authentication=bad, **IMPATIENT)
 
 
 async def test_a_client_renews_its_token_and_goes_on() -> None:
     made: list[str] = []
 
     def fresh() -> str:
-        made.append(token_of("both", exp=int(time.time()) + 1))
+        made.append(token_of("both", exp=int(time.time()) + 2))
         return made[-1]
 
     def send_for_seconds(url: str) -> int:
         client = client_at(url, authentication=pulsar.AuthenticationToken(fresh))
         try:
-            producer = client.create_producer(TOPIC, send_timeout_millis=2_000)
-            for number in range(20):
-                producer.send(b"%d" % number)
+            producer = client.create_producer(TOPIC, send_timeout_millis=PATIENCE_SECONDS * 1000)
+            sent = 0
+            while sent < 20 or len(made) < 3:
+                producer.send(b"%d" % sent)
+                sent += 1
                 time.sleep(0.15)
-            return 20
+            return sent
         finally:
             client.close()
 
-    settings = broker_settings(refresh_check_seconds=0.3)
+    settings = broker_settings(refresh_check_seconds=1.0)
     async with MemoryBroker(settings) as broker:
         await make_namespace(broker, auth_policies=GRANTS)
         before = 0
@@ -107,9 +114,8 @@ async def test_a_client_renews_its_token_and_goes_on() -> None:
         while not sending.done():
             before = max(before, connections())
             await asyncio.sleep(0.05)
-        assert await sending == 20
+        assert await sending >= 20
         assert before == 1, "it never connected anew"
-        assert len(made) >= 3
 
 
 async def test_users_and_passwords() -> None:
@@ -127,7 +133,7 @@ async def test_users_and_passwords() -> None:
             shown = pulsar.AuthenticationBasic(kind, "secret")
             assert await asyncio.to_thread(talk, url, authentication=shown) == b"hello"
         wrong = pulsar.AuthenticationBasic("bcrypt", "wrong")
-        assert NOT_LET_IN in await asyncio.to_thread(open_producer, url, authentication=wrong)
+        assert NOT_LET_IN in await asyncio.to_thread(open_producer, url, authentication=wrong, **IMPATIENT)
 
 
 async def test_client_certificates_and_brokers_that_reach_themselves_by_tls(tmp_path: Path) -> None:
@@ -162,8 +168,10 @@ async def test_client_certificates_and_brokers_that_reach_themselves_by_tls(tmp_
         assert await asyncio.to_thread(talk, url, authentication=shown(both), **common) == b"hello"
         refused = await asyncio.to_thread(open_producer, url, authentication=shown(here), **common)
         assert "AuthorizationError" in refused
-        assert await asyncio.to_thread(open_producer, url, authentication=shown(stranger), **common) != "ok"
-        assert NOT_LET_IN in await asyncio.to_thread(open_producer, url, **common)
+        assert (
+            await asyncio.to_thread(open_producer, url, authentication=shown(stranger), **common, **IMPATIENT) != "ok"
+        )
+        assert NOT_LET_IN in await asyncio.to_thread(open_producer, url, **common, **IMPATIENT)
 
         as_both = ClientTls(
             TlsSettings(certificate_file=both.certificate_file, key_file=both.key_file, trust_certificates_file=trust)

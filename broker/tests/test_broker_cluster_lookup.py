@@ -184,8 +184,13 @@ async def test_namespaces_of_other_clusters(cluster: MemoryCluster) -> None:
         await asyncio.sleep(0.005)
     await resources.documents.create("/admin/clusters/b", {"brokerServiceUrl": "pulsar://b:6650"})
     await resources.documents.update("/admin/clusters/memory", lambda it: {**it, "peerClusterNames": ["b"]})
-    answer = (await client.request(LOOKUP, topic=TOPIC)).body
-    assert (answer.response, answer.brokerServiceUrl) == (REDIRECT, "pulsar://b:6650")
+
+    async def redirected() -> bool:
+        answer = (await client.request(LOOKUP, topic=TOPIC)).body
+        return bool((answer.response, answer.brokerServiceUrl) == (REDIRECT, "pulsar://b:6650"))
+
+    while not await redirected():
+        await asyncio.sleep(0.005)
 
 
 async def test_listeners() -> None:

@@ -189,6 +189,7 @@ async def test_an_answer_that_comes_late_is_not_the_last_word() -> None:
     await store.put(PATH, b'{"maxTenants":"3"}')
     await asyncio.sleep(0)
     await store.put(PATH, b'{"maxTenants":"4"}')
+    await until(lambda: dynamic.current.admin.tenants_max == 4)
     await asyncio.sleep(0.05)
     assert dynamic.current.admin.tenants_max == 4
     dynamic.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -150,6 +150,15 @@ async def test_a_namespace_that_goes(memory_broker: MemoryBroker) -> None:
     assert (await look_up(client)).error == pb.TopicNotFound
 
 
+async def until_told(clients: list[ProtocolClient], expected: Callable[[Any], bool]) -> None:
+    """Brokers hear a moment later of what is written; from then on each of them says so."""
+    for client in clients:
+        while not expected(await look_up(client)):
+            await asyncio.sleep(0.001)
+    for client in clients:
+        assert expected(await look_up(client))
+
+
 async def test_a_namespace_that_goes_to_another_cluster(cluster: MemoryCluster) -> None:
     await cluster.take(cluster[1], TOPIC)
     clients = [await broker.connect() for broker in cluster.brokers]
@@ -157,9 +166,7 @@ async def test_a_namespace_that_goes_to_another_cluster(cluster: MemoryCluster) 
         assert (await look_up(client)).response == CONNECT
     documents = cluster[0].service.resources.documents
     await documents.update(POLICIES, lambda policies: {**policies, "replication_clusters": ["elsewhere"]})
-    await asyncio.sleep(0.01)
-    for client in clients:
-        assert (await look_up(client)).error == pb.MetadataError
+    await until_told(clients, lambda answer: answer.error == pb.MetadataError)
 
 
 async def test_a_bundle_that_moves(cluster: MemoryCluster) -> None:
@@ -169,9 +176,7 @@ async def test_a_bundle_that_moves(cluster: MemoryCluster) -> None:
         assert (await look_up(client)).brokerServiceUrl == url(cluster[0])
     await cluster[0].running.context.moves.unload(bundle)
     await cluster.take(cluster[1], TOPIC)
-    await asyncio.sleep(0.01)
-    for client in clients:
-        assert (await look_up(client)).brokerServiceUrl == url(cluster[1])
+    await until_told(clients, lambda answer: answer.brokerServiceUrl == url(cluster[1]))
 
 
 async def test_a_bundle_that_is_being_unloaded(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,12 +241,12 @@ async def test_partitions_that_change(cluster: MemoryCluster) -> None:
     assert [(await partitions(client, str(name))).partitions for _ in range(2)] == [2, 2]
     path = service.resources.partitioned_topic_path(name)
     await service.resources.documents.update(path, lambda document: {**document, "partitions": 5})
-    await asyncio.sleep(0.01)
-    assert [(await partitions(client, str(name))).partitions for _ in range(2)] == [5, 5]
+    while (await partitions(client, str(name))).partitions != 5:
+        await asyncio.sleep(0.001)
+    assert (await partitions(client, str(name))).partitions == 5
     await service.resources.documents.delete(path)
-    await asyncio.sleep(0.01)
-    gone = await partitions(client, str(name), metadata_auto_creation_enabled=False)
-    assert gone.error == pb.TopicNotFound
+    while (await partitions(client, str(name), metadata_auto_creation_enabled=False)).error != pb.TopicNotFound:
+        await asyncio.sleep(0.001)
 
 
 async def test_a_topic_that_is_unloaded_is_looked_for(memory_broker: MemoryBroker) -> None:

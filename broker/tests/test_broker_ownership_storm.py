@@ -23,8 +23,9 @@ SECONDS = 1.5
 STEP_SECONDS = 0.02
 
 ATTEMPTS_MAX = 20
-READ_SECONDS = 2.0
+READ_SECONDS = 10.0
 """Longer than reading everything takes."""
+PUBLISHED_MIN = 50
 
 
 class Publisher:
@@ -104,6 +105,9 @@ async def test_no_two_owners_confirm(seed: int) -> None:
         work = [asyncio.create_task(publisher.run(ends)) for publisher in publishers]
         disturbing = asyncio.create_task(disturb(cluster, random.Random(seed), ends))
         await asyncio.sleep(SECONDS)
+        # A slow machine takes longer.
+        while sum(len(publisher.confirmed) for publisher in publishers) <= PUBLISHED_MIN:
+            await asyncio.sleep(STEP_SECONDS)
         ends.set()
         await asyncio.gather(disturbing, *work)
         for broker in cluster.brokers:
@@ -112,7 +116,6 @@ async def test_no_two_owners_confirm(seed: int) -> None:
             await asyncio.gather(*(ownership.still_ours(owned) for owned in ownership.owned().values()))
         await cluster.settled()
         confirmed = {payload for publisher in publishers for payload in publisher.confirmed}
-        assert len(confirmed) > 50
         assert confirmed <= await everything(cluster, confirmed)
 
 
@@ -125,7 +128,7 @@ async def everything(cluster: MemoryCluster, wanted: set[bytes]) -> set[bytes]:
             await client.consumer(TOPIC, consumer_id=7)
         except AssertionError as refusal:
             logger.info("not yet: %s", refusal)
-            await asyncio.sleep(READ_SECONDS / ATTEMPTS_MAX)
+            await asyncio.sleep(0.1)
             continue
         client.send(pb.BaseCommand.FLOW, consumer_id=7, messagePermits=1_000_000)
         try:

@@ -33,7 +33,7 @@ VECTORS: dict[str, str] = json.loads(Path(__file__).with_name("change_events_vec
 TOPIC = TopicName.parse("persistent://public/default/t")
 OTHER = TopicName.parse("persistent://public/default/other")
 EVENTS = TopicName.parse("persistent://public/default/__change_events")
-QUICK = ChangeEventsSettings(read_timeout_seconds=5, update_timeout_seconds=5, retry_seconds=0.02)
+QUICK = ChangeEventsSettings(read_timeout_seconds=30, update_timeout_seconds=30, retry_seconds=0.02)
 
 
 class Stores:

@@ -208,7 +208,7 @@ async def test_a_topics_publish_rate_stops_reading_and_is_never_an_error(topic: 
         client.send(Command.SEND, batch_message(*[b"x"] * 240), producer_id=1, sequence_id=0, num_messages=240)
         await client.expect(Command.SEND_RECEIPT)
         await client.publish(1, first=300)
-        assert 0.15 <= time.monotonic() - start < 5
+        assert 0.15 <= time.monotonic() - start < 30
         client.send(Command.SEND, batch_message(*[b"x"] * 500), producer_id=1, sequence_id=400, num_messages=500)
         await client.expect(Command.SEND_RECEIPT)
         await set_topic(broker, topic, publishRate=None)
@@ -225,7 +225,7 @@ async def test_the_brokers_publish_rate_is_for_all_topics() -> None:
         await other.publish(20)
         await other.round_trip()
         await client.round_trip()
-        assert 0.1 <= time.monotonic() - start < 5
+        assert 0.1 <= time.monotonic() - start < 30
 
 
 async def test_the_brokers_publish_buffer_holds_and_lets_go() -> None:
@@ -236,7 +236,7 @@ async def test_the_brokers_publish_buffer_holds_and_lets_go() -> None:
 
 
 async def test_a_throttled_client_is_not_taken_for_dead() -> None:
-    settings = BrokerSettings(keep_alive_seconds=0.05, policies=PolicySettings(publish_messages_per_topic=10))
+    settings = BrokerSettings(keep_alive_seconds=0.1, policies=PolicySettings(publish_messages_per_topic=10))
     async with MemoryBroker(settings) as broker:
         client = await broker.connect()
         await client.producer(TOPIC)

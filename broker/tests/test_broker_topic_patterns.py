@@ -142,6 +142,7 @@ def test_what_brokers_match_they_match_at_once(pattern: str) -> None:
             topics = TopicPattern(pattern)
         except PulsarError:
             return
-    start = time.perf_counter()
+    # The processor's time, as other programs have a share of the clock's.
+    start = time.thread_time()
     topics.matches(PREFIX + "a" * 60 + "!")
-    assert time.perf_counter() - start < 0.5
+    assert time.thread_time() - start < 0.5

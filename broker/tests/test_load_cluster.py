@@ -15,6 +15,7 @@ from magnetar.broker.load.registration import BROKERS_PATH, draining_brokers
 from magnetar.broker.load.settings import LoadSettings
 from magnetar.broker.session_testing import MemoryBroker
 from magnetar.broker.settings import BrokerSettings
+from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import TopicName
 
 pytestmark = pytest.mark.slow
@@ -128,11 +129,20 @@ async def test_a_stopping_broker_leaves_nothing_behind(cluster: MemoryCluster) -
 
 
 @pytest.mark.parametrize("drained_before", [False, True])
-async def test_a_broker_that_is_told_to_stop_is_shown_as_draining(drained_before: bool) -> None:
-    slow = replace(SETTINGS, load=replace(SETTINGS.load, unloads_per_second_max=20))
-    async with MemoryCluster(2, slow) as cluster:
+async def test_a_broker_that_is_told_to_stop_is_shown_as_draining(
+    monkeypatch: pytest.MonkeyPatch, drained_before: bool
+) -> None:
+    async with MemoryCluster(2, SETTINGS) as cluster:
         leaving, staying = cluster[0], cluster[1]
         await load_topics(cluster, at=leaving)
+        ownership = leaving.running.context.ownership
+        release, go_on = ownership.release, asyncio.Event()
+
+        async def release_later(name: BundleName) -> None:
+            await go_on.wait()
+            await release(name)
+
+        monkeypatch.setattr(ownership, "release", release_later)
         if drained_before:
             await leaving.running.context.operations.drain()
             await leaving.running.context.operations.cancel_drain()
@@ -148,8 +158,9 @@ async def test_a_broker_that_is_told_to_stop_is_shown_as_draining(drained_before
             while not await is_shown():
                 await asyncio.sleep(0.005)
         assert own_id(leaving) not in await store.children(BROKERS_PATH)
-        # 16 bundles at 20 a second: it is known while it still hands over.
+        # It is known while it still hands over.
         assert not stopping.done()
+        go_on.set()
         await stopping
         assert await draining_brokers(store) == {}
         assert owned_count(staying) == 16
