@@ -67,6 +67,8 @@ class Wanted:
 
 def revision(root: Path = ROOT) -> str:
     """The commit, with `-dirty` behind it if the tree has other content."""
+    if shutil.which("git") is None:
+        return "unknown"
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     return found.stdout.strip() or "unknown"

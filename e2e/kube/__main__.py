@@ -18,7 +18,7 @@ from e2e.kubernetes.current import Current, current
 from e2e.kubernetes.node import Node
 from e2e.kubernetes.places import places
 from e2e.kubernetes.processes import NodeTrouble
-from images.build import REPOSITORY, VERSION, BuildFailed
+from images.build import REPOSITORY, VERSION, BuildFailed, NoBuilder
 
 NEXT: Final = f"{VERSION}-next"
 """The same images under another name: what an upgrade goes to."""
@@ -81,7 +81,7 @@ def main() -> int:
             *further,
         ]
         return subprocess.run(command, env=environment, check=False).returncode
-    except (NodeTrouble, BuildFailed) as trouble:
+    except (NodeTrouble, NoBuilder, BuildFailed) as trouble:
         say(f"the cluster cannot be prepared: {trouble}")
         return 1
     finally:

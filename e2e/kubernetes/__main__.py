@@ -15,7 +15,7 @@ from e2e.kubernetes.install import install
 from e2e.kubernetes.node import Node
 from e2e.kubernetes.places import API, places
 from e2e.kubernetes.processes import NodeTrouble
-from images.build import COMPONENTS, VERSION, BuildFailed
+from images.build import COMPONENTS, VERSION, BuildFailed, NoBuilder
 
 CALLED: Final = {"given": "the cluster of the kubeconfig", "kind": "a kind cluster", "own": "our own node"}
 
@@ -34,6 +34,7 @@ def timed() -> Callable[[str], None]:
 def up(node: Node, arguments: argparse.Namespace) -> None:
     """Start our own node, after bringing what it needs."""
     tell = timed()
+    node.check_rights()
     install(node.places, tell)
     node.up(tell)
     say(f'\n  eval "$(python -m e2e.kubernetes env)"    # then kubectl and helm use {API}')
@@ -41,6 +42,7 @@ def up(node: Node, arguments: argparse.Namespace) -> None:
 
 def down(node: Node, arguments: argparse.Namespace) -> None:
     """Stop it."""
+    node.check_rights()
     node.down("images" if arguments.purge_images else "state" if arguments.purge else "nothing")
 
 
@@ -65,12 +67,14 @@ def env(node: Node, arguments: argparse.Namespace) -> None:
 
 def status(node: Node, arguments: argparse.Namespace) -> None:
     """What of our own node runs."""
+    node.check_rights()
     for name, pid in node.status().items():
         sys.stdout.write(f"{name:<20}{pid if pid is not None else 'does not run'}\n")
 
 
 def restart_kubelet(node: Node, arguments: argparse.Namespace) -> None:
     """Kill our own node's kubelet and start it again; pods run on."""
+    node.check_rights()
     node.restart_kubelet()
 
 
@@ -103,7 +107,7 @@ def main() -> int:
     arguments = parse()
     try:
         arguments.run(Node(places()), arguments)
-    except (NodeTrouble, BuildFailed) as error:
+    except (NodeTrouble, NoBuilder, BuildFailed) as error:
         say(str(error))
         return 1
     return 0

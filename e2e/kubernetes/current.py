@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from e2e.kubernetes.buildkit import builder, start_buildkit
+from e2e.kubernetes.certificates import write_secret
 from e2e.kubernetes.install import install
 from e2e.kubernetes.node import Node
 from e2e.kubernetes.places import places
@@ -23,6 +23,8 @@ from images.build import COMPONENTS, REPOSITORY, VERSION, Builder, Wanted, build
 Kind: TypeAlias = Literal["given", "kind", "own"]
 
 KIND_CLUSTER: Final = "magnetar-e2e"
+KIND_NEEDS: Final = ("kind", "docker", "kubectl", "helm")
+"""Programs: kind brings none of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +42,15 @@ class Current:
     ) -> None:
         """Build images of this tree where pods of this cluster find them.
 
-        Errors: `NodeTrouble` for a cluster whose nodes are not ours: they get images from a registry."""
+        Errors: `NodeTrouble` for a cluster whose nodes are not ours: they get images from a registry; `NoBuilder`,
+        `BuildFailed`."""
         wanted = Wanted(repository=repository, version=version, components=components)
         if self.node is not None:
             start_buildkit(self.node)
             build(builder(self.node), wanted)
         elif self.kind == "kind":
-            local = find_builder()
+            # What another builder makes is not where Docker could save it from.
+            local = find_builder("docker")
             build(local, wanted)
             for component in components:
                 self._load(local, wanted.image(component))
@@ -76,7 +80,7 @@ def current(tell: Callable[[str], None] = print) -> Current:
     """Choose, and start what is not there yet. Errors: `NodeTrouble`."""
     if (given := given_cluster()) is not None:
         return given
-    if shutil.which("kind") and shutil.which("docker") and succeeds("docker", "info"):
+    if all(map(shutil.which, KIND_NEEDS)) and succeeds("docker", "info"):
         return kind_cluster(tell)
     node = Node(places())
     if not node.is_up:
@@ -88,11 +92,14 @@ def current(tell: Callable[[str], None] = print) -> Current:
 
 def given_cluster() -> Current | None:
     """The one that KUBECONFIG or the user's own kubeconfig names, if it answers. It may be our own node."""
-    kubeconfig = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    named = os.environ.get("KUBECONFIG")
+    kubeconfig = named or str(Path.home() / ".kube" / "config")
     node = Node(places())
     if kubeconfig == str(node.places.kubeconfig) and node.is_up:
         return Current("own", node.environment(), node)
-    if shutil.which("kubectl") and succeeds("kubectl", "--kubeconfig", kubeconfig, "--request-timeout=5s", "version"):
+    # Several files in KUBECONFIG are kubectl's to put together.
+    which = () if named else ("--kubeconfig", kubeconfig)
+    if shutil.which("kubectl") and succeeds("kubectl", *which, "--request-timeout=5s", "version"):
         return Current("given", {"KUBECONFIG": kubeconfig, "PATH": os.environ["PATH"]})
     if os.environ.get("KUBECONFIG"):
         raise NodeTrouble(f"the cluster that KUBECONFIG={kubeconfig} names does not answer (or there is no kubectl)")
@@ -100,14 +107,12 @@ def given_cluster() -> Current | None:
 
 
 def kind_cluster(tell: Callable[[str], None]) -> Current:
-    """A kind cluster of ours, made if it is not there."""
+    """A kind cluster of ours, made if it is not there. The user's kubeconfig, and which context is the current one in
+    it, stay as they are."""
+    kubeconfig = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / KIND_CLUSTER / "kubeconfig"
+    kubeconfig.parent.mkdir(parents=True, exist_ok=True)
     if KIND_CLUSTER not in run("kind", "get", "clusters").splitlines():
         tell("making a kind cluster")
-        run("kind", "create", "cluster", "--name", KIND_CLUSTER, "--wait", "120s")
-    kubeconfig = Path(tempfile.gettempdir()) / f"kubeconfig-{KIND_CLUSTER}"
-    result = subprocess.run(
-        ["kind", "get", "kubeconfig", "--name", KIND_CLUSTER], capture_output=True, text=True, check=True
-    )
-    kubeconfig.touch(mode=0o600)
-    kubeconfig.write_text(result.stdout)
+        run("kind", "create", "cluster", "--name", KIND_CLUSTER, "--wait", "120s", "--kubeconfig", kubeconfig)
+    write_secret(kubeconfig, run("kind", "get", "kubeconfig", "--name", KIND_CLUSTER).encode())
     return Current("kind", {"KUBECONFIG": str(kubeconfig), "PATH": os.environ["PATH"]})

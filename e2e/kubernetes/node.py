@@ -38,11 +38,22 @@ class Node:
         self.processes = Processes(places.state, places.logs)
 
     def up(self, tell: Callable[[str], None]) -> None:
-        """Start what does not run yet; returns when the node is ready. `tell` hears of each step.
+        """Start what does not run yet; returns when the node is ready. `tell` hears of each step. What cannot be
+        started leaves nothing behind but its logs; what ran before goes on.
 
         Errors: `NodeTrouble`, also when another node runs on this machine, or nothing was built yet."""
-        places, processes = self.places, self.processes
         self._check_machine()
+        ran_before = self.processes.running()
+        try:
+            self._start(tell)
+        except BaseException:
+            if not ran_before:
+                tell("it cannot be started: what was is stopped again")
+                self.down()
+            raise
+
+    def _start(self, tell: Callable[[str], None]) -> None:
+        places, processes = self.places, self.processes
         for folder in (places.state, places.logs, places.keys, places.state / "cni", places.state / "volumes"):
             folder.mkdir(parents=True, exist_ok=True)
         # Processes of pods have users that may look into neither; they pass through to their volumes.

@@ -7,7 +7,9 @@ import json
 import os
 import shlex
 import signal
+import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from e2e.kubernetes import components
+from e2e.kubernetes.__main__ import main
 from e2e.kubernetes.archive import Image, write_archive
 from e2e.kubernetes.certificates import make_certificates
 from e2e.kubernetes.network import pod_network
+from e2e.kubernetes.node import Forgotten, Node
 from e2e.kubernetes.objects import objects
 from e2e.kubernetes.places import DNS_ADDRESS, NODE, NODE_ADDRESS, PODS, Places, places
 from e2e.kubernetes.processes import NodeTrouble, Processes, began, run, succeeds
@@ -149,6 +153,47 @@ def test_nobody_elses_process_is_taken_for_ours(node_places: Places, content: st
     assert processes.pid("etcd") is None
     processes.stop("etcd")
     assert not file.exists()
+
+
+class HalfNode(Node):
+    """It gets as far as etcd."""
+
+    def __init__(self, places: Places) -> None:
+        super().__init__(places)
+        self.downs = 0
+
+    def _check_machine(self) -> None:
+        """As root on a machine that has everything."""
+
+    def _start(self, tell: Callable[[str], None]) -> None:
+        (self.places.state / "etcd.pid").write_text(f"{os.getpid()} {began(os.getpid())}\n")
+        raise NodeTrouble("the disk is full")
+
+    def down(self, forget: Forgotten = "nothing") -> None:
+        self.downs += 1
+
+
+def test_a_node_that_cannot_start_leaves_nothing_behind(node_places: Places) -> None:
+    node = HalfNode(node_places)
+    with pytest.raises(NodeTrouble, match="the disk is full"):
+        node.up(lambda _: None)
+    assert node.downs == 1
+    # One that ran before, and lacks a part, is left as it is.
+    with pytest.raises(NodeTrouble, match="the disk is full"):
+        node.up(lambda _: None)
+    assert node.downs == 1
+
+
+@pytest.mark.parametrize("command", ["up", "down", "status", "restart-kubelet"])
+def test_who_may_not_is_told_before_anything_is_done(
+    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("KUBERNETES_ROOT", str(tmp_path / "node"))
+    monkeypatch.setattr(sys, "argv", ["e2e.kubernetes", command])
+    assert main() == 1
+    assert "needs root" in capsys.readouterr().err
+    assert not (tmp_path / "node").exists()
 
 
 @pytest.mark.slow
