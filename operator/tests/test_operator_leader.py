@@ -146,6 +146,23 @@ async def test_let_go_the_next_one_need_not_wait(api: SmallApiServer, clock: Set
     assert lease(api)["holderIdentity"] == "b"
 
 
+async def test_letting_go_does_not_wait_for_a_server_that_says_nothing(
+    api: SmallApiServer, clock: SettableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod that is told to stop has half a minute."""
+    monkeypatch.setattr(module, "RELEASE_SECONDS_MAX", 0.005)
+    first = leader(api, clock, "a")
+    await first.acquire()
+
+    async def hang(*_: object, **__: object) -> Any:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(api, "get", hang)
+    async with asyncio.timeout(1):
+        await first.release()
+    assert not first.leads()
+
+
 async def test_a_restarted_container_takes_its_own_lease_back(api: SmallApiServer, clock: SettableClock) -> None:
     await leader(api, clock, "a").acquire()
     again = leader(api, clock, "a")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import warnings
 from collections.abc import Sequence
 from itertools import islice
 from operator.tests.small_kubernetes import SmallApiServer
@@ -199,10 +200,19 @@ def test_log_lines_are_json_for_programs(capsys: pytest.CaptureFixture[str]) -> 
         found = msgspec.json.decode(capsys.readouterr().err)
         assert (found["message"], found["level"], found["pool"]) == ("a word", "WARNING", "cold")
         assert found["time"].endswith("Z")
+        # kopf adds its settings to what it says of objects; they cannot be copied, and such lines were lost.
+        logging.getLogger("kopf.objects").warning("odd", extra={"settings": kopf.OperatorSettings(), "thing": object()})
+        found = msgspec.json.decode(capsys.readouterr().err)
+        assert (found["message"], "settings" in found) == ("odd", False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("old", FutureWarning, stacklevel=1)
+        assert "FutureWarning: old" in msgspec.json.decode(capsys.readouterr().err)["message"]
         set_up("text", "debug")
         logging.getLogger("magnetar.operator").warning("a word")
         assert capsys.readouterr().err.endswith("WARNING a word\n")
     finally:
+        logging.captureWarnings(capture=False)
         logging.getLogger().handlers[:], logging.getLogger().level = before
 
 

@@ -176,4 +176,7 @@ async def serve(settings: OperatorSettings) -> int:
         return await Operator(settings, api=api, clock=clock, metrics=metrics).run()
     except (MagnetarError, OSError) as error:
         _logger.error("the operator has failed: %s", error)  # noqa: TRY400  (The text says it all.)
-        return EXIT_FAILED
+    except Exception:
+        # Told here, or it would be told without the form of log lines.
+        _logger.exception("the operator has failed by a mistake of its own")
+    return EXIT_FAILED

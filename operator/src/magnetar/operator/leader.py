@@ -25,6 +25,8 @@ RENEW_WITHIN_SECONDS: Final = 10.0
 """After this long without a renewal the holder stops, a third of the Lease before anybody else begins."""
 CONTACT_SECONDS: Final = 60.0
 STUCK_SECONDS: Final = 120.0
+RELEASE_SECONDS_MAX: Final = 3.0
+"""Of an API server that does not answer, nobody waits for the Lease for longer than it runs anyway."""
 LOOK_EVERY_SECONDS: Final = 2.0
 """Of those that wait."""
 
@@ -104,10 +106,11 @@ class Leader:
             return
         self._held = None
         try:
-            found = await self._api.get("Lease", self._namespace, self._name)
-            if found is not None and self._is_holder(found):
-                await self._write(found, {"holderIdentity": "", "leaseDurationSeconds": 1})
-        except MagnetarError as error:
+            async with asyncio.timeout(RELEASE_SECONDS_MAX):
+                found = await self._api.get("Lease", self._namespace, self._name)
+                if found is not None and self._is_holder(found):
+                    await self._write(found, {"holderIdentity": "", "leaseDurationSeconds": 1})
+        except (MagnetarError, TimeoutError) as error:
             _logger.debug("the Lease is left to run out: %s", error)
 
     def _since_renewal(self) -> float:

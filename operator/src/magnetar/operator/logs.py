@@ -8,9 +8,13 @@ import time
 from typing import Final
 
 from magnetar.operator.settings import LogFormat, LogLevel
+from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
 _FIELDS: Final = {"asctime": "time", "levelname": "level", "name": "logger"}
+
+_UNTOLD: Final = (*RESERVED_ATTRS, "settings", "k8s_skip")
+"""Of records; the last ones are kopf's own, among them all of its settings."""
 
 _CHATTY: Final = {
     # Every handler that has run.
@@ -29,12 +33,19 @@ def set_up(wanted: LogFormat, level: LogLevel) -> None:
     if text:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
     else:
-        formatter = JsonFormatter("%(asctime)s %(levelname)s %(name)s %(message)s", rename_fields=_FIELDS)
+        formatter = JsonFormatter(
+            "%(asctime)s %(levelname)s %(name)s %(message)s",
+            rename_fields=_FIELDS,
+            reserved_attrs=_UNTOLD,
+            # What JSON does not know must not lose a line.
+            json_default=str,
+        )
         formatter.default_time_format = "%Y-%m-%dT%H:%M:%S"
         formatter.default_msec_format = "%s.%03dZ"
         formatter.converter = time.gmtime
         handler.setFormatter(formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(capture=True)
     if level != "debug":
         for name, least in _CHATTY.items():
             logging.getLogger(name).setLevel(least)
