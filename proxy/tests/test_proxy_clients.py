@@ -53,7 +53,7 @@ def talk(service_url: str, count: int, topic: str, **options: Any) -> list[bytes
         producer.flush()
         received = []
         for _ in range(count):
-            message = consumer.receive(10_000)
+            message = consumer.receive(30_000)
             consumer.acknowledge(message)
             received.append(message.data())
         return received
@@ -131,7 +131,7 @@ async def test_brokers_behind_the_proxy_see_who_the_client_is(
         def subscribe() -> None:
             client = pulsar.Client(proxy.service_url, logger=QUIET)
             client.subscribe("seen", "one")
-            done.wait(10)
+            done.wait(60)
             client.close()
 
         done = threading.Event()

@@ -168,11 +168,15 @@ async def test_an_answer_that_breaks_off_breaks_off_for_the_client(
     assert proxy.service.counters.http_failures == 1
 
 
+@pytest.mark.slow
 async def test_brokers_that_do_not_answer(
     start: StartProxy, brokers: list[WebBroker], client: aiohttp.ClientSession
 ) -> None:
+    asked, over = asyncio.Event(), asyncio.Event()
+
     async def never(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(0.2)
+        asked.set()
+        await over.wait()
         return web.Response()
 
     nobody = await proxy_of(start, None)
@@ -183,13 +187,14 @@ async def test_brokers_that_do_not_answer(
     async with client.get(unreachable.web_service_url + "/admin/x") as answer:
         assert answer.status == 502
     brokers[1].handler = never
-    slow = await proxy_of(start, brokers[1], http=HttpSettings(proxy_timeout_ms=50, requests_max=1))
+    slow = await proxy_of(start, brokers[1], http=HttpSettings(proxy_timeout_ms=1_000, requests_max=1))
     one = asyncio.get_running_loop().create_task(client.get(slow.web_service_url + "/admin/x"))
-    await asyncio.sleep(0.02)
+    await asked.wait()
     async with client.get(slow.web_service_url + "/admin/x") as answer:
         assert answer.status == 503
     async with await one as answer:
         assert answer.status == 504
+    over.set()
 
 
 async def test_pages_of_its_own(start: StartProxy, client: aiohttp.ClientSession, tmp_path: Path) -> None:

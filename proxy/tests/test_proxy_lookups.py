@@ -193,7 +193,10 @@ async def test_a_broker_that_comes_back_is_found_again(start: StartProxy) -> Non
         wire = await Wire.connected(port_of(proxy))
         await wire.ask(lookup(1))
         broker.open_wires[0].close()
-        await asyncio.sleep(0.02)
+        # Until the proxy has noticed.
+        async with asyncio.timeout(30):
+            while not all(link.closed for link in proxy.service._links._links.values()):
+                await asyncio.sleep(0.001)
         assert (await wire.ask(lookup(2))).lookupTopicResponse.response == Kind.Connect
         assert len(broker.connects) == 2
         wire.close()

@@ -226,8 +226,9 @@ async def test_who_brings_no_header_is_passed_on_with_one(start: StartProxy) -> 
         wire.close()
 
 
+@pytest.mark.slow
 async def test_quiet_clients_are_closed(start: StartProxy) -> None:
-    proxy = await start("pulsar://nowhere:1", keep_alive_seconds=0.05)
+    proxy = await start("pulsar://nowhere:1", keep_alive_seconds=0.1)
     silent = await Wire.open(port_of(proxy))
     deaf = await Wire.connected(port_of(proxy))
     alive = await Wire.connected(port_of(proxy))
@@ -237,7 +238,8 @@ async def test_quiet_clients_are_closed(start: StartProxy) -> None:
     async with asyncio.timeout(30):
         with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
             await deaf.reader.readexactly(1000)
-    await asyncio.sleep(0.1)
+    await until(lambda: proxy.service.active_connections == 1)
+    await asyncio.sleep(0.25)
     assert not answering.done()
     assert proxy.service.active_connections == 1
     alive.close()
@@ -282,13 +284,14 @@ async def test_rates_of_a_connection(start: StartProxy) -> None:
         wire.close()
 
 
+@pytest.mark.slow
 async def test_a_drain_waits_and_then_closes(start: StartProxy) -> None:
     async with ScriptedBroker(raw=True) as broker:
         proxy = await start("pulsar://nowhere:1")
         joined = await Wire.connected(port_of(proxy), proxy_to_broker_url=broker.host_and_port)
         looking = await Wire.connected(port_of(proxy))
         accepting = [proxy.accepting]
-        drain = proxy.start_drain(0.3)
+        drain = proxy.start_drain(1.0)
         assert proxy.start_drain(9) is drain
         accepting.append(proxy.accepting)
         assert accepting == [True, False]
