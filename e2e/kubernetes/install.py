@@ -63,11 +63,21 @@ def _version_flags() -> tuple[str, ...]:
     return tuple(f"-X {package}.{name}={value}" for package in packages for name, value in values.items())
 
 
+def _helm_flags() -> tuple[str, ...]:
+    """What helm takes Kubernetes for where it asks none: `helm template` and `helm lint` refuse charts for less."""
+    major, minor = KUBERNETES_VERSION.removeprefix("v").split(".")[:2]
+    package = "helm.sh/helm/v3"
+    values = {f"{part}.k8sVersionMajor": major for part in ("pkg/chartutil", "pkg/lint/rules")}
+    values |= {f"{part}.k8sVersionMinor": minor for part in ("pkg/chartutil", "pkg/lint/rules")}
+    values["internal/version.version"] = HELM_VERSION
+    return tuple(f"-X {package}/{name}={value}" for name, value in values.items())
+
+
 PROGRAMS: Final = (
     Program("kube", HERE / "kube", ".", _version_flags()),
     Program(
         "helm", HERE / "kube", "helm.sh/helm/v3/cmd/helm",
-        (f"-X helm.sh/helm/v3/internal/version.version={HELM_VERSION}", *_version_flags()),
+        (*_helm_flags(), *_version_flags()),
     ),
     Program("buildkitd", HERE / "builder", "github.com/moby/buildkit/cmd/buildkitd"),
     Program("buildctl", HERE / "builder", "github.com/moby/buildkit/cmd/buildctl"),
