@@ -14,6 +14,9 @@ PLUGINS: Final = Path("/usr/lib/cni")
 """Where Debian puts them."""
 
 MTU: Final = 1500
+NETWORK: Final = "kube"
+"""As the plugins call it in the rules that they make."""
+_SHARED: Final = "CNI-HOSTPORT-"
 
 
 def set_up_network(places: Places) -> None:
@@ -57,7 +60,7 @@ def pod_network(places: Places) -> dict[str, object]:
         },
     }
     ports = {"type": "portmap", "capabilities": {"portMappings": True}}
-    return {"cniVersion": "1.0.0", "name": "kube", "plugins": [bridge, ports]}
+    return {"cniVersion": "1.0.0", "name": NETWORK, "plugins": [bridge, ports]}
 
 
 def _mtu() -> int:
@@ -67,18 +70,28 @@ def _mtu() -> int:
     return int(path.read_text()) if path is not None and path.exists() else MTU
 
 
+def without_ours(rules: str) -> str:
+    """Rules as `iptables-save` writes them, without Kubernetes' and our network's. Other programs have the plugins make
+    chains, too: each chain's use names its network, but those that all ports of the host share."""
+    lines = [line for line in rules.splitlines(keepends=True) if not re.search(r"(^:| )KUBE-", line)]
+    used = re.compile(rf'name: \\?"{NETWORK}\\?" .* -j (CNI-\S+)')
+    ours = {found[1] for line in lines if (found := used.search(line)) and not found[1].startswith(_SHARED)}
+    lines = [line for line in lines if not ours.intersection(re.findall(r"(?:^:| )(CNI-\S+)", line))]
+    if not any("CNI-DN-" in line for line in lines):
+        lines = [line for line in lines if not re.search(rf"(^:| ){_SHARED}", line)]
+    return "".join(lines)
+
+
 def remove_network(kube: Path) -> None:
     """Take away all that is left of it."""
     succeeds(kube, "proxy", "--cleanup", "--proxy-mode", "iptables")
-    # The kubelet's chains and those of the plugins nobody else removes. In the list each stands alone in its line, or
-    # behind a blank where it is jumped to.
+    # The kubelet's chains and those of the plugins nobody else removes.
     for version in ("iptables", "ip6tables"):
         if not succeeds(f"{version}-save"):
             continue  # A kernel without IPv6.
-        rules = run(f"{version}-save").splitlines(keepends=True)
-        kept = [line for line in rules if not re.search(r"(^:| )(KUBE|CNI)-", line)]
-        if kept != rules:
-            run(f"{version}-restore", stdin="".join(kept))
+        rules = run(f"{version}-save")
+        if (kept := without_ours(rules)) != rules:
+            run(f"{version}-restore", stdin=kept)
     for direction in ("-i", "-o"):
         succeeds("iptables", "-D", "FORWARD", direction, POD_BRIDGE, "-j", "ACCEPT")
     for bridge in (POD_BRIDGE, NODE_BRIDGE):

@@ -20,7 +20,7 @@ from e2e.kubernetes import components
 from e2e.kubernetes.__main__ import main
 from e2e.kubernetes.archive import Image, write_archive
 from e2e.kubernetes.certificates import make_certificates
-from e2e.kubernetes.network import pod_network
+from e2e.kubernetes.network import pod_network, without_ours
 from e2e.kubernetes.node import Forgotten, Node
 from e2e.kubernetes.objects import objects
 from e2e.kubernetes.places import DNS_ADDRESS, NODE, NODE_ADDRESS, PODS, Places, places
@@ -109,6 +109,44 @@ def test_objects_can_be_applied(node_places: Places) -> None:
 def test_pods_get_addresses_of_the_one_range(node_places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("e2e.kubernetes.network.run", lambda *_: "default via 192.0.2.1 dev nothing0")
     assert PODS in json.dumps(pod_network(node_places))
+
+
+RULES = r"""*nat
+:POSTROUTING ACCEPT [0:0]
+:CNI-HOSTPORT-DNAT - [0:0]
+:CNI-aaaa - [0:0]
+:CNI-bbbb - [0:0]
+:CNI-DN-aaaa - [0:0]
+:CNI-DN-bbbb - [0:0]
+:KUBE-SERVICES - [0:0]
+-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
+-A POSTROUTING -s 10.244.0.5/32 -m comment --comment "name: \"kube\" id: \"1\"" -j CNI-aaaa
+-A POSTROUTING -s 10.4.0.5/32 -m comment --comment "name: \"bridge\" id: \"2\"" -j CNI-bbbb
+-A CNI-aaaa -d 10.244.0.0/24 -m comment --comment "name: \"kube\" id: \"1\"" -j ACCEPT
+-A CNI-bbbb -d 10.4.0.0/24 -m comment --comment "name: \"bridge\" id: \"2\"" -j ACCEPT
+-A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "dnat name: \"kube\" id: \"1\"" --dport 80 -j CNI-DN-aaaa
+-A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "dnat name: \"bridge\" id: \"2\"" --dport 81 -j CNI-DN-bbbb
+-A CNI-DN-aaaa -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.244.0.5:80
+-A CNI-DN-bbbb -p tcp -m tcp --dport 81 -j DNAT --to-destination 10.4.0.5:81
+-A POSTROUTING -s 172.17.0.0/16 -j MASQUERADE
+COMMIT
+"""
+
+
+def test_rules_of_other_networks_stay() -> None:
+    kept = without_ours(RULES)
+    assert [line for line in RULES.splitlines() if line not in kept.splitlines()] == [
+        line for line in RULES.splitlines() if any(word in line for word in ("aaaa", "KUBE-", "10.244"))
+    ]
+    assert "CNI-HOSTPORT-DNAT" in kept
+    alone = "".join(f"{line}\n" for line in RULES.splitlines() if "bridge" not in line and "bbbb" not in line)
+    assert without_ours(alone).splitlines() == [
+        "*nat",
+        ":POSTROUTING ACCEPT [0:0]",
+        "-A POSTROUTING -s 172.17.0.0/16 -j MASQUERADE",
+        "COMMIT",
+    ]
 
 
 def test_an_archive_holds_layers_in_order_and_says_where_they_are(tmp_path: Path) -> None:
