@@ -117,9 +117,9 @@ bench-cluster: compile ## Our cluster beside Apache's: unloads, crashes, proxies
 scale: compile ## 100 000 topics, then 10 000 connections to a broker and 8 000 through a proxy, on this machine
 	$(RUN) python -m e2e.cluster.scale $(ARGS)
 
-images: ## Container images; VERSION, REGISTRY (localhost/magnetar), BASE_IMAGE, BUILDER, IMAGES="broker proxy" choose
+images: ## Container images; VERSION, REGISTRY (localhost/magnetar), PUSH=yes, BASE_IMAGE, BUILDER, IMAGES="broker proxy" choose
 	$(RUN) python -m images.build $(if $(REGISTRY),--repository $(REGISTRY)) $(if $(VERSION),--version $(VERSION)) \
-	  $(if $(BASE_IMAGE),--base-image $(BASE_IMAGE)) $(if $(BUILDER),--builder $(BUILDER)) $(IMAGES)
+	  $(if $(BASE_IMAGE),--base-image $(BASE_IMAGE)) $(if $(BUILDER),--builder $(BUILDER)) $(if $(PUSH),--push) $(IMAGES)
 
 kube-up: ## A real single-node Kubernetes on this machine (Debian 12, root; KUBERNETES_ROOT says where it lives)
 	$(RUN) python -m e2e.kubernetes up

@@ -49,6 +49,8 @@ class Builder:
     base_image: str | None = None
     """The one that is at hand where it builds; None for the Dockerfile's own."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    host_network: bool = False
+    """Whether stages have the network of the machine that builds, which a daemon must have been told to allow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,8 @@ class Wanted:
     version: str = VERSION
     base_image: str | None = None
     components: Sequence[str] = COMPONENTS
+    push: bool = False
+    """To the registry that the repository names; else they stay where the builder keeps its images."""
 
     def image(self, component: str) -> str:
         """The name that the operator gives to pods."""
@@ -80,20 +84,30 @@ def build_command(builder: Builder, wanted: Wanted, component: str, commit: str)
     if base_image := wanted.base_image or builder.base_image:
         arguments["BASE_IMAGE"] = base_image
     if builder.name == "buildkit":
-        options = {"target": component, "force-network-mode": "host"}
+        options = {"target": component} | ({"force-network-mode": "host"} if builder.host_network else {})
         options |= {f"build-arg:{name}": value for name, value in arguments.items()}
         if base_image and base_image.startswith("localhost/"):
             options["image-resolve-mode"] = "local"  # It is in no registry.
         command = [builder.program, "build", "--frontend", "dockerfile.v0", "--progress", "plain"]
-        command += ["--local", f"context={ROOT}", "--local", f"dockerfile={ROOT / 'images'}", "--allow", "network.host"]
+        command += ["--local", f"context={ROOT}", "--local", f"dockerfile={ROOT / 'images'}"]
+        command += ["--allow", "network.host"] if builder.host_network else []
         for name, value in options.items():
             command += ["--opt", f"{name}={value}"]
-        return [*command, "--output", f"type=image,name={wanted.image(component)},unpack=true"]
+        pushed = ",push=true" if wanted.push else ""
+        return [*command, "--output", f"type=image,name={wanted.image(component)},unpack=true{pushed}"]
     command = [builder.program, *(["buildx"] if builder.name == "docker" else []), "build", "--progress", "plain"]
     command += ["--file", str(ROOT / "images" / "Dockerfile"), "--target", component, "--tag", wanted.image(component)]
     for name, value in arguments.items():
         command += ["--build-arg", f"{name}={value}"]
-    return [*command, *(["--load"] if builder.name == "docker" else []), str(ROOT)]
+    whereto = ["--push" if wanted.push else "--load"] if builder.name == "docker" else []
+    return [*command, *whereto, str(ROOT)]
+
+
+def push_command(builder: Builder, wanted: Wanted, component: str) -> list[str] | None:
+    """How an image that is built gets to its registry; None if it has, or is not to."""
+    if not wanted.push or builder.name != "nerdctl":
+        return None
+    return [builder.program, "push", wanted.image(component)]
 
 
 def answers(*command: str) -> bool:
@@ -125,18 +139,21 @@ def find_builder(name: str | None = None) -> Builder:
 def build_one(builder: Builder, wanted: Wanted, component: str, commit: str) -> float:
     """Build one image. Returns how many seconds it took. Errors: `BuildFailed`."""
     began = time.monotonic()
-    result = subprocess.run(
-        build_command(builder, wanted, component, commit),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env={**os.environ, **builder.environment},
-        check=False,
-    )
-    if result.returncode:
-        lines = result.stdout.splitlines()[-LINES_SHOWN:]
-        raise BuildFailed("\n".join([f"{component} cannot be built:", *lines]))
+    for command in (build_command(builder, wanted, component, commit), push_command(builder, wanted, component)):
+        if command is None:
+            continue
+        result = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, **builder.environment},
+            check=False,
+        )
+        if result.returncode:
+            lines = result.stdout.splitlines()[-LINES_SHOWN:]
+            raise BuildFailed("\n".join([f"{component} cannot be built:", *lines]))
     return time.monotonic() - began
 
 
@@ -157,6 +174,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Wanted, str | None]:
     parser.add_argument("components", nargs="*", metavar="COMPONENT", help=f"of {', '.join(COMPONENTS)}; all without")
     parser.add_argument("--repository", default=REPOSITORY, help=f"what stands before their names ({REPOSITORY})")
     parser.add_argument("--version", default=VERSION, help=f"their tag ({VERSION})")
+    parser.add_argument("--push", action="store_true", help="to the registry that the repository names")
     parser.add_argument("--base-image", help="an image of Debian 12 or later with Python 3.11 or later")
     parser.add_argument(
         "--builder", choices=["docker", "nerdctl", "buildkit"], help="instead of the first that is there"
@@ -168,7 +186,11 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Wanted, str | None]:
         parser.error("a version says which one it is: nobody knows what is behind `latest` tomorrow")
     components = tuple(found.components) or COMPONENTS
     wanted = Wanted(
-        repository=found.repository, version=found.version, base_image=found.base_image or None, components=components
+        repository=found.repository.rstrip("/"),
+        version=found.version,
+        base_image=found.base_image or None,
+        components=components,
+        push=found.push,
     )
     return wanted, found.builder
 

@@ -29,7 +29,7 @@ def builder(node: Node) -> Builder:
     """How `images.build` reaches it."""
     found = node.places
     where = {"BUILDKIT_HOST": f"unix://{found.builder_socket}"}
-    return Builder("buildkit", str(found.programs / "buildctl"), BASE_IMAGE, where)
+    return Builder("buildkit", str(found.programs / "buildctl"), BASE_IMAGE, where, host_network=True)
 
 
 def own_builder() -> Builder | None:

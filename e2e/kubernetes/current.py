@@ -57,7 +57,7 @@ class Current:
         else:
             raise NodeTrouble(
                 "nodes of the cluster that the kubeconfig names take images from a registry: push them there "
-                "(`make images REGISTRY=…`) and say so by MAGNETAR_E2E_REPOSITORY and MAGNETAR_E2E_VERSION"
+                "(`make images REGISTRY=… PUSH=yes`) and say so by MAGNETAR_E2E_REPOSITORY and MAGNETAR_E2E_VERSION"
             )
 
     def load_image(self, archive: Path) -> None:

@@ -7,7 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from images.build import COMPONENTS, ROOT, Builder, NoBuilder, Wanted, build_command, find_builder, parse
+from e2e.kubernetes.buildkit import builder
+from e2e.kubernetes.node import Node
+from e2e.kubernetes.places import Places
+from images.build import (
+    COMPONENTS,
+    ROOT,
+    Builder,
+    NoBuilder,
+    Wanted,
+    build_command,
+    find_builder,
+    parse,
+    push_command,
+)
 from images.layer import install_compiled, keep, restore, subtract
 
 DOCKERFILE = (ROOT / "images" / "Dockerfile").read_text()
@@ -38,6 +51,32 @@ def test_docker_builds_the_same_stages() -> None:
     assert not any("BASE_IMAGE" in word for word in command)
 
 
+def test_only_the_nodes_own_builder_is_asked_for_the_machines_network() -> None:
+    """Others refuse it, unless they were started to allow it."""
+    of_others = build_command(Builder("buildkit", "buildctl"), Wanted(), "proxy", "abc")
+    assert not any("network" in word for word in of_others)
+    own = builder(Node(Places(Path("/nowhere"))))
+    asked = build_command(own, Wanted(), "proxy", "abc")
+    assert asked[asked.index("--allow") + 1] == "network.host"
+    assert "force-network-mode=host" in asked
+
+
+def test_images_are_pushed_where_that_is_asked_for() -> None:
+    wanted = Wanted(repository="r", push=True)
+    assert build_command(Builder("docker", "docker"), wanted, "proxy", "abc")[-2:] == ["--push", str(ROOT)]
+    assert build_command(Builder("buildkit", "buildctl"), wanted, "proxy", "abc")[-1].endswith(",push=true")
+    assert push_command(Builder("docker", "docker"), wanted, "proxy") is None
+    assert push_command(Builder("nerdctl", "nerdctl"), wanted, "proxy") == ["nerdctl", "push", "r/proxy:dev"]
+    assert push_command(Builder("nerdctl", "nerdctl"), Wanted(), "proxy") is None
+
+
+def test_any_base_image_of_debian_will_do() -> None:
+    """Without venv, certificates or Java 17 as well."""
+    assert "echo python3-venv" in DOCKERFILE
+    assert "echo ca-certificates" in DOCKERFILE
+    assert "openjdk" not in DOCKERFILE
+
+
 def test_the_command_line_refuses_what_cannot_be_meant(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["brocker"])
@@ -45,6 +84,7 @@ def test_the_command_line_refuses_what_cannot_be_meant(capsys: pytest.CaptureFix
         parse(["--version", "latest"])
     assert "latest" in capsys.readouterr().err
     assert parse(["proxy"])[0].components == ("proxy",)
+    assert parse(["--repository", "r/", "--push"])[0] == Wanted(repository="r", push=True)
 
 
 def test_without_any_builder_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
