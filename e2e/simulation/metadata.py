@@ -209,6 +209,9 @@ class SimulatedMetadata:
         """See `MetadataStore.watch_session`."""
         return self._events.add(listener)
 
+    def limit_waiting(self, seconds: float) -> None:
+        """See `MetadataStore.limit_waiting`; the processes that call it are not simulated."""
+
     async def close(self) -> None:
         """See `MetadataStore.close`; may be called twice."""
         if self._closed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
@@ -79,3 +80,34 @@ def test_files_of_any_number(handler: Handler) -> None:
     with theirs, ours, moved:
         theirs.sendall(b"x")
         assert handler.select([moved], [], [], 1.0) == ([moved], [], [])
+
+
+def test_hanging_up_wakes_who_waits_and_what_was_sent_arrives(pair: Pair, handler: Handler) -> None:
+    theirs, reader = pair
+    woken: list[list[object]] = []
+    thread = threading.Thread(target=lambda: woken.append([*handler.select([reader], [], [], 10)[0]]))
+    thread.start()
+    reader.send(b"the end")
+    reader.hang_up()
+    thread.join(5)
+    assert woken == [[reader]]
+    assert theirs.recv(100) == b"the end"
+    assert theirs.recv(100) == b""
+    reader.close()
+    reader.hang_up()
+
+
+def test_a_handler_that_hung_up_waits_no_longer(handler: Handler) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        first = handler.create_connection(server.getsockname(), timeout=1)
+        handler.hang_up()
+        second = handler.create_connection(server.getsockname(), timeout=1)
+        assert first.recv(1) == b""
+        assert second.recv(1) == b""
+        first.close()
+        second.close()
+    began = time.monotonic()
+    handler.sleep_func(10)
+    assert time.monotonic() - began < 5

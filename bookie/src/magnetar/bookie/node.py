@@ -41,9 +41,12 @@ log = logging.getLogger(__name__)
 DEFAULT_CONTROL_PORT: Final = 3182
 """The one behind the bookie's own."""
 
-PART_CLOSE_SECONDS_MAX: Final = 2.0
-"""For each of the parts that speak with others. They may wait for a metadata store that is away; what they would still
-tell it, locks for the most part, ends with the session."""
+PARTS_CLOSE_SECONDS_MAX: Final = 3.0
+"""For the parts that speak with others, together, so that time is left for the last checkpoint however many of them
+hang. What they would still tell a metadata store that is away, locks for the most part, ends with the session."""
+
+PART_CLOSE_SECONDS_MIN: Final = 0.1
+"""For each of them when that is used up: most need no more."""
 
 _DEFAULT_CONTROL: Final = ControlSettings(port=DEFAULT_CONTROL_PORT)
 
@@ -193,10 +196,12 @@ class RunningNode:
         if self._death_watch is not None:
             self._death_watch.cancel()
             await asyncio.gather(self._death_watch, return_exceptions=True)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PARTS_CLOSE_SECONDS_MAX
         for part in (self.control, self.http, self._drains, self._admin, self.recovery):
             if part is not None:
                 try:
-                    async with asyncio.timeout(PART_CLOSE_SECONDS_MAX):
+                    async with asyncio.timeout_at(max(deadline, loop.time() + PART_CLOSE_SECONDS_MIN)):
                         await part.close()
                 except TimeoutError:
                     log.warning("%s does not end; going on without", type(part).__name__)

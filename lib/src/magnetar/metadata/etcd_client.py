@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 from magnetar.core.errors import SettingError
 from magnetar.metadata.generated import etcd_pb2 as pb
+from magnetar.metadata.patience import Patience
 from magnetar.metadata.store import StoreClosed, StoreUnavailable
 
 _logger: Final = logging.getLogger(__name__)
@@ -44,6 +45,12 @@ class Message(Protocol):
     def FromString(data: bytes, /) -> Any: ...  # noqa: N802
 
 
+class Cancellable(Protocol):
+    """A call of gRPC's."""
+
+    def cancel(self) -> bool: ...
+
+
 Answer = TypeVar("Answer", bound=Message)
 
 
@@ -67,7 +74,10 @@ class EtcdClient:
     def __init__(self, endpoints: list[tuple[str, bool]], operation_timeout_ms: int) -> None:
         self._channels = [_channel(address, tls=tls) for address, tls in endpoints]
         self._current = 0
-        self._patience_seconds = operation_timeout_ms / 1000
+        self._timeout_seconds = operation_timeout_ms / 1000
+        self._patience = Patience(self._give_up)
+        self._calls: set[Cancellable] = set()
+        """Under way: as many as their callers have."""
         self._closed = False
 
     async def range(self, request: pb.RangeRequest) -> pb.RangeResponse:
@@ -127,33 +137,55 @@ class EtcdClient:
         finally:
             call.cancel()
 
+    def limit_waiting(self, seconds: float) -> None:
+        """See `MetadataStore.limit_waiting`."""
+        self._patience.limit(seconds)
+
     async def close(self) -> None:
         """Drop the connections."""
         self._closed = True
+        self._patience.close()
         for channel in self._channels:
             await channel.close()
 
     def check_open(self) -> None:
-        """`StoreClosed` after `close`."""
+        """`StoreClosed` after `close`, and when a process that stops has given etcd up."""
         if self._closed:
             raise StoreClosed("the metadata store is closed")
+        if self._patience.ended:
+            raise StoreClosed("etcd says nothing, and this process stops")
 
     def _channel(self) -> grpc.aio.Channel:
         self.check_open()
         return self._channels[self._current]
 
+    def _give_up(self) -> None:
+        _logger.warning("etcd says nothing; the stop goes on without")
+        for call in self._calls:
+            call.cancel()
+
     def _try_another(self) -> None:
         self._current = (self._current + 1) % len(self._channels)
 
     async def _call(self, method: str, request: Message, answer: type[Answer], *, repeatable: bool) -> Answer:
+        self._patience.requests += 1
+        try:
+            return await self._ask(method, request, answer, repeatable=repeatable)
+        finally:
+            self._patience.requests -= 1
+
+    async def _ask(self, method: str, request: Message, answer: type[Answer], *, repeatable: bool) -> Answer:
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + self._patience_seconds
+        give_up = loop.time() + self._timeout_seconds
         while True:
-            call = self._channel().unary_unary(
+            verb = self._channel().unary_unary(
                 method, request_serializer=type(request).SerializeToString, response_deserializer=answer.FromString
             )
+            call = verb(request, timeout=min(CALL_SECONDS_MAX, self._timeout_seconds))
+            self._calls.add(call)
             try:
-                found: Answer = await call(request, timeout=min(CALL_SECONDS_MAX, self._patience_seconds))
+                found: Answer = await call
+                self._patience.answered()
                 return found
             except grpc.aio.AioRpcError as error:
                 self.check_open()
@@ -161,8 +193,10 @@ class EtcdClient:
                     raise StoreUnavailable(f"etcd: {error.code().name}: {error.details()}") from error
                 _logger.info("etcd cannot be reached, trying another server: %s", error.details())
             except asyncio.CancelledError:
-                self.check_open()  # A channel that closes cancels its calls.
+                self.check_open()  # A channel that closes cancels its calls, and so does the end of patience.
                 raise
+            finally:
+                self._calls.discard(call)
             self._try_another()
             await asyncio.sleep(RETRY_DELAY_SECONDS)
 

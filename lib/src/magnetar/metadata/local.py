@@ -147,6 +147,9 @@ class LocalStore:
         """See `MetadataStore.watch_session`; a local session never fares badly by itself."""
         return self._session_events.add(listener)
 
+    def limit_waiting(self, seconds: float) -> None:
+        """See `MetadataStore.limit_waiting`; here nobody ever waits for a server."""
+
     def expire_session(self) -> None:
         """Lose the session as a remote store may: ephemeral nodes vanish, listeners are told, a new session stands."""
         self._check_not_closed()

@@ -96,7 +96,7 @@ class SessionEvent(enum.Enum):
 
 
 class MetadataStore(Protocol):
-    """Ten verbs over a tree of versioned nodes. All methods may raise `StoreUnavailable`."""
+    """Eleven verbs over a tree of versioned nodes. All methods may raise `StoreUnavailable`."""
 
     async def get(self, path: str, *, watch: bool = True) -> Node | None:
         """The node, or None when there is none. Reads see every write this client has finished.
@@ -146,6 +146,12 @@ class MetadataStore(Protocol):
         """Be told how the session fares; returns the way to stop."""
         ...
 
+    def limit_waiting(self, seconds: float) -> None:
+        """This process stops: once a server that is asked for something has said nothing for so long, all that is under
+        way or comes later fails at once with `StoreClosed`, and `close` does not wait for it either. However many
+        steps the stop has, it waits once. Nothing where there is no server."""
+        ...
+
     async def close(self) -> None:
-        """End the session; its ephemeral nodes vanish at once."""
+        """End the session; its ephemeral nodes vanish at once, or by its timeout if the server does not answer."""
         ...

@@ -184,6 +184,10 @@ class ZookeeperMetadataStore:
         """See `MetadataStore.watch_session`."""
         return self._session_events.add(listener)
 
+    def limit_waiting(self, seconds: float) -> None:
+        """See `MetadataStore.limit_waiting`."""
+        self._session.limit_waiting(seconds)
+
     async def close(self) -> None:
         """See `MetadataStore.close`; may be called twice."""
         if self._closed:

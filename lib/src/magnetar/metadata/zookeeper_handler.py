@@ -6,9 +6,11 @@ reads the length and the body of each reply by themselves: more than a third of 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import select
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -66,6 +68,11 @@ class BufferedSocket:
         """As the socket's."""
         self._socket.setblocking(blocking)
 
+    def hang_up(self) -> None:
+        """End the connection under whoever waits for it, in any thread; what was sent still arrives."""
+        with contextlib.suppress(OSError):  # It has ended, or is closed.
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """As the socket's; what was received and not read is gone."""
         self._received, self._start = b"", 0
@@ -81,6 +88,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     def __init__(self, hand_over: Callable[[Result], None]) -> None:
         super().__init__()
         self.hand_over = hand_over
+        self._hung_up = threading.Event()
+        self._connection: BufferedSocket | None = None
 
     def start(self) -> None:
         """No callback threads."""
@@ -98,7 +107,20 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
 
     def create_connection(self, *arguments: Any, **named: Any) -> BufferedSocket:
         """Connect to a server."""
-        return BufferedSocket(super().create_connection(*arguments, **named))
+        connection = self._connection = BufferedSocket(super().create_connection(*arguments, **named))
+        if self._hung_up.is_set():
+            connection.hang_up()
+        return connection
+
+    def sleep_func(self, seconds: float) -> None:
+        """What kazoo does between attempts to connect."""
+        self._hung_up.wait(seconds)
+
+    def hang_up(self) -> None:
+        """End the connection there is and those to come, and wait no longer between them. From any thread."""
+        self._hung_up.set()
+        if self._connection is not None:
+            self._connection.hang_up()
 
     def select(
         self,

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import enum
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -30,6 +31,7 @@ from kazoo.protocol.serialization import int_struct, write_string
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 from magnetar.core.errors import SettingError
+from magnetar.metadata.patience import Patience
 from magnetar.metadata.store import Change, Notification, SessionEvent, StoreClosed, StoreUnavailable
 from magnetar.metadata.zookeeper_handler import Handler, Result
 
@@ -47,6 +49,16 @@ LOST_AFTER_SHARE: Final = 1 / 3
 notices at most two thirds after the server last heard of us, so this is before the server can end the session."""
 
 RECONNECT_DELAY_SECONDS_MAX: Final = 1.0
+
+CLOSE_SECONDS_MAX: Final = 1.0
+"""How long the end of a session may take the server; it does it too when nobody waits for the answer."""
+
+LEAVE_SECONDS_MAX: Final = 0.3
+"""How long kazoo's thread may take to end once nothing is expected of the server any more. It may hang in a look-up of
+a name or in a connection's first packets; it is a daemon, and has nothing to lose."""
+
+_SEND_SECONDS_MAX: Final = 0.1
+"""How long kazoo may take to send the end of a session to a server that is not expected to answer."""
 
 _REPEAT_DELAY_SECONDS: Final = 0.02
 
@@ -154,6 +166,8 @@ class ZookeeperSession:
         self._pending: dict[Result, tuple[asyncio.Future[Any], Watch | None]] = {}
         self._armed: dict[Watch, None] = {}
         self._watchers = {WatchKind.DATA: self._post_data_event, WatchKind.CHILDREN: self._post_children_event}
+        self._patience = Patience(self._give_up)
+        self._handler = Handler(self._post_result)
         self._client = self._new_client(hosts)
 
     async def open(self) -> None:
@@ -177,55 +191,87 @@ class ZookeeperSession:
         Waits for a connection for as long as the operation timeout. A repeatable request is sent again when the
         connection fails under it; else, and when time is up, `StoreUnavailable`."""
         deadline = self._loop.time() + self._operation_timeout_seconds
-        while True:
-            await self._until_connected(deadline)
-            try:
-                async with self._slots:
-                    return await self._send(request, watch)
-            except _CONNECTION_ERRORS as error:
-                if self._closed:
-                    raise StoreClosed("the metadata store is closed") from error
-                if not repeatable:
-                    raise StoreUnavailable(f"ZooKeeper at {self._hosts} went away under a write") from error
-                # The news that the connection is gone may still be on its way here: do not spin until it comes.
-                await asyncio.sleep(_REPEAT_DELAY_SECONDS)
+        self._patience.requests += 1
+        try:
+            while True:
+                await self._until_connected(deadline)
+                try:
+                    async with self._slots:
+                        return await self._send(request, watch)
+                except _CONNECTION_ERRORS as error:
+                    self._check_open()
+                    if not repeatable:
+                        raise StoreUnavailable(f"ZooKeeper at {self._hosts} went away under a write") from error
+                    # The news that the connection is gone may still be on its way here: do not spin until it comes.
+                    await asyncio.sleep(_REPEAT_DELAY_SECONDS)
+        finally:
+            self._patience.requests -= 1
+
+    def limit_waiting(self, seconds: float) -> None:
+        """See `MetadataStore.limit_waiting`."""
+        self._patience.limit(seconds)
 
     def watcher(self, kind: WatchKind) -> Callable[[WatchedEvent], None]:
         """What a request with a watch of this kind gives kazoo; the same object each time, so that kazoo keeps one."""
         return self._watchers[kind]
 
     async def close(self) -> None:
-        """End the session. Whatever is under way fails with `StoreClosed`."""
+        """End the session. Whatever is under way fails with `StoreClosed`. Without a server that answers it takes
+        `CLOSE_SECONDS_MAX` and `LEAVE_SECONDS_MAX` at most, and the session ends by its timeout."""
+        answers = self._connected.is_set() and not self._patience.ended
         self._closed = True
+        self._patience.close()
         self._cancel_overdue()
         self._fail_pending(ConnectionClosedError("closed"))
         self._connected.set()
-        try:
-            await asyncio.to_thread(self._stop_client)
-        except KazooException as error:
-            _logger.warning("the ZooKeeper session at %s was not ended: %s", self._hosts, error)
+        stopped = asyncio.Event()
+        # Not in the loop's own threads: the process would wait for those at its end.
+        threading.Thread(target=self._stop_client, args=(stopped,), name="zookeeper-close", daemon=True).start()
+        if await _happens(stopped, CLOSE_SECONDS_MAX if answers else _SEND_SECONDS_MAX):
+            return
+        self._handler.hang_up()
+        if await _happens(stopped, LEAVE_SECONDS_MAX):
+            _logger.info("ZooKeeper at %s did not answer; it ends the session in time", self._hosts)
+        else:
+            _logger.info("ZooKeeper at %s did not answer, and its client hangs; both are left alone", self._hosts)
 
     def _new_client(self, hosts: str) -> KazooClient:
-        handler = Handler(self._post_result)
-        retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=RECONNECT_DELAY_SECONDS_MAX)
+        handler, longest = self._handler, RECONNECT_DELAY_SECONDS_MAX
+        retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=longest, sleep_func=handler.sleep_func)
         try:
             return KazooClient(hosts, timeout=self._session_timeout_seconds, handler=handler, connection_retry=retry)
         except ValueError as error:
             raise SettingError(f"{hosts!r} is no list of ZooKeeper hosts: {error}") from error
 
-    def _stop_client(self) -> None:
-        self._client.stop()
-        self._client.close()
+    def _stop_client(self, stopped: asyncio.Event) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        except (KazooException, OSError) as error:
+            _logger.warning("the ZooKeeper session at %s was not ended: %s", self._hosts, error)
+        with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+            self._loop.call_soon_threadsafe(stopped.set)
+
+    def _give_up(self) -> None:
+        _logger.warning("ZooKeeper at %s says nothing; the stop goes on without", self._hosts)
+        self._fail_pending(ConnectionLoss())
+        self._connected.set()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("the metadata store is closed")
+        if self._patience.ended:
+            raise StoreClosed(f"ZooKeeper at {self._hosts} says nothing, and this process stops")
 
     async def _until_connected(self, deadline: float) -> None:
+        self._check_open()
         if not self._connected.is_set():
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._connected.wait()
             except TimeoutError:
                 raise StoreUnavailable(f"no connection to ZooKeeper at {self._hosts}") from None
-        if self._closed:
-            raise StoreClosed("the metadata store is closed")
+            self._check_open()
 
     async def _send(self, request: Callable[[KazooClient], Any], watch: Watch | None) -> Any:
         result = request(self._client)
@@ -264,6 +310,8 @@ class ZookeeperSession:
 
     def _take_result(self, result: Result) -> None:
         future, watch = self._pending.pop(result, (None, None))
+        if not isinstance(result.exception, _CONNECTION_ERRORS):
+            self._patience.answered()
         if result.successful():
             if watch is not None:
                 self._arm(watch)
@@ -278,6 +326,7 @@ class ZookeeperSession:
             return
         if turn is Turn.CONNECTED:
             self.session_id = session_id
+            self._patience.answered()
             self._connected.set()
             self._cancel_overdue()
             self._tell_missed_changes()
@@ -352,3 +401,12 @@ class ZookeeperSession:
 def _possible_change(watch: Watch) -> Notification:
     change = Change.MODIFIED if watch.kind is WatchKind.DATA else Change.CHILDREN_CHANGED
     return Notification(change, watch.path)
+
+
+async def _happens(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

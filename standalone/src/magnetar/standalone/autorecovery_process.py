@@ -21,6 +21,7 @@ from magnetar.standalone.bookie_process import (
     placement_settings,
     recovery_settings,
 )
+from magnetar.standalone.process import STORE_SILENCE_SECONDS_MAX
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class AutoRecoveryProcess:
 
     async def close(self) -> None:
         """Stop, then end the session. Raises why a part died, if one did."""
+        self._store.limit_waiting(STORE_SILENCE_SECONDS_MAX)
         self._watch.cancel()
         await asyncio.gather(self._watch, return_exceptions=True)
         await self.running.close()

@@ -33,6 +33,7 @@ from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.urls import store_url, zookeeper_url
 from magnetar.standalone import own_address
 from magnetar.standalone.control_settings import ANY_HOST, control_settings
+from magnetar.standalone.process import STORE_SILENCE_SECONDS_MAX
 from magnetar.standalone.protection import refuse_protection
 
 DEFAULT_JOURNAL: Final = Path("data/bookkeeper/journal")
@@ -195,6 +196,7 @@ class BookieProcess:
 
     async def close(self) -> None:
         """Stop the bookie, then end its session."""
+        self._store.limit_waiting(STORE_SILENCE_SECONDS_MAX)
         await self.running.close()
         await self._store.close()
 

@@ -34,7 +34,7 @@ from magnetar.metadata.urls import store_url, zookeeper_url
 from magnetar.standalone import own_address
 from magnetar.standalone.bookie_process import MetadataSettings
 from magnetar.standalone.control_settings import control_settings
-from magnetar.standalone.process import STOP_SECONDS_MAX, request_stop
+from magnetar.standalone.process import STOP_SECONDS_MAX, STORE_SILENCE_SECONDS_MAX, request_stop
 from magnetar.standalone.protection import refuse_protection
 
 if TYPE_CHECKING:
@@ -166,15 +166,22 @@ class BrokerProcess:
     """A running broker and what it stands on."""
 
     def __init__(
-        self, running: RunningBroker, parts_below: list[Part], control: BrokerControlPort | None = None
+        self,
+        running: RunningBroker,
+        stores: list[MetadataStore],
+        parts_below: list[Part],
+        control: BrokerControlPort | None = None,
     ) -> None:
         self.running = running
         self.control = control
+        self._stores = stores
         self._parts_below = parts_below
         """In the order they were opened."""
 
     async def close(self) -> None:
         """Stop from the top: what a part still has to write, the parts below it must take."""
+        for store in self._stores:
+            store.limit_waiting(STORE_SILENCE_SECONDS_MAX)
         if self.control is not None:
             await self.control.close()
         await self.running.close()
@@ -191,10 +198,12 @@ async def start_broker_process(settings: BrokerProcessSettings) -> BrokerProcess
     """Start. What was opened is closed again on failure. `SettingError` when the cluster is not prepared."""
     clock = SystemClock()
     opened: list[Part] = []
+    stores: list[MetadataStore] = []
 
     async def open_store(metadata: MetadataSettings) -> MetadataStore:
         store = await metadata.open()
         opened.append(store)
+        stores.append(store)
         return store
 
     try:
@@ -226,7 +235,7 @@ async def start_broker_process(settings: BrokerProcessSettings) -> BrokerProcess
         for part in reversed(opened):
             await asyncio.shield(part.close())
         raise
-    return BrokerProcess(running, opened, control)
+    return BrokerProcess(running, stores, opened, control)
 
 
 async def _serve_control(settings: ControlSettings, running: RunningBroker) -> BrokerControlPort:

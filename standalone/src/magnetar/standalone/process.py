@@ -21,6 +21,11 @@ STOP_SECONDS_MAX: Final = 10.0
 """A clean stop takes milliseconds. A disk that hangs must not keep the process for ever: what is acknowledged is in
 the journal already."""
 
+STORE_SILENCE_SECONDS_MAX: Final = 2.5
+"""How long a stop waits, in all, for a metadata store that says nothing: longer than a client needs to find another
+server of an ensemble. Without the store the session's end takes back what this process held there; nothing that is
+kept needs it."""
+
 GIVE_UP_SECONDS_MAX: Final = 2.0
 """For a start that was given up to close what it has opened. A kill at that point would lose nothing either."""
 

@@ -17,7 +17,7 @@ from magnetar.proxy.settings import ProxySettings
 from magnetar.standalone import own_address
 from magnetar.standalone.bookie_process import SESSION_TIMEOUT_MS, MetadataSettings
 from magnetar.standalone.control_settings import control_settings
-from magnetar.standalone.process import STOP_SECONDS_MAX
+from magnetar.standalone.process import STOP_SECONDS_MAX, STORE_SILENCE_SECONDS_MAX
 from magnetar.standalone.protection import refuse_protection
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ class ProxyProcess:
 
     async def close(self) -> None:
         """Drain, then stop; the control port tells how far the drain is until the end."""
+        if self._store is not None:
+            self._store.limit_waiting(STORE_SILENCE_SECONDS_MAX)
         await self.running.close()
         if self._control is not None:
             await self._control.close()

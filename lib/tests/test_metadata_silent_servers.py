@@ -1,0 +1,131 @@
+"""Stores whose server has gone, or says nothing, and the process that stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from magnetar.metadata.etcd import EtcdMetadataStore
+from magnetar.metadata.store import MetadataStore, StoreClosed, StoreUnavailable
+from magnetar.metadata.testing import EtcdServer, ZookeeperServer
+from magnetar.metadata.zookeeper import ZookeeperMetadataStore
+from magnetar.metadata.zookeeper_session import CLOSE_SECONDS_MAX, LEAVE_SECONDS_MAX
+
+zookeeper = (pytest.mark.zookeeper, pytest.mark.slow)
+etcd = (
+    pytest.mark.etcd,
+    pytest.mark.slow,
+    pytest.mark.skipif(not EtcdServer.available(), reason="etcd is not installed: apt-get install etcd-server"),
+)
+SLACK_SECONDS = 1.5
+"""For a machine that does a lot else."""
+
+Server = ZookeeperServer | EtcdServer
+
+
+@pytest.fixture(
+    params=[pytest.param(ZookeeperServer, marks=zookeeper), pytest.param(EtcdServer, marks=etcd)],
+    ids=["zookeeper", "etcd"],
+)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    with request.param(tmp_path) as started:
+        yield started
+
+
+async def open_store(server: Server) -> MetadataStore:
+    """With the time-outs that processes have."""
+    if isinstance(server, ZookeeperServer):
+        return await ZookeeperMetadataStore.open(server.url)
+    return await EtcdMetadataStore.open(server.url)
+
+
+@pytest.mark.parametrize("pause", [False, True], ids=["gone", "silent"])
+async def test_a_stop_waits_once_for_a_store_that_says_nothing(server: Server, *, pause: bool) -> None:
+    store = await open_store(server)
+    await store.put("/a", b"1")
+    if pause:
+        server.pause()
+    else:
+        server.kill()
+    early = [asyncio.ensure_future(store.get("/a")) for _ in range(3)]
+    await asyncio.sleep(0.1)
+    began = time.monotonic()
+    store.limit_waiting(0.8)
+    for request in early:
+        with pytest.raises(StoreClosed, match="this process stops"):
+            await request
+    for _ in range(10):
+        with pytest.raises(StoreClosed):
+            await store.put("/a", b"2", 0)
+    await store.close()
+    assert 0.7 < time.monotonic() - began < 0.8 + SLACK_SECONDS
+
+
+async def test_a_store_that_answers_is_waited_for(server: Server) -> None:
+    store = await open_store(server)
+    store.limit_waiting(0.3)
+    for number in range(10):
+        await store.put("/a", b"%d" % number)
+        await asyncio.sleep(0.1)
+    await store.close()
+
+
+@pytest.mark.zookeeper
+@pytest.mark.slow
+@pytest.mark.parametrize("pause", [False, True], ids=["gone", "silent"])
+async def test_closing_waits_no_longer_than_it_says(tmp_path: Path, *, pause: bool) -> None:
+    with ZookeeperServer(tmp_path) as server:
+        store = await ZookeeperMetadataStore.open(server.url)
+        if pause:
+            server.pause()
+        else:
+            server.kill()
+            await asyncio.sleep(0.3)
+        began = time.monotonic()
+        await store.close()
+        assert time.monotonic() - began < CLOSE_SECONDS_MAX + LEAVE_SECONDS_MAX + SLACK_SECONDS
+
+
+@pytest.mark.zookeeper
+@pytest.mark.slow
+async def test_an_end_that_nobody_answered_still_arrives(tmp_path: Path) -> None:
+    with ZookeeperServer(tmp_path, tick_ms=2_000) as server:
+        store, other = await open_store(server), await open_store(server)
+        await store.put("/mine", b"", ephemeral=True)
+        server.pause()
+        await store.close()
+        server.resume()
+        began = time.monotonic()
+        while await other.exists("/mine", watch=False):
+            # Its session would last for 30 s.
+            assert time.monotonic() - began < 10
+            await asyncio.sleep(0.05)
+        await other.close()
+
+
+@pytest.mark.slow
+async def test_a_client_that_hangs_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """Connections to an address that takes no packets; kazoo's thread cannot be woken from that."""
+    caplog.set_level(logging.INFO, "magnetar.metadata.zookeeper_session")
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        waiting = [socket.socket() for _ in range(4)]
+        for one in waiting:
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        port = full.getsockname()[1]
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="no ZooKeeper answers"):
+            await ZookeeperMetadataStore.open(
+                f"zk:127.0.0.1:{port}", session_timeout_ms=3_000, operation_timeout_ms=500
+            )
+        assert time.monotonic() - began < 0.5 + LEAVE_SECONDS_MAX + SLACK_SECONDS
+        assert "its client hangs" in caplog.text
+        for one in waiting:
+            one.close()
