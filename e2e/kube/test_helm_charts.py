@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from magnetar.operator.rbac import rules
+from magnetar.operator.rbac import lease_rules, rules
 from magnetar.operator.resources.crd import DEFINITIONS, custom_resource_definition
 
 from e2e.kube.clusters import DeployedCluster, small
@@ -46,6 +46,10 @@ def objects(text: str) -> list[Manifest]:
 
 def of_kind(found: list[Manifest], kind: str) -> list[Manifest]:
     return [each for each in found if each["kind"] == kind]
+
+
+def roles_of_namespaces(found: list[Manifest]) -> dict[tuple[str, str], Any]:
+    return {(role["metadata"]["namespace"], name_of(role)): role["rules"] for role in of_kind(found, "Role")}
 
 
 @pytest.mark.parametrize(("chart", "path"), CASES, ids=case_name)
@@ -86,14 +90,12 @@ def test_the_operator_has_the_rights_that_its_code_names_and_no_other(shared_nam
     assert roles.pop("magnetar-operator") == rules(cluster_wide=True)
     assert set(roles) == {"magnetar-operator-view", "magnetar-operator-edit"}
     assert {rule["apiGroups"][0] for role in roles.values() for rule in role} == {"pulsar.magnetar.dev"}
-    assert not of_kind(found, "Role")
+    leases = {(shared_namespace.name, "magnetar-operator-lease"): lease_rules()}
+    assert roles_of_namespaces(found) == leases
 
     options = ("--set-json", 'watchNamespaces=["team-a","team-b"]')
     found = objects(render(shared_namespace, OPERATOR, *options, release="magnetar-operator"))
-    of_namespaces = {(role["metadata"]["namespace"], name_of(role)): role["rules"] for role in of_kind(found, "Role")}
-    lease = of_namespaces.pop((shared_namespace.name, "magnetar-operator-lease"))
-    assert [rule["resources"] for rule in lease] == [["leases"]]
-    assert of_namespaces == {
+    assert roles_of_namespaces(found) == leases | {
         (namespace, "magnetar-operator"): rules(cluster_wide=False) for namespace in ("team-a", "team-b")
     }
     assert not of_kind(found, "ClusterRoleBinding")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from magnetar.operator.rbac import rules
+from magnetar.operator.rbac import lease_rules, rules
 from magnetar.operator.resources.cluster import PulsarClusterSpec
 from magnetar.operator.resources.common import Component
 from magnetar.operator.resources.crd import structural_schema
@@ -44,6 +44,7 @@ def generated(root: Path) -> dict[Path, str]:
         OPERATOR / "values.schema.json": strict_schema(operator, "Values of the chart magnetar-operator"),
         OPERATOR / "files/rbac/everywhere.yaml": _yaml(rules(cluster_wide=True)),
         OPERATOR / "files/rbac/namespace.yaml": _yaml(rules(cluster_wide=False)),
+        OPERATOR / "files/rbac/lease.yaml": _yaml(lease_rules()),
         CLUSTER / "values.yaml": values_file(
             cluster,
             "Values of the chart magnetar-cluster, with their defaults. Everything below `cluster` and `pools` is "

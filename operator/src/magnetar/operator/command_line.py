@@ -9,7 +9,7 @@ import typer
 import yaml
 from magnetar.core.errors import MagnetarError
 from magnetar.core.exit_codes import EXIT_FAILED
-from magnetar.operator.rbac import rules
+from magnetar.operator.rbac import lease_rules, rules
 from magnetar.operator.resources.crd import DEFINITIONS, custom_resource_definition
 from magnetar.operator.settings import LogFormat, LogLevel, OperatorSettings, default_identity, split_names
 
@@ -106,14 +106,14 @@ def rbac(
         bool, typer.Option("--namespaced", help="The Role of one namespace, instead of the ClusterRole.")
     ] = False,
 ) -> None:
-    """Print what the operator may do."""
-    role = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role" if namespaced else "ClusterRole",
-        "metadata": {"name": NAME},
-        "rules": rules(cluster_wide=not namespaced),
-    }
-    _print_manifests([role])
+    """Print what the operator may do: where it works, and with its Lease in its own namespace."""
+    role = _role("Role" if namespaced else "ClusterRole", NAME, rules(cluster_wide=not namespaced))
+    _print_manifests([role, _role("Role", f"{NAME}-lease", lease_rules())])
+
+
+def _role(kind: str, name: str, its_rules: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    metadata = {"name": name}
+    return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata, "rules": list(its_rules)}
 
 
 def _print_manifests(manifests: Sequence[Mapping[str, object]]) -> None:
