@@ -12,7 +12,7 @@ from magnetar.core.bundle import BundleName
 from magnetar.operator.children.control import TOKEN_KEY, token_secret_name
 from magnetar.operator.children.naming import INSTANCE_LABEL
 from magnetar.operator.controls import ASK_SECONDS_MAX, COUNT_SECONDS_MAX, Driver
-from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, LostBookieFacts, ZookeeperFacts
+from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
 from magnetar.operator.resources.cluster import Move
 
 from e2e.operator_simulation.admission import ORIGIN_SECONDS
@@ -82,6 +82,15 @@ class SimulatedControls:
     async def broker(self, address: str, token: str) -> BrokerFacts:
         """See `Controls`."""
         return await self._ask(lambda: self._software.brokers.facts(self._broker(address, token)))
+
+    async def largest_ensemble(self, address: str, token: str) -> EnsembleFacts:
+        """See `Controls`."""
+
+        def work() -> EnsembleFacts:
+            self._broker(address, token)
+            return EnsembleFacts(size=self._software.storage.ensemble_size, wanted_by="the brokers' settings")
+
+        return await self._ask(work, COUNT_SECONDS_MAX)
 
     async def start_broker_drain(self, address: str, token: str) -> None:
         """See `Controls`."""

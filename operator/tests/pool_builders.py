@@ -16,6 +16,7 @@ from magnetar.operator.plan.facts import (
     BookieFacts,
     Children,
     ClaimFacts,
+    EnsembleFacts,
     LostBookieFacts,
     PodFacts,
     PoolFacts,
@@ -91,6 +92,7 @@ class PoolWorld:
     writable_elsewhere: int = 0
     others: Sequence[PoolFacts] = ()
     under_replicated: int | None = 0
+    largest_ensemble: EnsembleFacts | None = None
     now: float = NOW
 
     def seen(self) -> PoolSeen:
@@ -114,6 +116,7 @@ class PoolWorld:
             writable_elsewhere=self.writable_elsewhere,
             others=self.others,
             under_replicated_ledgers=self.under_replicated,
+            largest_ensemble=self.largest_ensemble,
             now_seconds=self.now,
         )
 

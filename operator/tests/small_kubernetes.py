@@ -12,7 +12,7 @@ from magnetar.operator.api import AlreadyExists, Conflict, NotFound
 from magnetar.operator.children.naming import FIELD_MANAGER, Manifest, Owner
 from magnetar.operator.controls import Driver
 from magnetar.operator.plan.actions import Tell
-from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, LostBookieFacts, ZookeeperFacts
+from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
 from magnetar.operator.resources.cluster import Move
 
 Answer = TypeVar("Answer")
@@ -158,6 +158,7 @@ class SmallControls:
         self.servers: dict[str, ZookeeperFacts] = {}
         self.lost: dict[str, LostBookieFacts] = {}
         self.under_replicated = 0
+        self.ensembles: dict[str, EnsembleFacts] = {}
         self.latest: Sequence[Move] = ()
         self.driven_by: Driver = "leader"
         self.load = LoadSnapshot(now_ms=0, brokers={})
@@ -187,6 +188,9 @@ class SmallControls:
 
     async def broker(self, address: str, token: str) -> BrokerFacts:
         return self._answer(self.brokers, address)
+
+    async def largest_ensemble(self, address: str, token: str) -> EnsembleFacts:
+        return self._answer(self.ensembles, address)
 
     async def start_broker_drain(self, address: str, token: str) -> None:
         self._told("start_broker_drain", address, token)

@@ -319,3 +319,13 @@ def test_network_policies_let_in_who_has_to_come_in() -> None:
         served = {port["containerPort"] for port in template["spec"]["containers"][0]["ports"]}
         assert ports == served
     assert not [each for each in everything({"networkPolicies": False}) if each["kind"] == "NetworkPolicy"]
+
+
+def test_images_may_be_named_as_registries_name_them() -> None:
+    version = "0123456789" * 6 + "ab-" + "c" * 40
+    made = cluster_of({"imageRepository": "registry.test:5000/team/", "version": version})
+    [deployment] = [child for child in broker_children(made, 1) if child["kind"] == "Deployment"]
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"registry.test:5000/team/broker:{version}"
+    label = deployment["metadata"]["labels"]["app.kubernetes.io/version"]
+    assert label == version[:62]

@@ -19,7 +19,7 @@ from magnetar.control.settings import ControlSettings
 from magnetar.core.bundle import BundleName
 from magnetar.operator import control_calls as module
 from magnetar.operator.control_calls import ControlCalls
-from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, LostBookieFacts, ZookeeperFacts
+from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
 from magnetar.operator.resources.cluster import Move
 
 TOKEN = "secret"
@@ -80,6 +80,9 @@ class SmallBookie(BookieServicer):
 class SmallBroker(BrokerServicer):
     def __init__(self) -> None:
         self.calls: list[str] = []
+
+    async def GetLargestEnsemble(self, request: Any, context: Any) -> broker_pb2.LargestEnsemble:  # noqa: N802
+        return broker_pb2.LargestEnsemble(ensemble_size=4, wanted_by="namespace a/b")
 
     async def GetLoadReport(self, request: Any, context: Any) -> broker_pb2.LoadReport:  # noqa: N802
         return broker_pb2.LoadReport(
@@ -209,6 +212,7 @@ async def test_a_bookie(calls: ControlCalls, address: str, bookie: SmallBookie) 
 
 
 async def test_a_broker(calls: ControlCalls, address: str, broker: SmallBroker) -> None:
+    assert await calls.largest_ensemble(address, TOKEN) == EnsembleFacts(size=4, wanted_by="namespace a/b")
     assert await calls.broker(address, TOKEN) == BrokerFacts(
         broker_id="broker-a:8080",
         registered=True,

@@ -30,6 +30,7 @@ from magnetar.operator.plan.actions import (
 from magnetar.operator.plan.facts import (
     BookieFacts,
     BrokerFacts,
+    EnsembleFacts,
     LostBookieFacts,
     ZookeeperFacts,
 )
@@ -152,6 +153,18 @@ async def test_questions_go_to_other_pools_if_none_of_its_own_answers(stage: Sta
     await stage.reconciler.reconcile(COLD)
     assert stage.pools[0].under_replicated_ledgers == 0
     assert stage.controls.calls == [("under_replicated_ledgers", "10.0.0.3:3182")]
+
+
+async def test_all_brokers_are_asked_for_the_largest_ensemble(stage: Stage) -> None:
+    stage.put_pool()
+    for number in range(3):
+        stage.put_pod(f"blue-broker-{number}", "broker", f"10.0.1.{number}")
+    largest = EnsembleFacts(size=4, wanted_by="topic persistent://a/b/t")
+    stage.controls.ensembles = {"10.0.1.1:3183": EnsembleFacts(size=3, wanted_by="x"), "10.0.1.2:3183": largest}
+    await stage.reconciler.reconcile(COLD)
+    stage.questions = Questions(count_under_replicated=False, lost=(), largest_ensemble=True)
+    await stage.reconciler.reconcile(COLD)
+    assert [seen.largest_ensemble for seen in stage.pools] == [None, largest]
 
 
 @pytest.mark.parametrize(("expands", "refused", "expected"), [(True, 0, True), (False, 0, False), (False, 1, True)])

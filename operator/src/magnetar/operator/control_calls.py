@@ -16,7 +16,7 @@ from magnetar.core.clock import Clock
 from magnetar.core.errors import PeerError
 from magnetar.operator import control_facts as facts
 from magnetar.operator.controls import ASK_SECONDS_MAX, ASKED_AT_ONCE_MAX, COUNT_SECONDS_MAX, Driver
-from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, LostBookieFacts, ZookeeperFacts
+from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
 from magnetar.operator.resources.cluster import Move
 
 CHANNELS_MAX: Final = 256
@@ -90,6 +90,12 @@ class ControlCalls:
         async with self._broker(address, token) as control:
             report, drain = await asyncio.gather(control.load_report(), control.drain_state())
         return facts.broker(report, drain)
+
+    async def largest_ensemble(self, address: str, token: str) -> EnsembleFacts:
+        """`Controls.largest_ensemble`."""
+        async with self._broker(address, token, COUNT_SECONDS_MAX) as control:
+            found = await control.largest_ensemble()
+        return EnsembleFacts(size=found.ensemble_size, wanted_by=found.wanted_by)
 
     async def start_broker_drain(self, address: str, token: str) -> None:
         """`Controls.start_broker_drain`."""

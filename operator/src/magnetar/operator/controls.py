@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Literal, Protocol
 
 from magnetar.balance.model import LoadSnapshot
-from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, LostBookieFacts, ZookeeperFacts
+from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
 from magnetar.operator.resources.cluster import Move
 
 ASK_SECONDS_MAX: Final = 3.0
@@ -54,6 +54,10 @@ class Controls(Protocol):
 
     async def broker(self, address: str, token: str) -> BrokerFacts:
         """What a broker says of itself."""
+        ...
+
+    async def largest_ensemble(self, address: str, token: str) -> EnsembleFacts:
+        """The largest ensemble that the broker at the address knows of. It may have to read many policies."""
         ...
 
     async def start_broker_drain(self, address: str, token: str) -> None:

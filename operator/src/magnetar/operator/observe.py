@@ -29,6 +29,7 @@ from magnetar.operator.children.naming import (
     ZOOKEEPER,
     Manifest,
     label_text,
+    selector,
 )
 from magnetar.operator.children.volumes import volume_names
 from magnetar.operator.controls import Controls
@@ -39,6 +40,7 @@ from magnetar.operator.plan.facts import (
     BrokerFacts,
     Children,
     ClusterSeen,
+    EnsembleFacts,
     PodFacts,
     PoolFacts,
     PoolSeen,
@@ -166,6 +168,8 @@ class Observer:
         )
         reach = _bookie_reach(pods, bookies, looked.token)
         questions = self._plans.pool_questions(seen)
+        if questions.largest_ensemble:
+            seen = replace(seen, largest_ensemble=await self._largest_ensemble(seen, asker))
         if questions.lost or questions.count_under_replicated:
             if not reach.answering and others:
                 reach = replace(reach, answering=await self._bookies_elsewhere(seen))
@@ -191,6 +195,13 @@ class Observer:
         under_replicated, answers = await asyncio.gather(count, asyncio.gather(*asked.values()))
         lost = {pod: answer for pod, answer in zip(asked, answers, strict=True) if answer is not None}
         return replace(seen, lost=lost, under_replicated_ledgers=under_replicated)
+
+    async def _largest_ensemble(self, seen: PoolSeen, asker: Asker) -> EnsembleFacts | None:
+        """Of what all brokers say: each knows the policies of the topics that it has loaded."""
+        wanted = label_text(selector(seen.spec.cluster_name, BROKER))
+        pods = [pod_facts(pod) for pod in await self._api.list("Pod", seen.owner.namespace, wanted)]
+        answers = await asker.each(pods, BROKER_CONTROL_PORT, self._controls.largest_ensemble)
+        return max(answers.values(), key=lambda answer: (answer.size, answer.wanted_by), default=None)
 
     async def _bookies_elsewhere(self, seen: PoolSeen) -> list[str]:
         """Bookies of the cluster's other pools that are ready."""

@@ -55,7 +55,7 @@ class Cluster:
     def image(self, name: str, component: Component) -> str:
         """A component's image."""
         repository = self.spec.image_repository or self.defaults.image_repository
-        return component.image or f"{repository}/{name}:{self.version}"
+        return component.image or f"{repository.rstrip('/')}/{name}:{self.version}"
 
     @property
     def zookeeper(self) -> str:

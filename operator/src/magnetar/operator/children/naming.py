@@ -24,6 +24,8 @@ PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
 POOL_LABEL: Final = f"{GROUP}/pool"
 """Of bookies' pods and claims: the Bookie resource that they belong to."""
 
+LABEL_LENGTH_MAX: Final = 63
+
 TEMPLATE_ANNOTATION: Final = f"{GROUP}/template-hash"
 """Of StatefulSets' pods: a digest of all that a restart would change."""
 
@@ -85,7 +87,9 @@ def selector(cluster: str, component: str, pool: str = "") -> dict[str, str]:
 def labels(cluster: str, component: str, *, version: str = "", pool: str = "") -> dict[str, str]:
     """All labels of a child."""
     found = selector(cluster, component, pool) | {MANAGED_BY_LABEL: FIELD_MANAGER, PART_OF_LABEL: cluster}
-    return found | ({VERSION_LABEL: version} if version else {})
+    # Names of images' versions may be longer than labels, and begin and end otherwise.
+    text = version[:LABEL_LENGTH_MAX].strip("-_.")
+    return found | ({VERSION_LABEL: text} if text else {})
 
 
 def label_text(wanted: dict[str, str]) -> str:

@@ -159,6 +159,15 @@ class LostBookieFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnsembleFacts:
+    """How many bookies ledgers are spread over where it is most, as a broker knows."""
+
+    size: int
+    wanted_by: str
+    """In words, such as `namespace public/default`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFacts:
     """What a broker says of itself; a pod that does not answer has none."""
 
@@ -246,4 +255,7 @@ class PoolSeen:
     under_replicated_ledgers: int | None = None
     """In the whole cluster. Counted only when a restart, a drain or a scale-in waits for it; None: not counted, or
     nobody could say."""
+    largest_ensemble: EnsembleFacts | None = None
+    """That settings, namespaces or topics ask for, as far as brokers say. Asked only when a bookie would be drained;
+    None: not asked, or none answered."""
     now_seconds: float

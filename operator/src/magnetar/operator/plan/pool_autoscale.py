@@ -50,12 +50,12 @@ def _advice(view: PoolView) -> BookieAdvice | None:
     limits, current = seen.spec.autoscaling, seen.spec.replicas
     advice = wanted_bookies(
         seen.spec,
-        view.ensemble_size,
+        view.ensemble_asked,
         current,
         [member.facts for member in view.members if member.facts is not None],
         seen.writable_elsewhere,
         seen.status,
-        seen.under_replicated_ledgers,
+        seen.under_replicated_ledgers if view.ensemble_known else None,
         seen.now_seconds,
     )
     if advice.replicas > current >= limits.min_replicas and _some_only_start(view, limits.stabilization_seconds):

@@ -163,6 +163,24 @@ class PoolView:
         return self.cluster.spec.bookkeeper.ensemble_size
 
     @property
+    def ensemble_asked(self) -> int:
+        """The same, where somebody may ask for more: so many must be left if bookies are drained."""
+        asked = self.seen.largest_ensemble
+        return max(self.ensemble_size, asked.size if asked is not None else 0)
+
+    @property
+    def ensemble_known(self) -> bool:
+        """Whether brokers could say who asks for more. Where none is ready, none needs them now."""
+        status = self.seen.cluster_status
+        return self.seen.largest_ensemble is not None or status is None or not status.brokers.ready_replicas
+
+    @property
+    def larger_ensemble_of(self) -> str:
+        """Who asks for more than the cluster; empty: nobody that is known."""
+        asked = self.seen.largest_ensemble
+        return asked.wanted_by if asked is not None and asked.size > self.ensemble_size else ""
+
+    @property
     def hibernated(self) -> bool:
         """Nothing should run."""
         return self.cluster.spec.hibernated

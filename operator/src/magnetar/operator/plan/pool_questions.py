@@ -15,12 +15,14 @@ from magnetar.operator.plan.pool_rollout import count_matters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
-    """To any bookie of the cluster that answers."""
+    """To any bookie of the cluster that answers, but for the last one."""
 
     count_under_replicated: bool
     """How many ledgers lack replicas."""
     lost: tuple[tuple[str, str], ...]
     """What is known of these bookies: their pods' names, there may be no such pod, and their ids."""
+    largest_ensemble: bool = False
+    """How many bookies ledgers are spread over where it is most: asked of brokers."""
 
 
 NOTHING = Questions(count_under_replicated=False, lost=())
@@ -35,7 +37,13 @@ def pool_questions(seen: PoolSeen) -> Questions:
     return Questions(
         count_under_replicated=_count(view),
         lost=tuple((member.name, member.bookie_id) for member in view.members if _ask_about(view, member)),
+        largest_ensemble=_would_drain(view) or pool_autoscale.count_matters(view),
     )
+
+
+def _would_drain(view: PoolView) -> bool:
+    going = (member for member in view.members if member.ordinal >= view.wanted or member.replaced)
+    return any(member.facts is not None and member.facts.drain == "None" for member in going)
 
 
 def _count(view: PoolView) -> bool:

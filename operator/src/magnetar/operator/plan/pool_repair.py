@@ -10,7 +10,7 @@ from magnetar.operator.plan.actions import Annotate, Delete, RetireLostBookie, S
 from magnetar.operator.plan.facts import PodFacts
 from magnetar.operator.plan.pool_draft import Draft
 from magnetar.operator.plan.pool_members import DOWN_SECONDS, Member, PoolView
-from magnetar.operator.plan.pool_scale import progress
+from magnetar.operator.plan.pool_scale import ensemble_words, progress, waits_for_brokers
 
 
 def plan_fresh_starts(view: PoolView, draft: Draft) -> None:
@@ -123,14 +123,16 @@ def plan_replacements(view: PoolView, draft: Draft) -> None:
     if any(other.draining for other in view.members):
         draft.waiting("Replacing", f"{member.name} is replaced when no other bookie of the pool is drained")
         return
+    if waits_for_brokers(view, draft):
+        return
     others = view.staying_elsewhere + sum(
         1 for other in view.staying if other is not member and other.facts is not None and other.facts.writable
     )
-    if others < view.ensemble_size:
+    if others < view.ensemble_asked:
         draft.stalled(
             "ReplacementNeedsBookies",
             f"{member.name} is to be replaced, but without it {others} bookies take writes, and ledgers are spread "
-            f"over {view.ensemble_size}: add a bookie first, or remove the annotation {REPLACE_ANNOTATION}",
+            f"over {ensemble_words(view)}: add a bookie first, or remove the annotation {REPLACE_ANNOTATION}",
         )
         return
     message = f"{member.name} is to be replaced: it moves all its ledgers to other bookies"

@@ -132,8 +132,11 @@ def plan_drains(view: PoolView, replicas: int, draft: Draft) -> None:
         names = [member.name for member in fresh]
         why = "the pool is deleted" if view.seen.resource.deleting else f"{view.wanted} replicas are wanted"
         draft.ask(*map(StartBookieDrain, names))
-        draft.ask(Tell("Normal", "DrainStarted", f"{why}: all ledgers are moved to other bookies from {named(names)}"))
-    if any(member.draining for member in going) or (fresh and not draft.stalls):
+        words = f"{why}: all ledgers are moved to other bookies from {named(names)}"
+        if view.seen.largest_ensemble is None:
+            words += f"; no broker runs that could say whether a namespace asks for more than {view.ensemble_size}"
+        draft.ask(Tell("Normal", "DrainStarted", words))
+    if any(member.draining for member in going) or (fresh and view.ensemble_known and not draft.stalls):
         draft.waiting("Draining", _progress(going), busy=True)
     silent = [member for member in going if member.facts is None]
     if silent:
@@ -145,7 +148,9 @@ def plan_drains(view: PoolView, replicas: int, draft: Draft) -> None:
 
 
 def _may_drain(view: PoolView, draft: Draft) -> bool:
-    size, elsewhere = view.ensemble_size, view.staying_elsewhere
+    if waits_for_brokers(view, draft):
+        return False
+    size, elsewhere, whose = view.ensemble_asked, view.staying_elsewhere, view.larger_ensemble_of
     if view.wanted + elsewhere < size:
         if view.seen.resource.deleting:
             advice = (
@@ -153,11 +158,13 @@ def _may_drain(view: PoolView, draft: Draft) -> bool:
                 "its pools with it"
             )
         else:
-            advice = f"set replicas to {size - elsewhere} at least, or lower bookkeeper.ensembleSize of the cluster"
+            fewer = f"have {whose} ask for fewer" if whose else "lower bookkeeper.ensembleSize of the cluster"
+            advice = f"set replicas to {size - elsewhere} at least, or {fewer}"
         draft.stalled(
             "EnsembleTooLarge",
             f"{view.wanted} bookies here and {elsewhere} that take writes in other pools are fewer than the "
-            f"{size} that ledgers are spread over: none is drained. {advice[0].upper()}{advice[1:]}",
+            f"{ensemble_words(view)} that ledgers are spread over: none is drained. "
+            f"{advice[0].upper()}{advice[1:]}",
         )
         return False
     ready = sum(1 for member in view.staying if member.facts is not None and member.facts.writable) + elsewhere
@@ -169,6 +176,23 @@ def _may_drain(view: PoolView, draft: Draft) -> bool:
         )
         return False
     return True
+
+
+def waits_for_brokers(view: PoolView, draft: Draft) -> bool:
+    """Whether it is still to be found out how many bookies must be left."""
+    if not view.ensemble_known:
+        draft.waiting(
+            "WaitingForBrokers",
+            "no bookie is drained until a broker says how many bookies the ledgers of namespaces are spread over",
+            busy=True,
+        )
+    return not view.ensemble_known
+
+
+def ensemble_words(view: PoolView) -> str:
+    """How many bookies must be left, and who asks for so many."""
+    whose = view.larger_ensemble_of
+    return f"{view.ensemble_asked} (by {whose})" if whose else str(view.ensemble_asked)
 
 
 def _progress(going: list[Member]) -> str:
