@@ -11,7 +11,7 @@
 {{- define "magnetar-cluster.labels" -}}
 {{- $ours := dict "app.kubernetes.io/name" "magnetar-cluster" "app.kubernetes.io/instance" .Release.Name -}}
 {{- $_ := set $ours "app.kubernetes.io/part-of" (include "magnetar-cluster.name" .) -}}
-{{- $_ := set $ours "app.kubernetes.io/version" (include "magnetar-cluster.version" .) -}}
+{{- $_ := set $ours "app.kubernetes.io/version" (include "magnetar-cluster.version" . | trunc 63 | trimAll "-_.") -}}
 {{- $_ := set $ours "app.kubernetes.io/managed-by" .Release.Service -}}
 {{- $_ := set $ours "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_") -}}
 {{- toYaml (merge $ours (default dict .Values.labels)) -}}
