@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,16 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+def end_in_order() -> None:
+    """SIGTERM, such as of `timeout`, ends this as Ctrl-C does: tests end, and a node that was started is stopped."""
+
+    def end(number: int, frame: object) -> None:
+        del frame
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+
+
 def prepare(chosen: Current) -> dict[str, str]:
     """Images for the cluster, and what tests have to know of it."""
     environment = {**os.environ, **chosen.environment, "MAGNETAR_E2E_CLUSTER": chosen.kind}
@@ -57,6 +68,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="leave a node that this run starts running")
     parser.add_argument("tests", nargs="*", help="further arguments of pytest, such as -k bookies")
     options, further = parser.parse_known_args()
+    end_in_order()
     was_up = Node(places()).is_up
     try:
         chosen = current(say)

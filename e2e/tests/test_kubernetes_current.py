@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
+from e2e.kube.__main__ import end_in_order
 from e2e.kubernetes import current as module
 from e2e.kubernetes.current import current
 from e2e.kubernetes.node import Node
@@ -119,3 +121,14 @@ def test_a_kubeconfig_of_several_files_is_kubectls_to_read(programs: Programs, m
     assert (found.kind, found.environment["KUBECONFIG"]) == ("given", several)
     with pytest.raises(NodeTrouble, match="MAGNETAR_E2E_REPOSITORY"):
         found.build_images(["broker"])
+
+
+def test_a_run_that_is_to_end_takes_its_node_down_first() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        end_in_order()
+        with pytest.raises(SystemExit) as ended:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert ended.value.code == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
