@@ -50,7 +50,7 @@ notices at most two thirds after the server last heard of us, so this is before 
 
 RECONNECT_DELAY_SECONDS_MAX: Final = 1.0
 
-CLOSE_SECONDS_MAX: Final = 1.0
+CLOSE_SECONDS_MAX: Final = 0.5
 """How long the end of a session may take the server; it does it too when nobody waits for the answer."""
 
 LEAVE_SECONDS_MAX: Final = 0.3
