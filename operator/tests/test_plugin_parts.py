@@ -24,6 +24,7 @@ from magnetar.operator.plugin.progress import broker_drain_progress, replacement
 from magnetar.operator.plugin.redaction import REDACTED, redacted
 from magnetar.operator.plugin.restarts import RESTARTED_ANNOTATION, cluster_patch
 from magnetar.operator.plugin.table_view import Column, draw_table, sorted_rows, words
+from magnetar.operator.plugin.top_rows import bookie_rows
 from rich.console import Console
 
 NOW = CREATED_SECONDS + 3600
@@ -254,3 +255,9 @@ def test_a_store_of_others_is_not_ours_to_restart() -> None:
     cluster = cluster_manifest(spec={"metadata": {"url": "zk:zk:2181"}})
     with pytest.raises(SettingError, match="does not run"):
         cluster_patch(cluster, "zookeeper", "now")
+
+
+def test_bookies_that_are_alike_come_by_their_numbers() -> None:
+    members = [{"name": f"demo-bookie-{number}", "state": "Writable"} for number in (10, 9, 1)]
+    view = cluster_view(cluster_manifest(), [pool_manifest(status={"members": members})])
+    assert [row.pod for row in bookie_rows(view, {})] == ["demo-bookie-1", "demo-bookie-9", "demo-bookie-10"]

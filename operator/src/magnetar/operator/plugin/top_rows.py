@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from magnetar.operator.plugin.views import ClusterView, View
+from magnetar.operator.plugin.views import ClusterView, View, ordinal
 
 if TYPE_CHECKING:
     from magnetar.control.generated import bookie_pb2, broker_pb2
@@ -126,7 +126,7 @@ def bookie_rows(view: ClusterView, answers: Mapping[str, bookie_pb2.StorageState
     found = []
     for pool in view.pools:
         names = {*(member.name for member in pool.status.members), *(pod.name for pod in view.of("bookie", pool.name))}
-        found += [_bookie_row(view, pool.name, name, answers.get(name)) for name in sorted(names)]
+        found += [_bookie_row(view, pool.name, name, answers.get(name)) for name in sorted(names, key=ordinal)]
     return found
 
 

@@ -14,6 +14,12 @@ class View(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """Also what `-o json` prints."""
 
 
+def ordinal(pod: str) -> tuple[str, int]:
+    """To sort pods by: name and number, so that 10 comes after 9."""
+    stem, _, number = pod.rpartition("-")
+    return (stem, int(number)) if number.isdigit() else (pod, -1)
+
+
 class PodView(View, kw_only=True, frozen=True):
     """One pod."""
 
@@ -42,9 +48,8 @@ class PodView(View, kw_only=True, frozen=True):
 
     @property
     def ordinal(self) -> tuple[str, int]:
-        """To sort by: name and number, so that 10 comes after 9."""
-        stem, _, number = self.name.rpartition("-")
-        return (stem, int(number)) if number.isdigit() else (self.name, -1)
+        """To sort by."""
+        return ordinal(self.name)
 
 
 class EventView(View, kw_only=True, frozen=True):
