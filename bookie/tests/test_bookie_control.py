@@ -261,6 +261,25 @@ async def test_a_token_is_asked_for_but_not_by_health(operations: FakeOperations
                 await bookie.storage_state()
 
 
+async def test_a_token_in_a_file_is_exchanged_while_the_port_is_open(
+    operations: FakeOperations, tmp_path: Path
+) -> None:
+    file, another = tmp_path / "token", tmp_path / "another"
+    file.write_text("first\n")
+    settings = ControlSettings(host=HOST, token_file=file, stop_grace_seconds=0.1)
+    async with serving(operations, settings) as server:
+        address = f"{HOST}:{server.port}"
+        async with BookieControl.to(address, token="first") as old, BookieControl.to(address, token="second") as new:
+            assert (await old.storage_state()).running
+            with pytest.raises(ControlRefused, match="the token is not"):
+                await new.storage_state()
+            another.write_text("second\n")
+            another.replace(file)
+            assert (await new.storage_state()).running
+            with pytest.raises(ControlRefused, match="the token is not"):
+                await old.storage_state()
+
+
 def make_certificate(directory: Path) -> tuple[Path, Path]:
     """(certificate, key): an authority of its own, for the server name `bookie`."""
     certificate, key = directory / "tls.crt", directory / "tls.key"

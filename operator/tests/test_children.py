@@ -13,7 +13,7 @@ from magnetar.net.testing import TestAuthority
 from magnetar.operator.children.bookies import bookie_children, default_pool
 from magnetar.operator.children.brokers import broker_children
 from magnetar.operator.children.context import Cluster, Defaults
-from magnetar.operator.children.control import token_secret
+from magnetar.operator.children.control import TOKEN_KEY, control_environment, token_secret
 from magnetar.operator.children.metadata_job import metadata_job
 from magnetar.operator.children.naming import API_VERSIONS, TEMPLATE_ANNOTATION, Manifest, Owner
 from magnetar.operator.children.policies import policy_children
@@ -278,11 +278,27 @@ def test_components_take_their_configuration(
 ) -> None:
     content = configuration(SPECS[spec], file).replace("/tls/", f"{secrets}/").replace("/token/", f"{secrets}/")
     (tmp_path / file).write_text(content)
-    environment = {"PULSAR_PREFIX_advertisedAddress": "10.1.2.3", "PULSAR_PREFIX_controlToken": "secret"}
+    controls = {variable["name"]: variable["value"] for variable in control_environment()}
+    environment = {"PULSAR_PREFIX_advertisedAddress": "10.1.2.3", **controls}
     arguments = [component, "run", "--conf", str(tmp_path / file), "--check"]
     result = CliRunner().invoke(application, arguments, env=environment)
     assert result.exit_code == 0, f"{content}\n{result.output}"
     assert "without effect" not in result.output
+
+
+@pytest.mark.parametrize("name", ["blue-bookie", "blue-broker", "blue-proxy"])
+def test_pods_find_the_control_token_where_a_new_one_is_written(name: str) -> None:
+    manifests = everything({})
+    secret = only(manifests, "Secret", "blue-control")
+    spec = templates(manifests)[name]["spec"]
+    [volume] = [each for each in spec["volumes"] if "secret" in each]
+    assert volume["secret"]["secretName"] == secret["metadata"]["name"]
+    [mount] = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == volume["name"]]
+    # One that is mounted by its sub-path would never change.
+    assert "subPath" not in mount
+    assert list(secret["data"]) == [TOKEN_KEY]
+    file = {"name": "PULSAR_PREFIX_controlTokenFile", "value": f"{mount['mountPath']}/{TOKEN_KEY}"}
+    assert file in spec["containers"][0]["env"]
 
 
 def test_people_may_override_what_is_a_default_and_not_what_holds_the_cluster_together() -> None:

@@ -61,6 +61,7 @@ CONTROL_NAMES: Final = (
     "controlTlsClientAuthorityFile",
     "controlTlsKeyFile",
     "controlToken",
+    "controlTokenFile",
 )
 """Our own: the gRPC control port, which BookKeeper's bookies do not have."""
 

@@ -119,6 +119,7 @@ CONTROL_NAMES: Final = (
     "controlTlsClientAuthorityFile",
     "controlTlsKeyFile",
     "controlToken",
+    "controlTokenFile",
 )
 """Our own: the gRPC control port, which Pulsar's brokers do not have."""
 

@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 from magnetar.control.errors import ControlRefused, Reason
 from magnetar.control.settings import TOKEN_HEADER, TOKEN_SCHEME
+from magnetar.control.token import ControlToken
 from magnetar.core.errors import PeerError, SettingError, Unavailable
 
 log = logging.getLogger(__name__)
@@ -31,8 +32,8 @@ Handler = Any
 class Gate(grpc.aio.ServerInterceptor):
     """The interceptor of the control server."""
 
-    def __init__(self, token: str) -> None:
-        self._token = token.encode()
+    def __init__(self, token: ControlToken) -> None:
+        self._token = token
 
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]], details: grpc.HandlerCallDetails
@@ -48,13 +49,14 @@ class Gate(grpc.aio.ServerInterceptor):
         return _answering(handler, method) if method.startswith(OUR_METHODS) else handler
 
     def _problem(self, details: grpc.HandlerCallDetails) -> str | None:
-        if not self._token:
+        wanted = self._token.wanted
+        if not wanted:
             return None
         shown = next((value for key, value in details.invocation_metadata or () if key == TOKEN_HEADER), "")
         text = shown if isinstance(shown, str) else ""
         if not text.startswith(TOKEN_SCHEME):
             return _NO_TOKEN
-        matches = hmac.compare_digest(text.removeprefix(TOKEN_SCHEME).encode("utf-8", "replace"), self._token)
+        matches = hmac.compare_digest(text.removeprefix(TOKEN_SCHEME).encode("utf-8", "replace"), wanted)
         return None if matches else _WRONG_TOKEN
 
 

@@ -18,6 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[i
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # It has no types.
 from magnetar.control.gate import Gate
 from magnetar.control.settings import ControlSettings, ServerTls
+from magnetar.control.token import ControlToken
 from magnetar.core.errors import Misuse, SettingError
 
 log = logging.getLogger(__name__)
@@ -59,11 +60,12 @@ class ControlServer:
         """Known after `start`."""
 
     async def start(self, services: Sequence[ControlService]) -> None:
-        """Take the port and answer. OSError when it is taken, `SettingError` for certificates that cannot be read."""
+        """Take the port and answer. OSError when it is taken, `SettingError` for certificates or a token's file that
+        cannot be read."""
         if self._server is not None:
             raise Misuse("the control server runs already")
         server = grpc.aio.server(
-            interceptors=[Gate(self._settings.token)],
+            interceptors=[Gate(ControlToken(self._settings.token, self._settings.token_file))],
             options=_OPTIONS,
             maximum_concurrent_rpcs=self._settings.calls_at_once_max,
         )

@@ -33,6 +33,8 @@ class ControlSettings:
     tls: ServerTls | None = None
     token: str = ""
     """Set: every call but health checks must bring `authorization: Bearer <token>`. Kubernetes' probes bring none."""
+    token_file: Path | None = None
+    """The token is in this file, and changes with it."""
     stop_grace_seconds: float = 5.0
     """How long calls under way may go on when the server closes; watches end at once."""
     calls_at_once_max: int = 256
@@ -41,6 +43,8 @@ class ControlSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.stop_grace_seconds <= 300:
             raise SettingError(f"controlStopGraceSeconds is out of bounds: {self.stop_grace_seconds}")
+        if self.token and self.token_file is not None:
+            raise SettingError("controlToken and controlTokenFile say the same: set one of them")
         if self.token and not self.token.isascii():
             raise SettingError("the control token must be ASCII: it is sent as a header")
 

@@ -96,6 +96,7 @@ CONTROL_NAMES: Final = (
     "controlTlsClientAuthorityFile",
     "controlTlsKeyFile",
     "controlToken",
+    "controlTokenFile",
 )
 """Our own: the gRPC control port."""
 

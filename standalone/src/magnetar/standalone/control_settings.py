@@ -24,9 +24,11 @@ def control_settings(given: GivenSettings, default_port: int) -> ControlSettings
     if certificate and key:
         client_authority = Path(authority) if authority else None
         tls = ServerTls(certificate_file=Path(certificate), key_file=Path(key), client_authority_file=client_authority)
+    token_file = given.text("controlTokenFile")
     return ControlSettings(
         host=given.text("controlHost") or ANY_HOST,
         port=given.number("controlPort", default_port, 0, 65535),
         tls=tls,
         token=given.text("controlToken") or "",
+        token_file=Path(token_file) if token_file else None,
     )

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from magnetar.operator.children.configuration import digest, settings_file, settings_map
 from magnetar.operator.children.context import BOOKIE_CONTROL_PORT, BOOKIE_METRICS_PORT, BOOKIE_PORT, LIVENESS, Cluster
-from magnetar.operator.children.control import control_environment
+from magnetar.operator.children.control import control_environment, control_mount, control_volume
 from magnetar.operator.children.naming import (
     API_VERSIONS,
     BOOKIE,
@@ -143,11 +143,12 @@ def _template(
         environment=[
             field_variable("POD_NAME", "metadata.name"),
             {"name": "PULSAR_PREFIX_advertisedAddress", "value": f"$(POD_NAME).{cluster.address(name)}"},
-            *control_environment(cluster.name),
+            *control_environment(),
         ],
         mounts=[
             *({"name": directory, "mountPath": f"/{directory}"} for directory in directories),
             {"name": "configuration", "mountPath": "/conf", "readOnly": True},
+            control_mount(),
         ],
         resources=RESOURCES,
     )
@@ -155,7 +156,7 @@ def _template(
         container=container,
         labels=its_labels,
         selector=selector(cluster.name, BOOKIE, owner.name),
-        volumes=[{"name": "configuration", "configMap": {"name": configuration}}],
+        volumes=[{"name": "configuration", "configMap": {"name": configuration}}, control_volume(cluster.name)],
         grace_seconds=GRACE_SECONDS,
         pull_secrets=cluster.spec.image_pull_secrets or (),
     )

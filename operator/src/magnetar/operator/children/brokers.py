@@ -13,7 +13,7 @@ from magnetar.operator.children.access import (
 )
 from magnetar.operator.children.configuration import digest, settings_file, settings_map
 from magnetar.operator.children.context import BROKER_CONTROL_PORT, LIVENESS, SERVICE_PORT, WEB_PORT, Cluster
-from magnetar.operator.children.control import control_environment
+from magnetar.operator.children.control import control_environment, control_mount, control_volume
 from magnetar.operator.children.naming import BROKER, TEMPLATE_ANNOTATION, Manifest, child, labels, selector
 from magnetar.operator.children.pods import Container, Pod, field_variable, pod_template
 from magnetar.operator.resources.common import Scalar
@@ -94,16 +94,24 @@ def _template(cluster: Cluster, its_labels: dict[str, str], configuration: str) 
         environment=[
             field_variable("POD_IP", "status.podIP"),
             {"name": "PULSAR_PREFIX_advertisedAddress", "value": "$(POD_IP)"},
-            *control_environment(cluster.name),
+            *control_environment(),
         ],
-        mounts=[{"name": "configuration", "mountPath": "/conf", "readOnly": True}, *access_mounts(cluster)],
+        mounts=[
+            {"name": "configuration", "mountPath": "/conf", "readOnly": True},
+            control_mount(),
+            *access_mounts(cluster),
+        ],
         resources=RESOURCES,
     )
     pod = Pod(
         container=container,
         labels=its_labels,
         selector=selector(cluster.name, BROKER),
-        volumes=[{"name": "configuration", "configMap": {"name": configuration}}, *access_volumes(cluster)],
+        volumes=[
+            {"name": "configuration", "configMap": {"name": configuration}},
+            control_volume(cluster.name),
+            *access_volumes(cluster),
+        ],
         grace_seconds=GRACE_SECONDS,
         pull_secrets=cluster.spec.image_pull_secrets or (),
     )

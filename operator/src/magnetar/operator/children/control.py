@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
+from typing import Any, Final
 
+from magnetar.core.errors import SettingError
 from magnetar.operator.children.context import Cluster
 from magnetar.operator.children.naming import CONTROL, Manifest, child, labels
 
-TOKEN_KEY = "token"  # noqa: S105  (a key's name)
+DIRECTORY: Final = "/control"
+TOKEN_KEY: Final = "token"  # noqa: S105  (a key's name)
 
 
 def token_secret_name(cluster: str) -> str:
@@ -17,13 +19,34 @@ def token_secret_name(cluster: str) -> str:
 
 
 def token_secret(cluster: Cluster, token: str) -> Manifest:
-    """Made once, with what chance gave; never rendered again."""
+    """Made with what chance gave, where there is none; never rendered again."""
     data = {TOKEN_KEY: base64.b64encode(token.encode()).decode()}
     name = token_secret_name(cluster.name)
     return child(cluster.owner, "Secret", name, labels(cluster.name, CONTROL), type="Opaque", data=data)
 
 
-def control_environment(cluster: str) -> list[dict[str, Any]]:
-    """How a pod gets it."""
-    reference = {"name": token_secret_name(cluster), "key": TOKEN_KEY}
-    return [{"name": "PULSAR_PREFIX_controlToken", "valueFrom": {"secretKeyRef": reference}}]
+def token_of(secret: Manifest) -> str:
+    """What such a Secret holds, empty if nothing; as pods read it, without the line's end that people's editors add.
+    `SettingError` for what cannot be sent."""
+    content = base64.b64decode((secret.get("data") or {}).get(TOKEN_KEY, ""))
+    token = content.decode("ascii", errors="replace").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise SettingError(
+            f"Secret {secret['metadata']['name']}: {TOKEN_KEY} has characters other than printable ASCII"
+        )
+    return token
+
+
+def control_environment() -> list[dict[str, Any]]:
+    """Where a pod finds it: in a file, for another token is written there while it runs."""
+    return [{"name": "PULSAR_PREFIX_controlTokenFile", "value": f"{DIRECTORY}/{TOKEN_KEY}"}]
+
+
+def control_mount() -> dict[str, Any]:
+    """Of the container."""
+    return {"name": CONTROL, "mountPath": DIRECTORY, "readOnly": True}
+
+
+def control_volume(cluster: str) -> dict[str, Any]:
+    """Of the pod. The processes' group may read it."""
+    return {"name": CONTROL, "secret": {"secretName": token_secret_name(cluster), "defaultMode": 0o440}}

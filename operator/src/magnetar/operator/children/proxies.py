@@ -13,7 +13,7 @@ from magnetar.operator.children.access import (
 )
 from magnetar.operator.children.configuration import digest, settings_file, settings_map
 from magnetar.operator.children.context import LIVENESS, PROXY_CONTROL_PORT, Cluster
-from magnetar.operator.children.control import control_environment
+from magnetar.operator.children.control import control_environment, control_mount, control_volume
 from magnetar.operator.children.naming import PROXY, TEMPLATE_ANNOTATION, Manifest, child, labels, selector
 from magnetar.operator.children.pods import Container, Pod, pod_template
 from magnetar.operator.resources.common import Scalar
@@ -93,15 +93,23 @@ def _template(cluster: Cluster, its_labels: dict[str, str], configuration: str) 
         readiness=serves | {"periodSeconds": 2},
         liveness=lives | {"periodSeconds": 20, "failureThreshold": 6},
         startup=serves | {"periodSeconds": 1, "failureThreshold": 300},
-        environment=control_environment(cluster.name),
-        mounts=[{"name": "configuration", "mountPath": "/conf", "readOnly": True}, *access_mounts(cluster)],
+        environment=control_environment(),
+        mounts=[
+            {"name": "configuration", "mountPath": "/conf", "readOnly": True},
+            control_mount(),
+            *access_mounts(cluster),
+        ],
         resources=RESOURCES,
     )
     pod = Pod(
         container=container,
         labels=its_labels,
         selector=selector(cluster.name, PROXY),
-        volumes=[{"name": "configuration", "configMap": {"name": configuration}}, *access_volumes(cluster)],
+        volumes=[
+            {"name": "configuration", "configMap": {"name": configuration}},
+            control_volume(cluster.name),
+            *access_volumes(cluster),
+        ],
         grace_seconds=GRACE_SECONDS,
         pull_secrets=cluster.spec.image_pull_secrets or (),
     )
