@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from operator.tests.stage import BLUE, COLD, MOVE, SPLIT, Stage, small_stage
 from typing import Any
 
 import pytest
+from magnetar.core.errors import SettingError
 from magnetar.operator.api import AlreadyExists, Conflict, Refused, ServerUnavailable
 from magnetar.operator.plan.actions import Apply, Create, StartBookieDrain, Tell
 from magnetar.operator.plan.facts import BrokerFacts
@@ -79,6 +81,38 @@ async def test_what_gets_in_the_way_now_and_then_is_not_told(stage: Stage) -> No
         stage.actions = []
         await stage.reconciler.reconcile(BLUE)
     assert not stage.told.events
+
+
+@pytest.mark.parametrize("content", [b"secret", b"secret\n", b" secret\r\n"])
+async def test_a_token_that_people_wrote_is_read_as_pods_read_it(stage: Stage, content: bytes) -> None:
+    """gRPC sends no line's end, and says so with an error of its own; pods leave it out."""
+    stage.put("Secret", "blue-control", data={"token": base64.b64encode(content).decode()})
+    stage.put_pool()
+    stage.put_pod("cold-bookie-0", "bookie", "10.0.0.1", "cold")
+    stage.actions = [StartBookieDrain("cold-bookie-0")]
+    await stage.reconciler.reconcile(COLD)
+    assert ("start_bookie_drain", "10.0.0.1:3182", "secret") in stage.controls.calls
+
+
+@pytest.mark.parametrize("content", ["sécret".encode(), b"\xff\xfe", b"two\nlines"])
+async def test_a_token_that_cannot_be_sent_is_told(stage: Stage, content: bytes) -> None:
+    stage.put("Secret", "blue-control", data={"token": base64.b64encode(content).decode()})
+    with pytest.raises(SettingError, match="blue-control"):
+        await stage.reconciler.reconcile(BLUE)
+    (event,) = stage.told.events
+    assert "printable" in event.message
+
+
+async def test_a_mistake_of_the_operators_own_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise KeyError("storage")
+
+    monkeypatch.setattr(stage.api, "knows", fail)
+    with pytest.raises(KeyError):
+        await stage.reconciler.reconcile(BLUE)
+    (event,) = stage.told.events
+    assert (event.type, event.reason) == ("Warning", "PassFailed")
+    assert "KeyError: 'storage'" in event.message
 
 
 async def test_who_does_not_lead_any_more_does_nothing(stage: Stage) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
 from magnetar.operator.api import BOOKIE_POOL, ApiServer, Refused
-from magnetar.operator.children.control import TOKEN_KEY, token_secret_name
+from magnetar.operator.children.control import token_of, token_secret_name
 from magnetar.operator.children.naming import INSTANCE_LABEL, NAME_LABEL, POOL_LABEL, Manifest, label_text
 from magnetar.operator.plan.facts import Children, WorkloadFacts
 from magnetar.operator.trim import claim_facts, pod_facts, workload_facts
@@ -89,7 +88,7 @@ async def look_at(
         claims=[replace(claim, expandable=expandable.get(claim.storage_class, False)) for claim in claims],
         workloads=workloads,
     )
-    return Objects(children=children, versions=versions, token=_token(token))
+    return Objects(children=children, versions=versions, token=token_of(token) if token is not None else "")
 
 
 def version(manifest: Manifest) -> str:
@@ -99,11 +98,6 @@ def version(manifest: Manifest) -> str:
     number = metadata.get("generation") or metadata.get("resourceVersion", "")
     names = [metadata.get("labels") or {}, metadata.get("ownerReferences") or []]
     return f"{metadata.get('uid')} {number} {msgspec.json.encode(names, order='deterministic').decode()}"
-
-
-def _token(secret: Manifest | None) -> str:
-    data = (secret or {}).get("data") or {}
-    return base64.b64decode(data.get(TOKEN_KEY, "")).decode()
 
 
 async def _expandable(api: ApiServer, classes: set[str]) -> dict[str, bool]:

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 from magnetar.control.errors import ControlRefused, ControlUnavailable
 from magnetar.core.clock import Clock
-from magnetar.core.errors import SettingError
+from magnetar.core.errors import MagnetarError, SettingError
 from magnetar.operator.api import (
     PULSAR_CLUSTER,
     AlreadyExists,
@@ -165,6 +165,13 @@ class Reconciler:
             raise
         except SettingError as error:
             await self._world.events.tell(owner, Tell("Warning", "ResourceUnreadable", str(error)))
+            raise
+        except MagnetarError:
+            raise
+        except Exception as error:
+            # Nobody who looks at the resource sees the log.
+            words = f"a mistake of the operator, of which its log has more: {type(error).__name__}: {error}"
+            await self._world.events.tell(owner, Tell("Warning", "PassFailed", words))
             raise
 
     async def _cluster(self, key: Key, manifest: Manifest) -> float:

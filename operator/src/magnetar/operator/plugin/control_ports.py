@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from magnetar.control.errors import ControlRefused, ControlUnavailable
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.operator.children.context import BOOKIE_CONTROL_PORT, BROKER_CONTROL_PORT
-from magnetar.operator.children.control import TOKEN_KEY, token_secret_name
+from magnetar.operator.children.control import token_of, token_secret_name
 from magnetar.operator.plugin.kubernetes import Kubernetes
 from magnetar.operator.plugin.port_forward import Forwarding, forwarded
 
@@ -43,7 +42,7 @@ class ControlPorts:
         secret = await kubernetes.get("Secret", namespace, token_secret_name(cluster))
         if secret is None:
             raise Unavailable(f"there is no Secret {token_secret_name(cluster)}: the operator has not made it yet")
-        return cls(kubernetes, namespace, base64.b64decode(secret["data"][TOKEN_KEY]).decode())
+        return cls(kubernetes, namespace, token_of(secret))
 
     @contextlib.asynccontextmanager
     async def bookie(self, pod: str) -> AsyncIterator[BookieControl]:
