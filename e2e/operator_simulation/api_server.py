@@ -154,7 +154,7 @@ class SimulatedApi:
             return found
 
         share = 1.0 if verb in WRITES else READS_SHARE
-        return await self._network.call(noted, ServerUnavailable, self._kill, share=share)
+        return await self._network.call(noted, ServerUnavailable, self._kill, what=f"{verb} {kind}", share=share)
 
 
 def _check(kind: str, namespace: str | None, verb: str, subresource: str = "") -> None:

@@ -30,6 +30,8 @@ from e2e.operator_simulation.world import CLUSTER, NAMESPACE, USER, World
 EXTRA_POOL: Final = "extra"
 FOREIGN: Final = "bookie-of-somebody-else:3181"
 TEN_GIBIBYTES: Final = 10 << 30
+HELD_BACK_SECONDS: Final = (11.0, 45.0)
+"""How long calls are on their way that arrive when nobody thinks of them any more."""
 
 
 class Disturbances:
@@ -179,7 +181,7 @@ class Disturbances:
         if self._rng.random() < 0.3:
             self._patch({"deletionPolicy": self._rng.choice(("Retain", "Delete"))})
         self._world.store.delete(("PulsarCluster", NAMESPACE, CLUSTER))
-        self._world.loop.call_later(self._rng.uniform(0.0, 40.0), self._make_again)
+        self._world.loop.call_later(self._rng.uniform(0.0, self._world.parameters.made_again_seconds), self._make_again)
         return "deleted"
 
     def scale_brokers(self) -> str | None:
@@ -245,7 +247,14 @@ class Disturbances:
 
     def hang_pod(self) -> str | None:
         """A node is away for a while."""
-        pod = self._any([pod for pod in self._world.kubelet.pods.values() if pod.program is not None])
+        return self._hang([pod for pod in self._world.kubelet.pods.values() if pod.program is not None])
+
+    def hang_bookie(self) -> str | None:
+        """The same of one with a bookie."""
+        return self._hang([pod for pod in self._world.kubelet.pods.values() if pod.program and pod.component == BOOKIE])
+
+    def _hang(self, pods: list[Running]) -> str | None:
+        pod: Running | None = self._any(pods)
         if pod is None:
             return None
         pod.hung_until = self._world.loop.time() + self._rng.uniform(3.0, 60.0)
@@ -298,7 +307,20 @@ class Disturbances:
         self._operators.cancel_passes()
         return "cut off"
 
+    def late_apply(self) -> str | None:
+        """The next call that changes a StatefulSet is on its way for long."""
+        return self._hold_back("apply StatefulSet")
+
+    def late_delete(self) -> str | None:
+        """The same of one that deletes something."""
+        return self._hold_back(self._rng.choice(("delete Pod", "delete PersistentVolumeClaim")))
+
     # Within.
+
+    def _hold_back(self, what: str) -> str:
+        seconds = self._rng.uniform(*HELD_BACK_SECONDS)
+        self._world.network.hold_back(what, seconds)
+        return f"{what} by {seconds:.1f} s"
 
     def _patch(self, spec: dict[str, Any]) -> str | None:
         cluster = self._world.cluster()

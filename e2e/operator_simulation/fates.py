@@ -44,12 +44,18 @@ class Network:
         self._loop = loop
         self._rng = rng
         self._outside = contextvars.copy_context()
+        self._held: dict[str, float] = {}
         self.rates = rates
         self.calls = 0
 
     def heal(self) -> None:
         """From now on everything arrives."""
         self.rates = Rates()
+        self._held.clear()
+
+    def hold_back(self, what: str, seconds: float) -> None:
+        """The next call of this name arrives so late."""
+        self._held[what] = seconds
 
     def age_seconds(self) -> float:
         """How old what a call reads is."""
@@ -63,11 +69,13 @@ class Network:
         unavailable: Callable[[str], Exception],
         kill: Callable[[], None],
         *,
+        what: str = "",
         patience_seconds: float = ANSWER_SECONDS_MAX,
         share: float = 1.0,
     ) -> T:
         """Have `work` done elsewhere, and give what it gives or raises. What has been sent is carried out even if the
-        caller is no more, or has given up. `share`: how likely something goes wrong with it, of what usually is."""
+        caller is no more, or has given up. `what`: its name. `share`: how likely something goes wrong with it, of what
+        usually is."""
         self.calls += 1
         rng, rates = self._rng, self.rates
         answer: asyncio.Future[T] = self._loop.create_future()
@@ -77,6 +85,7 @@ class Network:
         if rng.random() < rates.slow * share:
             there += rng.uniform(0.5, rates.slow_seconds_max) * (rng.random() < 0.5)
             back += rng.uniform(0.5, ANSWER_SECONDS_MAX)
+        there += self._held.pop(what, 0.0)
         if rng.random() < rates.kills:
             self._loop.call_later(rng.uniform(0.0, there + back), kill, context=self._outside)
         self._loop.call_later(

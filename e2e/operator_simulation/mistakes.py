@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -17,7 +17,9 @@ from magnetar.operator.children.context import Cluster
 from magnetar.operator.children.naming import Manifest
 from magnetar.operator.plan import (
     actions,
+    cluster,
     cluster_broker_drains,
+    cluster_events,
     cluster_zookeeper,
     pool,
     pool_members,
@@ -28,9 +30,10 @@ from magnetar.operator.plan import (
 )
 from magnetar.operator.plan.facts import BrokerFacts, PodFacts, PoolSeen
 from magnetar.operator.resources.bookie import BookieStatus
-from magnetar.operator.resources.cluster import PulsarClusterSpec
+from magnetar.operator.resources.cluster import PulsarClusterSpec, PulsarClusterStatus
 
-from e2e.operator_simulation.parameters import Parameters, draw_parameters
+from e2e.operator_simulation.fates import Rates
+from e2e.operator_simulation.parameters import Parameters
 
 Patch = tuple[Any, str, Any]
 
@@ -40,20 +43,31 @@ class Mistake:
     """One of them."""
 
     patches: Callable[[], list[Patch]]
-    can_show: Callable[[Parameters], bool]
-    """Whether a run has what it takes; others need not be tried."""
+    where: Callable[[Parameters], Parameters]
+    """Makes any run one in which it is met soon; what is not said here stays as the seed has it."""
 
 
-def _scales(run: Parameters) -> bool:
-    return "scale_pool" in run.actions
+def _where(*actions: str, **changes: Any) -> Callable[[Parameters], Parameters]:
+    """A cluster of usual size without any trouble but these actions."""
+    calm: dict[str, Any] = {
+        "actions": actions,
+        "steps": 6,
+        "pause_seconds": 20.0,
+        "rates": Rates(),
+        "watch_loses": 0.0,
+        "bookies": 4,
+        "bookies_max": 6,
+        "ensemble_size": 2,
+        "driver": "Leader",
+        "begins_ready": True,
+        "deleted_at_the_end": False,
+        "idle_seconds": 600.0,
+    }
 
+    def changed(run: Parameters) -> Parameters:
+        return replace(run, **calm | changes)
 
-def _comes_late(run: Parameters) -> bool:
-    return run.rates.slow >= 0.1 and run.rates.slow_seconds_max > 10 and run.steps > 8
-
-
-def _updates(run: Parameters) -> bool:
-    return not {"new_version", "change_settings", "bad_image"}.isdisjoint(run.actions)
+    return changed
 
 
 def sorts_names_as_text() -> list[Patch]:
@@ -187,12 +201,11 @@ def lets_go_early() -> list[Patch]:
 
 def tells_again_and_again() -> list[Patch]:
     """Events are told in each pass."""
-    right = pool_status.transitions
-
-    def transitions(previous: BookieStatus, status: BookieStatus) -> Any:
-        return right(BookieStatus(), status)
-
-    return [(pool, "transitions", transitions)]
+    of_pool, of_cluster = pool_status.transitions, cluster_events.transitions
+    return [
+        (pool, "transitions", lambda previous, status: of_pool(BookieStatus(), status)),
+        (cluster, "transitions", lambda previous, status: of_cluster(PulsarClusterStatus(), status)),
+    ]
 
 
 def writes_status_always() -> list[Patch]:
@@ -212,28 +225,41 @@ def adopts_the_predecessors_pool() -> list[Patch]:
     return [(observe, "_is_of_an_earlier", lambda pool, cluster: False)]
 
 
-MISTAKES: Final[dict[str, Mistake]] = {
-    "adopts-the-predecessors-pool": Mistake(adopts_the_predecessors_pool, lambda run: "recreate" in run.actions),
-    "applies-to-whatever-is-there": Mistake(applies_to_whatever_is_there, lambda run: _scales(run) and _comes_late(run)),
-    "believes-old-drains": Mistake(believes_old_drains, _scales),
-    "deletes-claims-too-early": Mistake(deletes_claims_too_early, _scales),
-    "empties-lost-disks-at-once": Mistake(empties_lost_disks_at_once, lambda run: "lose_volume" in run.actions),
-    "ignores-uids": Mistake(ignores_uids, lambda run: _scales(run) and _comes_late(run)),
-    "lets-go-early": Mistake(lets_go_early, lambda run: "second_pool" in run.actions),
-    "restarts-two-at-once": Mistake(restarts_two_at_once, _updates),
-    "scales-brokers-undrained": Mistake(scales_brokers_undrained, lambda run: "scale_brokers" in run.actions),
-    "shrinks-before-drained": Mistake(shrinks_before_drained, _scales),
-    "sorts-names-as-text": Mistake(sorts_names_as_text, lambda run: _scales(run) and run.bookies_max > 10),
-    "takes-silence-for-drained": Mistake(takes_silence_for_drained, _scales),
-    "tells-again-and-again": Mistake(tells_again_and_again, lambda run: True),
-    "works-while-paused": Mistake(works_while_paused, lambda run: "pause" in run.actions),
-    "writes-status-always": Mistake(writes_status_always, lambda run: True),
+_QUICK: Final = {
+    "steps": 25,
+    "delay_seconds": 0.1,
+    "start_seconds": 1.0,
+    "copies_per_second": 20,
+    "lost_after_seconds": 0.0,
 }
+"""A cluster that changes so fast that a call which comes late is about something else then."""
 
-
-def seeds_for(mistake: Mistake | None, seeds: Iterable[int]) -> list[int]:
-    """Those in which it can show at all."""
-    return [seed for seed in seeds if mistake is None or mistake.can_show(draw_parameters(seed))]
+MISTAKES: Final[dict[str, Mistake]] = {
+    "adopts-the-predecessors-pool": Mistake(
+        adopts_the_predecessors_pool,
+        _where("recreate", delay_seconds=20.0, made_again_seconds=2.0, deletion_policy="Retain"),
+    ),
+    "applies-to-whatever-is-there": Mistake(
+        applies_to_whatever_is_there, _where("scale_pool", "late_apply", pause_seconds=8.0, **_QUICK)
+    ),
+    "believes-old-drains": Mistake(believes_old_drains, _where("scale_pool", copies_per_second=1)),
+    "deletes-claims-too-early": Mistake(deletes_claims_too_early, _where("scale_pool", copies_per_second=1)),
+    "empties-lost-disks-at-once": Mistake(
+        empties_lost_disks_at_once, _where("lose_volume", copies_per_second=1, lost_after_seconds=60.0)
+    ),
+    "ignores-uids": Mistake(ignores_uids, _where("annotate_replace", "new_version", "late_delete", **_QUICK)),
+    "lets-go-early": Mistake(lets_go_early, _where("second_pool", pause_seconds=40.0)),
+    "restarts-two-at-once": Mistake(restarts_two_at_once, _where("new_version", "change_settings", zookeepers=3)),
+    "scales-brokers-undrained": Mistake(scales_brokers_undrained, _where("scale_brokers", brokers=3)),
+    "shrinks-before-drained": Mistake(shrinks_before_drained, _where("scale_pool", copies_per_second=1)),
+    "sorts-names-as-text": Mistake(sorts_names_as_text, _where("scale_pool", bookies=12, bookies_max=14)),
+    "takes-silence-for-drained": Mistake(
+        takes_silence_for_drained, _where("scale_pool", "hang_bookie", steps=25, pause_seconds=5.0, copies_per_second=1)
+    ),
+    "tells-again-and-again": Mistake(tells_again_and_again, _where("scale_pool", steps=1)),
+    "works-while-paused": Mistake(works_while_paused, _where("pause", "delete_pod", "new_version", steps=10)),
+    "writes-status-always": Mistake(writes_status_always, _where("scale_pool", steps=1)),
+}
 
 
 @contextlib.contextmanager

@@ -40,6 +40,9 @@ ACCIDENTS: Final = (
 OPERATOR_FAULTS: Final = ("cancel_pass", "kill_operator", "two_operators")
 """What happens to the operator besides its calls."""
 
+RARE: Final = ("hang_bookie", "late_apply", "late_delete")
+"""What comes on top in few runs, as it is too special to be among what is chosen from."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
@@ -80,6 +83,8 @@ class Parameters:
     begins_ready: bool
     deleted_at_the_end: bool
     idle_seconds: float
+    made_again_seconds: float
+    """Until a deleted cluster is made again, at most."""
 
     def cluster_spec(self) -> dict[str, Any]:
         """Of the PulsarCluster, as people write it."""
@@ -120,6 +125,8 @@ def draw_parameters(seed: int) -> Parameters:
     actions += rng.sample(OPERATOR_FAULTS, rng.choice((0, 1, 1, 2)))
     if rng.random() < 0.5 and "scale_pool" not in actions:
         actions.append("scale_pool")
+    more = random.Random(f"{seed} more operator parameters")
+    actions += [action for action in RARE if more.random() < 0.1]
     calm = rng.random() < 0.2
     rates = Rates(
         fails=0.0 if calm else rng.choice((0.0, 0.02, 0.1)),
@@ -158,4 +165,5 @@ def draw_parameters(seed: int) -> Parameters:
         begins_ready=rng.random() < 0.75,
         deleted_at_the_end=rng.random() < 0.2,
         idle_seconds=rng.choice((600.0, 600.0, 600.0, 3600.0)),
+        made_again_seconds=more.choice((3.0, 40.0, 40.0)),
     )

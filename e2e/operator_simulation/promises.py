@@ -127,6 +127,10 @@ class Promises:
         self._ready_since: dict[str, float] = {}
         """Of pods of StatefulSets that serve now."""
         self._made_at: dict[str, float] = {}
+        self._born: dict[str, float] = {}
+        """When each object was made, by uid."""
+        self._grown_at: dict[str, float] = {}
+        """When a StatefulSet was last told to run more pods, by uid."""
         self._recent_events: list[float] = []
         self._last_scale_in: tuple[float, float] = (-1e9, 0.0)
         store.listeners.append(self._changed)
@@ -149,6 +153,8 @@ class Promises:
         if write.kind in ("StatefulSet", "Deployment"):
             looks.replicas = before["spec"]["replicas"]
         if write.verb == "delete":
+            if not uid and self._came_late(before, write):
+                self.broken("something is deleted that the pass cannot have seen", write)
             self._check_delete(write, before)
         elif write.kind == BOOKIE_POOL and write.verb in ("patch", "apply"):
             looks.problems = self._letting_go(write, before)
@@ -172,7 +178,8 @@ class Promises:
         elif self._component(now) == BOOKIE and not self._may_stop(now, write):
             for ordinal in range(replicas, looks.replicas):
                 pod = f"{write.name}-{ordinal}"
-                if (undrained := self._undrained(pod, write.namespace)) and not self._is_new(pod, write):
+                grown = self._grown_at.get(now["metadata"]["uid"], 0.0) > write.pass_began
+                if (undrained := self._undrained(pod, write.namespace)) and (grown or not self._is_new(pod, write)):
                     cut = f"{write.name} was cut from {looks.replicas} to {replicas}"
                     self.broken(f"{cut}: {undrained}", write)
         elif self._component(now) == ZOOKEEPER and not self._may_stop(now, write):
@@ -371,6 +378,10 @@ class Promises:
         made = metadata.cookies_made.get(_bookie_id(pod, write.namespace), 0.0)
         return made > write.pass_began - STALE_SECONDS
 
+    def _came_late(self, found: Manifest, write: Write) -> bool:
+        """It was made after the pass began. Those that name its uid have seen it all the same."""
+        return self._born.get(found["metadata"]["uid"], 0.0) > write.pass_began
+
     def _letting_go(self, write: Write, pool: Manifest) -> list[str]:
         """Why a pool's finalizer must stay."""
         cluster = self._store.get(PULSAR_CLUSTER, write.namespace, pool["spec"]["clusterName"])
@@ -405,6 +416,11 @@ class Promises:
         manifest = after if after is not None else before
         assert manifest is not None
         now = self._now()
+        uid = manifest["metadata"]["uid"]
+        if before is None:
+            self._born[uid] = now
+        elif after is None:
+            self._born.pop(uid, None)
         if manifest["kind"] == PULSAR_CLUSTER:
             self._wished(manifest, now, exists=after is not None)
         elif manifest["kind"] == "Pod" and self._component(manifest) in (BOOKIE, ZOOKEEPER):
@@ -422,8 +438,10 @@ class Promises:
                 if self._restarted.get((group, name), (manifest["metadata"]["uid"],))[0] != manifest["metadata"]["uid"]:
                     del self._restarted[group, name]
         elif manifest["kind"] == "StatefulSet":
-            # Whoever is not to be there any more is not waited for.
             replicas = after["spec"]["replicas"] if after is not None else 0
+            if before is None or replicas > before["spec"]["replicas"]:
+                self._grown_at[uid] = now
+            # Whoever is not to be there any more is not waited for.
             for group, name in list(self._restarted):
                 of, _, ordinal = name.rpartition("-")
                 if of == manifest["metadata"]["name"] and int(ordinal) >= replicas:

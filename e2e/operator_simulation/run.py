@@ -60,11 +60,19 @@ class Verdict:
 
 
 def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = False) -> Verdict:
-    """The same verdict and the same trace, whenever and wherever it runs."""
-    parameters = draw_parameters(seed)
+    """The same verdict and the same trace, whenever and wherever it runs. With a mistake the run is one in which that
+    one is met, and is not gone on with once a promise is broken."""
+    if mistake is None:
+        return run_parameters(draw_parameters(seed), keep_trace=keep_trace)
+    return run_parameters(mistake.where(draw_parameters(seed)), mistake=mistake, keep_trace=keep_trace)
+
+
+def run_parameters(parameters: Parameters, *, mistake: Mistake | None = None, keep_trace: bool = False) -> Verdict:
+    """As `run_seed`."""
+    seed = parameters.seed
     trace = Trace(keep=keep_trace)
     loop = SimulatedLoop(random.Random(f"{seed} loop"), trace, steps_max=STEPS_MAX, seconds_max=SECONDS_MAX)
-    run = _Run(loop, parameters)
+    run = _Run(loop, parameters, hasty=mistake is not None)
     began = time.perf_counter()
     collecting = gc.isenabled()
     gc.disable()
@@ -77,9 +85,11 @@ def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = Fa
             except Exception as error:  # noqa: BLE001  (of the scenario itself: the seed must be named)
                 run.violations.append(f"the scenario failed with {error!r}")
                 trace.remark("scenario", traceback.format_exc())
-            violations = run.violations + [f"unexpected: {problem}" for problem in loop.problems]
-            digest = trace.digest
-            loop.bury()
+            finally:
+                # Also when the run is broken off from outside: what has not begun yet is to be forgotten, not missed.
+                violations = run.violations + [f"unexpected: {problem}" for problem in loop.problems]
+                digest = trace.digest
+                loop.bury()
     finally:
         # Not meanwhile: what is torn down when the collector likes would be torn down at another moment in another run.
         gc.collect()
@@ -106,8 +116,9 @@ def run_batch(work: tuple[list[int], str | None]) -> list[Verdict]:
 
 
 class _Run:
-    def __init__(self, loop: SimulatedLoop, parameters: Parameters) -> None:
+    def __init__(self, loop: SimulatedLoop, parameters: Parameters, *, hasty: bool) -> None:
         self._loop = loop
+        self._hasty = hasty
         self._parameters = parameters
         self._own: list[str] = []
         self.world: World | None = None
@@ -131,6 +142,8 @@ class _Run:
         if self._parameters.begins_ready:
             await self._is_ready(world)
         await disturbances.run()
+        if self._hasty and world.promises.violations:
+            return
         disturbances.settle()
         if await self._converges(world, operators, grown_too_far=disturbances.grown_too_far):
             await self._rests(world, operators, grown_too_far=disturbances.grown_too_far)
@@ -151,6 +164,8 @@ class _Run:
         while self._loop.time() - began < CONVERGED_SECONDS_MAX:
             await asyncio.sleep(LOOK_SECONDS)
             problems = unmet(world, grown_too_far=grown_too_far)
+            if self._hasty and world.promises.violations:
+                return False
             if not problems:
                 self.converged_seconds = self._loop.time() - began
                 return True

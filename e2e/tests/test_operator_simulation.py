@@ -12,6 +12,7 @@ from magnetar.operator.api import AlreadyExists, Conflict, NotFound, Refused
 from magnetar.operator.children.naming import Manifest
 
 from e2e.operator_simulation.objects import ObjectStore
+from e2e.operator_simulation.operators import Operators
 from e2e.operator_simulation.run import run_seed
 
 SEEDS: Final = 4
@@ -51,6 +52,19 @@ def test_processes_with_other_hash_seeds_give_the_same_traces() -> None:
         command = [sys.executable, "-c", PROGRAM]
         said.append(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
     assert said[0] == said[1]
+
+
+def test_a_run_that_is_broken_off_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Operators.start
+
+    def start_and_break_off(operators: Operators) -> None:
+        start(operators)
+        # Passes are about to begin: what never does is told of by Python, which fails the test.
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Operators, "start", start_and_break_off)
+    with pytest.raises(KeyboardInterrupt):
+        run_seed(0)
 
 
 # The API server that is simulated behaves as a real one where the operator leans on it.
