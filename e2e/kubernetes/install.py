@@ -4,6 +4,7 @@ The sources come by Go's module proxy, everything else by apt: a machine that ca
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -85,13 +86,14 @@ PROGRAMS: Final = (
 
 
 def install(places: Places, tell: Callable[[str], None]) -> None:
-    """Bring everything that is missing: ten minutes or so on a bare machine, nothing at all the second time.
+    """Bring everything that is missing or was built of other sources: ten minutes or so on a bare machine, nothing at
+    all the second time.
 
     Errors: `NodeTrouble`."""
     places.programs.mkdir(parents=True, exist_ok=True)
     places.downloads.mkdir(parents=True, exist_ok=True)
     install_packages(tell)
-    missing = [program for program in PROGRAMS if not (places.programs / program.name).exists()]
+    missing = [program for program in PROGRAMS if not is_built(program, places.programs)]
     if missing:
         go = find_go(places, tell)
         for program in missing:
@@ -167,6 +169,20 @@ def go_version(go: Path) -> tuple[int, ...]:
     return int(found[1]), int(found[2])
 
 
+def is_built(program: Program, folder: Path) -> bool:
+    """Whether it is there, and of these sources."""
+    stamp = folder / f"{program.name}.sha256"
+    return (folder / program.name).exists() and stamp.exists() and stamp.read_text() == sources_digest(program)
+
+
+def sources_digest(program: Program) -> str:
+    """Of all that a program is built of; what it imports is named in go.sum."""
+    found = hashlib.sha256(repr((program.package, program.flags)).encode())
+    for path in sorted(path for path in program.module.iterdir() if path.suffix in (".go", ".mod", ".sum")):
+        found.update(path.name.encode() + path.read_bytes())
+    return found.hexdigest()
+
+
 def build_program(program: Program, folder: Path, go: Path = Path("go")) -> None:
     """Build one. It is complete when it is there."""
     unfinished = folder / f"{program.name}.part"
@@ -178,6 +194,7 @@ def build_program(program: Program, folder: Path, go: Path = Path("go")) -> None
     if result.returncode:
         raise NodeTrouble(f"{program.name} cannot be built:\n{result.stderr.strip()}")
     unfinished.rename(folder / program.name)
+    (folder / f"{program.name}.sha256").write_text(sources_digest(program))
 
 
 def make_base_image(places: Places) -> None:

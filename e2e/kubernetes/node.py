@@ -17,7 +17,7 @@ from e2e.kubernetes.certificates import make_certificates
 from e2e.kubernetes.network import remove_network, set_up_network
 from e2e.kubernetes.objects import objects
 from e2e.kubernetes.places import API, BASE_IMAGE, NODE, NODE_BRIDGE, PAUSE_IMAGE, Places
-from e2e.kubernetes.processes import NodeTrouble, Processes, run, succeeds
+from e2e.kubernetes.processes import NodeTrouble, Processes, past_proxies, run, succeeds
 
 Forgotten: TypeAlias = Literal["nothing", "state", "images"]
 """Of a node that stops: nothing, all but what was downloaded or built, or the images as well."""
@@ -134,7 +134,7 @@ class Node:
         programs = str(self.places.programs)
         if programs not in path.split(os.pathsep):
             path = f"{programs}{os.pathsep}{path}"
-        return {"KUBECONFIG": str(self.places.kubeconfig), "PATH": path}
+        return {"KUBECONFIG": str(self.places.kubeconfig), "PATH": path, **past_proxies(os.environ)}
 
     def has_image(self, name: str) -> bool:
         """Whether pods can have this image."""

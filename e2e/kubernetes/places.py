@@ -35,6 +35,9 @@ PROXY_METRICS_PORT: Final = 10249
 # On NODE_ADDRESS and loopback there are further the kubelet's 10250, the controller manager's 10257 and the scheduler's
 # 10259, all of them Kubernetes' defaults.
 
+DIRECT: Final = (NODE_ADDRESS, PODS, SERVICES, "127.0.0.1", "localhost", ".svc", f".{DOMAIN}")
+"""What no proxy stands before, where the machine has one for the rest of the world."""
+
 BASE_IMAGE: Final = "localhost/base:1"
 """Debian 12 with Python 3.11, from packages."""
 PAUSE_IMAGE: Final = "localhost/pause:1"

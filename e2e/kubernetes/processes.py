@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from e2e.kubernetes.places import DIRECT
 
 POLL_SECONDS: Final = 0.1
 START_SECONDS_MAX: Final = 60.0
@@ -18,15 +20,28 @@ LINES_SHOWN: Final = 5
 """Of the log of a process that died."""
 
 
+_PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+
+
 class NodeTrouble(Exception):
     """The node cannot do what was asked; the message says why and what helps."""
+
+
+def past_proxies(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables by which programs reach the node without the machine's proxy; none where it has no proxy."""
+    if not any(environment.get(name) for name in _PROXIES):
+        return {}
+    have = environment.get("NO_PROXY") or environment.get("no_proxy") or ""
+    hosts = ",".join(dict.fromkeys([*filter(None, have.split(",")), *DIRECT]))
+    return {"NO_PROXY": hosts, "no_proxy": hosts}
 
 
 def run(*command: str | Path, stdin: str | None = None) -> str:
     """Run a command to its end. Returns what it printed. Errors: `NodeTrouble` with what it said."""
     words = [str(word) for word in command]
     try:
-        result = subprocess.run(words, input=stdin, capture_output=True, text=True, check=False)
+        environment = {**os.environ, **past_proxies(os.environ)}
+        result = subprocess.run(words, input=stdin, capture_output=True, text=True, check=False, env=environment)
     except FileNotFoundError as error:
         raise NodeTrouble(f"{words[0]} is not on this machine") from error
     if result.returncode:
@@ -65,7 +80,7 @@ class Processes:
         pid = os.posix_spawnp(
             words[0],
             words,
-            os.environ,
+            {**os.environ, **past_proxies(os.environ)},
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(self.logs / f"{name}.log"), flags, 0o644),

@@ -20,11 +20,12 @@ from e2e.kubernetes import components
 from e2e.kubernetes.__main__ import main
 from e2e.kubernetes.archive import Image, write_archive
 from e2e.kubernetes.certificates import make_certificates
+from e2e.kubernetes.install import Program, is_built, sources_digest
 from e2e.kubernetes.network import pod_network, without_ours
 from e2e.kubernetes.node import Forgotten, Node
 from e2e.kubernetes.objects import objects
 from e2e.kubernetes.places import DNS_ADDRESS, NODE, NODE_ADDRESS, PODS, Places, places
-from e2e.kubernetes.processes import NodeTrouble, Processes, began, run, succeeds
+from e2e.kubernetes.processes import NodeTrouble, Processes, began, past_proxies, run, succeeds
 
 
 @pytest.fixture
@@ -191,6 +192,29 @@ def test_nobody_elses_process_is_taken_for_ours(node_places: Places, content: st
     assert processes.pid("etcd") is None
     processes.stop("etcd")
     assert not file.exists()
+
+
+def test_programs_are_built_anew_of_other_sources(tmp_path: Path) -> None:
+    module, folder = tmp_path / "module", tmp_path / "bin"
+    module.mkdir()
+    folder.mkdir()
+    (module / "go.mod").write_text("module x")
+    program = Program("x", module, ".")
+    assert not is_built(program, folder)
+    (folder / "x").touch()
+    assert not is_built(program, folder)
+    (folder / "x.sha256").write_text(sources_digest(program))
+    assert is_built(program, folder)
+    assert not is_built(Program("x", module, ".", ("-X a=b",)), folder)
+    (module / "main.go").write_text("package main")
+    assert not is_built(program, folder)
+
+
+def test_no_proxy_stands_before_the_node() -> None:
+    assert past_proxies({"NO_PROXY": "corp"}) == {}
+    found = past_proxies({"https_proxy": "http://proxy:3128", "no_proxy": "corp,localhost"})
+    assert found["NO_PROXY"] == found["no_proxy"]
+    assert found["NO_PROXY"].split(",")[:3] == ["corp", "localhost", NODE_ADDRESS]
 
 
 class HalfNode(Node):
