@@ -82,7 +82,7 @@ class Node:
             self._import_image(BASE_IMAGE, lambda: places.base_archive)
 
     def down(self, forget: Forgotten = "nothing") -> None:
-        """Stop everything and take away what it has left on this machine."""
+        """Stop everything and take away what it has left on this machine, but nothing of another node."""
         places, processes = self.places, self.processes
         with ThreadPoolExecutor() as pool:
             list(pool.map(processes.stop, ORDER[3:]))
@@ -94,10 +94,14 @@ class Node:
         processes.stop("apiserver", how)
         processes.stop("etcd", how)
         processes.stop("containerd")
-        remove_network(places.kube)
+        # Bridges, rules and groups have fixed names: while an API server still answers, they are another node's.
+        alone = not _serves()
+        if alone:
+            remove_network(places.kube)
         for mount in sorted(_mounts_below(places.state), reverse=True):
             succeeds("umount", "-l", mount)
-        _remove_control_groups()
+        if alone:
+            _remove_control_groups()
         if forget == "state":
             for name in STATE:
                 shutil.rmtree(places.state / name, ignore_errors=True)

@@ -16,7 +16,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from e2e.kubernetes import components
+from e2e.kubernetes import components, node
 from e2e.kubernetes.__main__ import main
 from e2e.kubernetes.archive import Image, write_archive
 from e2e.kubernetes.certificates import make_certificates
@@ -217,6 +217,20 @@ def test_no_proxy_stands_before_the_node() -> None:
     assert found["NO_PROXY"].split(",")[:3] == ["corp", "localhost", NODE_ADDRESS]
 
 
+@pytest.mark.parametrize(("another", "removed"), [(False, ["network", "groups"]), (True, [])])
+def test_what_another_node_uses_is_not_taken_away(
+    another: bool, removed: list[str], node_places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+    monkeypatch.setattr(node, "_serves", lambda: another)
+    monkeypatch.setattr(node, "remove_network", lambda _: found.append("network"))
+    monkeypatch.setattr(node, "_remove_control_groups", lambda: found.append("groups"))
+    (node_places.state / "etcd").mkdir()
+    Node(node_places).down("state")
+    assert found == removed
+    assert not (node_places.state / "etcd").exists()
+
+
 class HalfNode(Node):
     """It gets as far as etcd."""
 
@@ -236,14 +250,14 @@ class HalfNode(Node):
 
 
 def test_a_node_that_cannot_start_leaves_nothing_behind(node_places: Places) -> None:
-    node = HalfNode(node_places)
+    half = HalfNode(node_places)
     with pytest.raises(NodeTrouble, match="the disk is full"):
-        node.up(lambda _: None)
-    assert node.downs == 1
+        half.up(lambda _: None)
+    assert half.downs == 1
     # One that ran before, and lacks a part, is left as it is.
     with pytest.raises(NodeTrouble, match="the disk is full"):
-        node.up(lambda _: None)
-    assert node.downs == 1
+        half.up(lambda _: None)
+    assert half.downs == 1
 
 
 @pytest.mark.parametrize("command", ["up", "down", "status", "restart-kubelet"])
