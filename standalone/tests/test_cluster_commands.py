@@ -25,7 +25,7 @@ from typer.testing import CliRunner, Result
 
 pytestmark = [pytest.mark.slow, pytest.mark.zookeeper]
 
-READY_SECONDS_MAX = 30
+READY_SECONDS_MAX = 60
 FIRST_PORT = 23_181
 """Each test process has ports of its own."""
 
@@ -71,7 +71,7 @@ class Bookies:
     def stop(self, bookie_id: str) -> None:
         process = self.processes.pop(bookie_id)
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
     def close(self) -> None:
         for process in self.processes.values():

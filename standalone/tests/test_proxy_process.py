@@ -142,7 +142,7 @@ def test_a_proxy_as_a_process(
     client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     consumer = client.subscribe("through", "all")
     client.create_producer("through").send(b"the proxy")
-    assert consumer.receive(10_000).data() == b"the proxy"
+    assert consumer.receive(30_000).data() == b"the proxy"
     with urllib.request.urlopen(web_url.rstrip(",") + "/admin/v2/clusters") as answer:
         assert answer.read() == b'["standalone"]'
     # The client stays, so the drain takes its time.

@@ -101,7 +101,7 @@ async def test_a_ledger_that_another_replicates_is_waited_for_and_named(
     totals = await recover(cluster_of(memory), wish, ignore)
     assert "worker:3181 replicates it" in totals.failed[ledger_id]
     assert await memory.lacking(ledger_id, {LOST}) != []
-    monkeypatch.setattr(recovery, "LOCK_SECONDS_MAX", 5.0)
+    monkeypatch.setattr(recovery, "LOCK_SECONDS_MAX", 30.0)
     running = asyncio.ensure_future(recover(cluster_of(memory), wish, ignore))
     await asyncio.sleep(0.02)
     await lock.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -30,12 +31,12 @@ def subscribe(client: pulsar.Client) -> pulsar.Consumer:
     return client.subscribe(TOPIC, "check", initial_position=pulsar.InitialPosition.Earliest)
 
 
-def receive_all(consumer: Any, timeout_ms: int = 1000) -> list[Any]:
-    """Everything until nothing more comes."""
-    messages = []
+def receive_all(consumer: Any, at_least: int = 0) -> list[Any]:
+    """Everything until nothing more comes; so many are waited for longer, as a busy machine may bring them late."""
+    messages: list[Any] = []
     try:
         while True:
-            messages.append(consumer.receive(timeout_ms))
+            messages.append(consumer.receive(30_000 if len(messages) < at_least else 1_000))
     except pulsar.Timeout:
         return messages
 
@@ -56,6 +57,16 @@ def send_until(stopped: Callable[[], bool], producer: Any, run: int, acknowledge
             time.sleep(0.005)
 
 
+def kill_under_load(process: subprocess.Popen[bytes], acknowledged: list[bytes]) -> None:
+    """As soon as it has been under load for a while and has acknowledged something."""
+    before = len(acknowledged)
+    time.sleep(LOAD_SECONDS)
+    end = time.monotonic() + 60
+    while len(acknowledged) == before and time.monotonic() < end:
+        time.sleep(0.01)
+    process.kill()
+
+
 def test_acknowledged_messages_survive_kills(start_standalone: Any) -> None:
     acknowledged: list[bytes] = []
     for kill in range(KILLS):
@@ -64,14 +75,14 @@ def test_acknowledged_messages_survive_kills(start_standalone: Any) -> None:
         subscribe(client).close()
         producer = client.create_producer(TOPIC, batching_enabled=kill % 2 == 0)
 
-        killer = threading.Timer(LOAD_SECONDS, standalone.process.kill)
+        killer = threading.Thread(target=kill_under_load, args=(standalone.process, acknowledged))
         killer.start()
         send_until(standalone.has_ended, producer, kill, acknowledged)
         killer.join()
         client.shutdown()
     standalone = start_standalone().wait_until_ready()
     client = connect(standalone.service_url)
-    stored = [message.data() for message in receive_all(subscribe(client))]
+    stored = [message.data() for message in receive_all(subscribe(client), len(set(acknowledged)))]
     client.close()
     assert standalone.stop() == 0
     assert len({payload.partition(b"-")[0] for payload in acknowledged}) == KILLS
@@ -89,13 +100,13 @@ def test_acknowledged_positions_survive_a_kill(start_standalone: Any) -> None:
     producer = client.create_producer(TOPIC, batching_enabled=False)
     for number in range(20):
         producer.send(b"%d" % number)
-    messages = [cumulative.receive(5000) for _ in range(20)]
+    messages = [cumulative.receive(30_000) for _ in range(20)]
     cumulative.acknowledge_cumulative(messages[9])
-    for message in [shared.receive(5000) for _ in range(20)]:
+    for message in [shared.receive(30_000) for _ in range(20)]:
         if int(message.data()) % 2:
             shared.acknowledge(message)
     # The client groups acknowledgements for a tenth of a second before it sends them.
-    time.sleep(POSITION_SECONDS_MAX + 0.5)
+    time.sleep(POSITION_SECONDS_MAX + 2.0)
     standalone.kill()
     client.shutdown()
 
@@ -103,8 +114,8 @@ def test_acknowledged_positions_survive_a_kill(start_standalone: Any) -> None:
     client = connect(standalone.service_url)
     cumulative = client.subscribe(TOPIC, "cumulative")
     shared = client.subscribe(TOPIC, "shared", consumer_type=pulsar.ConsumerType.Shared)
-    after_cumulative = [int(message.data()) for message in receive_all(cumulative)]
-    after_shared = sorted(int(message.data()) for message in receive_all(shared))
+    after_cumulative = [int(message.data()) for message in receive_all(cumulative, 10)]
+    after_shared = sorted(int(message.data()) for message in receive_all(shared, 10))
     client.close()
     assert standalone.stop() == 0
     assert after_cumulative == list(range(10, 20))
@@ -122,6 +133,8 @@ def test_a_stop_under_load_is_quick_and_loses_nothing(start_standalone: Any) -> 
     sender = threading.Thread(target=send_until, args=(stopping.is_set, producer, 0, acknowledged))
     sender.start()
     time.sleep(LOAD_SECONDS)
+    while not acknowledged:
+        time.sleep(0.01)
     before = time.monotonic()
     code = standalone.stop()
     seconds = time.monotonic() - before
@@ -129,13 +142,13 @@ def test_a_stop_under_load_is_quick_and_loses_nothing(start_standalone: Any) -> 
     client.shutdown()
     sender.join()
     assert code == 0
-    assert seconds < 2
+    # A fifth of a second on a machine that does nothing else.
+    assert seconds < 10
     assert "Traceback" not in standalone.output
-    assert acknowledged
 
     standalone = start_standalone().wait_until_ready()
     client = connect(standalone.service_url)
-    stored = {message.data() for message in receive_all(subscribe(client))}
+    stored = {message.data() for message in receive_all(subscribe(client), len(set(acknowledged)))}
     client.close()
     assert standalone.stop() == 0
     assert set(acknowledged) <= stored

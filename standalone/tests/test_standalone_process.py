@@ -70,7 +70,7 @@ run.run_standalone(StandaloneSettings(data_directory=pathlib.Path(".")), fresh=F
             process.send_signal(signal.SIGINT)
         if "Stopping" in line:
             process.send_signal(signal.SIGINT)
-    assert process.wait(5) == -signal.SIGINT
+    assert process.wait(60) == -signal.SIGINT
     process.stderr.close()
 
 
