@@ -9,6 +9,7 @@ import pytest
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
 from magnetar.proxy.app import RunningProxy, start_proxy
+from magnetar.proxy.service import LOOKUPS_SECONDS_MAX
 from magnetar.proxy.settings import BrokerClientSettings, FixedBrokers, ProxySettings, TargetSettings
 from magnetar.proxy.testing import ScriptedBroker, Wire, connect_command
 from magnetar.wire.haproxy import ProxiedConnection, encode_v1, encode_v2
@@ -315,6 +316,24 @@ async def test_a_drain_ends_with_the_last_client(start: StartProxy) -> None:
     wire.close()
     async with asyncio.timeout(30):
         await drain
+
+
+@pytest.mark.slow
+async def test_a_drain_is_over_soon_when_no_broker_is_left(start: StartProxy) -> None:
+    async with ScriptedBroker(raw=True) as broker:
+        proxy = await start("pulsar://nowhere:1")
+        joined = await Wire.connected(port_of(proxy), proxy_to_broker_url=broker.host_and_port)
+        looking = await Wire.connected(port_of(proxy))
+        drain = proxy.start_drain(600)
+        await asyncio.sleep(LOOKUPS_SECONDS_MAX + 0.5)
+        assert not drain.done()
+        (await broker.wires.get()).close()
+        async with asyncio.timeout(30):
+            assert await joined.receive() is None
+            assert await looking.receive() is None
+            await drain
+        for wire in (joined, looking):
+            wire.close()
 
 
 async def test_settings_that_cannot_be() -> None:

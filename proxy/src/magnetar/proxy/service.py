@@ -42,6 +42,9 @@ CLOSE_STEP_SECONDS: Final = 0.05
 """At the end of a drain this many connections are closed at a time, so that their clients do not come back to the
 cluster all at once."""
 
+LOOKUPS_SECONDS_MAX: Final = 2.0
+"""How long a drain goes on for clients that only look topics up, which they can do elsewhere: longer than a lookup."""
+
 
 class ProxyService:
     """What the sessions share."""
@@ -74,6 +77,8 @@ class ProxyService:
         self._tasks: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self._empty.set()
+        self._none_joined = asyncio.Event()
+        self._none_joined.set()
         self._upkeep: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -115,6 +120,7 @@ class ProxyService:
         """Make one of a client's connection and a broker's."""
         self._sessions.pop(session, None)
         splice = Splice(session.connection, broker, self._ended)
+        self._none_joined.clear()
         self._joined[splice] = JoinedConnection(splice, session.client_address, session.client_host)
 
     @property
@@ -152,6 +158,8 @@ class ProxyService:
 
     def _ended(self, splice: Splice) -> None:
         joined = self._joined.pop(splice)
+        if not self._joined:
+            self._none_joined.set()
         self.counters.closed_reads += joined.reads
         self.counters.closed_bytes += joined.received_bytes
         self._forget(joined.client_host)
@@ -206,10 +214,11 @@ class ProxyService:
     # --- the end
 
     async def drain(self, limit_seconds: float) -> None:
-        """Wait until all clients have gone, but no longer than this; then close what is left, step by step."""
+        """Wait until all clients have gone, but no longer than this, nor long for those that are joined with no broker;
+        then close what is left, step by step. Without brokers it is over soon, whatever the limit."""
         try:
             async with asyncio.timeout(limit_seconds):
-                await self._empty.wait()
+                await self._until_idle()
         except TimeoutError:
             logger.info("closing the %d connections that are left", self.active_connections)
         left: list[ProxySession | Splice] = [*self._sessions, *self._joined]
@@ -218,6 +227,16 @@ class ProxyService:
                 await asyncio.sleep(CLOSE_STEP_SECONDS)
             for one in left[start : start + CLOSE_STEP]:
                 (one.connection if isinstance(one, ProxySession) else one).close()
+
+    async def _until_idle(self) -> None:
+        while self.active_connections:
+            await self._none_joined.wait()
+            try:
+                async with asyncio.timeout(LOOKUPS_SECONDS_MAX):
+                    await self._empty.wait()
+            except TimeoutError:
+                if not self._joined:
+                    return
 
     async def close(self) -> None:
         """End everything that still stands, at once."""
