@@ -5,7 +5,7 @@ from operator.tests.small_kubernetes import SettableClock, SmallApiServer
 from typing import Any
 
 import pytest
-from magnetar.operator.api import Refused, ServerUnavailable
+from magnetar.operator.api import NamespaceTerminating, NotFound, Refused, ServerUnavailable
 from magnetar.operator.children.naming import Owner
 from magnetar.operator.events import BURST, MESSAGE_BYTES_MAX, REMEMBERED_SECONDS, ApiEvents
 from magnetar.operator.plan.actions import Tell
@@ -95,13 +95,23 @@ async def test_a_flood_is_cut_off_for_one_resource_only(
     assert len(written(api)) == BURST + 3
 
 
-@pytest.mark.parametrize("error", [ServerUnavailable("down"), Refused("no rights")])
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [
+        (ServerUnavailable("down"), "WARNING"),
+        (Refused("no rights"), "WARNING"),
+        (NamespaceTerminating("here is being terminated"), "DEBUG"),
+        (NotFound("there is no namespace here"), "DEBUG"),
+    ],
+)
 async def test_a_failure_is_nobody_elses(
-    api: SmallApiServer, clock: SettableClock, events: ApiEvents, error: Exception
+    api: SmallApiServer, events: ApiEvents, caplog: pytest.LogCaptureFixture, error: Exception, level: str
 ) -> None:
+    caplog.set_level("DEBUG", "magnetar.operator.events")
     api.failures["create", "Event"] = [error]
     await events.tell(OWNER, DRAIN)
     assert written(api) == []
+    assert [record.levelname for record in caplog.records] == [level]
     await events.tell(OWNER, DRAIN)
     assert len(written(api)) == 1
 

@@ -9,7 +9,15 @@ from typing import Any
 
 import httpx2
 import pytest
-from magnetar.operator.api import KINDS, AlreadyExists, Conflict, NotFound, Refused, ServerUnavailable
+from magnetar.operator.api import (
+    KINDS,
+    AlreadyExists,
+    Conflict,
+    NamespaceTerminating,
+    NotFound,
+    Refused,
+    ServerUnavailable,
+)
 from magnetar.operator.lightkube_api import DISCOVERY_SECONDS, LightkubeApiServer, plural
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "here", "uid": "u"}}
@@ -185,6 +193,13 @@ async def test_errors_say_what_the_server_says(
     wire.fails(code, "replicas must not be negative")
     with pytest.raises(error, match="apply Pod: replicas must not be negative"):
         await api.apply(POD)
+
+
+async def test_a_namespace_that_ends_takes_nothing_new(api: LightkubeApiServer, wire: Wire) -> None:
+    causes = [{"reason": "NamespaceTerminating", "message": "it is being terminated", "field": "metadata.namespace"}]
+    wire.says({"kind": "Status", "message": "m", "reason": "Forbidden", "details": {"causes": causes}}, 403)
+    with pytest.raises(NamespaceTerminating):
+        await api.create(POD)
 
 
 @pytest.mark.parametrize("raised", [httpx2.ConnectError("refused"), httpx2.ReadTimeout(""), OSError("no route")])

@@ -41,6 +41,10 @@ class Refused(Misuse):
     """The server does not take it: invalid (400, 422) or not allowed (403). The text is the server's own."""
 
 
+class NamespaceTerminating(Refused):
+    """Nothing can be made in a namespace that is being deleted; what is there can still be changed."""
+
+
 class ServerUnavailable(Unavailable):
     """No answer in time, no connection, too many requests, or the server failed. It may have been carried out."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from magnetar.core.clock import Clock
-from magnetar.operator.api import API_ERRORS, ApiServer, NotFound
+from magnetar.operator.api import API_ERRORS, ApiServer, NamespaceTerminating, NotFound
 from magnetar.operator.children.naming import FIELD_MANAGER, Owner
 from magnetar.operator.plan.actions import Tell
 from magnetar.operator.plan.conditions import timestamp
@@ -94,6 +94,10 @@ class ApiEvents:
             if told is not None and await self._count_up(owner, told, now_seconds):
                 return
             made = await self._api.create(self._manifest(owner, event))
+        except (NamespaceTerminating, NotFound) as error:
+            # Whoever deletes a namespace wants no more of it, and there is nowhere to write to.
+            _logger.debug("an Event is lost with its namespace: %s: %s", event.message, error)
+            return
         except API_ERRORS as error:
             _logger.warning("an Event is lost: %s: %s", event.message, error)
             return

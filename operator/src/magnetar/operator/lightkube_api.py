@@ -19,6 +19,7 @@ from magnetar.operator.api import (
     AlreadyExists,
     Conflict,
     NotFound,
+    NamespaceTerminating,
     Refused,
     ServerUnavailable,
 )
@@ -273,6 +274,8 @@ def _failure(what: str, response: httpx2.Response) -> MagnetarError:
     if code == 422 and any(cause.get("field") == "metadata.uid" for cause in causes):
         # How patches of an object that was made anew fail: its uid cannot be changed.
         return Conflict(text)
+    if code == 403 and any(cause.get("reason") == "NamespaceTerminating" for cause in causes):
+        return NamespaceTerminating(text)
     return Refused(text)
 
 
