@@ -250,6 +250,23 @@ def test_a_spare_bookie_is_made_where_too_few_are_left_to_copy_to() -> None:
     assert of(plan_pool(world.seen()), StartBookieDrain) == [StartBookieDrain(pod_name(3))]
 
 
+def test_a_spare_bookie_that_was_on_its_way_out_takes_writes_again() -> None:
+    lost = {"has_cookie": True, "ledgers_left": 2}
+    world = PoolWorld(replicas=3, desired=4, pods={0: EMPTY_DISK, 2: EMPTY_DISK}, lost={0: lost, 2: lost})
+    world.bookies = {3: {"drain": "Replicate"}}
+    plan = plan_pool(world.seen())
+    assert of(plan, CancelBookieDrain) == [CancelBookieDrain(pod_name(3))]
+    # Drained before it was needed, it is of no use until it starts anew.
+    world.bookies = {3: DONE}
+    plan = plan_pool(world.seen())
+    assert stateful_of(plan) is None
+    assert deleted(plan, "Pod") == [pod_name(3)]
+    assert len(deleted(plan, "PersistentVolumeClaim")) == 2
+    # Where others can take over, it goes as it was to.
+    world.writable_elsewhere = 1
+    assert replicas_of(plan_pool(world.seen())) == 3
+
+
 @pytest.mark.parametrize(
     "change",
     [

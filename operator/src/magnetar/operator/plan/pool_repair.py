@@ -10,13 +10,13 @@ from magnetar.operator.plan.actions import Annotate, Delete, RetireLostBookie, S
 from magnetar.operator.plan.facts import PodFacts
 from magnetar.operator.plan.pool_draft import Draft
 from magnetar.operator.plan.pool_members import DOWN_SECONDS, Member, PoolView
-from magnetar.operator.plan.pool_scale import ensemble_words, progress, waits_for_brokers
+from magnetar.operator.plan.pool_scale import ensemble_words, kept, progress, waits_for_brokers
 
 
 def plan_fresh_starts(view: PoolView, draft: Draft) -> None:
     """One drained bookie that is to stay gets empty volumes; one whose lost entries are stored elsewhere again is
     started."""
-    for member in view.staying:
+    for member in kept(view):
         pod = member.pod
         if pod is None or pod.deleting:
             continue

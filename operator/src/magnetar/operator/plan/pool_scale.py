@@ -34,8 +34,8 @@ def allowed_replicas(view: PoolView) -> int:
     """The wish, or more: as many as the highest bookie needs to stay that is not proven to be drained; and spare ones
     where too few are left to copy to."""
     resumes = view.stateful is None or (view.desired == 0 and view.wanted > 0)
-    kept = [member.ordinal + 1 for member in view.leaving if _is_needed(view, member, resumes=resumes)]
-    return max([view.wanted + spares(view), *kept])
+    needed = [member.ordinal + 1 for member in view.leaving if _is_needed(view, member, resumes=resumes)]
+    return max([view.wanted + spares(view), *needed])
 
 
 def spares(view: PoolView) -> int:
@@ -49,6 +49,12 @@ def spares(view: PoolView) -> int:
         # One that only starts may be enough.
         return 0
     return max(0, view.ensemble_size - (len(view.staying) - len(rest)) - view.staying_elsewhere)
+
+
+def kept(view: PoolView) -> list[Member]:
+    """Those that are to run and take writes, spare ones too."""
+    wanted = view.wanted + spares(view)
+    return [member for member in view.members if member.ordinal < wanted]
 
 
 def _is_needed(view: PoolView, member: Member, *, resumes: bool) -> bool:
@@ -117,7 +123,7 @@ def plan_drains(view: PoolView, replicas: int, draft: Draft) -> None:
     """Start the drains of those that go, cancel those of others, say how far they are."""
     cancelled = [
         member.name
-        for member in view.staying
+        for member in kept(view)
         if member.facts is not None and member.facts.drain in CANCELLABLE and not member.replaced
     ]
     if cancelled:
