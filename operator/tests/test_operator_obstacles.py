@@ -141,3 +141,16 @@ async def test_moves_that_take_too_long_leave_the_pass_its_time(stage: Stage, mo
     assert [move for move, _ in stage.balancings[0].failures] == [SPLIT]
     assert MOVE in stage.moves_now
     assert stage.did("apply_status") == [("PulsarCluster", "blue")]
+
+
+async def test_balancing_without_brokers_does_not_keep_the_operator_busy(stage: Stage) -> None:
+    """A cluster that sleeps: a pass each second, for nothing."""
+    stage.put_cluster(balance={"driver": "Operator"}, hibernated=True)
+    assert await stage.reconciler.reconcile(BLUE) == 60
+    assert not stage.balancings
+    stage.put_pod("blue-broker-a", "broker", "10.0.0.1")
+    stage.controls.brokers["10.0.0.1:3183"] = BrokerFacts(broker_id="broker-a", registered=True)
+    assert await stage.reconciler.reconcile(BLUE) == 60
+    stage.controls.brokers.clear()
+    stage.clock.advance(61)
+    assert await stage.reconciler.reconcile(BLUE) == 60

@@ -186,6 +186,9 @@ class Reconciler:
             moves = self._balance(memory, seen.cluster.spec.balance).round(seen.load)
             memory.balanced_seconds = self._world.clock.monotonic_seconds()
             due_seconds = seen.cluster.spec.balance.interval_seconds
+        elif with_load:
+            # No broker answers: the next pass asks again, which comes as soon as one is ready.
+            due_seconds = None
         if memory.balancing is not None:
             seen = replace(seen, moves=memory.balancing.moves())
         plan = self._world.plans.cluster(seen, moves)

@@ -127,4 +127,4 @@ API_VERSIONS: Final = {
     "ServiceAccount": "v1",
     "StatefulSet": "apps/v1",
 }
-"""Every kind that the operator makes or reads; its RBAC rules are made from this."""
+"""Every kind that the operator makes or reads, or a report of `kubectl pulsar` has."""
