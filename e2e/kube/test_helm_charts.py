@@ -175,6 +175,13 @@ def test_pools_have_names_that_the_api_server_takes(shared_namespace: Namespace)
         render(shared_namespace, CLUSTER, "--set", f"pools.{'a' * 38}.replicas=1")
 
 
+@pytest.mark.parametrize("ports", ["[]", "null", "[6443]"])
+def test_no_rule_lets_everything_out(shared_namespace: Namespace, ports: str) -> None:
+    options = ("--set-json", f'networkPolicy.egress={{"restricted": true, "apiServerPorts": {ports}}}')
+    [policy] = of_kind(objects(render(shared_namespace, OPERATOR, *options)), "NetworkPolicy")
+    assert all(rule["ports"] for rule in policy["spec"]["egress"])
+
+
 def test_a_monitors_labels_go_over_those_of_all_objects(shared_namespace: Namespace) -> None:
     labels = "commonLabels.release=all,metrics.podMonitor.labels.release=prometheus"
     text = render(shared_namespace, OPERATOR, "--set", f"metrics.podMonitor.enabled=true,{labels}")
