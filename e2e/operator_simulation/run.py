@@ -32,8 +32,9 @@ READY_SECONDS_MAX: Final = 600.0
 GONE_SECONDS_MAX: Final = 600.0
 REST_SECONDS: Final = 130.0
 """Between being as wished and being quiet."""
-BALANCE_SECONDS: Final = 1_800.0
-"""The same where the operator moves bundles until they are even."""
+BALANCE_SECONDS: Final = 2_700.0
+"""The same where the operator moves bundles until they are even: what was moved stays where it is for half an hour, and
+may have to move once more then."""
 LOOK_SECONDS: Final = 5.0
 IDLE_READS_PER_MINUTE_MAX: Final = 30
 """Calls to the API server while nothing happens, for each resource; twice as many where something stands still."""
