@@ -27,7 +27,8 @@ StartProxy = Callable[..., Awaitable[RunningProxy]]
 REFUSED = (pb.AuthenticationError, "Failed to authenticate")
 OWN = BrokerClientSettings(authentication_plugin="token", authentication_parameters="token:own")
 FLAGS = pb.FeatureFlags(supports_auth_refresh=True)
-SWEEP_SECONDS = 0.02
+SWEEP_SECONDS = 0.2
+"""A client has this long to renew its credentials, however busy the machine is."""
 
 
 class ShiftedClock(SystemClock):
