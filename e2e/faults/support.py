@@ -131,7 +131,7 @@ def subscribe(client: Any, topic: str, name: str, **options: Any) -> Any:
     return client.subscribe(topic, name, initial_position=pulsar.InitialPosition.Earliest, **options)
 
 
-def read_all(client: Any, topic: str, expected: list[Acknowledged], timeout_s: float = 20.0) -> list[Received]:
+def read_all(client: Any, topic: str, expected: list[Acknowledged], timeout_s: float = 60.0) -> list[Received]:
     """Read what the topic holds, by the subscription that `new_publisher` made, until all expected messages came or the
     time is up: what is missing then is for `assert_kept` to say."""
     consumer = subscribe(client, topic, CHECK)

@@ -34,7 +34,7 @@ def test_a_journal_cut_short_by_a_kill_keeps_everything_acknowledged(tmp_path: P
             before = len(publisher.acknowledged)
             for _ in range(20):
                 publisher.send(100)
-            wait_for(lambda before=before: len(publisher.acknowledged) > before + 500, 20, "nothing is acknowledged")
+            wait_for(lambda before=before: len(publisher.acknowledged) > before + 500, 60, "nothing is acknowledged")
             server.kill()
             half_a_group_behind_the_end(server.data)
             server.start()

@@ -78,11 +78,11 @@ def test_a_disk_without_a_single_free_byte_is_ridden_out_as_well(tmp_path: Path,
         publisher.settle()
         take_everything(small_disk / "ballast")
         publisher.send(300)
-        wait_for(lambda: "No space left" in server.log_text(), 20, "the full disk is not noticed")
+        wait_for(lambda: "No space left" in server.log_text(), 60, "the full disk is not noticed")
         statuses = [create_namespace(server, f"full-disk-{number}") for number in range(50)]
         assert any(status >= 500 for status in statuses), "metadata found room"
         (small_disk / "ballast").unlink()
-        wait_for(lambda: create_namespace(server, "full-disk-after") in (204, 409), 20, "metadata does not recover")
+        wait_for(lambda: create_namespace(server, "full-disk-after") in (204, 409), 60, "metadata does not recover")
         for number, status in enumerate(statuses):
             # What was confirmed is there; what failed may be there or not, and can be made in either case.
             assert create_namespace(server, f"full-disk-{number}") in ((409,) if status == 204 else (204, 409))

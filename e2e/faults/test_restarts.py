@@ -54,7 +54,7 @@ def test_orders_hold_over_kills_under_load(tmp_path: Path) -> None:
             assert not publisher.failed
         everything = {(event.producer, event.number) for each in publishers for event in each.acknowledged}
         for group in (subscribers[:3], subscribers[3:]):
-            wait_for(lambda group=group: everything <= seen(*group), 30, "consumers do not get everything")
+            wait_for(lambda group=group: everything <= seen(*group), 60, "consumers do not get everything")
         received = [subscriber.stop() for subscriber in subscribers]
         for per_consumer in received[3:]:
             assert not checkers.out_of_order(per_consumer, lambda event: (event.producer, event.key))
@@ -88,7 +88,7 @@ def test_a_kill_while_topics_are_made_leaves_none_that_cannot_be_used(tmp_path: 
             storms = [threading.Thread(target=make_topics, args=(client, done, part), daemon=True) for part in range(4)]
             for storm in storms:
                 storm.start()
-            wait_for(lambda: len(done) > TOPICS // 4, 30, "no topics are made")
+            wait_for(lambda: len(done) > TOPICS // 4, 60, "no topics are made")
             server.kill()
             confirmed = list(done)
             server.start()
@@ -103,7 +103,7 @@ def test_a_kill_while_topics_are_made_leaves_none_that_cannot_be_used(tmp_path: 
                 consumer = subscribe(client, name, "s")
                 expected = [b"first", b"again"] if name in confirmed else [b"again"]
                 client.create_producer(name).send(b"again")
-                got = [consumer.receive(10_000).data() for _ in expected]
+                got = [consumer.receive(30_000).data() for _ in expected]
                 assert got[-1:] == [b"again"] or b"first" in got, name
                 assert name not in confirmed or got[0] == b"first", name
                 consumer.close()
@@ -146,7 +146,7 @@ def test_acknowledgements_survive_a_kill(tmp_path: Path) -> None:
         with client_of(server) as client:
             single = Subscriber(subscribe(client, topic, "single", consumer_type=pulsar.ConsumerType.Shared))
             rest = Subscriber(subscribe(client, topic, "cumulative"))
-            wait_for(lambda: len(seen(single)) >= 100 and len(seen(rest)) >= 100, 20, "what was left does not come")
+            wait_for(lambda: len(seen(single)) >= 100 and len(seen(rest)) >= 100, 60, "what was left does not come")
             time.sleep(1.0)
             assert sorted(event.number for event in single.stop()) == [n for n in range(300) if n % 3 == 2]
             assert [event.number for event in rest.stop()] == list(range(200, 300))
@@ -154,14 +154,14 @@ def test_acknowledgements_survive_a_kill(tmp_path: Path) -> None:
 
 def acknowledge_two_of_three(consumer: pulsar.Consumer) -> None:
     for _ in range(300):
-        message = consumer.receive(10_000)
+        message = consumer.receive(30_000)
         if int(message.data().split(b":")[1]) % 3 != 2:
             consumer.acknowledge(message)
 
 
 def acknowledge_up_to(consumer: pulsar.Consumer, count: int) -> None:
     for _ in range(count):
-        message = consumer.receive(10_000)
+        message = consumer.receive(30_000)
     consumer.acknowledge_cumulative(message)
 
 
@@ -176,7 +176,7 @@ def test_without_a_receipt_only_acknowledgements_of_the_last_moments_may_be_lost
             publisher.send(400)
             publisher.settle()
             for _ in range(400):
-                message = consumer.receive(10_000)
+                message = consumer.receive(30_000)
                 consumer.acknowledge(message)
                 times[int(message.data().split(b":")[1])] = time.monotonic()
                 time.sleep(0.01)
