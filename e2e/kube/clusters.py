@@ -18,6 +18,8 @@ LOG: Final = logging.getLogger("e2e.kube")
 
 API_VERSION: Final = "pulsar.magnetar.dev/v1alpha1"
 READY_SECONDS_MAX: Final = 240.0
+DELETE_SECONDS_MAX: Final = 60.0
+"""A machine that does a lot else included; nothing in a cluster may wait for what goes with it."""
 
 SMALL_STORAGE: Final = {"journal": {"size": "1Gi"}, "ledgers": {"size": "2Gi"}}
 
@@ -125,14 +127,16 @@ class DeployedCluster:
 
         return wait_for(f"{kind} {self.name} is {type_}={status} {words}", found, seconds_max)
 
-    def delete(self, seconds_max: float = 180.0) -> None:
-        """Delete it and wait until it and its pods are gone."""
+    def delete(self, seconds_max: float = DELETE_SECONDS_MAX) -> float:
+        """Delete it and wait until it and its pods are gone; gives the seconds that took."""
+        began = time.monotonic()
         self.namespace("delete", "pulsarcluster", self.name, "--ignore-not-found", "--wait=false")
         # The pod of `helm test` stays, for its log.
         selector = f"app.kubernetes.io/instance={self.name},app.kubernetes.io/managed-by={FIELD_MANAGER}"
         gone = lambda: self.namespace.find("pulsarcluster", self.name) is None  # noqa: E731
         wait_for(f"{self.name} is gone", gone, seconds_max)
         wait_for(f"the pods of {self.name} are gone", lambda: not self.namespace.all("pods", selector), seconds_max)
+        return time.monotonic() - began
 
     # Its pods.
 

@@ -15,6 +15,8 @@ from e2e.kube.test_install import first_message
 from e2e.kube.test_upgrade import NEXT_VERSION
 
 SLEEP_SECONDS_MAX = 180.0
+DELETED_SECONDS_MAX = 30.0
+"""It takes half of that; a process that waited for ZooKeeper's session would take more."""
 COMPONENTS = ("zookeeper", "bookie", "broker", "proxy")
 
 
@@ -23,13 +25,15 @@ def running(cluster: DeployedCluster) -> int:
 
 
 def test_a_deleted_cluster_whose_volumes_were_kept_comes_back_with_all_it_had(
-    new_cluster: Callable[..., DeployedCluster],
+    new_cluster: Callable[..., DeployedCluster], note: Callable[[str], None]
 ) -> None:
     cluster = new_cluster(deletionPolicy="Retain")
     stored = StoredBytes(cluster, topics=3, megabytes=10)
     stored.publish()
     claims = cluster.claims()
-    cluster.delete()
+    seconds = cluster.delete()
+    note(f"{seconds:.1f} s")
+    assert seconds <= DELETED_SECONDS_MAX
     assert cluster.claims() == claims
     cluster.apply()
     cluster.wait_ready()
@@ -38,10 +42,14 @@ def test_a_deleted_cluster_whose_volumes_were_kept_comes_back_with_all_it_had(
     cluster.wait_ready()
 
 
-def test_a_deleted_cluster_takes_its_volumes_along_if_told_to(new_cluster: Callable[..., DeployedCluster]) -> None:
+def test_a_deleted_cluster_takes_its_volumes_along_if_told_to(
+    new_cluster: Callable[..., DeployedCluster], note: Callable[[str], None]
+) -> None:
     cluster = new_cluster()
     assert len(cluster.claims()) == 7
-    cluster.delete()
+    seconds = cluster.delete()
+    note(f"{seconds:.1f} s")
+    assert seconds <= DELETED_SECONDS_MAX
     wait_for("no volume is left", lambda: not cluster.claims(), 60)
     cluster.apply()
     cluster.wait_ready()

@@ -18,8 +18,8 @@ from magnetar.operator.api import (
     KINDS,
     AlreadyExists,
     Conflict,
-    NotFound,
     NamespaceTerminating,
+    NotFound,
     Refused,
     ServerUnavailable,
 )

@@ -1,4 +1,9 @@
-"""The end of a cluster. Without its volumes nothing is to be done: what it owns goes with it, claims stay."""
+"""The end of a cluster. Without its volumes nothing is to be done: what it owns goes with it, claims stay.
+
+All of it goes at once then, in no order: a finalizer for an order would be one more that holds a namespace for as long
+as no operator runs. None is needed, as processes stop within seconds though ZooKeeper may be gone before them
+(`MetadataStore.limit_waiting`), and what they have acknowledged is on their volumes.
+"""
 
 from __future__ import annotations
 
