@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from magnetar.broker.bundles import Bundles
-from magnetar.broker.resources import Document, Documents, Resources
+from magnetar.broker.resources import Document, Documents, Resources, initialize_cluster_metadata
 from magnetar.core.topic_name import NamespaceName
 from magnetar.metadata.memory import MemoryMetadataStore
 
@@ -29,6 +29,25 @@ async def test_what_is_there_already_is_not_written_again() -> None:
     assert node.stat.version == 0
     assert await documents.update("/a", in_place) == {"x": 2}
     assert await documents.get("/a") == {"x": 2}
+    await store.close()
+
+
+async def test_preparing_a_cluster_again_changes_what_is_said_and_nothing_else() -> None:
+    store = MemoryMetadataStore()
+    resources = Resources(store)
+    path = Resources.cluster_path("here")
+    await initialize_cluster_metadata(resources, "here", {"serviceUrl": "http://a", "serviceUrlTls": ""})
+    assert await resources.documents.get(path) == {"serviceUrl": "http://a"}
+    await resources.documents.update(path, lambda document: {**document, "peerClusterNames": ["there"]})
+    await initialize_cluster_metadata(resources, "here", {"serviceUrl": "", "serviceUrlTls": "https://a"})
+    assert await resources.documents.get(path) == {"serviceUrlTls": "https://a", "peerClusterNames": ["there"]}
+    before = await store.get(path)
+    await initialize_cluster_metadata(resources, "here", {"serviceUrl": "", "serviceUrlTls": "https://a"})
+    after = await store.get(path)
+    assert before is not None
+    assert after is not None
+    assert before.stat.version == after.stat.version
+    resources.close()
     await store.close()
 
 

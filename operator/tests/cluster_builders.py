@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from magnetar.operator.children.brokers import broker_children
+from magnetar.operator.children.metadata_job import metadata_digest
 from magnetar.operator.children.naming import BROKER, PROXY, ZOOKEEPER, Manifest
 from magnetar.operator.children.proxies import proxy_children
 from magnetar.operator.children.zookeeper import zookeeper_children
@@ -82,7 +83,7 @@ def healthy(*, brokers: int = 2, **spec: Any) -> ClusterSeen:
     seen = replace(
         seen,
         children=children,
-        status=PulsarClusterStatus(conditions=[done]),
+        status=PulsarClusterStatus(conditions=[done], metadata_digest=metadata_digest(cluster)),
         pools=[make_pool(cluster.name)],
         zookeeper={name: ZookeeperFacts(mode="leader" if name.endswith("1") else "follower") for name in names},
         brokers=facts,

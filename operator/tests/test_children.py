@@ -319,6 +319,24 @@ def test_without_proxies_clients_are_sent_to_the_brokers_service() -> None:
     assert not [each for each in everything(NO_PROXY) if each["metadata"]["name"] == "blue-proxy"]
 
 
+@pytest.mark.parametrize(
+    ("spec", "urls"),
+    [
+        ({}, {"-url": "http://A:8080", "-url-tls": ""}),
+        (TLS, {"-url": "http://A:8080", "-url-tls": "https://A:8443"}),
+        (TLS_ONLY, {"-url": "", "-url-tls": "https://A:8443"}),
+    ],
+)
+def test_the_metadata_has_the_addresses_that_are_served(spec: dict[str, Any], urls: dict[str, str]) -> None:
+    arguments = metadata_job(cluster_of(spec))["spec"]["template"]["spec"]["containers"][0]["args"]
+    given = dict(zip(arguments[1::2], arguments[2::2], strict=True))
+    for end, url in urls.items():
+        web = url.replace("A", "blue-proxy.team.svc.cluster.local")
+        assert given[f"--web-service{end}"] == web
+        service = web.replace("https:", "pulsar+ssl:").replace("http:", "pulsar:")
+        assert given[f"--broker-service{end}"] == service.replace("8080", "6650").replace("8443", "6651")
+
+
 def test_a_store_that_is_there_is_used_and_none_is_made() -> None:
     manifests = everything(SHARED)
     assert not [each for each in manifests if "zookeeper" in each["metadata"]["name"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from operator.tests.cluster_builders import (
+    GENERATION,
     applied,
     asked,
     condition_of,
@@ -23,11 +24,13 @@ from operator.tests.cluster_builders import (
     without_workload,
 )
 from operator.tests.plan_builders import NOW, make_pod
+from typing import Any
 
+import msgspec
 import pytest
 from magnetar.operator.children.metadata_job import metadata_job
 from magnetar.operator.children.naming import BROKER, FINALIZER, INIT, PROXY
-from magnetar.operator.plan.actions import Apply, Delete, MakeControlToken, SetFinalizer
+from magnetar.operator.plan.actions import Apply, Delete, MakeControlToken, Plan, SetFinalizer
 from magnetar.operator.plan.cluster import IDLE_SECONDS, WAITING_SECONDS, plan_cluster
 from magnetar.operator.plan.facts import ClusterSeen
 from magnetar.operator.resources.cluster import PulsarClusterStatus
@@ -103,6 +106,47 @@ def test_a_finished_job_goes_once_it_is_written_down_that_it_is_done() -> None:
     assert not asked(plan_cluster(seen), Delete)
     (deleted,) = asked(plan_cluster(told(seen)), Delete)
     assert deleted.kind == "Job"
+
+
+TLS: dict[str, Any] = {"tls": {"secretName": "certificate"}}
+
+
+def jobs(plan: Plan) -> list[str]:
+    return [name for name in applied(plan) if name.startswith("Job/")]
+
+
+def test_where_the_cluster_is_to_be_reached_is_written_again_once_its_pods_serve_so() -> None:
+    served = healthy(**TLS)
+    # As when TLS has been turned on: this was written without it.
+    seen = replace(
+        served, status=msgspec.structs.replace(served.status, metadata_digest=healthy().status.metadata_digest)
+    )
+    updating = with_pods(seen, lambda pod: replace(pod, template_hash="old") if pod.component == BROKER else pod)
+    assert not jobs(plan_cluster(told(updating)))
+    assert not jobs(plan_cluster(replace(seen, resource=replace(seen.resource, generation=GENERATION + 1))))
+    plan = plan_cluster(seen)
+    assert len(jobs(plan)) == 1
+    assert condition_of(plan, "MetadataReady")[0] == "True"
+    assert condition_of(plan, "Ready")[0] == "True"
+    running = told(job(seen))
+    assert not asked(plan_cluster(running), Delete), "it is not done"
+    done = told(job(seen, succeeded=1))
+    assert done.status.metadata_digest == served.status.metadata_digest
+    plan = plan_cluster(done)
+    assert not jobs(plan)
+    assert [deleted.kind for deleted in asked(plan, Delete)] == ["Job"]
+
+
+def test_a_job_that_cannot_write_it_again_takes_nothing_from_the_cluster() -> None:
+    seen = told(job(healthy(), conditions=[{"type": "Failed", "status": "True", "message": "too often"}]))
+    seen = replace(seen, status=msgspec.structs.replace(seen.status, metadata_digest=""))
+    words = "no node of /admin: permission denied"
+    pod = make_pod("blue-init-x", INIT, ready=False, waiting_reason="CrashLoopBackOff", exit_message=words)
+    plan = plan_cluster(replace(seen, children=replace(seen.children, pods=[*seen.children.pods, pod])))
+    assert [deleted.kind for deleted in asked(plan, Delete)] == ["Job"]
+    assert condition_of(plan, "MetadataReady")[0] == "True"
+    assert words in condition_of(plan, "MetadataReady")[2]
+    assert condition_of(plan, "Stalled")[0] == "False"
 
 
 def test_a_job_that_fails_says_why_and_one_that_gave_up_is_tried_again() -> None:

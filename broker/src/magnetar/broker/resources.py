@@ -324,11 +324,12 @@ def cluster_data(service_url: str, web_service_url: str) -> Document:
 async def initialize_cluster_metadata(
     resources: Resources, cluster: str, cluster_data: Document, namespace_bundles: int = 16
 ) -> None:
-    """What a new cluster's store must hold before a broker starts; running it again changes nothing but the URLs.
+    """What a new cluster's store must hold before a broker starts; running it again changes nothing but what
+    `cluster_data` names: what is empty in it is taken away, what it leaves out stays.
 
     Apache: `PulsarClusterMetadataSetup` (tenants public and pulsar, their first namespaces)."""
     documents = resources.documents
-    await documents.put(Resources.cluster_path(cluster), cluster_data)
+    await _set_cluster(documents, Resources.cluster_path(cluster), cluster_data)
     for tenant, namespace in (("public", "default"), ("pulsar", "system")):
         path = Resources.tenant_path(tenant)
         known = await documents.get(path)
@@ -341,6 +342,21 @@ async def initialize_cluster_metadata(
             await documents.create(Resources.namespace_path(name), new_policies(cluster, namespace_bundles))
     if not await resources.local_documents.exists("/bookies"):
         await resources.local_documents.put("/bookies", {})
+
+
+async def _set_cluster(documents: Documents, path: str, data: Document) -> None:
+    def change(before: Document) -> Document:
+        return {name: value for name, value in {**before, **data}.items() if value != ""}
+
+    if await documents.get(path) is None:
+        try:
+            await documents.create(path, change({}))
+        except VersionConflict:
+            # Somebody prepares the same cluster right now.
+            logger.debug("%s is there already", path)
+        else:
+            return
+    await documents.update(path, change)
 
 
 def _allowing(tenant: Document, cluster: str) -> Document:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
-from magnetar.operator.children.access import service_url, web_service_url
+from magnetar.operator.children.access import plain_ports
 from magnetar.operator.children.configuration import digest
-from magnetar.operator.children.context import Cluster
+from magnetar.operator.children.context import SERVICE_PORT, SERVICE_PORT_TLS, WEB_PORT, WEB_PORT_TLS, Cluster
 from magnetar.operator.children.naming import INIT, Manifest, child, labels, selector
 from magnetar.operator.children.pods import Container, Pod, pod_template
 from magnetar.operator.resources.common import Component, PodTemplate
@@ -53,14 +53,27 @@ def _where_brokers_run(cluster: Cluster) -> PodTemplate | None:
     return msgspec.structs.replace(wanted, env=None, volumes=None, volume_mounts=None, sidecars=None)
 
 
+def public_urls(cluster: Cluster) -> dict[str, str]:
+    """Where other clusters and old clients reach this one, by the options that say it; empty: not so."""
+    address, plain, tls = cluster.address(cluster.entrance), plain_ports(cluster), cluster.spec.tls is not None
+    return {
+        "--web-service-url": f"http://{address}:{WEB_PORT}" if plain else "",
+        "--broker-service-url": f"pulsar://{address}:{SERVICE_PORT}" if plain else "",
+        "--web-service-url-tls": f"https://{address}:{WEB_PORT_TLS}" if tls else "",
+        "--broker-service-url-tls": f"pulsar+ssl://{address}:{SERVICE_PORT_TLS}" if tls else "",
+    }
+
+
+def metadata_digest(cluster: Cluster) -> str:
+    """Of what the Job writes: another one must run when it changes."""
+    return digest(_options(cluster))
+
+
 def _options(cluster: Cluster) -> list[str]:
-    address = cluster.address(cluster.entrance)
-    found = [
-        *("--cluster", cluster.name),
-        *("--metadata-store", cluster.metadata_url),
-        *("--web-service-url", web_service_url(cluster, address)),
-        *("--broker-service-url", service_url(cluster, address)),
-    ]
+    found = ["--cluster", cluster.name, "--metadata-store", cluster.metadata_url]
+    for option, url in public_urls(cluster).items():
+        # Empty, it takes away what is written there.
+        found += [option, url]
     if cluster.spec.metadata.configuration_url is not None:
         found += ["--configuration-metadata-store", cluster.spec.metadata.configuration_url]
     return found

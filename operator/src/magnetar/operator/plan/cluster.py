@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from magnetar.operator.children.brokers import broker_children
 from magnetar.operator.children.control import token_secret_name
+from magnetar.operator.children.metadata_job import metadata_digest
 from magnetar.operator.children.naming import FINALIZER, Manifest
 from magnetar.operator.children.policies import policy_children
 from magnetar.operator.children.proxies import proxy_children
@@ -117,7 +118,7 @@ def _rest(seen: ClusterSeen) -> list[Action]:
     ]
     found = applied(manifest for manifest in policies if manifest["kind"] == "PodMonitor")
     found += leftovers(seen, everything)
-    if holds(seen.status.conditions, METADATA_READY):
+    if holds(seen.status.conditions, METADATA_READY) and seen.status.metadata_digest == metadata_digest(seen.cluster):
         found += finished_jobs(seen)
     return found
 

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from magnetar.operator.children.bookies import default_pool, default_pool_number
-from magnetar.operator.children.metadata_job import metadata_job
+from magnetar.operator.children.metadata_job import metadata_digest, metadata_job
 from magnetar.operator.children.naming import INIT, NUMBER_MANAGER, Manifest
 from magnetar.operator.plan.actions import Action, Apply, Delete
 from magnetar.operator.plan.cluster_parts import (
     ALL_READY,
     BOOKIES_READY,
+    BROKERS_READY,
     HIBERNATED,
     METADATA_READY,
+    PROXIES_READY,
     STARTING,
     STOPPING,
     UPDATING,
@@ -32,17 +34,49 @@ TOO_FEW_WRITABLE: Final = "TooFewWritable"
 
 
 def plan_metadata(seen: ClusterSeen, zookeeper: Part) -> Part:
-    """Written once, by a Job; that it is done is never taken back."""
+    """Written by a Job; that it is done is never taken back, though the Job runs again where it would write something
+    else."""
     jobs = [manifest for (kind, _), manifest in sorted(seen.children.objects.items()) if kind == "Job"]
     done = holds(seen.status.conditions, METADATA_READY) or any(_succeeded(job) for job in jobs)
     if done:
         words = "the metadata store knows the cluster"
-        return Part(verdict=Verdict(METADATA_READY, True, "Initialized", words), serving=True)
+        actions: Sequence[Action] = ()
+        if metadata_written(seen) != metadata_digest(seen.cluster):
+            trouble = failures(seen.children.of(INIT), seen.now_seconds)
+            words += f", and will know where it is to be reached by now{f': {trouble}' if trouble else ''}"
+            actions = _run_job(seen, jobs)[0] if _urls_hold(seen, zookeeper) else ()
+        verdict = Verdict(METADATA_READY, True, "Initialized", words)
+        return Part(verdict=verdict, actions=actions, serving=True)
     if seen.cluster.spec.hibernated:
         return Part(verdict=Verdict(METADATA_READY, False, HIBERNATED, "the cluster was never started"))
     if not zookeeper.serving:
         words = "the metadata is written once all ZooKeeper servers are ready"
         return Part(verdict=Verdict(METADATA_READY, False, WAITING, words))
+    actions, words = _run_job(seen, jobs)
+    if words:
+        verdict = Verdict(METADATA_READY, False, METADATA_INIT_FAILED, words)
+        return Part(verdict=verdict, actions=actions, stalled=verdict)
+    verdict = Verdict(METADATA_READY, False, STARTING, "a Job writes what brokers and bookies expect in the metadata")
+    return Part(verdict=verdict, actions=actions)
+
+
+def metadata_written(seen: ClusterSeen) -> str:
+    """The digest of what the metadata store was told last; empty: nobody knows."""
+    name = metadata_job(seen.cluster)["metadata"]["name"]
+    job = seen.children.objects.get(("Job", name))
+    return metadata_digest(seen.cluster) if job is not None and _succeeded(job) else seen.status.metadata_digest
+
+
+def _urls_hold(seen: ClusterSeen, zookeeper: Part) -> bool:
+    """Whether the cluster is to be reached as its spec says: all pods are of it."""
+    status = seen.status
+    seen_so = status.observed_generation == seen.resource.generation
+    serve = holds(status.conditions, BROKERS_READY) and holds(status.conditions, PROXIES_READY)
+    return seen_so and serve and zookeeper.serving and not seen.cluster.spec.hibernated
+
+
+def _run_job(seen: ClusterSeen, jobs: Sequence[Manifest]) -> tuple[list[Action], str]:
+    """What has to be done for it to run, and why it fails, if it does."""
     wanted = metadata_job(seen.cluster)
     actions: list[Action] = [_deletion(job, "another one takes its place") for job in _others(jobs, wanted)]
     found = seen.children.objects.get(("Job", wanted["metadata"]["name"]))
@@ -53,11 +87,7 @@ def plan_metadata(seen: ClusterSeen, zookeeper: Part) -> Part:
         actions.append(_deletion(found, "it gave up; another one tries again"))
     elif found is None or not found.get("metadata", {}).get("deletionTimestamp"):
         actions.append(Apply(wanted))
-    if words:
-        verdict = Verdict(METADATA_READY, False, METADATA_INIT_FAILED, words)
-        return Part(verdict=verdict, actions=actions, stalled=verdict)
-    verdict = Verdict(METADATA_READY, False, STARTING, "a Job writes what brokers and bookies expect in the metadata")
-    return Part(verdict=verdict, actions=actions)
+    return actions, words
 
 
 def _others(jobs: Sequence[Manifest], wanted: Manifest) -> list[Manifest]:

@@ -24,6 +24,7 @@ from magnetar.operator.plan.cluster_parts import (
     WAITING,
     Part,
 )
+from magnetar.operator.plan.cluster_start import metadata_written
 from magnetar.operator.plan.conditions import READY, RECONCILING, STALLED, Verdict, conditions, holds, timestamp
 from magnetar.operator.plan.facts import ClusterSeen
 from magnetar.operator.resources.cluster import Move, PulsarClusterStatus
@@ -81,6 +82,7 @@ def cluster_status(seen: ClusterSeen, parts: Parts, moves_now: Sequence[Action])
         broker_members=list(parts.brokers.members),
         last_moves=_moves(seen, moves_now),
         hibernated_replicas=remembered_brokers(seen),
+        metadata_digest=metadata_written(seen),
         broker_load=parts.brokers.load,
         conditions=conditions(seen.status.conditions, verdicts, generation, seen.now_seconds),
     )

@@ -285,6 +285,9 @@ class PulsarClusterStatus(Part, kw_only=True, frozen=True):
     hibernated_replicas: Annotated[
         int | None, says("How many brokers there were before hibernation, where the spec does not say.")
     ] = None
+    metadata_digest: Annotated[
+        str, says("Of what was last written into the metadata store: where the cluster is to be reached.")
+    ] = ""
     broker_load: Annotated[BrokerLoad | None, says("What autoscaling saw, and since when.")] = None
     conditions: Annotated[Conditions, says("As kstatus reads them.")] = msgspec.field(default_factory=list)
 

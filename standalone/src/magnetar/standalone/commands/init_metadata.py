@@ -19,7 +19,7 @@ WebServiceUrlOption = Annotated[
     str, typer.Option("--web-service-url", "-uw", help="Where admin tools of other clusters reach this one.")
 ]
 BrokerServiceUrlOption = Annotated[
-    str, typer.Option("--broker-service-url", "-ub", help="Where clients of other clusters reach this one.")
+    str | None, typer.Option("--broker-service-url", "-ub", help="Where clients of other clusters reach this one.")
 ]
 ConfigurationStoreOption = Annotated[
     str | None,
@@ -34,10 +34,14 @@ BookkeeperUriOption = Annotated[
     str | None,
     typer.Option("--existing-bk-metadata-service-uri", metavar="URL", help="Use the bookies that are there."),
 ]
-WebServiceUrlTlsOption = Annotated[str, typer.Option("--web-service-url-tls", "-tw", help="The same by TLS.")]
-BrokerServiceUrlTlsOption = Annotated[str, typer.Option("--broker-service-url-tls", "-tb", help="The same by TLS.")]
-ProxyUrlOption = Annotated[str, typer.Option("--proxy-url", "-pp", help="The proxy that others have to go through.")]
-ProxyProtocolOption = Annotated[str, typer.Option("--proxy-protocol", "-pr", help="How: SNI.")]
+WebServiceUrlTlsOption = Annotated[str | None, typer.Option("--web-service-url-tls", "-tw", help="The same by TLS.")]
+BrokerServiceUrlTlsOption = Annotated[
+    str | None, typer.Option("--broker-service-url-tls", "-tb", help="The same by TLS.")
+]
+ProxyUrlOption = Annotated[
+    str | None, typer.Option("--proxy-url", "-pp", help="The proxy that others have to go through.")
+]
+ProxyProtocolOption = Annotated[str | None, typer.Option("--proxy-protocol", "-pr", help="How: SNI.")]
 NamespaceBundlesOption = Annotated[
     int,
     typer.Option("--default-namespace-bundle-number", "-nb", min=1, max=4_096, help="Bundles of public/default."),
@@ -54,20 +58,21 @@ def init_metadata(
     cluster: ClusterOption,
     metadata_store: MetadataStoreOption,
     web_service_url: WebServiceUrlOption,
-    broker_service_url: BrokerServiceUrlOption = "",
+    broker_service_url: BrokerServiceUrlOption = None,
     configuration_store: ConfigurationStoreOption = None,
     bookkeeper_uri: BookkeeperUriOption = None,
-    web_service_url_tls: WebServiceUrlTlsOption = "",
-    broker_service_url_tls: BrokerServiceUrlTlsOption = "",
-    proxy_url: ProxyUrlOption = "",
-    proxy_protocol: ProxyProtocolOption = "",
+    web_service_url_tls: WebServiceUrlTlsOption = None,
+    broker_service_url_tls: BrokerServiceUrlTlsOption = None,
+    proxy_url: ProxyUrlOption = None,
+    proxy_protocol: ProxyProtocolOption = None,
     namespace_bundles: NamespaceBundlesOption = 16,
     transaction_coordinators: TransactionCoordinatorsOption = 16,
 ) -> None:
     """Prepare a metadata store for a new cluster: what bookies and brokers expect to find there.
 
     The same nodes as Apache's `pulsar initialize-cluster-metadata` makes, so that either side's processes can start on
-    them. Running it again changes nothing but the cluster's URLs.
+    them. Running it again changes nothing but the cluster's URLs, and only those that are given; empty ones are taken
+    away.
     Exit code: 0 done, 1 failed, 2 wrong options or settings.
 
     [dim]Example:[/]
@@ -88,7 +93,7 @@ def init_metadata(
     }
     wanted = NewCluster(
         name=cluster,
-        data={**CLUSTER_DEFAULTS, **{name: value for name, value in addresses.items() if value}},
+        data={**CLUSTER_DEFAULTS, **{name: value for name, value in addresses.items() if value is not None}},
         transaction_coordinators=transaction_coordinators,
         namespace_bundles=namespace_bundles,
     )
