@@ -32,8 +32,9 @@ async def open_store(
     if scheme == "zk" and rest:
         from magnetar.metadata.zookeeper import OPERATION_TIMEOUT_MS, SESSION_TIMEOUT_MS, ZookeeperMetadataStore
 
+        # With its scheme: a host may be called `zk`, too.
         return await ZookeeperMetadataStore.open(
-            rest,
+            url,
             session_timeout_ms=session_timeout_ms or SESSION_TIMEOUT_MS,
             operation_timeout_ms=operation_timeout_ms or OPERATION_TIMEOUT_MS,
         )
