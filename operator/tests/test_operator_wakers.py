@@ -185,6 +185,11 @@ def test_what_is_there_at_the_start_comes_in_pages() -> None:
     settings = watch_settings(cluster_wide=True)
     assert settings.watching.chunk_size == 250
     assert settings.queueing.idle_timeout <= 1
+    body = kopf.Body({"metadata": {"name": "p", "labels": {"a": "b"}}, "spec": {"large": True}})
+    patch = kopf.Patch()
+    storage = settings.persistence.diffbase_storage
+    storage.store(body=body, patch=patch, essence=storage.build(body=body))
+    assert (storage.build(body=body), storage.fetch(body=body), dict(patch)) == ({}, None, {})
 
 
 def test_names_of_namespaces() -> None:
