@@ -16,7 +16,7 @@ from e2e.kube.test_upgrade import NEXT_VERSION
 
 SLEEP_SECONDS_MAX = 180.0
 DELETED_SECONDS_MAX = 30.0
-"""It takes half of that; a process that waited for ZooKeeper's session would take more."""
+"""Processes end within five of them; one that waited for ZooKeeper's session would take more."""
 COMPONENTS = ("zookeeper", "bookie", "broker", "proxy")
 
 
