@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -38,11 +39,13 @@ def ask(answer: bytes | signal.Signals) -> tuple[str, int]:
         if isinstance(answer, bytes):
             os.write(leader, answer)
         else:
-            # Once for a person. A program that is just about to wait for a line sees it only when the line comes.
-            for _ in range(50):
+            # Once is enough for a person. A program that is just about to wait for a line sees a signal only when the line
+            # comes; one that ends already must not get another.
+            for _ in range(3):
+                time.sleep(0.3)
                 program.send_signal(answer)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    program.wait(timeout=0.5)
+                    program.wait(timeout=15)
                     break
         exit_code = program.wait(timeout=20)
         shown += os.read(leader, 4096)
