@@ -39,8 +39,8 @@ def ask(answer: bytes | signal.Signals) -> tuple[str, int]:
         if isinstance(answer, bytes):
             os.write(leader, answer)
         else:
-            # Once is enough for a person. A program that is just about to wait for a line sees a signal only when the line
-            # comes; one that ends already must not get another.
+            # Once is enough for a person. A program that is just about to wait for a line sees a signal only when the
+            # line comes; one that ends already must not get another.
             for _ in range(3):
                 time.sleep(0.3)
                 program.send_signal(answer)
