@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from magnetar.control.errors import ControlUnavailable
 from magnetar.core.errors import PeerError
@@ -144,6 +144,8 @@ class Hands:
                 await controls.cancel_broker_drain(self._pod(pod), token)
             case actions.SetBalanceDriver(driver):
                 await controls.set_driver(self._anybody(), token, driver)
+            case _:
+                assert_never(action)
 
     async def _apply(self, action: actions.Apply) -> bool:
         if not action.checked and self._applied.known(action, self._subject.versions):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, Literal, assert_never
 
 from magnetar.operator.children.brokers import broker_children
 from magnetar.operator.children.control import token_secret_name
@@ -14,12 +14,21 @@ from magnetar.operator.children.proxies import proxy_children
 from magnetar.operator.children.zookeeper import zookeeper_children
 from magnetar.operator.plan.actions import (
     Action,
+    Annotate,
+    Apply,
+    CancelBookieDrain,
     CancelBrokerDrain,
+    Create,
+    Delete,
+    GrowVolume,
     MakeControlToken,
     Plan,
+    RetireLostBookie,
+    Scale,
     SetBalanceDriver,
     SetFinalizer,
     SplitBundle,
+    StartBookieDrain,
     StartBrokerDrain,
     Tell,
     TransferBundle,
@@ -41,20 +50,13 @@ from magnetar.operator.plan.cluster_status import Parts, cluster_status, written
 from magnetar.operator.plan.cluster_zookeeper import plan_zookeeper
 from magnetar.operator.plan.conditions import READY, holds
 from magnetar.operator.plan.facts import ClusterSeen
-from magnetar.operator.resources.cluster import PulsarClusterStatus
+from magnetar.operator.resources.cluster import BalanceSpec, PulsarClusterStatus
 
 IDLE_SECONDS: Final = 60.0
 WAITING_SECONDS: Final = 30.0
 BUSY_SECONDS: Final = 2.0
 """When to look again at the latest: nothing is to be done; something waits for what will wake us; work is under way
 whose progress nobody tells of."""
-
-_DRIVERS: Final[dict[str, Literal["leader", "control"]]] = {
-    "Leader": "leader",
-    "Operator": "control",
-    # Whoever might ask by the control port does not.
-    "None": "control",
-}
 
 
 def plan_cluster(seen: ClusterSeen, moves_now: Sequence[Action] = ()) -> Plan:
@@ -128,10 +130,24 @@ def _policies(seen: ClusterSeen) -> list[Manifest]:
 
 
 def _driver(seen: ClusterSeen) -> list[Action]:
-    wanted = _DRIVERS[seen.cluster.spec.balance.driver]
+    wanted = _driver_of(seen.cluster.spec.balance)
     if not seen.driver or seen.driver == wanted or seen.cluster.spec.hibernated:
         return []
     return [SetBalanceDriver(wanted)]
+
+
+def _driver_of(balance: BalanceSpec) -> Literal["leader", "control"]:
+    """As brokers have it."""
+    match balance.driver:
+        case "Leader":
+            return "leader"
+        case "Operator":
+            return "control"
+        case "None":
+            # Whoever might ask by the control port does not.
+            return "control"
+        case _:
+            assert_never(balance.driver)
 
 
 def _balancing(seen: ClusterSeen, moves_now: Sequence[Action]) -> list[Action]:
@@ -153,10 +169,17 @@ def _balanced(moves: Sequence[Action]) -> list[Action]:
 
 def _when(action: Action) -> int:
     """Objects, then what is asked of brokers, then Events: what may be refused comes after what must not wait."""
-    if isinstance(action, Tell):
-        return 2
-    asked = StartBrokerDrain | CancelBrokerDrain | SetBalanceDriver | TransferBundle | SplitBundle
-    return 1 if isinstance(action, asked) else 0
+    match action:
+        case Apply() | Create() | MakeControlToken() | Delete() | Scale() | GrowVolume() | Annotate() | SetFinalizer():
+            return 0
+        case StartBookieDrain() | CancelBookieDrain() | RetireLostBookie():
+            return 1
+        case StartBrokerDrain() | CancelBrokerDrain() | SetBalanceDriver() | TransferBundle() | SplitBundle():
+            return 1
+        case Tell():
+            return 2
+        case _:
+            assert_never(action)
 
 
 def _wake(seen: ClusterSeen, parts: Parts, status: PulsarClusterStatus) -> float:
