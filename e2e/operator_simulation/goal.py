@@ -39,6 +39,7 @@ def unmet(world: World, *, grown_too_far: bool = False) -> list[str]:
         found += _workload(world, "Deployment", f"{CLUSTER}-{PROXY}", world.parameters.proxies)
     found += _volumes(world)
     found += _stored(world)
+    found += world.replacements.unmet()
     for broker in world.software.brokers.running.values():
         if broker.drain != "None":
             found.append(f"broker {broker.pod} is being drained")

@@ -194,6 +194,16 @@ def works_while_paused() -> list[Patch]:
     return [(observe, "cluster_spec", unpaused)]
 
 
+def forgets_wishes() -> list[Patch]:
+    """That a bookie is to be replaced is known only from the pod that says so."""
+    right: Any = pool_members.Member.__dict__["replacement"]
+
+    def replacement(self: pool_members.Member) -> Any:
+        return right.fget(replace(self, remembered=None))
+
+    return [(pool_members.Member, "replacement", property(replacement))]
+
+
 def lets_go_early() -> list[Patch]:
     """A pool that is deleted is let go of before it is drained."""
     return [(pool, "_is_empty", lambda view: True)]
@@ -246,6 +256,19 @@ MISTAKES: Final[dict[str, Mistake]] = {
     "deletes-claims-too-early": Mistake(deletes_claims_too_early, _where("scale_pool", copies_per_second=1)),
     "empties-lost-disks-at-once": Mistake(
         empties_lost_disks_at_once, _where("lose_volume", copies_per_second=1, lost_after_seconds=60.0)
+    ),
+    "forgets-wishes": Mistake(
+        forgets_wishes,
+        _where(
+            "annotate_replace",
+            "delete_pod",
+            steps=15,
+            pause_seconds=6.0,
+            zookeepers=1,
+            brokers=1,
+            proxies=0,
+            copies_per_second=1,
+        ),
     ),
     "ignores-uids": Mistake(ignores_uids, _where("annotate_replace", "new_version", "late_delete", **_QUICK)),
     "lets-go-early": Mistake(lets_go_early, _where("second_pool", pause_seconds=40.0)),

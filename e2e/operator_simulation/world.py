@@ -18,6 +18,7 @@ from e2e.operator_simulation.objects import ObjectStore
 from e2e.operator_simulation.parameters import Parameters
 from e2e.operator_simulation.programs import BrokerProgram, Software
 from e2e.operator_simulation.promises import Promises
+from e2e.operator_simulation.replacements import Replacements
 from e2e.operator_simulation.workloads import Claims, Jobs, Owners, StatefulSets
 
 NAMESPACE: Final = "messaging"
@@ -38,6 +39,7 @@ class World:
         self.store = ObjectStore(loop.time)
         self.software = Software(random.Random(f"{seed} software"), loop.time)
         self.promises = Promises(self.store, self.software, loop.trace, loop.time)
+        self.replacements = Replacements(self.store, loop.time)
         self.server = Server(self.store, self.promises)
         self.kubelet = Kubelet(loop, self.store, self.software, random.Random(f"{seed} kubelet"))
         rng = random.Random(f"{seed} controllers")
