@@ -20,6 +20,8 @@ from e2e.operator_simulation.run import Verdict, run_batch, run_seed
 BAR_WIDTH: Final = 30
 SEEDS_AT_A_TIME: Final = 5
 VIOLATIONS_SHOWN: Final = 5
+TOLD_EVERY: Final = 100
+"""Seeds, where there is no terminal to draw a bar on."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -120,6 +122,8 @@ def _draw_bar(done: int, total: int, failed: int) -> None:
         bar = "#" * filled + "." * (BAR_WIDTH - filled)
         sys.stderr.write(f"\r[{bar}] {done}/{total} seeds, {failed} failed")
         sys.stderr.flush()
+    elif done % TOLD_EVERY == 0 and done < total:
+        _say(f"{done} of {total} seeds, {failed} failed")
 
 
 def _clear_bar() -> None:

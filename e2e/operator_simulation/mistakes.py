@@ -19,6 +19,7 @@ from magnetar.operator.plan import (
     actions,
     cluster,
     cluster_broker_drains,
+    cluster_deletion,
     cluster_events,
     cluster_zookeeper,
     pool,
@@ -28,7 +29,7 @@ from magnetar.operator.plan import (
     pool_scale,
     pool_status,
 )
-from magnetar.operator.plan.facts import BrokerFacts, PodFacts, PoolSeen
+from magnetar.operator.plan.facts import BrokerFacts, ClusterSeen, PodFacts, PoolSeen
 from magnetar.operator.resources.bookie import BookieStatus
 from magnetar.operator.resources.cluster import PulsarClusterSpec, PulsarClusterStatus
 
@@ -194,6 +195,24 @@ def works_while_paused() -> list[Patch]:
     return [(observe, "cluster_spec", unpaused)]
 
 
+def ends_in_no_order() -> list[Patch]:
+    """A cluster that is deleted with its volumes stops all at once."""
+    right: Any = cluster_deletion.__dict__["_steps"]
+
+    def steps(seen: ClusterSeen) -> tuple[list[actions.Action], str]:
+        found = seen.children.workloads.values()
+        at_once = [actions.Delete(each.kind, each.name, each.uid) for each in found if not each.deleting]
+        ordered, words = right(seen)
+        return [*at_once, *ordered], words
+
+    return [(cluster_deletion, "_steps", steps)]
+
+
+def sleeps_in_no_order() -> list[Patch]:
+    """Bookies of a cluster that is to sleep stop at once."""
+    return [(pool_scale, "_replicas_hibernated", lambda view, _: None if view.stateful is None else 0)]
+
+
 def forgets_wishes() -> list[Patch]:
     """That a bookie is to be replaced is known only from the pod that says so."""
     right: Any = pool_members.Member.__dict__["replacement"]
@@ -257,6 +276,7 @@ MISTAKES: Final[dict[str, Mistake]] = {
     "empties-lost-disks-at-once": Mistake(
         empties_lost_disks_at_once, _where("lose_volume", copies_per_second=1, lost_after_seconds=60.0)
     ),
+    "ends-in-no-order": Mistake(ends_in_no_order, _where("recreate", steps=2, deletion_policy="Delete")),
     "forgets-wishes": Mistake(
         forgets_wishes,
         _where(
@@ -275,6 +295,7 @@ MISTAKES: Final[dict[str, Mistake]] = {
     "restarts-two-at-once": Mistake(restarts_two_at_once, _where("new_version", "change_settings", zookeepers=3)),
     "scales-brokers-undrained": Mistake(scales_brokers_undrained, _where("scale_brokers", brokers=3)),
     "shrinks-before-drained": Mistake(shrinks_before_drained, _where("scale_pool", copies_per_second=1)),
+    "sleeps-in-no-order": Mistake(sleeps_in_no_order, _where("hibernate", "wake", pause_seconds=60.0)),
     "sorts-names-as-text": Mistake(sorts_names_as_text, _where("scale_pool", bookies=12, bookies_max=14)),
     "takes-silence-for-drained": Mistake(
         takes_silence_for_drained, _where("scale_pool", "hang_bookie", steps=25, pause_seconds=5.0, copies_per_second=1)

@@ -26,11 +26,14 @@ from magnetar.sim.trace import Trace
 
 from e2e.operator_simulation.metadata import Disk
 from e2e.operator_simulation.objects import ObjectStore
+from e2e.operator_simulation.order import END, SLEEP, left_behind
 from e2e.operator_simulation.programs import Software
 from e2e.operator_simulation.workloads import is_leaving, is_ready
 
 STALE_SECONDS: Final = 6.0
 """How old what a pass sees may be when it begins, with something to spare."""
+STATUS_SECONDS: Final = 30.0
+"""How old what it learns of others by their status may be."""
 LATE_SECONDS: Final = 15.0
 """A call that is carried out so long after its pass began may be about what is not so any more."""
 SAME_EVENTS_MAX: Final = 40
@@ -173,6 +176,8 @@ class Promises:
         replicas = now["spec"]["replicas"]
         if replicas >= looks.replicas:
             return
+        if replicas == 0:
+            self._check_order(write, now, SLEEP.get(self._component(now), ()), STATUS_SECONDS)
         if write.kind == "Deployment":
             self._last_scale_in = (self._now(), write.pass_began)
         elif self._component(now) == BOOKIE and not self._may_stop(now, write):
@@ -262,6 +267,9 @@ class Promises:
         return paused.held_all_along_since(began - STALE_SECONDS)
 
     def _check_delete(self, write: Write, before: Manifest) -> None:
+        if write.kind in ("StatefulSet", BOOKIE_POOL) and not write.manifest["orphan"]:
+            component = self._component(before) or BOOKIE
+            self._check_order(write, before, END.get(component, ()), STALE_SECONDS)
         if write.kind == "PersistentVolumeClaim":
             self._check_claim(write, before)
         elif write.kind == "StatefulSet" and not write.manifest["orphan"]:
@@ -270,6 +278,12 @@ class Promises:
             self._check_restart(write, before)
         elif write.kind == BOOKIE_POOL and not self._may_stop(before, write):
             self.broken("the operator deletes a pool of its own accord", write)
+
+    def _check_order(self, write: Write, stops: Manifest, components: tuple[str, ...], seconds: float) -> None:
+        cluster = self._cluster_of(stops)
+        left = left_behind(self._store, self._born, cluster, components, write.pass_began - seconds)
+        if left and self._may_stop(stops, write):
+            self.broken(f"{write.name} stops while {', '.join(left)} is there", write)
 
     def _check_claim(self, write: Write, claim: Manifest) -> None:
         cluster = self._cluster_of(claim)
