@@ -12,7 +12,8 @@ from magnetar.operator.rbac import rules
 
 from e2e.operator_simulation.fates import READS_SHARE, Network, pass_began
 from e2e.operator_simulation.objects import ObjectStore
-from e2e.operator_simulation.promises import Promises, Write
+from e2e.operator_simulation.promises import Promises
+from e2e.operator_simulation.writes import Write
 
 T = TypeVar("T")
 

@@ -266,7 +266,7 @@ _QUICK: Final = {
 MISTAKES: Final[dict[str, Mistake]] = {
     "adopts-the-predecessors-pool": Mistake(
         adopts_the_predecessors_pool,
-        _where("recreate", delay_seconds=20.0, made_again_seconds=2.0, deletion_policy="Retain"),
+        _where("recreate", steps=1, delay_seconds=20.0, made_again_seconds=2.0, deletion_policy="Retain"),
     ),
     "applies-to-whatever-is-there": Mistake(
         applies_to_whatever_is_there, _where("scale_pool", "late_apply", pause_seconds=8.0, **_QUICK)

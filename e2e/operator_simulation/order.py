@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from magnetar.operator.api import PULSAR_CLUSTER
 from magnetar.operator.children.naming import BOOKIE, BROKER, COMPONENT_LABEL, INSTANCE_LABEL, PROXY, ZOOKEEPER
 
-from e2e.operator_simulation.objects import ObjectStore
+from e2e.operator_simulation.objects import Name, ObjectStore
 
 SLEEP: Final = {BROKER: (PROXY,), BOOKIE: (BROKER, PROXY), ZOOKEEPER: (BOOKIE, BROKER, PROXY)}
 """Who is to have stopped before whom."""
@@ -16,14 +17,17 @@ END: Final = {BOOKIE: (BROKER, PROXY), ZOOKEEPER: (BROKER, PROXY)}
 
 
 def left_behind(
-    store: ObjectStore, born: Mapping[str, float], cluster: str, components: tuple[str, ...], since: float
+    store: ObjectStore, born: Mapping[str, float], cluster: Name, components: tuple[str, ...], since: float
 ) -> list[str]:
-    """Pods of these components that were there by then already, and are there still."""
+    """Pods of these components that were there by then already, and are there still. Those of an earlier cluster of the
+    same name are nobody's."""
+    owner = store.get(PULSAR_CLUSTER, *cluster)
+    made = born[owner["metadata"]["uid"]] if owner is not None else 0.0
     found = []
     for pod in store.all("Pod"):
         metadata = pod["metadata"]
         labels = metadata.get("labels", {})
-        is_one = labels.get(INSTANCE_LABEL) == cluster and labels.get(COMPONENT_LABEL) in components
-        if is_one and born[metadata["uid"]] < since:
+        is_one = labels.get(INSTANCE_LABEL) == cluster[1] and labels.get(COMPONENT_LABEL) in components
+        if is_one and made < born[metadata["uid"]] < since:
             found.append(metadata["name"])
     return found

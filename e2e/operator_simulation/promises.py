@@ -7,7 +7,6 @@ would lose data: that must not be so even when it is carried out late.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.operator.api import BOOKIE_POOL, PULSAR_CLUSTER
@@ -29,6 +28,7 @@ from e2e.operator_simulation.objects import ObjectStore
 from e2e.operator_simulation.order import END, SLEEP, left_behind
 from e2e.operator_simulation.programs import Software
 from e2e.operator_simulation.workloads import is_leaving, is_ready
+from e2e.operator_simulation.writes import Looks, Wishes, Write
 
 STALE_SECONDS: Final = 6.0
 """How old what a pass sees may be when it begins, with something to spare."""
@@ -41,70 +41,6 @@ SAME_EVENTS_MAX: Final = 40
 EVENTS_PER_MINUTE_MAX: Final = 60
 """That are written, of all resources."""
 VIOLATIONS_KEPT: Final = 40
-
-
-@dataclass(slots=True)
-class Write:
-    """One call of the operator that changes something."""
-
-    operator: str
-    verb: str
-    manifest: Manifest
-    before: Manifest | None
-    """The object as it is."""
-    pass_began: float
-
-    @property
-    def kind(self) -> str:
-        """Of the object."""
-        found: str = self.manifest["kind"]
-        return found
-
-    @property
-    def namespace(self) -> str:
-        """Of the object."""
-        found: str = self.manifest["metadata"].get("namespace", "")
-        return found
-
-    @property
-    def name(self) -> str:
-        """Of the object."""
-        found: str = self.manifest["metadata"]["name"]
-        return found
-
-
-@dataclass(slots=True)
-class Wishes:
-    """Since when something has been wished, and until when: the latest times."""
-
-    holds: bool = False
-    since: float = -1e9
-    until: float = -1e9
-
-    def set(self, holds: bool, now: float) -> None:
-        """It is so now."""
-        if holds and not self.holds:
-            self.since = now
-        if self.holds and not holds:
-            self.until = now
-        self.holds = holds
-
-    def held_since(self, moment: float) -> bool:
-        """At any time since then."""
-        return self.holds or self.until >= moment
-
-    def held_all_along_since(self, moment: float) -> bool:
-        """All the time since then."""
-        return self.holds and self.since < moment
-
-
-@dataclass(slots=True)
-class Looks:
-    """What was seen of a write before it was carried out."""
-
-    replicas: int | None = None
-    restarts: bool = False
-    problems: list[str] = field(default_factory=list)
 
 
 class Promises:
@@ -280,8 +216,8 @@ class Promises:
             self.broken("the operator deletes a pool of its own accord", write)
 
     def _check_order(self, write: Write, stops: Manifest, components: tuple[str, ...], seconds: float) -> None:
-        cluster = self._cluster_of(stops)
-        left = left_behind(self._store, self._born, cluster, components, write.pass_began - seconds)
+        cluster, since = self._cluster_of(stops), write.pass_began - seconds
+        left = left_behind(self._store, self._born, (write.namespace, cluster), components, since)
         if left and self._may_stop(stops, write):
             self.broken(f"{write.name} stops while {', '.join(left)} is there", write)
 

@@ -297,9 +297,12 @@ class Owners:
         if after is None and before is not None:
             for kind, child in self._store.children(before["metadata"]["uid"]):
                 self.worker.wake(kind, f"{child['metadata']['namespace']}/{child['metadata']['name']}")
-        elif before is None and after is not None and after["metadata"].get("ownerReferences"):
+        elif after is not None:
             metadata = after["metadata"]
-            self.worker.wake(after["kind"], f"{metadata['namespace']}/{metadata['name']}")
+            known = before["metadata"].get("ownerReferences") if before is not None else None
+            # One that is named late may be gone by then.
+            if metadata.get("ownerReferences", known) != known:
+                self.worker.wake(after["kind"], f"{metadata['namespace']}/{metadata['name']}")
 
     def _sync(self, kind: str, where: str) -> None:
         namespace, _, name = where.partition("/")
