@@ -22,6 +22,7 @@ from magnetar.operator.children.zookeeper import zookeeper_children
 from magnetar.operator.rbac import rules
 from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.cluster import PulsarClusterSpec
+from magnetar.operator.resources.quantities import size_bytes
 from magnetar.standalone.command_line import application
 from typer.testing import CliRunner
 
@@ -284,6 +285,15 @@ def test_components_take_their_configuration(
     result = CliRunner().invoke(application, arguments, env=environment)
     assert result.exit_code == 0, f"{content}\n{result.output}"
     assert "without effect" not in result.output
+
+
+def test_journals_leave_room_on_their_volumes() -> None:
+    settings = dict(line.split("=", 1) for line in configuration({}, "bookkeeper.conf").splitlines())
+    # The one that is written, one that a checkpoint still needs, one more while it is slow.
+    files = int(settings["journalMaxBackups"]) + 3
+    assert files * int(settings["journalMaxSizeMB"]) * 1024**2 <= 0.95 * size_bytes("1Gi")
+    own = {"bookkeeper": {"settings": {"journalMaxBackups": 5}}}
+    assert "journalMaxBackups=5\n" in configuration(own, "bookkeeper.conf")
 
 
 @pytest.mark.parametrize("name", ["blue-bookie", "blue-broker", "blue-proxy"])

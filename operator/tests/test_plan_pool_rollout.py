@@ -147,6 +147,19 @@ def test_a_bookie_on_a_lost_node_is_told_of() -> None:
     assert "kubectl delete node" in said(plan, "Ready")[2]
 
 
+def test_full_disks_need_a_person() -> None:
+    full = {"writable": False, "read_only_reasons": ["the disk is full"]}
+    plan = plan_pool(PoolWorld(bookies={0: full}).seen())
+    assert said(plan, "Stalled")[0] == "False", "two others take what is written"
+    plan = plan_pool(PoolWorld(bookies={0: full, 1: full}).seen())
+    assert said(plan, "Stalled")[:2] == ("True", "TooFewBookies")
+    assert "make room" in said(plan, "Stalled")[2]
+    assert "TooFewBookies" in told(plan)
+    scaling = {"autoscaling": {"maxReplicas": 9}}
+    plan = plan_pool(PoolWorld(bookies={0: full, 1: full}, spec=scaling).seen())
+    assert said(plan, "Stalled")[0] == "False", "it adds some by itself"
+
+
 def test_volumes_grow() -> None:
     world = PoolWorld(spec={"storage": {"ledgers": {"size": "80Gi"}}})
     plan = plan_pool(world.seen())

@@ -33,6 +33,10 @@ GRACE_SECONDS: Final = 60
 LOST_DELAY_SECONDS: Final = 300
 """How long a bookie may be away before its ledgers are copied; while a second one is away, no longer."""
 
+JOURNAL_FILE_MEGABYTES: Final = 256
+"""A file is trimmed as a whole, once a checkpoint is behind it: two or three are there at a time, which leaves room on
+the smallest volume. BookKeeper's own 2048, and the five files that it keeps beside for inspection, fill 12 GB."""
+
 JOURNAL: Final = "journal"
 LEDGERS: Final = "ledgers"
 
@@ -109,7 +113,11 @@ def bookie_children(cluster: Cluster, owner: Owner, spec: BookieSpec, replicas: 
 
 def _settings(cluster: Cluster, spec: BookieSpec) -> str:
     # A pod that restarts is back within seconds; its ledgers need not be copied for that.
-    defaults: dict[str, Scalar] = {"lostBookieRecoveryDelay": LOST_DELAY_SECONDS}
+    defaults: dict[str, Scalar] = {
+        "journalMaxBackups": 0,
+        "journalMaxSizeMB": JOURNAL_FILE_MEGABYTES,
+        "lostBookieRecoveryDelay": LOST_DELAY_SECONDS,
+    }
     if spec.drain_bytes_per_second_max is not None:
         defaults["drainRateByBytes"] = size_bytes(spec.drain_bytes_per_second_max)
     ours: dict[str, Scalar] = {

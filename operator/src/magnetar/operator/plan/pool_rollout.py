@@ -140,6 +140,25 @@ def plan_troubles(view: PoolView, replicas: int, draft: Draft) -> None:
     silent = [member.name for member in view.members if member.ordinal < expected and member.facts is None]
     if silent:
         draft.waiting("NoAnswer", f"no answer at the control port of {named(silent)}", busy=True)
+        return
+    _say_full(view, draft)
+
+
+def _say_full(view: PoolView, draft: Draft) -> None:
+    """Bookies that answer and take no writes, of which too few do: nothing gets on, a drain neither. Autoscaling adds
+    some by itself."""
+    refusing = [
+        member.name
+        for member in view.members
+        if member.facts is not None and not member.facts.writable and member.facts.drain == "None"
+    ]
+    found = view.writable + view.seen.writable_elsewhere
+    if refusing and found < view.ensemble_size and view.seen.spec.autoscaling is None:
+        draft.stalled(
+            "TooFewBookies",
+            f"{named(refusing)} take no writes, so that {found} bookies of the cluster do, and ledgers are spread over "
+            f"{view.ensemble_size}: add bookies, or make room on their disks",
+        )
 
 
 def _ended_for_its_volume(view: PoolView, pod: PodFacts) -> bool:
