@@ -265,6 +265,8 @@ class Promises:
     def _check_restart(self, write: Write, pod: Manifest) -> None:
         component, name = self._component(pod), write.name
         cluster = self._cluster_of(pod)
+        if self._is_without_cluster(pod, write):
+            return
         down = self._down(f"{cluster}/{component}", name, write)
         # One that the pass may have seen not working may be restarted at any time.
         since = self._ready_since.get(name, 0.0)
@@ -276,6 +278,19 @@ class Promises:
         if served and component == ZOOKEEPER and not down:
             self._check_quorum(write, cluster)
         self._restarted[f"{cluster}/{component}", name] = (pod["metadata"]["uid"], self._now())
+
+    def _is_without_cluster(self, pod: Manifest, write: Write) -> bool:
+        """It goes with its cluster, which is being deleted or gone, though there may be another of the same name."""
+        cluster = self._store.get(PULSAR_CLUSTER, write.namespace, self._cluster_of(pod))
+        if cluster is None or self._deleting[self._cluster_of(pod)].held_since(write.pass_began - STALE_SECONDS):
+            return True
+        pool = self._store.get(BOOKIE_POOL, write.namespace, pod["metadata"]["labels"].get(POOL_LABEL, ""))
+        return pool is not None and is_leaving(pool) and self._is_of_an_earlier(pool, cluster)
+
+    @staticmethod
+    def _is_of_an_earlier(pool: Manifest, cluster: Manifest) -> bool:
+        owners = {owner["uid"] for owner in pool["metadata"].get("ownerReferences", ())}
+        return bool(owners) and cluster["metadata"]["uid"] not in owners
 
     def _down(self, group: str, name: str, write: Write) -> list[str]:
         """Pods that the operator has restarted and that are not back yet. What another pool does is seen by its status
@@ -337,9 +352,7 @@ class Promises:
         cluster = self._store.get(PULSAR_CLUSTER, write.namespace, pool["spec"]["clusterName"])
         if cluster is None or is_leaving(cluster) or FINALIZER not in pool["metadata"].get("finalizers", ()):
             return []
-        owners = {owner["uid"] for owner in pool["metadata"].get("ownerReferences", ())}
-        if owners and cluster["metadata"]["uid"] not in owners:
-            # It is an earlier cluster's, which is gone.
+        if self._is_of_an_earlier(pool, cluster):
             return []
         found = self._store.get("StatefulSet", write.namespace, f"{write.name}-bookie")
         if found is None:

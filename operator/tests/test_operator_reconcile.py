@@ -395,12 +395,14 @@ async def test_paused_nothing_is_touched_but_the_status_and_the_finalizer(stage:
     assert len(stage.did("apply_status")) == len(stage.told.events) == 2
 
 
-async def test_a_paused_cluster_that_is_deleted_is_taken_down(stage: Stage) -> None:
+@pytest.mark.parametrize("key", [BLUE, COLD])
+async def test_a_paused_cluster_that_is_deleted_is_taken_down(stage: Stage, key: Key) -> None:
+    stage.put_pool()
     going = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["other"]}
     stage.put("PulsarCluster", "blue", spec={"paused": True}, metadata=going)
     service = stage.put("Service", "s")
     stage.actions = [Delete("Service", "s", service["metadata"]["uid"])]
-    await stage.reconciler.reconcile(BLUE)
+    await stage.reconciler.reconcile(key)
     assert stage.did("delete") == [("Service", "s")]
 
 

@@ -120,6 +120,18 @@ def test_a_pool_goes_with_its_cluster_without_a_drain() -> None:
     assert not plan_pool(PoolWorld(cluster_deleting=True).seen()).actions
 
 
+@pytest.mark.parametrize("change", [{"cluster_missing": True}, {"cluster_deleting": True}])
+def test_pods_whose_statefulset_was_being_made_anew_go_with_the_cluster(change: dict[str, Any]) -> None:
+    """They have no owner any more, so nobody else would stop them."""
+    world = PoolWorld(desired=-1, numbers=range(3), pods={1: {"deleting": True}}, deleting=True, **change)
+    plan = plan_pool(world.seen())
+    assert deleted(plan, "Pod") == [pod_name(0), pod_name(2)]
+    assert plan.actions[-1] == SetFinalizer(False)
+    # Of one that is there it is Kubernetes that has them go.
+    world.desired = 3
+    assert not of(plan_pool(world.seen()), Delete)
+
+
 def test_a_pool_that_is_deleted_alone_is_drained_to_nothing() -> None:
     world = PoolWorld(deleting=True, writable_elsewhere=3)
     plan = plan_pool(world.seen())

@@ -235,7 +235,8 @@ def check(world: PoolWorld) -> None:
     check_claims(truth, plan)
     check_bookies(truth, plan, 0 if world.deleting else world.replicas)
     restarts = [action for action in of(plan, Delete) if action.kind == "Pod"]
-    assert len(restarts) <= 1
+    goes = world.deleting and (world.cluster_missing or world.cluster_deleting)
+    assert len(restarts) <= 1 or goes
     assert {action.kind for action in of(plan, Delete)} <= {"Pod", "PersistentVolumeClaim", "StatefulSet"}
     assert all(action.orphan for action in of(plan, Delete) if action.kind == "StatefulSet")
     if world.cluster.get("paused") and not world.cluster_missing and not world.cluster_deleting:

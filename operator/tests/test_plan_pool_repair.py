@@ -312,6 +312,24 @@ def test_claims_that_were_anothers_when_the_pod_went_are_kept() -> None:
     assert member_of(plan, 3)["state"] == "WrongVolume"
 
 
+@pytest.mark.parametrize("pod", [CRASHED, {"ready": False, "waiting_reason": "ImagePullBackOff"}, {"ready": False}])
+def test_volumes_that_were_anothers_are_so_until_a_process_has_started_with_them(pod: dict[str, Any]) -> None:
+    """A restart, say for an image that is not there, makes them no better."""
+    world = PoolWorld(replicas=3, desired=4, pods={3: pod | {"created_seconds": NOW - 3600}}, lost={3: {}})
+    world.status = BookieStatus(members=[BookieMember(name=pod_name(3), state="WrongVolume")])
+    plan = plan_pool(world.seen())
+    assert stateful_of(plan) is None
+    assert not of(plan, Delete)
+    assert member_of(plan, 3)["state"] == "WrongVolume"
+    world.lost = {3: {"has_cookie": True}}
+    assert not of(plan_pool(world.seen()), RetireLostBookie)
+    # Its own process knows better.
+    world.pods, world.lost = {3: RETIRED}, {3: {}}
+    assert replicas_of(plan_pool(world.seen())) == 3
+    world.pods, world.lost = {}, {}
+    assert member_of(plan_pool(world.seen()), 3)["state"] == "Writable"
+
+
 def test_two_bookies_start_anew_one_after_the_other() -> None:
     plan = plan_pool(PoolWorld(replicas=5, bookies={1: DONE, 2: DONE}).seen())
     assert deleted(plan, "Pod") == [pod_name(1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator.tests.plan_builders import NOW
 from operator.tests.pool_builders import (
     CRASHED,
@@ -24,7 +25,7 @@ from magnetar.operator.plan.conditions import timestamp
 from magnetar.operator.plan.facts import PoolFacts
 from magnetar.operator.plan.pool import plan_pool
 from magnetar.operator.plan.pool_questions import pool_questions
-from magnetar.operator.resources.bookie import BookieStatus, UsageSample
+from magnetar.operator.resources.bookie import BookieMember, BookieStatus, UsageSample
 
 OLD: dict[str, Any] = {"template_hash": "old"}
 ALL_OLD: dict[int, dict[str, Any]] = {0: OLD, 1: OLD, 2: OLD}
@@ -101,6 +102,13 @@ def test_another_pool_that_comes_later_is_not_waited_for() -> None:
 def test_a_pool_whose_pod_is_just_being_made_again_is_waited_for() -> None:
     """All pods that it has are ready and up to date, for the one that is restarted is not there."""
     other = other_pool("red", replicas=2, ready_replicas=2, updated_replicas=2)
+    assert not deleted(plan_pool(PoolWorld(pods=ALL_OLD, others=[other]).seen()), "Pod")
+
+
+def test_a_pool_that_goes_is_waited_for_while_its_pods_are_just_being_made_again() -> None:
+    """It wants no bookies, and those that are drained are ready: others that are not there just now are not."""
+    members = [BookieMember(name="red-bookie-0", state="Starting"), BookieMember(name="red-bookie-1", state="Drained")]
+    other = replace(other_pool("red", replicas=1, ready_replicas=1, updated_replicas=1, members=members), deleting=True)
     assert not deleted(plan_pool(PoolWorld(pods=ALL_OLD, others=[other]).seen()), "Pod")
 
 

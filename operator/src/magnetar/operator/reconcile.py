@@ -218,7 +218,9 @@ class Reconciler:
         subject = Subject(
             owner=seen.owner, manifest=manifest, cluster=seen.cluster, versions=view.versions, reach=view.reach
         )
-        paused = seen.cluster is not None and seen.cluster.spec.paused
+        # As above: of a pool, what goes with its cluster.
+        going = seen.cluster_resource is not None and seen.cluster_resource.deleting
+        paused = seen.cluster is not None and seen.cluster.spec.paused and not going
         await self._carry_out(key, plan, subject, memory, paused=paused)
         return plan.wake_after_seconds
 

@@ -54,6 +54,10 @@ def _steps(seen: ClusterSeen) -> tuple[list[Action], str]:
         Delete(found.kind, found.name, found.uid, reason=_REASON) for found in _workloads(seen) if not found.deleting
     ]
     left = len(seen.pools) + len(seen.children.workloads) + len(jobs)
+    if not left:
+        # Of a StatefulSet that was just being made anew: nothing else would ever stop them.
+        alone = [pod for pod in seen.children.pods if not pod.deleting]
+        actions += [Delete("Pod", pod.name, pod.uid, reason=_REASON) for pod in alone]
     if left or seen.children.pods:
         return actions, f"volumes are deleted once {left} workloads and {len(seen.children.pods)} pods are gone"
     claims = seen.children.claims

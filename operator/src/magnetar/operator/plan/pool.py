@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from magnetar.core.errors import Misuse
-from magnetar.operator.children.naming import FINALIZER
+from magnetar.operator.children.naming import BOOKIE, FINALIZER
 from magnetar.operator.plan.actions import Action, Apply, Create, Delete, Plan, SetFinalizer
 from magnetar.operator.plan.conditions import READY, holds
 from magnetar.operator.plan.facts import PoolSeen
@@ -98,7 +98,7 @@ def _without_cluster(seen: PoolSeen) -> Plan:
     draft, held = Draft(), FINALIZER in seen.resource.finalizers
     if seen.resource.deleting:
         if held:
-            draft.do(SetFinalizer(False))
+            draft.do(*_left_alone(seen), SetFinalizer(False))
     elif seen.cluster is not None:
         draft.waiting("ClusterDeleting", f"PulsarCluster {seen.spec.cluster_name} is being deleted")
     else:
@@ -109,6 +109,14 @@ def _without_cluster(seen: PoolSeen) -> Plan:
         )
     status = simple_status(seen, draft)
     return Plan(actions=draft.actions, status=written(status), wake_after_seconds=draft.wake_after_seconds)
+
+
+def _left_alone(seen: PoolSeen) -> list[Delete]:
+    """Bookies whose StatefulSet was just being made anew: nothing else would ever stop them."""
+    if any(kind == "StatefulSet" for kind, _ in seen.children.workloads):
+        return []
+    pods = seen.children.of(BOOKIE, seen.owner.name)
+    return [Delete("Pod", pod.name, pod.uid, reason="the cluster is deleted") for pod in pods if not pod.deleting]
 
 
 def _is_empty(view: PoolView) -> bool:

@@ -20,6 +20,7 @@ DOWN_SECONDS: Final = 120.0
 CLAIM_SECONDS: Final = 30.0
 """A pod's claims are made just before the pod itself; older ones another pod had before."""
 
+STARTING: Final = "Starting"
 WRONG_VOLUME: Final = "WrongVolume"
 """A member's state."""
 
@@ -81,10 +82,11 @@ class Member:
 
     @property
     def wrong_volume(self) -> bool:
-        """Its volumes are another's, or were when its pod went."""
-        return self.last_volume_code == EXIT_WRONG_VOLUME or (
-            self.had_wrong_volume and self.pod is None and bool(self.claims_kept)
-        )
+        """Its volumes are another's; or were, and no process has started with them since that could say otherwise."""
+        if self.last_volume_code is not None:
+            return self.last_volume_code == EXIT_WRONG_VOLUME
+        serves = self.facts is not None or (self.pod is not None and self.pod.ready)
+        return self.had_wrong_volume and bool(self.claims_kept) and not serves
 
     @property
     def nameless(self) -> bool:
@@ -108,8 +110,8 @@ class Member:
         pod = self.pod
         if pod is None:
             return not self.pod_expected
-        if self.last_volume_code is not None:
-            return self.last_volume_code != EXIT_WRONG_VOLUME
+        if self.wrong_volume or self.last_volume_code is not None:
+            return not self.wrong_volume
         made_for_it = all(claim.created_seconds >= pod.created_seconds - CLAIM_SECONDS for claim in self.claims)
         return made_for_it or self.pod_seconds >= DOWN_SECONDS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED, EXIT_WRONG_VOLUME
+from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED
 from magnetar.operator.children.naming import REPLACE_ANNOTATION, to_be_replaced
 from magnetar.operator.plan.actions import Annotate, Delete, RetireLostBookie, StartBookieDrain, Tell
 from magnetar.operator.plan.facts import PodFacts
@@ -80,7 +80,7 @@ def _is_lost(view: PoolView, member: Member, replicas: int, code: int | None) ->
         # It cannot start any more, whatever its volumes hold; others must have copies.
         return code == EXIT_RETIRED or (member.pod is None and member.ordinal >= max(replicas, view.wanted))
     pod = member.pod
-    if pod is None or pod.deleting or code == EXIT_WRONG_VOLUME:
+    if pod is None or pod.deleting or member.wrong_volume:
         return False
     goes = member.replaced or member.ordinal >= view.wanted
     return goes and member.pod_seconds >= DOWN_SECONDS

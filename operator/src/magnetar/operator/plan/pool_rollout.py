@@ -8,7 +8,7 @@ from typing import Final
 from magnetar.operator.plan.actions import Delete, StartBookieDrain
 from magnetar.operator.plan.facts import PodFacts
 from magnetar.operator.plan.pool_draft import Draft, named
-from magnetar.operator.plan.pool_members import PoolView
+from magnetar.operator.plan.pool_members import STARTING, PoolView
 from magnetar.operator.plan.pool_scale import zookeeper_serves
 from magnetar.operator.plan.rollout import broken, failed_update, failing, next_restart, trouble
 
@@ -72,9 +72,10 @@ def order_gate(view: PoolView) -> str:
         return "ZooKeeper comes first: bookies follow when all its servers are updated and ready"
     for other in sorted(view.seen.others, key=lambda other: other.name):
         found = other.status
-        # A pod that is being restarted is not there for a moment.
+        # A pod that is being restarted is not there for a moment; a pool that goes wants none, but has some still.
         expected = max(found.replicas, 0 if other.deleting else other.replicas)
-        if found.ready_replicas < expected:
+        being_made = any(member.state == STARTING for member in found.members)
+        if found.ready_replicas < expected or being_made:
             return f"bookies of pool {other.name} are not ready: one in all pools at a time"
         is_old = found.updated_replicas < expected or found.cluster_generation != resource.generation
         if other.name < view.seen.owner.name and found.replicas and is_old and not other.deleting:

@@ -21,7 +21,7 @@ from magnetar.operator.plan.conditions import (
 )
 from magnetar.operator.plan.facts import PoolSeen
 from magnetar.operator.plan.pool_draft import Draft, Note, named
-from magnetar.operator.plan.pool_members import WRONG_VOLUME, Member, PoolView
+from magnetar.operator.plan.pool_members import STARTING, WRONG_VOLUME, Member, PoolView
 from magnetar.operator.plan.rollout import broken, trouble
 from magnetar.operator.resources.bookie import BookieMember, BookieStatus, DrainProgress, UsageSample
 from magnetar.operator.resources.common import Condition
@@ -234,20 +234,26 @@ def _state(view: PoolView, member: Member) -> tuple[str, str]:
     if member.last_volume_code is not None and pod is not None:
         return _state_of_volumes(member, shortened(pod.exit_message.strip()))
     if pod is None:
-        if view.hibernated:
-            return "Down", "hibernated"
-        if member.wrong_volume:
-            return WRONG_VOLUME, "its pod has gone; its claims are left alone, for they were another's"
-        if member.ordinal < view.desired:
-            return "Starting", "its pod is being made"
-        return ("Drained", "its volumes are deleted") if member.nameless else ("Down", "its volumes are still there")
+        return _state_without_pod(view, member)
+    if member.wrong_volume:
+        return WRONG_VOLUME, "its volumes were another's when a process last started with them"
     if pod.deleting:
         return "Down", "its pod is stopping"
     if broken(pod):
         return "Down", shortened(trouble(pod))
     if pod.ready:
         return "Down", "its pod is ready, but it does not answer at its control port"
-    return "Starting", pod.waiting_message or pod.waiting_reason
+    return STARTING, pod.waiting_message or pod.waiting_reason
+
+
+def _state_without_pod(view: PoolView, member: Member) -> tuple[str, str]:
+    if view.hibernated:
+        return "Down", "hibernated"
+    if member.wrong_volume:
+        return WRONG_VOLUME, "its pod has gone; its claims are left alone, for they were another's"
+    if member.ordinal < view.desired:
+        return STARTING, "its pod is being made"
+    return ("Drained", "its volumes are deleted") if member.nameless else ("Down", "its volumes are still there")
 
 
 def _state_of_volumes(member: Member, last_words: str) -> tuple[str, str]:
