@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
-import os
 import subprocess
 import sys
 import time
@@ -18,6 +18,7 @@ import pytest
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import LedgerOptions
 from magnetar.metadata.testing import ZookeeperServer
+from magnetar.net.free_ports import free_port
 from magnetar.standalone.bookie_process import MetadataSettings
 from magnetar.standalone.command_line import application
 from magnetar.standalone.tools.cluster import open_cluster
@@ -26,8 +27,7 @@ from typer.testing import CliRunner, Result
 pytestmark = [pytest.mark.slow, pytest.mark.zookeeper]
 
 READY_SECONDS_MAX = 60
-FIRST_PORT = 23_181
-"""Each test process has ports of its own."""
+BOOKIES_MAX = 6
 
 
 @dataclass
@@ -100,9 +100,14 @@ def bookies(tmp_path_factory: pytest.TempPathFactory, zookeeper_server: Zookeepe
         yield cluster
 
 
+@functools.cache
+def ports() -> list[int]:
+    """Of all bookies here, in the order in which commands list them."""
+    return sorted(free_port() for _ in range(BOOKIES_MAX))
+
+
 def ids(count: int) -> list[str]:
-    first = FIRST_PORT + 10 * (os.getpid() % 1000)
-    return [f"127.0.0.1:{first + number}" for number in range(count)]
+    return [f"127.0.0.1:{port}" for port in ports()[:count]]
 
 
 class Listener:
