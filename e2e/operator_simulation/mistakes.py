@@ -274,7 +274,7 @@ MISTAKES: Final[dict[str, Mistake]] = {
     "believes-old-drains": Mistake(believes_old_drains, _where("scale_pool", copies_per_second=1)),
     "deletes-claims-too-early": Mistake(deletes_claims_too_early, _where("scale_pool", copies_per_second=1)),
     "empties-lost-disks-at-once": Mistake(
-        empties_lost_disks_at_once, _where("lose_volume", copies_per_second=1, lost_after_seconds=60.0)
+        empties_lost_disks_at_once, _where("lose_volume", steps=15, copies_per_second=1, lost_after_seconds=60.0)
     ),
     "ends-in-no-order": Mistake(ends_in_no_order, _where("recreate", steps=2, deletion_policy="Delete")),
     "forgets-wishes": Mistake(
