@@ -504,6 +504,20 @@ async def test_a_close_does_not_overtake_the_clients_knowledge() -> None:
         await client.expect(Command.CLOSE_CONSUMER)
 
 
+async def test_who_uses_a_consumer_is_told_of_its_end_at_once() -> None:
+    """C++'s client takes what it gets between the end of a seek and the close for the place that it asked for, and
+    acknowledgements that Java's and Go's group for 100 ms would be lost meanwhile."""
+    async with MemoryBroker(known_after_seconds=60.0) as broker:
+        client = await broker.connect()
+        await client.producer(TOPIC)
+        first, _ = await client.publish(2)
+        await client.consumer(TOPIC, "s", 1)
+        await seek(client, message_id=first)
+        await client.messages(2)
+        await broker.service.unload(TopicName.parse(TOPIC))
+        await client.expect(Command.CLOSE_CONSUMER)
+
+
 async def test_an_acknowledgement_of_a_closed_consumer_is_refused(memory_broker: MemoryBroker) -> None:
     client = await memory_broker.connect()
     await client.consumer(TOPIC, "s", 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.consumer import NO_EPOCH, Consumer, ConsumerIdentity, KeySharedPolicy, SubscriptionType
@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from magnetar.broker.session import ControlCommand, ServerSession
 
 
+KNOWN: Final = 0.0
+"""Who asks for messages, or for another place to read from, has read that its consumer is open: its end is told at
+once. Later, acknowledgements would go to a consumer that is gone, and a seek would end before its consumer does."""
+
+
 class Attachment:
     """A consumer with what it is attached to."""
 
@@ -51,7 +56,7 @@ class Attachment:
         self.subscription = subscription
         self.topic = topic
         self.opened_seconds = opened_seconds
-        """When the client was told of its success, by the monotonic clock."""
+        """When the client was told of its success, by the monotonic clock; `KNOWN` once it has asked for anything."""
 
 
 class ConsumerCommands:
@@ -116,6 +121,7 @@ class ConsumerCommands:
         flow = decode_flow(buffer, start, end)
         attachment = self._consumers.get(flow.consumer_id)
         if attachment is not None:
+            attachment.opened_seconds = KNOWN
             attachment.subscription.flow(attachment.consumer, flow.permits)
 
     def writable_again(self) -> None:
@@ -336,6 +342,7 @@ class ConsumerCommands:
         )
 
     async def _reset(self, attachment: Attachment, request: CommandSeek) -> None:
+        attachment.opened_seconds = KNOWN
         topic, subscription = attachment.topic, attachment.subscription
         if isinstance(topic, PersistentTopic) and isinstance(subscription, Subscription):
             if request.HasField("message_id"):
