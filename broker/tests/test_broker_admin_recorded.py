@@ -33,6 +33,11 @@ async def forget_ports(store: MetadataStore) -> None:
     await store.put("/admin/clusters/standalone", b'{"serviceUrl":"http://h:1","brokerServiceUrl":"pulsar://h:2"}')
 
 
+def test_a_port_within_a_number_is_part_of_it() -> None:
+    text = '{"url": "http://h:34217/", "blockSizeInBytes": 134217728}'
+    assert RECORDER.plain(200, text, 34217) == {"blockSizeInBytes": 134217728, "url": "http://h:PORT/"}
+
+
 @pytest.mark.parametrize("name", sorted(file.stem for file in RECORDINGS.glob("*.steps")))
 async def test_answers_as_apache(memory_broker: MemoryBroker, name: str) -> None:
     await forget_ports(memory_broker.store)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,7 +54,7 @@ def plain(status: int, text: str, port: int) -> Any:
     if status >= 300:
         return None
     try:
-        decoded = json.loads(text.replace(str(port), "PORT"))
+        decoded = json.loads(re.sub(rf"(?<!\d){port}(?!\d)", "PORT", text))
     except ValueError:
         return text
     return _sorted(decoded)
