@@ -27,10 +27,16 @@ class EntryBlock:
 class WholeEntry:
     """An entry that is to be decoded: no marker, no part of a chunked message, not of an aborted transaction."""
 
-    __slots__ = ("data", "entry_id", "joined_payload", "ledger_id", "view")
+    __slots__ = ("broken", "data", "entry_id", "joined_payload", "ledger_id", "view")
 
     def __init__(
-        self, ledger_id: int, entry_id: int, view: MessageMetadataView, data: bytes, joined_payload: bytes | None = None
+        self,
+        ledger_id: int,
+        entry_id: int,
+        view: MessageMetadataView,
+        data: bytes,
+        joined_payload: bytes | None = None,
+        broken: str = "",
     ) -> None:
         self.ledger_id = ledger_id
         self.entry_id = entry_id
@@ -40,6 +46,9 @@ class WholeEntry:
         self.joined_payload = joined_payload
         """A chunked message's whole payload, not unpacked yet; else None: the payload is `data[view.payload_start:]`.
         Chunks are compressed as one before they are cut."""
+        self.broken = broken
+        """Why this cannot be decoded: one bad record, however many messages it held. Empty: all is well.
+        If its metadata is what is broken, `view` has nothing but absent values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
