@@ -30,7 +30,15 @@ NEWER = {"enableBrokerTopicListWatcher"}
 UNLISTED = {"tokenAllowedClockSkewSeconds", "tokenPublicAlg"}
 """Read by Pulsar's own providers, though its broker.conf does not list them."""
 
-OURS = {"delayedDeliveryClampDelayInMillis", "magnetarDrainUnloadsPerSecond", "magnetarLoadBalanceDriver"}
+OURS = {
+    "delayedDeliveryClampDelayInMillis",
+    "loadBalancerHistoryEnabled",
+    "loadBalancerHistoryIntervalSeconds",
+    "loadBalancerHistoryRetentionMinutes",
+    "loadBalancerHistoryRetentionSizeInMB",
+    "magnetarDrainUnloadsPerSecond",
+    "magnetarLoadBalanceDriver",
+}
 """Of this broker alone."""
 
 PARTS = [

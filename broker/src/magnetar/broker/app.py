@@ -221,13 +221,13 @@ def _assemble(
     shown = _peer_access(settings)
     tls = shown is not None and shown.tls is not None
     peers = PeerClient((tls and settings.web_service_url_tls) or settings.web_service_url, shown)
-    load = _load_manager(settings, parts, ownership, peers)
+    service_url = (tls and settings.service_url_tls) or settings.service_url
+    client = InternalClient(lambda: service_url, parts.clock, SERVER_VERSION, shown)
+    load = _load_manager(settings, parts, ownership, peers, client)
     lookup = Lookup(settings, resources, bundles, ownership, load)
     service = BrokerService(settings, parts.store, managed, _schema_registry(parts), parts.clock, lookup)
     moves = BundleMoves(service, bundles, load, peers, parts.balance_settings)
     drains = Drains(load, ownership, moves, settings.load)
-    service_url = (tls and settings.service_url_tls) or settings.service_url
-    client = InternalClient(lambda: service_url, parts.clock, SERVER_VERSION, shown)
     topic_policies = ChangeEvents(
         ChangeEventsParts(
             client=client.get,
@@ -297,7 +297,11 @@ def _peer_access(settings: BrokerSettings) -> PeerAccess | None:
 
 
 def _load_manager(
-    settings: BrokerSettings, parts: BrokerParts, ownership: BundleOwnership, peers: PeerClient
+    settings: BrokerSettings,
+    parts: BrokerParts,
+    ownership: BundleOwnership,
+    peers: PeerClient,
+    client: InternalClient,
 ) -> ModularLoadManager:
     async def find_owner(bundle: BundleName) -> str | None:
         owner = await ownership.owner(bundle)
@@ -315,6 +319,7 @@ def _load_manager(
             peers=peers,
             owned=ownership.owned,
             find_owner=find_owner,
+            client=client.get,
             balance=parts.balance_settings,
         )
     )

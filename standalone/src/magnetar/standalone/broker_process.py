@@ -12,6 +12,7 @@ from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.auth.setting_names import PEER_TLS_BOTH_NAMES
 from magnetar.broker.load.balance_names import BALANCE_NAMES
 from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS
+from magnetar.broker.load.settings import LoadSettings
 from magnetar.broker.resources import Resources
 from magnetar.broker.setting_names import (
     BOOKIE_CONNECTION_NAMES,
@@ -77,7 +78,12 @@ class BrokerProcessSettings:
 
 def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
     """Everything from what was given. `SettingError`."""
-    broker = BrokerSettings(cluster_name="", bind_address="0.0.0.0", advertised_address=own_address.host_name())  # noqa: S104
+    broker = BrokerSettings(
+        cluster_name="",
+        bind_address="0.0.0.0",  # noqa: S104
+        advertised_address=own_address.host_name(),
+        load=LoadSettings(history_enabled=True),
+    )
     broker = _with_access(given, given.build(broker, BROKER_NAMES))
     if not broker.cluster_name:
         raise SettingError("clusterName is not set: the cluster that `magnetar init-metadata --cluster` prepared")

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from magnetar.balance.settings import BalanceSettings
     from magnetar.broker.load.cluster_policies import ClusterPolicies
     from magnetar.broker.load.execution import Peers
+    from magnetar.broker.load.history_writer import LoadHistoryWriter
     from magnetar.broker.load.leader import Balancing
+    from magnetar.client.client import PulsarClient
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +63,8 @@ class LoadParts:
     """The id of the broker that owns a bundle."""
     host_root: Path = Path("/")
     """Where the system's own files are that tell how full the host is."""
+    client: Callable[[], PulsarClient] | None = None
+    """This broker's own client, for the load history; None: there is no history."""
     balance: BalanceSettings | None = None
     """None: the defaults, read when there are several brokers, as nobody else needs them."""
 
@@ -83,6 +87,7 @@ class ModularLoadManager:
         self._election = self._new_election()
         self._policies: ClusterPolicies | None = None
         self._balancing: Balancing | None = None
+        self._history: LoadHistoryWriter | None = None
         self._warned_of: set[str] = set()
         self.taking_part = False
         """Whether bundles may come as far as this broker is concerned: from `register` to `unregister`, also while the
@@ -226,6 +231,19 @@ class ModularLoadManager:
             )
         return self._balancing
 
+    @property
+    def history(self) -> LoadHistoryWriter | None:
+        """What writes the load history while this broker leads; None where that is switched off."""
+        parts = self.parts
+        if self._history is None and parts.client is not None and self.settings.history_enabled:
+            from magnetar.broker.load.history_writer import LoadHistoryWriter
+
+            interval_seconds = self.settings.history_interval_seconds
+            self._history = LoadHistoryWriter(
+                parts.cluster, interval_seconds, parts.clock, parts.client, lambda: self.directory.reports
+            )
+        return self._history
+
     # --- life
 
     async def start(self) -> None:
@@ -282,6 +300,8 @@ class ModularLoadManager:
         await self.directory.close()
         if self._balancing is not None:
             await self._balancing.follow()
+        if self._history is not None:
+            await self._history.end()
         if self._policies is not None:
             self._policies.close()
 
@@ -383,6 +403,10 @@ class ModularLoadManager:
         """Begin or end the rounds, after an earlier turn is done."""
         if before is not None:
             await asyncio.wait([before])
+        if self.leading and self.history is not None:
+            self.history.begin()
+        elif self._history is not None:
+            await self._history.end()
         if self.leading and self.several:
             self.balancing.lead()
         elif self._balancing is not None:

@@ -14,6 +14,10 @@ LOAD_NAMES: Final = SettingNames(
         "loadBalancerAutoBundleSplitEnabled": "auto_split",
         "loadBalancerAutoUnloadSplitBundlesEnabled": "unload_after_split",
         "loadBalancerEnabled": "enabled",
+        "loadBalancerHistoryEnabled": "history_enabled",
+        "loadBalancerHistoryIntervalSeconds": "history_interval_seconds",
+        "loadBalancerHistoryRetentionMinutes": "history_retention_seconds",
+        "loadBalancerHistoryRetentionSizeInMB": "history_retention_bytes",
         "loadBalancerHostUsageCheckIntervalMinutes": "host_usage_seconds",
         "loadBalancerMaxNumberOfBundlesInBundleLoadReport": "averaged_bundles_per_broker_max",
         "loadBalancerOverrideBrokerNicSpeedGbps": "nic_speed_gbps",
@@ -27,4 +31,4 @@ LOAD_NAMES: Final = SettingNames(
         "magnetarDrainUnloadsPerSecond": "unloads_per_second_max",
     },
 )
-"""Pulsar's names of the fields of `LoadSettings`, and two of our own."""
+"""Pulsar's names of the fields of `LoadSettings`, and those of our own."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from magnetar.core.errors import SettingError
+from magnetar.core.limits import MIB
 
 LEADER: Final = "leader"
 CONTROL: Final = "control"
@@ -54,10 +55,29 @@ class LoadSettings:
     """`magnetarDrainUnloadsPerSecond`: how fast bundles leave a broker that drains or stops, so that their clients'
     lookups do not come to the others all at once."""
 
+    history_enabled: bool = False
+    """Ours, `loadBalancerHistoryEnabled`: the leader writes what all brokers do to `pulsar/system/load-history`, for
+    planning (`magnetar.broker.load.history` says what that costs). Brokers that are processes of their own do unless
+    told otherwise; in a standalone nobody expects the topic."""
+    history_interval_seconds: int = 5 * 60
+    """Ours, `loadBalancerHistoryIntervalSeconds`: how often."""
+    history_retention_seconds: int = 30 * 24 * 3600
+    """Ours, `loadBalancerHistoryRetentionMinutes`: how long the history is kept at least, in minutes; four weeks show
+    what a week is like."""
+    history_retention_bytes: int = 1024 * MIB
+    """Ours, `loadBalancerHistoryRetentionSizeInMB`: how much of it is kept at most; 0 keeps nothing, as in Pulsar's
+    policies."""
+
     def __post_init__(self) -> None:
         if self.driver not in DRIVERS:
             raise SettingError(f"{DRIVER_SETTING} is {self.driver!r}: one of {', '.join(DRIVERS)}")
-        for name in ("report_interval_ms_min", "round_seconds", "averages_seconds", "unloads_per_second_max"):
+        for name in (
+            "report_interval_ms_min",
+            "round_seconds",
+            "averages_seconds",
+            "unloads_per_second_max",
+            "history_interval_seconds",
+        ):
             if getattr(self, name) <= 0:
                 raise SettingError(f"{name} is {getattr(self, name)}: it must be more than 0")
         if self.nic_speed_gbps is not None and self.nic_speed_gbps <= 0:

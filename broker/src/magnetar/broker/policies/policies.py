@@ -14,6 +14,7 @@ from typing import Any, Final
 from magnetar.broker.policies.api import TopicPolicyStore
 from magnetar.broker.policies.effective import BrokerLevel, effective_policies
 from magnetar.broker.policies.model import EffectivePolicies
+from magnetar.broker.policies.system_topics import LOAD_HISTORY, load_history_policies
 from magnetar.broker.resources import Document, Resources
 from magnetar.broker.topic_lists import is_system_topic
 from magnetar.core.errors import MagnetarError
@@ -117,6 +118,8 @@ class Policies:
             return self.defaults
         if self._topic_policies is None or is_system_topic(str(topic)):
             return namespace.policies
+        if str(topic) == LOAD_HISTORY:
+            return namespace.over(load_history_policies(self.broker.settings.load))
         return namespace.over(self._topic_policies.peek(topic.partitioned_name()))
 
     async def load(self, topic: TopicName) -> EffectivePolicies | None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.core.limits import MIB
 from magnetar.core.topic_name import TopicName
 
+if TYPE_CHECKING:
+    from magnetar.broker.load.settings import LoadSettings
+
 SYSTEM_NAMESPACE: Final = "pulsar/system"
+LOAD_HISTORY: Final = "persistent://pulsar/system/load-history"
+"""What all brokers did, for planning; ours alone."""
+
 LIVENESS_TENANT: Final = "sla-monitor"
 BROKERS_TENANT: Final = "pulsar"
 """Its namespaces are called by the brokers' ids, `host:port`, and hold the topic that a health check uses."""
@@ -43,3 +50,13 @@ def is_compacted(name: TopicName) -> bool:
 
     Pulsar: `SystemTopic.isCompactionEnabled`, `PersistentTopic.preCreateSubscriptionForCompactionIfNeeded`."""
     return name.partitioned_name().local_name in COMPACTED
+
+
+def load_history_policies(settings: LoadSettings) -> dict[str, Any]:
+    """The topic policies that `LOAD_HISTORY` has by itself, as clients cannot set any on it: it is kept for a while
+    without subscriptions, and never without an end."""
+    retention = {
+        "retentionTimeInMinutes": settings.history_retention_seconds // 60,
+        "retentionSizeInMB": settings.history_retention_bytes // MIB,
+    }
+    return {"retentionPolicies": retention}
