@@ -35,6 +35,8 @@ class Slice:
     end: MessagePosition
     """Exclusive."""
     ranges: tuple[LedgerRange, ...]
+    compacted: bool = False
+    """The ranges are of a compacted ledger, whose entries carry the ids that they have in the topic."""
 
     @property
     def size_bytes(self) -> int:

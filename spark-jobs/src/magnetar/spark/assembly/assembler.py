@@ -1,0 +1,97 @@
+"""A slice's stored entries become whole messages, in the order of the topic."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from magnetar.spark.assembly.chunks import ChunkJoiner, is_chunk
+from magnetar.spark.assembly.compaction import unwrapped
+from magnetar.spark.assembly.neighbours import DEFAULT_BOUNDS, Bounds, Neighbours, Walk
+from magnetar.spark.assembly.transactions import TransactionGate
+from magnetar.spark.entries import EntryBlock, WholeEntry
+from magnetar.spark.slices import Slice
+from magnetar.wire.pulsar.errors import BadMetadata
+from magnetar.wire.pulsar.metadata import ABSENT, MessageMetadataView, skim
+
+ALL_TIMES: Final = (0, (1 << 64) - 1)
+
+
+class EntryAssembler:
+    """Leaves out markers and aborted transactions, joins chunks, undoes compaction. One for each slice.
+
+    All slices of a topic together give each message once: a chunked message is of the slice that its last chunk is in.
+    What cannot be made whole is handed on with `broken` set. Where batches are cut at the slice's ends is not looked
+    at: that is up to who decodes."""
+
+    def __init__(
+        self,
+        slice_: Slice,
+        neighbours: Neighbours,
+        *,
+        filtered_by_broker: bool = False,
+        publish_time_ms: tuple[int, int] = ALL_TIMES,
+        bounds: Bounds = DEFAULT_BOUNDS,
+    ) -> None:
+        """`filtered_by_broker`: aborted transactions are left out already, and their markers with them.
+
+        `publish_time_ms` is from, to, both included: the rest is left out (a batch has one publish time)."""
+        self._slice = slice_
+        self._filtered_by_broker = filtered_by_broker
+        self._publish_time_ms_min, self._publish_time_ms_max = publish_time_ms
+        first = (slice_.ranges[0].ledger_id, slice_.ranges[0].first_entry_id) if slice_.ranges else (0, 0)
+        before = Walk(neighbours, bounds, (first[0], first[1] - 1), forward=False)
+        self._chunks = ChunkJoiner(before, bounds)
+        self._gate = TransactionGate(neighbours, bounds, first)
+
+    async def feed(self, block: EntryBlock) -> list[WholeEntry]:
+        """Take the slice's next entries in; the messages that are whole with them. Raises what neighbours raise."""
+        if self._slice.compacted:
+            return self._in_time(unwrapped(block, self._slice))
+        whole: list[WholeEntry] = []
+        ledger_id = block.ledger_id
+        time_min, time_max = self._publish_time_ms_min, self._publish_time_ms_max
+        held = self._gate.holding
+        for entry_id, data in zip(block.entry_ids, block.entries, strict=True):
+            try:
+                view = skim(data)
+            except BadMetadata as error:
+                broken = WholeEntry(ledger_id, entry_id, MessageMetadataView(), data, broken=str(error))
+                whole += await self._rare(broken)
+                continue
+            if view.marker_type == ABSENT and view.txnid_most_bits == ABSENT and view.num_chunks <= 1 and not held:
+                if time_min <= view.publish_time_ms <= time_max:
+                    whole.append(WholeEntry(ledger_id, entry_id, view, data))
+                continue
+            whole += await self._rare(WholeEntry(ledger_id, entry_id, view, data))
+            held = self._gate.holding
+        return whole
+
+    async def finish(self) -> list[WholeEntry]:
+        """The slice is at its end: the messages that waited for a transaction's end. Chunks whose last one is not of
+        this slice are forgotten."""
+        if not self._gate.holding:
+            return []
+        last = self._slice.ranges[-1]
+        return await self._joined(await self._gate.finish((last.ledger_id, last.last_entry_id + 1)))
+
+    async def _rare(self, entry: WholeEntry) -> list[WholeEntry]:
+        if entry.view.marker_type != ABSENT:
+            return await self._joined(self._gate.marker(entry.view))
+        if self._filtered_by_broker:
+            return await self._joined([entry])
+        return await self._joined(await self._gate.entry(entry))
+
+    async def _joined(self, passed: list[WholeEntry]) -> list[WholeEntry]:
+        whole: list[WholeEntry] = []
+        for entry in passed:
+            if entry.broken or not is_chunk(entry.view):
+                whole.append(entry)
+                continue
+            message = await self._chunks.add(entry)
+            if message is not None:
+                whole.append(message)
+        return self._in_time(whole)
+
+    def _in_time(self, entries: list[WholeEntry]) -> list[WholeEntry]:
+        time_min, time_max = self._publish_time_ms_min, self._publish_time_ms_max
+        return [each for each in entries if each.broken or time_min <= each.view.publish_time_ms <= time_max]
