@@ -29,8 +29,16 @@ class BadRecord(SparkSourceError):
     """A message that its schema cannot decode; the text names topic, message and reason. `mode` decides."""
 
 
+class SchemaRefused(SparkSourceError):
+    """A topic's schema has no columns in Spark, or a writer's cannot be read as the table's; the text says why."""
+
+
 class ClusterUnreachable(SparkSourceError):
     """No broker, bookie or metadata store answers; the text names who was asked and which option to look at."""
+
+
+class AccessRefused(SparkSourceError):
+    """The cluster does not take the credentials, or they lack a right; the text names the options and the right."""
 
 
 class SinkRefused(SparkSourceError):
