@@ -18,8 +18,9 @@ NO_ENTRY: Final = -1
 STEP_BYTES: Final = 4 * 1024 * 1024
 """What one step of a walk asks for: one or two answers of a bookie, and most of what is sought is nearer."""
 
-STEP_ENTRIES_MAX: Final = 1000
-"""However small entries are: a marker or a chunk is mostly within the next few hundred."""
+STEP_ENTRIES_MAX: Final = 64
+"""However small the last ones were: 64 of the largest that brokers take by default are 320 MB, which a task may bear
+once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class Bounds:
     walk_bytes_max: int = 256 * 1024 * 1024
     """Each way, for a whole slice: seconds of what a topic takes in, while transactions and producers' resends take
     seconds, too; and twice what the slice itself has by default."""
-    walk_entries_max: int = 500_000
+    walk_entries_max: int = 200_000
     """Each way, for a whole slice: some ten seconds of reading."""
 
 
@@ -176,10 +177,11 @@ class Walk:
             self._ledger_id, self._entry_id = place
 
     async def _range(self) -> tuple[int, int]:
+        count = min(self._step_entries, self._bounds.walk_entries_max - self._entries_seen)
         if not self._forward:
-            return max(0, self._entry_id - self._step_entries + 1), self._entry_id
+            return max(0, self._entry_id - count + 1), self._entry_id
         last = await self._neighbours.last_entry(self._ledger_id)
-        return self._entry_id, min(last, self._entry_id + self._step_entries - 1)
+        return self._entry_id, min(last, self._entry_id + count - 1)
 
     async def _next_ledger(self) -> None:
         if self._forward:
@@ -191,7 +193,7 @@ class Walk:
         else:
             previous = await self._neighbours.previous(self._ledger_id)
             if previous is None:
-                self.ended = "the topic begins behind it: older ledgers are gone by retention, or were never there"
+                self.ended = "the topic begins there: what was before is gone by retention"
             else:
                 self._ledger_id, self._entry_id = previous, await self._neighbours.last_entry(previous)
 
@@ -199,5 +201,5 @@ class Walk:
         size_bytes = sum(map(len, block.entries))
         self._entries_seen += entries
         self._bytes_seen += size_bytes
-        average = max(1, size_bytes // max(1, len(block.entries)))
-        self._step_entries = max(1, min(STEP_ENTRIES_MAX, STEP_BYTES // average))
+        largest = max(map(len, block.entries), default=0)
+        self._step_entries = max(1, min(STEP_ENTRIES_MAX, 4 * self._step_entries, STEP_BYTES // max(1, largest)))
