@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.spark.assembly.assembler import EntryAssembler
 from magnetar.spark.assembly.neighbours import DEFAULT_BOUNDS, Bounds
@@ -178,6 +178,7 @@ def topics(draw: st.DrawFn) -> MemoryTopic:
     return MemoryTopic(ledgers)
 
 
+@settings(max_examples=20)
 @given(st.data())
 async def test_all_slices_together_give_what_the_whole_topic_gives(data: st.DataObject) -> None:
     topic = data.draw(topics())

@@ -41,6 +41,7 @@ class EntryAssembler:
         first = (slice_.ranges[0].ledger_id, slice_.ranges[0].first_entry_id) if slice_.ranges else (0, 0)
         before = Walk(neighbours, bounds, (first[0], first[1] - 1), forward=False)
         self._chunks = ChunkJoiner(before, bounds)
+        self._rare: WholeEntry | None = None
         self._gate = TransactionGate(neighbours, bounds, first)
 
     async def feed(self, block: EntryBlock) -> list[WholeEntry]:
@@ -48,22 +49,12 @@ class EntryAssembler:
         if self._slice.compacted:
             return self._in_time(unwrapped(block, self._slice))
         whole: list[WholeEntry] = []
-        ledger_id = block.ledger_id
-        time_min, time_max = self._publish_time_ms_min, self._publish_time_ms_max
-        held = self._gate.holding
-        for entry_id, data in zip(block.entry_ids, block.entries, strict=True):
-            try:
-                view = skim(data)
-            except BadMetadata as error:
-                broken = WholeEntry(ledger_id, entry_id, MessageMetadataView(), data, broken=str(error))
-                whole += await self._rare(broken)
-                continue
-            if view.marker_type == ABSENT and view.txnid_most_bits == ABSENT and view.num_chunks <= 1 and not held:
-                if time_min <= view.publish_time_ms <= time_max:
-                    whole.append(WholeEntry(ledger_id, entry_id, view, data))
-                continue
-            whole += await self._rare(WholeEntry(ledger_id, entry_id, view, data))
-            held = self._gate.holding
+        count = len(block.entries)
+        at = 0
+        while at < count:
+            at = self._plain(block, at, whole)
+            if self._rare is not None:
+                whole += await self._dealt_with(self._rare)
         return whole
 
     async def finish(self) -> list[WholeEntry]:
@@ -74,7 +65,30 @@ class EntryAssembler:
         last = self._slice.ranges[-1]
         return await self._joined(await self._gate.finish((last.ledger_id, last.last_entry_id + 1)))
 
-    async def _rare(self, entry: WholeEntry) -> list[WholeEntry]:
+    def _plain(self, block: EntryBlock, at: int, whole: list[WholeEntry]) -> int:
+        """Append what needs nothing more than a look at its metadata. Returns where to go on: at the end, or behind an
+        entry that needs more and then is `_rare`."""
+        ledger_id = block.ledger_id
+        entry_ids = block.entry_ids
+        entries = block.entries
+        time_min, time_max = self._publish_time_ms_min, self._publish_time_ms_max
+        holding = self._gate.holding
+        for index in range(at, len(entries)):
+            data = entries[index]
+            try:
+                view = skim(data)
+            except BadMetadata as error:
+                self._rare = WholeEntry(ledger_id, entry_ids[index], MessageMetadataView(), data, None, str(error))
+                return index + 1
+            if holding or view.marker_type != ABSENT or view.txnid_most_bits != ABSENT or view.num_chunks > 1:
+                self._rare = WholeEntry(ledger_id, entry_ids[index], view, data)
+                return index + 1
+            if time_min <= view.publish_time_ms <= time_max:
+                whole.append(WholeEntry(ledger_id, entry_ids[index], view, data))
+        self._rare = None
+        return len(entries)
+
+    async def _dealt_with(self, entry: WholeEntry) -> list[WholeEntry]:
         if entry.view.marker_type != ABSENT:
             return await self._joined(self._gate.marker(entry.view))
         if self._filtered_by_broker:
