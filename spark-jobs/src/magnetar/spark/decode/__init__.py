@@ -1,0 +1,1 @@
+"""From whole entries to Arrow record batches, with no object per message."""

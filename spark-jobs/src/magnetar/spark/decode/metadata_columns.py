@@ -1,0 +1,152 @@
+"""The columns that every topic has, made of positions and numbers, thousands of rows at a time.
+
+Text is checked: what a foreign producer sent as a key or a property and is not UTF-8 gets U+FFFD where it is broken, as
+a JVM would read it. Arrow does not check text that is built from buffers, and Spark relies on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from magnetar.spark.pushdown import EVENT_TIME, KEY, PUBLISH_TIME, TOPIC
+
+MESSAGE_ID: Final = "__messageId"
+PROPERTIES: Final = "__messageProperties"
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+METADATA_TYPES: Final[dict[str, pa.DataType]] = {
+    KEY: pa.string(),
+    TOPIC: pa.string(),
+    MESSAGE_ID: pa.string(),
+    PUBLISH_TIME: TIMESTAMP,
+    EVENT_TIME: TIMESTAMP,
+    PROPERTIES: pa.map_(pa.string(), pa.string()),
+}
+"""In the order in which a table has them, behind its value columns."""
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+
+def numbers(values: Sequence[int]) -> Numbers:
+    """As an array."""
+    return np.fromiter(values, np.int64, len(values))
+
+
+class Ranges:
+    """Parts of a buffer as `MessagePositions` notes them, to be copied out as binary columns."""
+
+    def __init__(self, buffer: pa.Buffer, noted: Sequence[int]) -> None:
+        found = numbers(noted)
+        absent = found < 0
+        self.absent: Flags | None = absent if absent.any() else None
+        """Per range whether it was complemented."""
+        self._pairs = np.where(absent, ~found, found) if self.absent is not None else found
+        # [start, end, start, end, …] read as offsets: element 2i is range i, the others are what lies between.
+        count = max(0, 2 * len(found) - 1)
+        offsets = self._pairs if count else np.zeros(1, np.int64)
+        self._elements = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), buffer])
+
+    def sizes(self) -> Numbers:
+        """In bytes."""
+        return (self._pairs >> 32) - (self._pairs & 0xFFFF_FFFF)
+
+    def take(self, rows: Numbers) -> pa.Array:
+        """Binary; null where the range was complemented."""
+        return self.take_but(rows, None if self.absent is None else self.absent[rows])
+
+    def take_but(self, rows: Numbers, absent: Flags | None) -> pa.Array:
+        """Binary; null where `absent` says so, which is as long as `rows`."""
+        places = 2 * rows
+        return self._elements.take(places if absent is None else pa.array(places, mask=absent))
+
+
+def texts(raw: pa.Array) -> pa.Array:
+    """Strings of binary; what is no UTF-8 in them is replaced."""
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        found = (None if each is None else each.decode("utf-8", "replace") for each in raw.to_pylist())
+        return pa.array(found, pa.string())
+
+
+def timestamps(times_ms: Numbers, absent: Flags) -> pa.Array:
+    """Null where `absent` says so. The times fit into microseconds of 64 bits."""
+    return pa.array(times_ms * 1000, mask=absent if absent.any() else None).view(TIMESTAMP)
+
+
+class RepeatedText:
+    """A column with one text in all rows. The longest so far is kept: shorter ones are parts of it."""
+
+    def __init__(self, text: str) -> None:
+        self._scalar = pa.scalar(text, pa.string())
+        self._longest = pa.array([], pa.string())
+
+    def rows(self, count: int) -> pa.Array:
+        """That many."""
+        if len(self._longest) < count:
+            self._longest = pa.repeat(self._scalar, count)
+        return self._longest.slice(0, count)
+
+
+class MessageIdTexts:
+    """`ledger:entry`, and `ledger:entry:index` for the messages of batches."""
+
+    def __init__(self) -> None:
+        self._indexes = pa.array([""], pa.string())
+
+    def rows(
+        self, entry_texts: Sequence[str], batched: Flags, entry_of_row: Numbers, index_of_row: Numbers
+    ) -> pa.Array:
+        """`entry_texts` and `batched` have an element an entry; the other two one a row."""
+        if not batched.any():
+            return pa.array(entry_texts, pa.string()).take(entry_of_row)
+        beginnings = [f"{text}:" if more else text for text, more in zip(entry_texts, batched.tolist(), strict=True)]
+        entries = pa.array(beginnings, pa.string()).take(entry_of_row)
+        places = np.where(batched[entry_of_row], index_of_row + 1, 0)
+        return pc.binary_join_element_wise(entries, self._index_texts(int(places.max())).take(places), "")
+
+    def _index_texts(self, last: int) -> pa.Array:
+        # Element 0 is no index, element n + 1 is n. As long as the longest batch, which has fitted into memory.
+        if last >= len(self._indexes):
+            texts_of_numbers = pa.array(np.arange(2 * last), pa.int64()).cast(pa.string())
+            self._indexes = pa.concat_arrays([pa.array([""], pa.string()), texts_of_numbers])
+        return self._indexes
+
+
+def properties_column(
+    column_type: pa.DataType, property_rows: Numbers, keys: Ranges, values: Ranges, rows: Numbers
+) -> pa.Array:
+    """The map column of `rows` (ascending). `property_rows` (ascending) says whose each property is."""
+    first = np.searchsorted(property_rows, rows, "left")
+    counts = np.searchsorted(property_rows, rows, "right") - first
+    places = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+    names = texts(keys.take(places))
+    if len(counts) and counts.max() > 1:
+        row_of_each = np.repeat(np.arange(len(rows)), counts)
+        last = _last_of_each(names, row_of_each)
+        if last is not None:
+            names, places = names.filter(pa.array(last)), places[last]
+            counts = np.bincount(row_of_each[last], minlength=len(rows))
+    offsets = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    pairs = pa.StructArray.from_arrays(
+        [names, texts(values.take(places))], fields=[column_type.key_field, column_type.item_field]
+    )
+    return pa.Array.from_buffers(column_type, len(rows), [None, pa.py_buffer(offsets)], children=[pairs])
+
+
+def _last_of_each(names: pa.Array, rows: Numbers) -> Flags | None:
+    """Which properties to keep, so that a row has each name once, the last time it stands there; None: all."""
+    codes = names.dictionary_encode()
+    pairs = rows * len(codes.dictionary) + codes.indices.to_numpy()
+    _, from_behind = np.unique(pairs[::-1], return_index=True)
+    if len(from_behind) == len(pairs):
+        return None
+    kept = np.zeros(len(pairs), np.bool_)
+    kept[len(pairs) - 1 - from_behind] = True
+    return kept
