@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from magnetar.ledger.addressed_bookies import AddressedBookies
 from magnetar.ledger.bookie_connection import READ_FLAG_FENCE, BookieConnection
 from magnetar.ledger.contract import KEY, LEDGER, NOT_THERE, Answers, BookieConnectionContract, add, entries_of
 from magnetar.ledger.tcp_bookie import TcpBookie, TcpBookieSettings
@@ -286,3 +287,55 @@ async def test_closing_fails_what_is_outstanding(server: Server, bookie: TcpBook
     with pytest.raises(BookieError):
         await read
     assert answers.codes == {1: BookieCode.UNREACHABLE}
+
+
+async def test_entries_one_by_one(server: Server, bookie: TcpBookie) -> None:
+    entries = entries_of(LEDGER, 0, [b"a", b"b", b"c"])
+    await add(bookie, 0, entries)
+    # Beside another read of one of them, whose answer version 2 could not tell apart.
+    alone, results = await asyncio.gather(bookie.read_entry(LEDGER, 2), bookie.read_each(LEDGER, [2, 7, 0]))
+    assert alone == entries[2]
+    assert [results[0], results[2]] == [entries[2], entries[0]]
+    assert isinstance(results[1], BookieError)
+    assert results[1].code in NOT_THERE
+    assert await bookie.read_each(LEDGER, []) == []
+
+
+async def test_entries_one_by_one_of_a_bookie_that_goes_away(server: Server, bookie: TcpBookie) -> None:
+    server.silent = True
+    reading = asyncio.create_task(bookie.read_each(LEDGER, [0, 1]))
+    await until(lambda: len(server.requests) == 2)
+    await server.stop()
+    results = await reading
+    assert [result.code for result in results if isinstance(result, BookieError)] == [BookieCode.UNREACHABLE] * 2
+    again = await bookie.read_each(LEDGER, [0])
+    assert isinstance(again[0], BookieError)
+
+
+async def test_who_stops_waiting_for_entries_leaves_nothing_behind(server: Server, bookie: TcpBookie) -> None:
+    await add(bookie, 0, entries_of(LEDGER, 0, [b"a", b"b"]))
+    server.silent = True
+    reading = asyncio.create_task(bookie.read_each(LEDGER, [0, 1]))
+    await until(lambda: sum(isinstance(request, v2.Read) for request in server.requests) == 2)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    for connection in server.connections:
+        connection.abort()
+    await asyncio.sleep(0.01)
+
+
+async def test_bookies_by_given_addresses(server: Server) -> None:
+    assert server.listener is not None
+    address = ("127.0.0.1", server.listener.port)
+    bookies = AddressedBookies({"some name": address})
+    entries = entries_of(LEDGER, 0, [b"a"])
+    await add(bookies.connection("some name"), 0, entries)
+    assert await bookies.connection("some name").read_entry(LEDGER, 0) == entries[0]
+    assert await bookies.connection(f"127.0.0.1:{address[1]}").read_entry(LEDGER, 0) == entries[0]
+    with pytest.raises(BookieError):
+        await bookies.connection("nobody knows").read_entry(LEDGER, 0)
+    bookies.add_addresses({"nobody knows": address})
+    assert await bookies.connection("nobody knows").read_entry(LEDGER, 0) == entries[0]
+    await bookies.close()
+    await bookies.close()

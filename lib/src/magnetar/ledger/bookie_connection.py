@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from magnetar.wire.bookkeeper.codes import BookieError
+
 ADD_FLAG_NONE: Final = 0x0
 ADD_FLAG_RECOVERY: Final = 0x2
 ADD_FLAG_HIGH_PRIORITY: Final = 0x4
@@ -76,4 +78,31 @@ class BookieConnections(Protocol):
 
     def readable_bookies(self) -> list[str]:
         """Ids of all registered bookies (writable and read-only), sorted."""
+        ...
+
+
+class EntryGiver(Protocol):
+    """A bookie as one sees it who only reads: nothing of this stores, fences or marks anything."""
+
+    async def read_entry(self, ledger_id: int, entry_id: int) -> bytes:
+        """See `BookieConnection.read_entry`."""
+        ...
+
+    async def read_entries(
+        self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int
+    ) -> list[bytes]:
+        """See `BookieConnection.read_entries`."""
+        ...
+
+    async def read_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | BookieError]:
+        """Whole entries that need not be neighbours, each or why there is none. All are asked for at once, so their
+        number is the caller's to bound."""
+        ...
+
+
+class EntryGivers(Protocol):
+    """Bookies by their ids, for one who only reads."""
+
+    def connection(self, bookie_id: str) -> EntryGiver:
+        """The connection to a bookie, made on first use and shared."""
         ...

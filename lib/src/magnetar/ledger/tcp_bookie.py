@@ -191,6 +191,26 @@ class TcpBookie:
         self._arm_timer()
         return await read.future
 
+    async def read_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | BookieError]:
+        """Whole entries that need not be neighbours, each or why there is none. All are asked for at once, so their
+        number is the caller's to bound."""
+        if not self._reach():
+            return [BookieError(BookieCode.UNREACHABLE, self.bookie_id)] * len(entry_ids)
+        now = self._clock.monotonic_seconds()
+        futures: list[asyncio.Future[bytes]] = []
+        frames: list[bytes] = []
+        for entry_id in entry_ids:
+            read = PendingRead(v2.encode_read_request(ledger_id, entry_id), self._loop.create_future())
+            line = self._reads.setdefault((ledger_id, entry_id), deque())
+            line.append(read)
+            if len(line) == 1:
+                read.sent_at_seconds = now
+                frames.append(read.frame)
+            futures.append(read.future)
+        self._write(frames)
+        self._arm_timer()
+        return await _outcomes(futures)
+
     def _send_read(self, read: PendingRead) -> None:
         read.sent_at_seconds = self._clock.monotonic_seconds()
         self._write([read.frame])
@@ -401,3 +421,18 @@ class TcpBookie:
         singles = (line[0].sent_at_seconds for line in self._reads.values())
         batches = (read.sent_at_seconds for read in self._batch_reads.values())
         return min(min(singles, default=float("inf")), min(batches, default=float("inf")))
+
+
+async def _outcomes(futures: Sequence[asyncio.Future[bytes]]) -> list[bytes | BookieError]:
+    results: list[bytes | BookieError] = []
+    try:
+        for future in futures:
+            try:
+                results.append(await future)
+            except BookieError as error:
+                results.append(error)
+    finally:
+        for future in futures[len(results) :]:
+            # Whoever waited is gone; an error that comes to one of them later is nobody's.
+            future.cancel()
+    return results

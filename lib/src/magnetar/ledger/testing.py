@@ -155,6 +155,16 @@ class MemoryBookie:
             raise BookieError(BookieCode.ENOENTRY, f"{ledger_id}:{first_entry_id}")
         return found
 
+    async def read_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | BookieError]:
+        """See `EntryGiver.read_each`."""
+        results: list[bytes | BookieError] = []
+        for entry_id in entry_ids:
+            try:
+                results.append(await self.read_entry(ledger_id, entry_id))
+            except BookieError as error:
+                results.append(error)
+        return results
+
     async def close(self) -> None:
         """As the Protocol says: the same as being stopped."""
         self.stop()

@@ -14,12 +14,17 @@ ACCEPTED_URLS: Final = (
 
 
 async def open_store(
-    url: str, *, session_timeout_ms: int | None = None, operation_timeout_ms: int | None = None
+    url: str,
+    *,
+    session_timeout_ms: int | None = None,
+    operation_timeout_ms: int | None = None,
+    make_root: bool = True,
 ) -> MetadataStore:
     """Open the store that a URL names. `SettingError` if it names none, `StoreUnavailable` if it cannot be opened.
 
     The timeouts are those of sessions with remote stores and of waiting for a connection to one; None is Pulsar's
-    default. Each call for `memory:` is a tree of its own. Backends are imported here, as each costs start-up time."""
+    default. Without `make_root` a chroot that is not there is not made. Each call for `memory:` is a tree of its own.
+    Backends are imported here, as each costs start-up time."""
     scheme, colon, rest = url.partition(":")
     if scheme == "memory" and colon and not rest:
         from magnetar.metadata.memory import MemoryMetadataStore
@@ -37,6 +42,7 @@ async def open_store(
             url,
             session_timeout_ms=session_timeout_ms or SESSION_TIMEOUT_MS,
             operation_timeout_ms=operation_timeout_ms or OPERATION_TIMEOUT_MS,
+            make_root=make_root,
         )
     if scheme == "etcd" and rest:
         from magnetar.metadata import etcd

@@ -79,17 +79,22 @@ class ZookeeperMetadataStore:
 
     @staticmethod
     async def open(
-        url: str, *, session_timeout_ms: int = SESSION_TIMEOUT_MS, operation_timeout_ms: int = OPERATION_TIMEOUT_MS
+        url: str,
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        operation_timeout_ms: int = OPERATION_TIMEOUT_MS,
+        make_root: bool = True,
     ) -> ZookeeperMetadataStore:
         """Connect to `h1:2181,h2:2181/chroot` (a leading `zk:` is fine) and make the chroot if it is not there.
 
+        Without `make_root` nothing is written: for those who only read, whatever was typed.
         `SettingError` for a URL that is none, `StoreUnavailable` if nobody answers."""
         store = ZookeeperMetadataStore(
             url, session_timeout_ms=session_timeout_ms, operation_timeout_ms=operation_timeout_ms
         )
         await store._session.open()
         try:
-            if store._root:
+            if store._root and make_root:
                 await store._make_node_and_parents(store._root)
         except BaseException:
             await store.close()

@@ -117,8 +117,15 @@ class EntryCodec:
         found_ledger, found_entry = _TWO_LONGS.unpack_from(entry)
         if found_ledger != self.ledger_id or found_entry != entry_id:
             raise DigestMismatch(f"asked for {self.ledger_id}:{entry_id}, got {found_ledger}:{found_entry}")
-        self._check(entry)
-        return entry[start:]
+        payload = entry[start:]
+        if self.digest_type != CRC32C:
+            self._check(entry)
+        elif (
+            _crc32c_extend(_crc32c_extend(0, entry[:HEADER_BYTES]), payload)
+            != _CRC32C_WORD.unpack_from(entry, HEADER_BYTES)[0]
+        ):
+            raise self._wrong(entry)
+        return payload
 
     def decode_many(self, entries: Sequence[bytes], first_entry_id: int) -> list[bytes]:
         """The payloads of entries with consecutive ids; as `decode`."""
@@ -147,8 +154,11 @@ class EntryCodec:
         else:
             good = self._digest(entry[:HEADER_BYTES], entry[start:]) == entry[HEADER_BYTES:start]
         if not good:
-            ledger_id, entry_id = _TWO_LONGS.unpack_from(entry)
-            raise DigestMismatch(f"the {self.digest_type} digest of entry {ledger_id}:{entry_id} is wrong")
+            raise self._wrong(entry)
+
+    def _wrong(self, entry: bytes) -> DigestMismatch:
+        ledger_id, entry_id = _TWO_LONGS.unpack_from(entry)
+        return DigestMismatch(f"the {self.digest_type} digest of entry {ledger_id}:{entry_id} is wrong")
 
     def encode_explicit_lac(self, last_add_confirmed: int) -> bytes:
         """The packet of a v3 explicit LAC write: ledger id, LAC, digest over the two."""
