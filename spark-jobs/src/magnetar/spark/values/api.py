@@ -135,6 +135,8 @@ class ValueDecoder(Protocol):
 
     needs_keys: bool
     """The messages' keys are a part of the values (KEY_VALUE, SEPARATED): `decode` has to get them."""
+    note: str
+    """What a user should know of how the schema is read, to be logged once by the driver; most often empty."""
 
     def fields(self) -> list[tuple[str, pa.DataType]]:
         """The value columns. All are nullable: a message may have no value."""

@@ -1,0 +1,87 @@
+"""Avro payloads: written with their own version's schema, read as the table's by Avro's schema resolution."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, Final
+
+import fastavro
+import pyarrow as pa
+from magnetar.spark.errors import SchemaRefused
+from magnetar.spark.values.api import DecodedValues
+from magnetar.spark.values.assembling import VALUE_ERRORS, columns_of, reason_of, without_rows
+from magnetar.spark.values.payloads import fields_of, payload_list, types_of
+from magnetar.spark.values.shapes import AvroDefinition, Shape
+
+AVRO_ERRORS: Final = (
+    *VALUE_ERRORS,
+    EOFError,
+    IndexError,
+    KeyError,
+    RecursionError,
+    MemoryError,
+    fastavro.schema.SchemaParseException,
+    fastavro.read.SchemaResolutionError,
+)
+"""What fastavro raises for bytes and schemas that it cannot read; MemoryError for a length out of all reason."""
+
+
+class AvroPayloads:
+    """Of one writer's version. Bytes behind the record are ignored, as Java's client does."""
+
+    def __init__(self, table: AvroDefinition, writer: AvroDefinition) -> None:
+        """Raises `SchemaRefused` when the writer's schema is unusable; what cannot be resolved shows with the rows."""
+        self._shape = table.shape
+        self._fields = fields_of(table.shape)
+        self._named = table.shape.has_unions
+        try:
+            reader_schema = dict(table.plain) if isinstance(table.plain, dict) else table.plain
+            writer_schema = writer.plain
+            if isinstance(writer_schema, dict) and isinstance(reader_schema, dict) and "name" in reader_schema:
+                # Java does not compare the names of the outermost records.
+                writer_schema = {**writer_schema, "name": reader_schema["name"]}
+            self._writer = fastavro.parse_schema(writer_schema)
+            self._reader = None if writer_schema == reader_schema else fastavro.parse_schema(reader_schema)
+        except AVRO_ERRORS as error:
+            raise SchemaRefused(f"the schema is no Avro schema: {reason_of(error)}") from error
+
+    def fields(self) -> list[tuple[str, pa.DataType]]:
+        """See `Payloads`."""
+        return types_of(self._fields)
+
+    def decode(self, values: pa.Array, keys: pa.Array | None) -> DecodedValues:
+        """See `Payloads`."""
+        bad: dict[int, str] = {}
+        rows: list[Any] = []
+        read, reader_of = self._read, io.BytesIO
+        for row, payload in enumerate(payload_list(values)):
+            decoded = None
+            if payload is not None:
+                try:
+                    decoded = read(reader_of(payload))
+                except AVRO_ERRORS as error:
+                    bad[row] = reason_of(error)
+            rows.append(decoded)
+        if self._shape.kind == "record":
+            getters = [(shape, getter(self._shape, name)) for name, shape in self._fields]
+        else:
+            getters = [(self._shape, _itself)]
+        columns, unfit = columns_of(getters, rows, getter)
+        return without_rows(columns, {**unfit, **bad}, unfit)
+
+    def _read(self, stream: io.BytesIO) -> Any:
+        if not self._named:
+            return fastavro.schemaless_reader(stream, self._writer, self._reader)
+        read: Any = fastavro.schemaless_reader(stream, self._writer, self._reader, return_named_type=True)
+        return read[1] if self._shape.kind == "record" and isinstance(read, tuple) else read
+
+
+def getter(shape: Shape, name: str) -> Callable[[Any], Any]:
+    """Records are dicts."""
+    return itemgetter(name)
+
+
+def _itself(value: Any) -> Any:
+    return value
