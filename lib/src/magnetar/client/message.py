@@ -67,6 +67,7 @@ class OutgoingMessage:
         "deliver_at_ms",
         "event_time_ms",
         "key",
+        "key_is_base64",
         "ordering_key",
         "payload",
         "properties",
@@ -86,6 +87,8 @@ class OutgoingMessage:
     ) -> None:
         self.payload = payload
         self.key = key
+        self.key_is_base64 = False
+        """`key` is the base64 of a key of bytes."""
         self.properties: Properties = properties if properties is not None else {}
         self.event_time_ms = event_time_ms
         self.schema_version = schema_version
@@ -188,6 +191,8 @@ def entry_of_message(message: OutgoingMessage, metadata: MessageMetadata) -> byt
         metadata.null_value = True
     if message.key is not None:
         metadata.partition_key = message.key
+        if message.key_is_base64:
+            metadata.partition_key_b64_encoded = True
     if message.ordering_key is not None:
         metadata.ordering_key = message.ordering_key
     if message.properties:
@@ -213,6 +218,8 @@ def entry_of_batch(
             single.null_value = True
         if message.key is not None:
             single.partition_key = message.key
+            if message.key_is_base64:
+                single.partition_key_b64_encoded = True
         if message.ordering_key is not None:
             single.ordering_key = message.ordering_key
         if message.properties:
@@ -223,6 +230,8 @@ def entry_of_batch(
     first = messages[0]
     if first.key is not None:
         metadata.partition_key = first.key
+        if first.key_is_base64:
+            metadata.partition_key_b64_encoded = True
     _add_common(metadata, first)
     metadata.highest_sequence_id = sequence_ids[-1]
     return build_batch(metadata, singles, compression)

@@ -62,6 +62,9 @@ class ProducerOptions:
     """Of batches."""
     schema: Schema | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    ends_at_failure: bool = False
+    """A message that fails ends the producer, so that nothing handed over after it is sent: whoever sends again under
+    the same name and numbers needs that, as brokers drop what is numbered below what they have."""
 
 
 class Pending:
@@ -131,6 +134,12 @@ class Producer(TopicEnd):
         """Store messages as one entry, all or none. Otherwise as `send_all`."""
         if not messages:
             return []
+        (entry_id,) = await _all_of([await self.put_batch(messages)])
+        return [entry_id._replace(batch_index=index, batch_size=len(messages)) for index in range(len(messages))]
+
+    async def put_batch(self, messages: Sequence[OutgoingMessage]) -> asyncio.Future[MessageId]:
+        """As `send_batch` of at least one message, but waits for room only: the future gets the entry's id, or the
+        error. Entries go out in the order of the calls."""
         async with self._one_sender:
             await self._wait_for_room()
             sequence_ids = self._numbers(messages)
@@ -138,8 +147,17 @@ class Producer(TopicEnd):
             entry = self._checked(entry_of_batch(messages, metadata, sequence_ids, self._options.compression))
             future = self._add(entry, sequence_ids)
             self._write(1)
-        (entry_id,) = await _all_of([future])
-        return [entry_id._replace(batch_index=index, batch_size=len(messages)) for index in range(len(messages))]
+        return future
+
+    async def put(self, message: OutgoingMessage) -> asyncio.Future[MessageId]:
+        """As `put_batch`, of one message that stands alone (what is to be delivered later has to)."""
+        async with self._one_sender:
+            await self._wait_for_room()
+            (sequence_id,) = self._numbers([message])
+            entry = self._checked(entry_of_message(message, self._metadata(sequence_id)))
+            future = self._add(entry, (sequence_id,))
+            self._write(1)
+        return future
 
     async def flush(self) -> None:
         """Wait until everything that was sent so far is stored or has failed."""
@@ -224,6 +242,8 @@ class Producer(TopicEnd):
             pending = self._forget_oldest()
             if not pending.future.done():
                 pending.future.set_exception(error)
+            if self._options.ends_at_failure:
+                self._end(error)
             return
         logger.warning("%s: message %d is sent again after a reconnection: %s", self.topic, sequence_id, error)
         self._start_again()
@@ -323,7 +343,11 @@ class Producer(TopicEnd):
         oldest_allowed = self._parts.clock.monotonic_seconds() - self._parts.settings.send_timeout_seconds
         if self._pending and self._pending[0].sent_at_seconds <= oldest_allowed:
             # All of them: what comes after a message that failed must not be stored before it is sent again.
-            self._fail_all(TimedOut(f"{self.topic}: no receipt in time"))
+            error = TimedOut(f"{self.topic}: no receipt in time")
+            if self._options.ends_at_failure:
+                self._end(error)
+            else:
+                self._fail_all(error)
         self._arm_timer()
 
 
