@@ -69,6 +69,10 @@ class PulsarClient:
         """Open a consumer; otherwise as `producer`."""
         return await self._open(Consumer(self._parts, topic, options))
 
+    async def attach(self, make: Callable[[ClientParts], End]) -> End:
+        """Open a producer or consumer of the caller's own kind; otherwise as `producer`."""
+        return await self._open(make(self._parts))
+
     async def topics(self, topic: TopicName, *, create: bool = False) -> list[TopicName]:
         """The partitions of a topic, or the topic itself when it has none."""
         count = await self.lookup.partitions_of(topic, create=create)

@@ -45,6 +45,8 @@ class ConsumerOptions:
     """Where a subscription that is new begins; else at the end of the topic."""
     read_compacted: bool = False
     create_topic: bool = True
+    receives: bool = True
+    """False: it gets no messages, as for who only acknowledges."""
     schema: Schema | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
 
@@ -183,6 +185,17 @@ class Consumer(Receiver):
         if done:
             await self._send_acknowledgement(done)
 
+    async def acknowledge_up_to(self, position: tuple[int, int]) -> None:
+        """Everything up to and with this (ledger id, entry id) is done; returns when the broker knows. An entry id of
+        -1 stands before the ledger's first entry. What is behind the subscription's own position changes nothing.
+
+        Not for shared subscriptions: brokers ignore it there. Raises as `acknowledge`."""
+        connection = await self._wait_until_attached()
+        ids = [MessageId(*position).to_wire()]
+        await connection.request(lambda request_id: requests.ack(self._id, ids, cumulative=True, request_id=request_id))
+        for done in [opened for opened in self._open_batches if opened <= position]:
+            del self._open_batches[done]
+
     async def unsubscribe(self) -> None:
         """Delete the subscription and close."""
         connection = await self._wait_until_attached()
@@ -207,6 +220,10 @@ class Consumer(Receiver):
         await connection.request(
             lambda request_id: requests.ack(self._id, ids, cumulative=False, request_id=request_id)
         )
+
+    def _has_attached(self, connection: BrokerConnection) -> None:
+        if self._options.receives:
+            super()._has_attached(connection)
 
     def _subscribe_request(self) -> requests.SubscribeRequest:
         options = self._options

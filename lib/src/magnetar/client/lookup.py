@@ -10,10 +10,11 @@ from magnetar.client.errors import ConnectionFailed
 from magnetar.client.pool import ConnectionPool
 from magnetar.client.settings import ClientSettings
 from magnetar.core.errors import Unavailable
-from magnetar.core.topic_name import TopicName
+from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     CommandGetSchemaResponse,
+    CommandGetTopicsOfNamespaceResponse,
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadataResponse,
     Schema,
@@ -81,11 +82,25 @@ class LookupService:
 
     async def schema_of(self, topic: TopicName, version: bytes | None = None) -> Schema:
         """A topic's schema: the newest, or that of one version. `PulsarError` when there is none."""
+        schema, _ = await self.versioned_schema_of(topic, version)
+        return schema
+
+    async def versioned_schema_of(self, topic: TopicName, version: bytes | None = None) -> tuple[Schema, bytes]:
+        """A topic's schema and its version; otherwise as `schema_of`."""
         connection = await self._pool.get(await self.broker_of(topic))
         answer: CommandGetSchemaResponse = await connection.request(
             lambda request_id: requests.get_schema(request_id, str(topic), version)
         )
-        return answer.schema
+        return answer.schema, answer.schema_version
+
+    async def topics_of(self, namespace: NamespaceName) -> list[TopicName]:
+        """The persistent topics of a namespace, each partition by itself, perhaps with system topics among them; none
+        when the namespace is not there. `PulsarError` when it is not to be looked at."""
+        connection = await self.any_broker()
+        answer: CommandGetTopicsOfNamespaceResponse = await connection.request(
+            lambda request_id: requests.topics_of_namespace(request_id, str(namespace))
+        )
+        return [TopicName.parse(name) for name in answer.topics]
 
     async def any_broker(self) -> BrokerConnection:
         """A connection to one of the service URL's brokers."""

@@ -192,6 +192,16 @@ def get_schema(request_id: int, topic: str, version: bytes | None = None) -> byt
     return _frame(pb.BaseCommand.GET_SCHEMA, getSchema=command)
 
 
+def topics_of_namespace(request_id: int, namespace: str) -> bytes:
+    """The persistent topics of a namespace, each partition by itself; `namespace` is `tenant/namespace`."""
+    return _frame(
+        pb.BaseCommand.GET_TOPICS_OF_NAMESPACE,
+        getTopicsOfNamespace=pb.CommandGetTopicsOfNamespace(
+            request_id=request_id, namespace=namespace, mode=pb.CommandGetTopicsOfNamespace.PERSISTENT
+        ),
+    )
+
+
 # --- produce
 
 

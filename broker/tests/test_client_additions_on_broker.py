@@ -1,0 +1,87 @@
+"""What `magnetar.client` has for those who look at topics from outside: lists, schemas with versions, ends of their own
+kinds, and acknowledgements of everything up to a place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+
+import pytest
+from magnetar.broker.session_testing import MemoryBroker
+from magnetar.client.client import PulsarClient
+from magnetar.client.consumer import Consumer, ConsumerOptions, SubscriptionType
+from magnetar.client.message import OutgoingMessage
+from magnetar.client.producer import ProducerOptions
+from magnetar.client.settings import ClientSettings
+from magnetar.core.clock import SystemClock
+from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
+
+TOPIC = TopicName.parse("persistent://public/default/t")
+QUICK = ClientSettings(backoff_seconds_min=0.005, backoff_seconds_max=0.05)
+
+
+@pytest.fixture
+async def client(memory_broker: MemoryBroker) -> AsyncIterator[PulsarClient]:
+    made = PulsarClient(lambda: memory_broker.running.settings.service_url, SystemClock(), QUICK)
+    yield made
+    await made.close()
+
+
+async def test_topics_of_a_namespace(client: PulsarClient, memory_broker: MemoryBroker) -> None:
+    namespace = NamespaceName("public", "default")
+    assert await client.lookup.topics_of(namespace) == []
+    for name in ("a", "p-partition-0"):
+        await (await client.producer(TopicName.parse(name))).close()
+    assert sorted(map(str, await client.lookup.topics_of(namespace))) == [
+        "persistent://public/default/a",
+        "persistent://public/default/p-partition-0",
+    ]
+    assert await client.lookup.topics_of(NamespaceName("no", "where")) == []
+    assert len(memory_broker.service.topics) == 2
+
+
+async def test_schemas_come_with_their_versions(client: PulsarClient) -> None:
+    schema = Schema(name="t", type=Schema.String, schema_data=b"")
+    await (await client.producer(TOPIC, ProducerOptions(schema=schema))).close()
+    found, version = await client.lookup.versioned_schema_of(TOPIC)
+    assert (found.type, version) == (Schema.String, bytes(8))
+    assert (await client.lookup.versioned_schema_of(TOPIC, version))[0].type == Schema.String
+
+
+async def test_everything_up_to_a_place_is_acknowledged(client: PulsarClient, memory_broker: MemoryBroker) -> None:
+    options = ConsumerOptions(subscription="s", from_earliest=True)
+    consumer = await client.consumer(TOPIC, options)
+    producer = await client.producer(TOPIC)
+    ids = [(await producer.send_batch([OutgoingMessage(b"x"), OutgoingMessage(b"y")]))[0] for _ in range(4)]
+    for _ in range(8):
+        await consumer.receive()
+    cursor = memory_broker.service.topics[str(TOPIC)].subscriptions["s"].cursor
+    await consumer.acknowledge_up_to(ids[1].position)
+    assert cursor.mark_delete == ids[1].position
+    assert sorted(consumer._open_batches) == [ids[2].position, ids[3].position]
+    await consumer.acknowledge_up_to(ids[0].position)
+    assert cursor.mark_delete == ids[1].position
+    await consumer.acknowledge_up_to((ids[0].ledger_id, -1))
+    assert cursor.mark_delete == ids[1].position
+
+
+async def test_who_only_acknowledges_gets_nothing(client: PulsarClient, memory_broker: MemoryBroker) -> None:
+    options = ConsumerOptions(subscription="s", from_earliest=True, kind=SubscriptionType.FAILOVER, receives=False)
+    producer = await client.producer(TOPIC)
+    sent = await producer.send(OutgoingMessage(b"x"))
+    consumers = [await client.consumer(TOPIC, options) for _ in range(2)]
+    await asyncio.sleep(0.02)
+    assert not any(consumer._queue for consumer in consumers)
+    for consumer in consumers:
+        await consumer.acknowledge_up_to(sent.position)
+    assert memory_broker.service.topics[str(TOPIC)].subscriptions["s"].cursor.mark_delete == sent.position
+
+
+async def test_ends_of_the_callers_own_kind_are_closed_with_the_client(client: PulsarClient) -> None:
+    make = partial(Consumer, topic=TOPIC, options=ConsumerOptions(subscription="s"))
+    consumer = await client.attach(make)
+    assert consumer.failure is None
+    await client.close()
+    assert consumer.failure is not None

@@ -1,0 +1,399 @@
+"""Topics as brokers tell of them, for clusters whose metadata store is out of reach.
+
+The binary protocol is enough: it tells partitions, the topics of a namespace, the end of each topic, and schemas. The
+admin API, where option `admin.url` names it, tells ledgers with their sizes as well, so that tasks can be cut by size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar, cast
+
+from magnetar.client.client import PulsarClient
+from magnetar.client.connection import BrokerConnection
+from magnetar.client.consumer import Receiver
+from magnetar.client.message import LATEST_ID, Message, MessageId
+from magnetar.client.topic_end import ClientParts
+from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName
+from magnetar.spark.admin_api import AdminApi
+from magnetar.spark.broker_errors import is_missing, patiently
+from magnetar.spark.catalog import TopicLedger, TopicSelection, TopicState
+from magnetar.spark.connecting import ConnectionOptions
+from magnetar.spark.errors import AccessRefused, BadOption, TopicMissing
+from magnetar.spark.positions import BEGINNING, MessagePosition
+from magnetar.spark.slices import LedgerRange
+from magnetar.spark.values.api import SchemaDefinition
+from magnetar.wire.pulsar import requests
+from magnetar.wire.pulsar.errors import PulsarError
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import KeyValue, Schema
+
+T = TypeVar("T")
+
+logger: Final = logging.getLogger(__name__)
+
+READERS_KEPT_MAX: Final = 1_000
+"""Topics whose end is asked for without opening a reader anew; beyond, those that were asked longest ago are closed.
+Each is some kilobytes here and in a broker."""
+
+ASKED_AT_ONCE_MAX: Final = 64
+"""Topics, so that a table of thousands does not keep brokers from serving others."""
+
+SCHEMA_VERSIONS_MAX: Final = 1_000
+"""The newest ones; older ones are asked for when a message needs them."""
+
+SYSTEM_TOPIC_PREFIXES: Final = ("__change_events", "__transaction_")
+SYSTEM_TOPIC_SUFFIX: Final = "__transaction_pending_ack"
+"""Topics of the brokers' own, which a pattern does not mean (Pulsar `SystemTopicNames`)."""
+
+CLOSED_AT_UNKNOWN_TIME: Final = 1 << 62
+"""`closed_ms` of a ledger that is closed and nobody may say when: later than any time that is looked for, so that no
+search leaves it out."""
+
+NO_OPTIONS: Final = ConnectionOptions(service_url="")
+
+LAST_ENTRY_UNKNOWN: Final = (1 << 62) - 1
+"""The last entry of a range whose ledger's length nobody knows."""
+
+
+class BrokerCatalog:
+    """A `TopicCatalog`. The client is the caller's and stays open.
+
+    For each topic it keeps a reader without permits, which has no subscription that stays and makes no topic; as long
+    as it is open, brokers refuse to delete the topic without force."""
+
+    def __init__(self, options: ConnectionOptions, client: PulsarClient) -> None:
+        """Raises `BadOption` for an `admin.url` that is none."""
+        self._options = options
+        self._client = client
+        self._admin = AdminApi(options) if options.admin_url else None
+        self._readers: dict[str, _EndReader] = {}
+        """Those that were asked longest ago first."""
+        self._ends: dict[str, MessagePosition] = {}
+        """The furthest end seen, of topics that have readers."""
+        self._closed_ms: dict[str, dict[int, int]] = {}
+        """For each topic, when its ledgers were closed: that never changes."""
+        self._places = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+
+    async def topics(self, selection: TopicSelection) -> list[str]:
+        """As `TopicCatalog`."""
+        if selection.pattern:
+            return await self._matching(selection.pattern)
+        found = await self._each([partial(self._partitions, name) for name in selection.names])
+        return sorted({name for names in found for name in names})
+
+    async def states(self, topics: Sequence[str]) -> dict[str, TopicState]:
+        """As `TopicCatalog`. Without the admin API `ledgers_known` is False."""
+        found = await self._each([partial(self._state, topic) for topic in topics])
+        return {state.topic: state for state in found if state is not None}
+
+    async def ends(self, topics: Sequence[str]) -> dict[str, MessagePosition]:
+        """Right behind the last message of each that a consumer may get; `BEGINNING` where there is none and never was
+        one as far as this catalog knows. Topics that are no more are left out."""
+        found = await self._each([partial(self._end, topic) for topic in topics])
+        return {topic: end for topic, end in zip(topics, found, strict=True) if end is not None}
+
+    async def ledger_ids(self, topic: str) -> frozenset[int] | None:
+        """Ledgers that the topic has now; None: only the admin API knows, and there is none or it may not be asked."""
+        if self._admin is None:
+            return None
+        try:
+            stats = await self._admin.internal_stats(TopicName.parse(topic))
+        except AccessRefused:
+            return None
+        return frozenset(int(each["ledgerId"]) for each in stats.get("ledgers", ()))
+
+    async def close(self) -> None:
+        """As `TopicCatalog`."""
+        readers, self._readers = list(self._readers.values()), {}
+        await asyncio.gather(*(reader.close() for reader in readers))
+        if self._admin is not None:
+            await self._admin.close()
+
+    # --- which topics
+
+    async def _partitions(self, name: str) -> list[str]:
+        topic = parse_topic(name)
+        count = await self._ask_or_missing(
+            lambda: self._client.lookup.partitions_of(topic, create=False), f"looking for the partitions of {topic}"
+        )
+        if count is None:
+            return []
+        if count:
+            return [str(topic.partition(index)) for index in range(count)]
+        # Older brokers answer 0 for what is not there as well.
+        return [str(topic)] if await self._end(str(topic)) is not None else []
+
+    async def _matching(self, pattern: str) -> list[str]:
+        namespace, expression = namespace_and_expression(pattern)
+        what = f"listing the topics of namespace {namespace}"
+        names = await patiently(lambda: self._client.lookup.topics_of(namespace), what, self._options)
+        return sorted(str(name) for name in names if is_meant(name, expression))
+
+    # --- one topic
+
+    async def _state(self, topic: str) -> TopicState | None:
+        end = await self._end(topic)
+        if end is None:
+            return None
+        # After the end, so that every message before the end is in a ledger of the list.
+        try:
+            ledgers = await self._ledgers(topic)
+        except TopicMissing:
+            return None
+        if ledgers is None:
+            return TopicState(topic=topic, ledgers=_ledger_of_end(end), end=end, ledgers_known=False)
+        if end == BEGINNING and ledgers:
+            end = MessagePosition(ledgers[0].ledger_id, 0)
+        return TopicState(topic=topic, ledgers=tuple(ledgers), end=end)
+
+    async def _ledgers(self, topic: str) -> list[TopicLedger] | None:
+        if self._admin is None:
+            return None
+        name = TopicName.parse(topic)
+        try:
+            stats = await self._admin.internal_stats(name)
+        except AccessRefused as error:
+            logger.warning("tasks are not cut by size: %s", error)
+            return None
+        known = self._closed_ms.get(topic, {})
+        listed = [int(each["ledgerId"]) for each in stats.get("ledgers", ())]
+        if any(ledger_id not in known for ledger_id in listed[:-1]):
+            known = await self._closing_times(name)
+            known.update((ledger_id, CLOSED_AT_UNKNOWN_TIME) for ledger_id in listed[:-1] if ledger_id not in known)
+        self._closed_ms[topic] = {ledger_id: known[ledger_id] for ledger_id in listed[:-1]}
+        return ledgers_of(stats, known)
+
+    async def _closing_times(self, name: TopicName) -> dict[int, int]:
+        assert self._admin is not None
+        try:
+            info = await self._admin.internal_info(name)
+        except AccessRefused as error:
+            logger.info("it is not known when ledgers of %s were closed: %s", name, error)
+            return {}
+        times = {int(each["ledgerId"]): int(each.get("timestamp") or 0) for each in info.get("ledgers", ())}
+        return {ledger_id: time_ms for ledger_id, time_ms in times.items() if time_ms > 0}
+
+    async def _end(self, topic: str) -> MessagePosition | None:
+        what = f"looking for the end of {topic}"
+        last = await self._ask_or_missing(partial(self._last, topic), what)
+        if last is None:
+            self._ends.pop(topic, None)
+            return None
+        end = BEGINNING if last.entry_id < 0 else MessagePosition(last.ledger_id, last.entry_id + 1)
+        # Retention may have taken everything away: what was the end once stays behind all that is still to come.
+        end = max(end, self._ends.get(topic, BEGINNING))
+        if topic in self._readers:
+            self._ends[topic] = end
+        return end
+
+    async def _last(self, topic: str) -> MessageId:
+        reader = self._readers.pop(topic, None)
+        if reader is not None and reader.failure is not None:
+            await reader.close()
+            reader = None
+        if reader is None:
+            reader = await self._client.attach(partial(_EndReader, topic=TopicName.parse(topic)))
+        try:
+            return await reader.last_message_id()
+        finally:
+            await self._keep(topic, reader)
+
+    async def _keep(self, topic: str, reader: _EndReader) -> None:
+        spare = self._readers.pop(topic, None)
+        self._readers[topic] = reader
+        if spare is None and len(self._readers) > READERS_KEPT_MAX:
+            longest_ago = next(iter(self._readers))
+            spare = self._readers.pop(longest_ago)
+            self._ends.pop(longest_ago, None)
+        if spare is not None:
+            await spare.close()
+
+    async def _ask_or_missing(self, call: Callable[[], Awaitable[T]], what: str) -> T | None:
+        try:
+            return await patiently(call, what, self._options)
+        except TopicMissing:
+            return None
+
+    async def _each(self, calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
+        async def one(call: Callable[[], Awaitable[T]]) -> T:
+            async with self._places:
+                return await call()
+
+        results = await asyncio.gather(*(one(call) for call in calls), return_exceptions=True)
+        found: list[T] = []
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+            found.append(result)
+        return found
+
+
+class _EndReader(Receiver):
+    """Holds on to a topic to ask for its last message, and gets none: it gives no permits."""
+
+    def __init__(self, parts: ClientParts, topic: TopicName) -> None:
+        super().__init__(parts, topic)
+        self._subscription = f"reader-{parts.rng.getrandbits(40):010x}"
+
+    def _subscribe_request(self) -> requests.SubscribeRequest:
+        return requests.SubscribeRequest(
+            topic=str(self.topic),
+            subscription=self._subscription,
+            durable=False,
+            start_message_id=LATEST_ID.to_wire(),
+            create_topic=False,
+        )
+
+    def _has_attached(self, connection: BrokerConnection) -> None:
+        """No permits."""
+
+    def _wanted(self, messages: list[Message]) -> list[Message]:
+        return messages
+
+
+def parse_topic(name: str) -> TopicName:
+    """Raises `BadOption`."""
+    try:
+        return TopicName.parse(name)
+    except InvalidTopicName as error:
+        raise BadOption(f"{name!r} is no topic's name: {error}") from None
+
+
+def namespace_and_expression(pattern: str) -> tuple[NamespaceName, re.Pattern[str]]:
+    """What topicsPattern means: a namespace, and an expression over `tenant/namespace/local name`, of which a name has
+    to match the whole. `persistent://` may be left out, tenant and namespace too (public/default). Raises `BadOption`.
+    """
+    domain, mark, rest = pattern.partition("://")
+    if not mark:
+        domain, rest = "persistent", pattern
+    if domain != "persistent":
+        raise BadOption(f"option topicsPattern: {pattern!r} must begin with persistent://")
+    parts = rest.split("/", 2)
+    if len(parts) == 1:
+        parts = ["public", "default", rest]
+    if len(parts) != 3:
+        raise BadOption(f"option topicsPattern: {pattern!r} is not persistent://tenant/namespace/expression")
+    try:
+        return NamespaceName(parts[0], parts[1]), re.compile("/".join(parts))
+    except InvalidTopicName as error:
+        raise BadOption(f"option topicsPattern: {pattern!r}: {error}") from None
+    except re.error as error:
+        raise BadOption(f"option topicsPattern: {pattern!r} is no regular expression: {error}") from None
+
+
+def is_meant(name: TopicName, expression: re.Pattern[str]) -> bool:
+    """Whether a topic, or the one that it is a partition of, matches and is no system topic."""
+    whole = name.partitioned_name()
+    local_name = whole.local_name
+    if local_name.startswith(SYSTEM_TOPIC_PREFIXES) or local_name.endswith(SYSTEM_TOPIC_SUFFIX):
+        return False
+    return expression.fullmatch(f"{whole.namespace_name}/{local_name}") is not None
+
+
+def ledgers_of(stats: dict[str, Any], closed_ms: dict[int, int]) -> list[TopicLedger]:
+    """The ledgers of `internalStats`, which shows the one in use without entries; `closed_ms` has all others' times."""
+    listed = stats.get("ledgers", ())
+    last_ledger, _, last_entry = str(stats.get("lastConfirmedEntry", "-1:-1")).partition(":")
+    found: list[TopicLedger] = []
+    for index, each in enumerate(listed):
+        ledger_id = int(each["ledgerId"])
+        entries, size_bytes = max(int(each.get("entries", 0)), 0), max(int(each.get("size", 0)), 0)
+        in_use = index == len(listed) - 1
+        if in_use:
+            if ledger_id == int(last_ledger):
+                entries = max(entries, int(last_entry) + 1)
+            size_bytes = max(size_bytes, int(stats.get("currentLedgerSize", 0)))
+        found.append(
+            TopicLedger(
+                ledger_id=ledger_id,
+                entries=entries,
+                size_bytes=size_bytes,
+                closed_ms=0 if in_use else closed_ms.get(ledger_id, CLOSED_AT_UNKNOWN_TIME),
+                offloaded=bool(each.get("offloaded", False)),
+            )
+        )
+    return found
+
+
+def _ledger_of_end(end: MessagePosition) -> tuple[TopicLedger, ...]:
+    if end == BEGINNING:
+        return ()
+    return (TopicLedger(ledger_id=end.ledger_id, entries=end.entry_id, size_bytes=0),)
+
+
+def stretch_ranges(first: MessagePosition, end: MessagePosition) -> tuple[LedgerRange, ...]:
+    """Ranges for everything from `first` up to `end` (exclusive; in the middle of a batch its entry belongs to it) of a
+    topic whose ledgers nobody knows. `BrokerEntries` reads what is between the ranges as well."""
+    last_entry_id = end.entry_id if end.batch_index > 0 else end.entry_id - 1
+    if first >= end:
+        return ()
+    if first.ledger_id == end.ledger_id:
+        return (_range(first.ledger_id, first.entry_id, last_entry_id),)
+    # The second is empty where the end is the beginning of a ledger: it still says how far to read.
+    return (
+        _range(first.ledger_id, first.entry_id, LAST_ENTRY_UNKNOWN),
+        _range(end.ledger_id, 0, last_entry_id),
+    )
+
+
+def _range(ledger_id: int, first_entry_id: int, last_entry_id: int) -> LedgerRange:
+    return LedgerRange(ledger_id=ledger_id, first_entry_id=first_entry_id, last_entry_id=last_entry_id, size_bytes=0)
+
+
+async def schema_definitions(
+    client: PulsarClient, topic: str, options: ConnectionOptions = NO_OPTIONS
+) -> list[SchemaDefinition]:
+    """All versions of a topic's schema, the newest last, at most `SCHEMA_VERSIONS_MAX`; none when it has no schema.
+    Of the options its patience is taken, and what texts name.
+
+    Raises `ClusterUnreachable` or `AccessRefused`."""
+    name = parse_topic(topic).partitioned_name()
+    newest = await _schema(client, name, None, options)
+    if newest is None:
+        return []
+    places = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+
+    async def one(number: int) -> SchemaDefinition | None:
+        async with places:
+            return await _schema(client, name, number.to_bytes(8, "big"), options)
+
+    number = int.from_bytes(newest.version[:8], "big") if len(newest.version) >= 8 else 0
+    older = await asyncio.gather(*(one(each) for each in range(max(0, number - SCHEMA_VERSIONS_MAX + 1), number)))
+    return [*(each for each in older if each is not None), newest]
+
+
+async def schema_of_version(
+    client: PulsarClient, topic: str, version: bytes, options: ConnectionOptions = NO_OPTIONS
+) -> SchemaDefinition | None:
+    """One version; None: there is no such. Raises as `schema_definitions`."""
+    return await _schema(client, parse_topic(topic).partitioned_name(), version, options)
+
+
+async def _schema(
+    client: PulsarClient, name: TopicName, version: bytes | None, options: ConnectionOptions
+) -> SchemaDefinition | None:
+    what = f"looking for the schema of {name}"
+
+    async def ask() -> tuple[Schema, bytes] | None:
+        try:
+            return await client.lookup.versioned_schema_of(name, version)
+        except PulsarError as error:
+            if is_missing(error):
+                return None
+            raise
+
+    found = await patiently(ask, what, options)
+    if found is None:
+        return None
+    schema, registered = found
+    return SchemaDefinition(
+        type=int(schema.type),
+        name=schema.name,
+        data=schema.schema_data,
+        properties={pair.key: pair.value for pair in cast("Iterable[KeyValue]", schema.properties)},
+        version=registered or version or b"",
+    )
