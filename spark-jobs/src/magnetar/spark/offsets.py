@@ -9,13 +9,13 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 from magnetar.spark.errors import BadOption
-from magnetar.spark.option_values import TIME_FORMS, complete_topic, parse_time_ms
+from magnetar.spark.option_values import TIME_FORMS, complete_topic, parse_time_ms, shortened
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageIdData
 
@@ -108,13 +108,13 @@ def parse_offsets(option: str, text: str, *, exclusive_end: bool = False) -> Sta
     if text.lower() == "latest":
         return Latest()
     if not text.startswith("{"):
-        raise BadOption(f"option {option}: {_shortened(text)} is not understood; earliest, latest, or {_ACCEPTED}")
+        raise BadOption(f"option {option}: {shortened(text)} is not understood; earliest, latest, or {_ACCEPTED}")
     positions: dict[str, MessagePosition] = {}
     for name, value in _json_object(option, text, _ACCEPTED).items():
         topic = complete_topic(option, name)
         parts = _position_parts(value)
         if parts is None:
-            raise BadOption(f"option {option}: {_shortened(json.dumps(value))} for {name} is no place; {_ACCEPTED}")
+            raise BadOption(f"option {option}: {shortened(json.dumps(value))} for {name} is no place; {_ACCEPTED}")
         if topic in positions:
             raise BadOption(f"option {option} names {topic} twice")
         positions[topic] = _behind(parts) if exclusive_end else MessagePosition(*parts)
@@ -126,13 +126,13 @@ def parse_times(option: str, text: str) -> AtTime:
     if not text.startswith("{"):
         time_ms = parse_time_ms(text)
         if time_ms is None:
-            raise BadOption(f"option {option}: {_shortened(text)} is no time; {TIME_FORMS}")
+            raise BadOption(f"option {option}: {shortened(text)} is no time; {TIME_FORMS}")
         return AtTime(time_ms)
     times: dict[str, int] = {}
     for name, value in _json_object(option, text, f"for each topic {TIME_FORMS}").items():
         time_ms = parse_time_ms(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else None
         if time_ms is None:
-            raise BadOption(f"option {option}: {_shortened(json.dumps(value))} for {name} is no time; {TIME_FORMS}")
+            raise BadOption(f"option {option}: {shortened(json.dumps(value))} for {name} is no time; {TIME_FORMS}")
         times[complete_topic(option, name)] = time_ms
     return AtTime(times)
 
@@ -141,9 +141,9 @@ def _json_object(option: str, text: str, accepted: str) -> dict[str, object]:
     try:
         value = json.loads(text, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as error:
-        raise BadOption(f"option {option}: {_shortened(text)} is no JSON object ({error}); {accepted}") from None
+        raise BadOption(f"option {option}: {shortened(text)} is no JSON object ({error}); {accepted}") from None
     if not isinstance(value, dict) or not value:
-        raise BadOption(f"option {option}: {_shortened(text)} names no topic; {accepted}")
+        raise BadOption(f"option {option}: {shortened(text)} names no topic; {accepted}")
     return value
 
 
@@ -216,31 +216,32 @@ def decode_offset(offset: Mapping[str, object]) -> dict[str, MessagePosition]:
     for topic, text in offset.items():
         known = isinstance(text, str) and re.fullmatch(r"-1:-1|\d+:\d+(:\d+)?", text, re.ASCII)
         if not known or not topic.startswith("persistent://"):
+            found = shortened(json.dumps({topic: text}, default=repr))
             raise BadOption(
-                f"the checkpoint has the offset {_shortened(json.dumps({topic: text}, default=repr))}, which this version "
-                'does not understand: {"persistent://tenant/namespace/topic": "ledger:entry"} is. It was written by '
-                "another source or a later version: read on with that one, or begin with a new checkpointLocation"
+                f"the checkpoint has the offset {found}, which this version does not understand: "
+                '{"persistent://tenant/namespace/topic": "ledger:entry"} is. It was written by another source or a '
+                "later version: read on with that one, or begin with a new checkpointLocation"
             )
         positions[topic] = MessagePosition.parse(str(text))
     return positions
 
 
 def advance(
-    offset: Mapping[str, MessagePosition], reached: Mapping[str, MessagePosition], deleted: Sequence[str] = ()
+    offset: Mapping[str, MessagePosition],
+    reached: Mapping[str, MessagePosition],
+    deleted: Collection[str] = (),
+    *,
+    restarted: Collection[str] = (),
 ) -> dict[str, MessagePosition]:
-    """The offset moved on to what was reached, never back; topics that are new come in, `deleted` ones go."""
-    moved = dict(offset)
+    """The offset moved on to what was reached: topics that are new come in, `deleted` ones go, and none goes back,
+    as answers may be older than the offset; but for `restarted` ones, which were truncated or made anew."""
+    moved = {topic: position for topic, position in offset.items() if topic not in deleted}
     for topic, position in reached.items():
-        moved[topic] = max(position, moved.get(topic, BEGINNING))
-    for topic in deleted:
-        moved.pop(topic, None)
+        if topic not in deleted:
+            moved[topic] = position if topic in restarted else max(position, moved.get(topic, BEGINNING))
     return moved
 
 
 def is_behind(offset: Mapping[str, MessagePosition], other: Mapping[str, MessagePosition]) -> bool:
     """Whether some topic of `other` is further on there than in `offset`; one without a place is at its beginning."""
     return any(offset.get(topic, BEGINNING) < position for topic, position in other.items())
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 200 else f"{text[:200]}…"

@@ -75,12 +75,14 @@ def check_known(given: Iterable[str], known: Sequence[Option], refused: Mapping[
             continue
         if lower in reasons:
             raise BadOption(f"option {name}: {reasons[lower]}")
-        near = [spellings[one] for one in difflib.get_close_matches(lower, spellings, n=3, cutoff=0.7)]
+        foreign = [reason for prefix, reason in _NOT_FOR_US.items() if lower.startswith(prefix)]
+        # A common prefix alone makes names look alike.
+        cutoff = 0.9 if foreign else 0.7
+        near = [spellings[one] for one in difflib.get_close_matches(lower, spellings, n=3, cutoff=cutoff)]
         if near:
             raise BadOption(f"there is no option {name}: did you mean {' or '.join(near)}?")
-        for prefix, reason in _NOT_FOR_US.items():
-            if lower.startswith(prefix):
-                raise BadOption(f"option {name}: {reason}; leave it out")
+        if foreign:
+            raise BadOption(f"option {name}: {foreign[0]}; leave it out")
         names = ", ".join(sorted(option.name for option in known))
         raise BadOption(f"there is no option {name}; those there are: {names}")
 
@@ -186,7 +188,7 @@ class OptionValues:
     def bad(self, name: str, accepted: str) -> BadOption:
         """The error that a value is not accepted."""
         option = self._options[name]
-        value = "its value" if option.secret else repr(_shortened(self._given_text(option) or option.default))
+        value = "its value" if option.secret else repr(shortened(self._given_text(option) or option.default))
         return BadOption(f"option {name}: {value} is not understood; {accepted}. {option.what}")
 
     def _given_text(self, option: Option) -> str | None:
@@ -228,7 +230,7 @@ def complete_topic(option: str, text: str) -> str:
         name = TopicName.parse(text)
     except InvalidTopicName as error:
         raise BadOption(
-            f"option {option}: {_shortened(text)!r} is no topic: my-topic, tenant/namespace/my-topic or "
+            f"option {option}: {shortened(text)!r} is no topic: my-topic, tenant/namespace/my-topic or "
             f"persistent://tenant/namespace/my-topic is accepted ({error})"
         ) from None
     if name.domain == NON_PERSISTENT:
@@ -238,5 +240,6 @@ def complete_topic(option: str, text: str) -> str:
     return str(name)
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
+    """For messages: a value may be a whole file by mistake."""
     return text if len(text) <= 200 else f"{text[:200]}…"

@@ -27,21 +27,6 @@ from magnetar.spark.option_values import Option, OptionValues, check_known, comp
 from magnetar.spark.positions import BEGINNING
 from magnetar.spark.pushdown import EVERYTHING, MessageFilters
 
-__all__ = [
-    "CONNECTION_OPTIONS",
-    "OPTIONS",
-    "BadRecordMode",
-    "Option",
-    "OptionValues",
-    "ReadMode",
-    "SourceOptions",
-    "batch_bounds",
-    "check_known",
-    "connection_options",
-    "parse_source_options",
-    "stream_start",
-]
-
 ReadMode: TypeAlias = Literal["auto", "bookies", "brokers"]
 BadRecordMode: TypeAlias = Literal["FAILFAST", "PERMISSIVE", "DROPMALFORMED"]
 
