@@ -15,13 +15,13 @@ from magnetar.client.producer import ProducerOptions
 from magnetar.core.topic_name import TopicName
 from magnetar.net.free_ports import free_port
 from magnetar.spark import broker_catalog
+from magnetar.spark.admin_api import AdminApi
 from magnetar.spark.broker_catalog import (
     BrokerCatalog,
+    definition_of_version,
     is_meant,
     namespace_and_expression,
     schema_definitions,
-    schema_of_version,
-    stretch_ranges,
 )
 from magnetar.spark.catalog import TopicSelection
 from magnetar.spark.client_factory import make_client
@@ -41,11 +41,13 @@ class World:
         self.options = ConnectionOptions(service_url=broker.running.settings.service_url, operation_timeout_seconds=10)
         self.client = make_client(self.options)
         self.catalog = BrokerCatalog(self.options, self.client)
-        self.rich = BrokerCatalog(replace(self.options, admin_url=broker.admin_url), self.client)
+        self.admin = AdminApi(replace(self.options, admin_url=broker.admin_url))
+        self.rich = BrokerCatalog(self.options, self.client, self.admin)
 
     async def close(self) -> None:
         await self.catalog.close()
         await self.rich.close()
+        await self.admin.close()
         await self.client.close()
 
     async def send(self, topic: str, count: int, *, batch: bool = False) -> None:
@@ -234,7 +236,8 @@ async def test_tokens() -> None:
                 service_url=url, admin_url=broker.admin_url, token=token, operation_timeout_seconds=5
             )
             client = make_client(options)
-            catalog = BrokerCatalog(options, client)
+            admin = AdminApi(options)
+            catalog = BrokerCatalog(options, client, admin)
             try:
                 if token == token_of("reader"):
                     producer = await client.producer(TopicName.parse(topic))
@@ -243,6 +246,7 @@ async def test_tokens() -> None:
                 return await catalog.ends([topic])
             finally:
                 await catalog.close()
+                await admin.close()
                 await client.close()
 
         assert (await ends_for(token_of("reader")))[topic].entry_id == 1
@@ -255,7 +259,7 @@ async def test_tokens() -> None:
 
 async def test_schemas(world: World) -> None:
     topic = f"{NAMESPACE}/t"
-    assert await schema_definitions(world.client, topic) == []
+    assert await schema_definitions(world.client, TopicName.parse(topic)) == []
     await world.call("PUT", "persistent/public/default/t/partitions", 2)
     await world.call("PUT", "namespaces/public/default/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
     for kind in (Schema.String, Schema.Int32, Schema.Bool):
@@ -263,20 +267,10 @@ async def test_schemas(world: World) -> None:
         producer = await world.client.producer(TopicName.parse(f"{topic}-partition-0"), ProducerOptions(schema=schema))
         await producer.close()
     for name in (topic, f"{topic}-partition-1"):
-        found = await schema_definitions(world.client, name, world.options)
+        found = await schema_definitions(world.client, TopicName.parse(name), world.options)
         assert [each.type for each in found] == [Schema.String, Schema.Int32, Schema.Bool]
         assert [int.from_bytes(each.version, "big") for each in found] == [0, 1, 2]
-    one = await schema_of_version(world.client, topic, (1).to_bytes(8, "big"))
+    one = await definition_of_version(world.client, TopicName.parse(topic), (1).to_bytes(8, "big"))
     assert one is not None
     assert one.type == Schema.Int32
-    assert await schema_of_version(world.client, topic, (9).to_bytes(8, "big")) is None
-
-
-def test_stretches() -> None:
-    at = MessagePosition
-    assert stretch_ranges(at(5, 3), at(5, 3)) == ()
-    [one] = stretch_ranges(at(5, 3), at(5, 9, 2))
-    assert (one.ledger_id, one.first_entry_id, one.last_entry_id) == (5, 3, 9)
-    first, last = stretch_ranges(BEGINNING, at(5, 9))
-    assert (first.ledger_id, last.ledger_id, last.first_entry_id, last.last_entry_id) == (-1, 5, 0, 8)
-    assert stretch_ranges(at(3, 1), at(5, 0))[-1].entries == 0
+    assert await definition_of_version(world.client, TopicName.parse(topic), (9).to_bytes(8, "big")) is None

@@ -55,8 +55,8 @@ async def world() -> AsyncIterator[World]:
 
 async def test_everything_before_a_position_is_acknowledged(world: World) -> None:
     ledger_id = await world.begin()
-    await world.cursor.start([NAME], from_earliest=True)
-    await world.cursor.start([NAME], from_earliest=True)
+    await world.cursor.start([NAME])
+    await world.cursor.start([NAME])
     assert await world.backlog() == 5
     for position, left in (
         (BEGINNING, 5),
@@ -67,24 +67,24 @@ async def test_everything_before_a_position_is_acknowledged(world: World) -> Non
         (MessagePosition(ledger_id, 1), 2),
         (MessagePosition(ledger_id, 5), 0),
     ):
-        await world.cursor.commit({NAME: position})
+        await world.cursor.move({NAME: position})
         assert await world.backlog() == left, position
 
 
 async def test_a_new_subscription_may_begin_at_the_end(world: World) -> None:
     await world.begin()
-    await world.cursor.start([NAME], from_earliest=False)
+    await DurableCursor(world.client, "query", from_earliest=False).start([NAME])
     assert await world.backlog() == 0
 
 
 async def test_a_second_driver_gets_in(world: World) -> None:
     ledger_id = await world.begin()
-    await world.cursor.start([NAME], from_earliest=True)
+    await world.cursor.start([NAME])
     second = DurableCursor(world.client, "query")
-    await second.start([NAME], from_earliest=True)
-    await second.commit({NAME: MessagePosition(ledger_id, 2)})
+    await second.start([NAME])
+    await second.move({NAME: MessagePosition(ledger_id, 2)})
     assert await world.backlog() == 3
-    await world.cursor.commit({NAME: MessagePosition(ledger_id, 4)})
+    await world.cursor.move({NAME: MessagePosition(ledger_id, 4)})
     assert await world.backlog() == 1
     await second.close()
     await world.cursor.close()
@@ -93,34 +93,34 @@ async def test_a_second_driver_gets_in(world: World) -> None:
 
 async def test_the_beginning_of_the_next_ledger(world: World) -> None:
     await world.begin()
-    await world.cursor.start([NAME], from_earliest=True)
+    await world.cursor.start([NAME])
     await world.broker.service.unload(TOPIC)
     second_ledger = await world.begin()
     assert await world.backlog() == 10
-    await world.cursor.commit({NAME: MessagePosition(second_ledger, 0)})
+    await world.cursor.move({NAME: MessagePosition(second_ledger, 0)})
     assert await world.backlog() == 5
 
 
 async def test_unloading_and_a_lost_connection_are_got_over(world: World) -> None:
     ledger_id = await world.begin()
-    await world.cursor.start([NAME], from_earliest=True)
+    await world.cursor.start([NAME])
     await world.broker.service.unload(TOPIC)
-    await world.cursor.commit({NAME: MessagePosition(ledger_id, 2)})
+    await world.cursor.move({NAME: MessagePosition(ledger_id, 2)})
     assert await world.backlog() == 3
     for connection in world.client._parts.pool._connections.values():
         connection._connection.abort()
-    await world.cursor.commit({NAME: MessagePosition(ledger_id, 3)})
-    await world.cursor.commit({NAME: MessagePosition(ledger_id, 4)})
+    await world.cursor.move({NAME: MessagePosition(ledger_id, 3)})
+    await world.cursor.move({NAME: MessagePosition(ledger_id, 4)})
     assert await world.backlog() == 1
 
 
 async def test_what_passes_is_only_a_warning(world: World, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        await world.cursor.start([NAME], from_earliest=True)
+        await world.cursor.start([NAME])
     assert "subscription query" in caplog.text
     ledger_id = await world.begin()
-    await world.cursor.commit({NAME: MessagePosition(ledger_id, 3)})
-    assert await world.backlog() == 0, "a new subscription at the end"
+    await world.cursor.move({NAME: MessagePosition(ledger_id, 3)})
+    assert await world.backlog() == 2, "what is new begins at the position"
     await world.cursor.forget(NAME)
     await world.cursor.forget(NAME)
 
@@ -138,6 +138,6 @@ async def test_rights_and_settings_are_errors(world: World) -> None:
             await producer.send(OutgoingMessage(b"x"))
             cursor = DurableCursor(client, "query")
             with pytest.raises(kind, match=r"predefinedSubscription.*query"):
-                await cursor.start([topic], from_earliest=True)
+                await cursor.start([topic])
             await cursor.close()
             await client.close()

@@ -25,7 +25,6 @@ from magnetar.spark.catalog import TopicLedger, TopicSelection, TopicState
 from magnetar.spark.connecting import ConnectionOptions
 from magnetar.spark.errors import AccessRefused, BadOption, TopicMissing
 from magnetar.spark.positions import BEGINNING, MessagePosition
-from magnetar.spark.slices import LedgerRange
 from magnetar.spark.values.api import SchemaDefinition
 from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.errors import PulsarError
@@ -55,21 +54,18 @@ search leaves it out."""
 
 NO_OPTIONS: Final = ConnectionOptions(service_url="")
 
-LAST_ENTRY_UNKNOWN: Final = (1 << 62) - 1
-"""The last entry of a range whose ledger's length nobody knows."""
-
 
 class BrokerCatalog:
-    """A `TopicCatalog`. The client is the caller's and stays open.
+    """A `TopicCatalog`. The client and the admin API are the caller's and stay open.
 
     For each topic it keeps a reader without permits, which has no subscription that stays and makes no topic; as long
     as it is open, brokers refuse to delete the topic without force."""
 
-    def __init__(self, options: ConnectionOptions, client: PulsarClient) -> None:
-        """Raises `BadOption` for an `admin.url` that is none."""
+    def __init__(self, options: ConnectionOptions, client: PulsarClient, admin: AdminApi | None = None) -> None:
+        """Without `admin` nobody tells ledgers."""
         self._options = options
         self._client = client
-        self._admin = AdminApi(options) if options.admin_url else None
+        self._admin = admin
         self._readers: dict[str, _EndReader] = {}
         """Those that were asked longest ago first."""
         self._ends: dict[str, MessagePosition] = {}
@@ -110,8 +106,6 @@ class BrokerCatalog:
         """As `TopicCatalog`."""
         readers, self._readers = list(self._readers.values()), {}
         await asyncio.gather(*(reader.close() for reader in readers))
-        if self._admin is not None:
-            await self._admin.close()
 
     # --- which topics
 
@@ -325,33 +319,14 @@ def _ledger_of_end(end: MessagePosition) -> tuple[TopicLedger, ...]:
     return (TopicLedger(ledger_id=end.ledger_id, entries=end.entry_id, size_bytes=0),)
 
 
-def stretch_ranges(first: MessagePosition, end: MessagePosition) -> tuple[LedgerRange, ...]:
-    """Ranges for everything from `first` up to `end` (exclusive; in the middle of a batch its entry belongs to it) of a
-    topic whose ledgers nobody knows. `BrokerEntries` reads what is between the ranges as well."""
-    last_entry_id = end.entry_id if end.batch_index > 0 else end.entry_id - 1
-    if first >= end:
-        return ()
-    if first.ledger_id == end.ledger_id:
-        return (_range(first.ledger_id, first.entry_id, last_entry_id),)
-    # The second is empty where the end is the beginning of a ledger: it still says how far to read.
-    return (
-        _range(first.ledger_id, first.entry_id, LAST_ENTRY_UNKNOWN),
-        _range(end.ledger_id, 0, last_entry_id),
-    )
-
-
-def _range(ledger_id: int, first_entry_id: int, last_entry_id: int) -> LedgerRange:
-    return LedgerRange(ledger_id=ledger_id, first_entry_id=first_entry_id, last_entry_id=last_entry_id, size_bytes=0)
-
-
 async def schema_definitions(
-    client: PulsarClient, topic: str, options: ConnectionOptions = NO_OPTIONS
+    client: PulsarClient, topic: TopicName, options: ConnectionOptions = NO_OPTIONS
 ) -> list[SchemaDefinition]:
     """All versions of a topic's schema, the newest last, at most `SCHEMA_VERSIONS_MAX`; none when it has no schema.
     Of the options its patience is taken, and what texts name.
 
     Raises `ClusterUnreachable` or `AccessRefused`."""
-    name = parse_topic(topic).partitioned_name()
+    name = topic.partitioned_name()
     newest = await _schema(client, name, None, options)
     if newest is None:
         return []
@@ -366,11 +341,11 @@ async def schema_definitions(
     return [*(each for each in older if each is not None), newest]
 
 
-async def schema_of_version(
-    client: PulsarClient, topic: str, version: bytes, options: ConnectionOptions = NO_OPTIONS
+async def definition_of_version(
+    client: PulsarClient, topic: TopicName, version: bytes, options: ConnectionOptions = NO_OPTIONS
 ) -> SchemaDefinition | None:
     """One version; None: there is no such. Raises as `schema_definitions`."""
-    return await _schema(client, parse_topic(topic).partitioned_name(), version, options)
+    return await _schema(client, topic.partitioned_name(), version, options)
 
 
 async def _schema(

@@ -43,7 +43,7 @@ class TopicState:
     ledgers_known: bool = True
     """False when only brokers were asked, by the binary protocol: they tell the end alone. Then `ledgers` has at most
     the ledger that the end is in, with no size; others may be before it, and every position before the end may be one
-    that is there. Such a stretch is read as a whole: `stretch_ranges`."""
+    that is there. Such a stretch is read as a whole: `plan.stretch_ranges`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ logger: Final = logging.getLogger(__name__)
 
 OPTION: Final = "predefinedSubscription"
 
-COMMIT_SECONDS_MAX: Final = 10.0
+MOVE_SECONDS_MAX: Final = 10.0
 """How long a micro-batch waits for its subscriptions at most."""
 
 ATTEMPTS_MAX: Final = 5
@@ -44,30 +44,33 @@ class DurableCursor:
     role that may not consume (`AccessRefused`), and a subscription that is not there and may not be made
     (`BadOption`)."""
 
-    def __init__(self, client: PulsarClient, subscription: str) -> None:
-        """The client is the caller's and stays open."""
+    def __init__(self, client: PulsarClient, subscription: str, *, from_earliest: bool = True) -> None:
+        """The client is the caller's and stays open. `from_earliest`: where `start` makes subscriptions that are not
+        there, else at the topic's end."""
         self._client = client
         self._subscription = subscription
+        self._from_earliest = from_earliest
         self._consumers: dict[str, Consumer] = {}
         self._told: dict[str, MessagePosition] = {}
         """What brokers know already."""
         self._places = asyncio.Semaphore(AT_ONCE_MAX)
 
-    async def start(self, topics: Iterable[str], *, from_earliest: bool) -> None:
-        """Hold on to the subscriptions of these topics; those that are not there are made, at the beginning or at the
-        end of the topic. Topics that are held already stay as they are. Raises `AccessRefused` or `BadOption`."""
+    async def start(self, topics: Iterable[str]) -> None:
+        """Hold on to the subscriptions of these topics before it is known where reading begins. Topics that are held
+        already stay as they are. Raises `AccessRefused` or `BadOption`."""
         wanted = [topic for topic in topics if self._holder(topic) is None]
-        await self._all([self._open(topic, from_earliest=from_earliest) for topic in wanted])
+        await self._all([self._open(topic, from_earliest=self._from_earliest) for topic in wanted])
 
-    async def commit(self, positions: Mapping[str, MessagePosition]) -> None:
-        """Everything before these positions is read. A batch that is read in parts stays as a whole. Topics that are
-        not held yet are opened, at the end of the topic. Raises `AccessRefused` or `BadOption`."""
+    async def move(self, positions: Mapping[str, MessagePosition]) -> None:
+        """Everything before these positions is read. A batch that is read in parts stays as a whole. Subscriptions
+        never go back; those that are not there are made and begin at the position. Raises `AccessRefused` or
+        `BadOption`."""
         moved = {topic: position for topic, position in positions.items() if self._told.get(topic) != position}
         try:
-            async with asyncio.timeout(COMMIT_SECONDS_MAX):
+            async with asyncio.timeout(MOVE_SECONDS_MAX):
                 await self._all([self._move(topic, position) for topic, position in moved.items()])
         except TimeoutError:
-            logger.warning("subscription %s was not moved within %g s", self._subscription, COMMIT_SECONDS_MAX)
+            logger.warning("subscription %s was not moved within %g s", self._subscription, MOVE_SECONDS_MAX)
 
     async def forget(self, topic: str) -> None:
         """The query does not read this topic any more. Its subscription stays where it is."""
@@ -103,10 +106,9 @@ class DurableCursor:
         return consumer
 
     async def _move(self, topic: str, position: MessagePosition) -> None:
-        if position.ledger_id < 0:
-            return
-        consumer = self._holder(topic) or await self._open(topic, from_earliest=False)
-        if consumer is None:
+        # From the beginning, so that nothing behind the position is taken for read.
+        consumer = self._holder(topic) or await self._open(topic, from_earliest=True)
+        if consumer is None or position.ledger_id < 0:
             return
         for attempt in range(ATTEMPTS_MAX):
             try:
