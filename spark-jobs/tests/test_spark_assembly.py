@@ -258,6 +258,17 @@ async def test_brokers_have_decided_about_transactions() -> None:
     assert topic.entries_read == 0
 
 
+async def test_a_broker_that_takes_over_decides_what_waits() -> None:
+    given = plain(2, b"given", transaction=(0, 1))
+    stored = [plain(0, transaction=(0, 2)), plain(1), given, plain(3, transaction=(0, 1)), marker(COMMIT, (0, 1))]
+    assembler = EntryAssembler(MemoryTopic({1: [*stored]}).slice_of(START, END), broker := MemoryTopic({1: [*stored]}))
+    assert await assembler.feed(broker.block(1, 0, 2)) == []
+    broker.ledgers[1][0] = broker.ledgers[1][4] = None
+    assert [each.entry_id for each in await assembler.continue_through_broker()] == [1, 2]
+    assert [each.entry_id for each in await assembler.feed(broker.block(1, 3, 4))] == [3]
+    assert await assembler.finish() == []
+
+
 async def test_chunks_of_several_producers_are_joined_at_their_last() -> None:
     one, two = [b"ab", b"cd", b"e"], [b"xx", b"y"]
     found = await read_all(

@@ -65,6 +65,12 @@ class EntryAssembler:
         last = self._slice.ranges[-1]
         return await self._joined(await self._gate.finish((last.ledger_id, last.last_entry_id + 1)))
 
+    async def continue_through_broker(self) -> list[WholeEntry]:
+        """What is fed from here on, and what neighbours read, comes from a broker, where it came from bookies before:
+        the messages that waited for a transaction's end. A broker gives no markers, but only what is committed."""
+        self._filtered_by_broker = True
+        return await self._joined(await self._gate.ask_broker())
+
     def _plain(self, block: EntryBlock, at: int, whole: list[WholeEntry]) -> int:
         """Append what needs nothing more than a look at its metadata. Returns where to go on: at the end, or behind an
         entry that needs more and then is `_rare`."""

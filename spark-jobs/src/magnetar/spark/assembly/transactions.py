@@ -99,6 +99,20 @@ class TransactionGate:
         """The slice ends before `place`: everything that still waits, decided by what comes after it."""
         return await self._decided(place) if self._held else []
 
+    async def ask_broker(self) -> list[WholeEntry]:
+        """Neighbours read through a broker from here on: what it still gives of what waits is committed."""
+        passed: list[WholeEntry] = []
+        for entry, transaction in self._held:
+            committed = True if transaction is None else self._outcomes.committed(transaction)
+            if committed is None:
+                block = await self._neighbours.read(entry.ledger_id, entry.entry_id, entry.entry_id)
+                committed = entry.entry_id in block.entry_ids
+            if committed:
+                passed.append(entry)
+        self._held.clear()
+        self._held_bytes = 0
+        return passed
+
     def _released(self) -> list[WholeEntry]:
         passed: list[WholeEntry] = []
         held = self._held
