@@ -134,6 +134,11 @@ READING_OPTIONS: Final = (
         what="Whether only the newest message of each key is read where the topic is compacted.",
     ),
     Option(
+        name="rawValues",
+        default="false",
+        what="Whether values are left as bytes, instead of decoded by the topic's schema.",
+    ),
+    Option(
         name="mode",
         default="FAILFAST",
         what="What a message does that its schema cannot decode: FAILFAST fails the query, PERMISSIVE gives a row "
@@ -199,6 +204,8 @@ class SourceOptions:
     """[mode]"""
     corrupt_record_column: str = "_corrupt_record"
     """[columnNameOfCorruptRecord]"""
+    raw_values: bool = False
+    """[rawValues]"""
     read_compacted: bool = False
     """[readCompacted]"""
     topic_discovery_seconds: float = 60.0
@@ -228,6 +235,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         split_bytes=values.size_bytes("splitBytes", SPLIT_BYTES_MIN) or SPLIT_BYTES_MIN,
         mode=cast("BadRecordMode", values.choice("mode", ("FAILFAST", "PERMISSIVE", "DROPMALFORMED"))),
         corrupt_record_column=values.text("columnNameOfCorruptRecord"),
+        raw_values=values.boolean("rawValues"),
         read_compacted=values.boolean("readCompacted"),
         topic_discovery_seconds=values.seconds("topicDiscoveryInterval", 1),
         poll_seconds=values.seconds("pollInterval", 0.01),

@@ -1,0 +1,118 @@
+"""What one process keeps open of a cluster, from one task to the next: connections outlive the tasks they serve."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from magnetar.client.client import PulsarClient
+from magnetar.spark.admin_api import AdminApi
+from magnetar.spark.broker_catalog import BrokerCatalog
+from magnetar.spark.broker_entries import BrokerEntries
+from magnetar.spark.catalog import TopicCatalog
+from magnetar.spark.client_factory import make_client
+from magnetar.spark.cluster_access import DirectAccess, TaskAccess, open_direct
+from magnetar.spark.connecting import ConnectionOptions
+from magnetar.spark.direct_catalog import DirectCatalog
+from magnetar.spark.entries import EntrySource
+from magnetar.spark.errors import ClusterUnreachable
+
+CLUSTERS_MAX: Final = 8
+"""A process serves one query, or a few. The one unused for longest is closed first."""
+
+TRIED_AGAIN_SECONDS: Final = 60.0
+"""How long bookies that could not be reached are not tried again: what keeps them away is mostly there to stay, and
+trying takes seconds."""
+
+
+class Cluster:
+    """One cluster as one user reaches it. Lives on the process's event loop."""
+
+    def __init__(self, options: ConnectionOptions) -> None:
+        self.options = options
+        self.client: PulsarClient = make_client(options)
+        self.admin: AdminApi | None = AdminApi(options) if options.admin_url else None
+        self.brokers = BrokerCatalog(options, self.client, self.admin)
+        """Topics by brokers."""
+        self._direct: DirectAccess | None = None
+        self._opening = asyncio.Lock()
+        self._refused: tuple[float, ClusterUnreachable] | None = None
+        self._direct_catalog: DirectCatalog | None = None
+        self._tasks: TaskAccess | None = None
+
+    async def direct(self) -> DirectAccess:
+        """The metadata store and the bookies. Raises `ClusterUnreachable` with the reason."""
+        async with self._opening:
+            if self._direct is not None:
+                return self._direct
+            if self._refused is not None and time.monotonic() < self._refused[0]:
+                raise self._refused[1]
+            try:
+                self._direct = await open_direct(self.options, self.admin)
+            except ClusterUnreachable as error:
+                self._refused = time.monotonic() + TRIED_AGAIN_SECONDS, error
+                raise
+            return self._direct
+
+    async def direct_catalog(self) -> DirectCatalog:
+        """Topics by the metadata store. Raises `ClusterUnreachable`."""
+        if self._direct_catalog is None:
+            self._direct_catalog = DirectCatalog(await self.direct(), self.brokers.ends)
+        return self._direct_catalog
+
+    async def catalog(self, *, direct: bool) -> TopicCatalog:
+        """Topics by the metadata store, or by brokers."""
+        return await self.direct_catalog() if direct else self.brokers
+
+    def bookie_entries(self, topic: str, addresses: Mapping[str, tuple[str, int]]) -> EntrySource:
+        """Entries from bookies, without the metadata store as long as they are where they were planned."""
+        if self._tasks is None:
+            self._tasks = TaskAccess(addresses, self.direct)
+        else:
+            self._tasks.add_addresses(addresses)
+        return self._tasks.entries(topic)
+
+    def broker_entries(self, topic: str, *, read_compacted: bool = False) -> EntrySource:
+        """Entries from brokers."""
+        return BrokerEntries(
+            self.client,
+            topic,
+            read_compacted=read_compacted,
+            patience_seconds=self.options.operation_timeout_seconds,
+            ledger_ids=self.brokers.ledger_ids,
+        )
+
+    async def close(self) -> None:
+        """Close everything."""
+        await self.brokers.close()
+        if self._tasks is not None:
+            await self._tasks.close()
+        if self._direct is not None:
+            await self._direct.close()
+        if self.admin is not None:
+            await self.admin.close()
+        await self.client.close()
+
+
+_clusters: dict[ConnectionOptions, Cluster] = {}
+"""Of this process, the last used one last. Touched on the event loop alone."""
+
+
+async def cluster_of(options: ConnectionOptions) -> Cluster:
+    """The cluster that these options reach, opened when it is first used."""
+    cluster = _clusters.pop(options, None)
+    if cluster is None:
+        cluster = Cluster(options)
+    _clusters[options] = cluster
+    while len(_clusters) > CLUSTERS_MAX:
+        await _clusters.pop(next(iter(_clusters))).close()
+    return cluster
+
+
+async def close_clusters() -> None:
+    """Close all that this process has open; what is used next is opened anew."""
+    while _clusters:
+        _, cluster = _clusters.popitem()
+        await cluster.close()

@@ -1,0 +1,29 @@
+"""What a table looks like, before it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from magnetar.spark import runtime
+from magnetar.spark.options import SourceOptions, parse_source_options
+from magnetar.spark.planner import open_planner
+from magnetar.spark.shown_errors import shown_plainly
+from magnetar.spark.table import Table, find_table
+from magnetar.spark.values.spark_schema import struct_type_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def described(options: Mapping[str, str]) -> tuple[Table, StructType]:
+    """The table, and Spark's columns for it."""
+    with shown_plainly():
+        parsed = parse_source_options(options)
+        table = runtime.run(_find(parsed))
+        return table, struct_type_of(table.columns(parsed))
+
+
+async def _find(options: SourceOptions) -> Table:
+    planner = await open_planner(options)
+    return await find_table(planner.cluster, options, await planner.topics(options.filters))

@@ -1,0 +1,181 @@
+"""What the driver decides: which topics, from where to where, in which slices. Batches and streams plan alike."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from magnetar.spark.assembly.compaction import compacted_slices
+from magnetar.spark.catalog import TopicState
+from magnetar.spark.cluster import Cluster, cluster_of
+from magnetar.spark.cluster_access import choose
+from magnetar.spark.entries import EntrySource
+from magnetar.spark.errors import DataLoss, TopicMissing
+from magnetar.spark.loss import Loss, goes_on_from, losses
+from magnetar.spark.offsets import LATEST, EndingPoint, StartingPoint, place_of
+from magnetar.spark.options import SourceOptions
+from magnetar.spark.plan import normalised, slices_of, slices_of_all, spans_between
+from magnetar.spark.positions import BEGINNING, MessagePosition
+from magnetar.spark.publish_times import PublishTimes
+from magnetar.spark.pushdown import MessageFilters
+from magnetar.spark.slices import Slice
+from magnetar.spark.time_search import first_at
+
+logger: Final = logging.getLogger(__name__)
+
+TIMES_SOUGHT_AT_ONCE: Final = 16
+"""Topics in which a time is looked for side by side: each search is some twenty reads, one after the other."""
+
+PUBLISHED_BEFORE_STORED_MS_MAX: Final = 3_600_000
+"""How far a producer's clock may be off, or a message have waited in it, before a filter on publish times overlooks its
+ledger: such filters leave out ledgers by when they were closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What is read of one topic: [first, end)."""
+
+    state: TopicState
+    first: MessagePosition
+    end: MessagePosition
+
+
+class ReadPlanner:
+    """Plans reads of what the options select. Made by `open_planner`, on the process's event loop."""
+
+    def __init__(self, options: SourceOptions, cluster: Cluster, *, direct: bool) -> None:
+        self.options = options
+        self.cluster = cluster
+        self.direct = direct
+        """Whether bookies are read from."""
+
+    async def topics(self, filters: MessageFilters) -> list[str]:
+        """All that are selected and wanted. Raises `TopicMissing` for what is named and is not there."""
+        selection = self.options.selection
+        found = await (await self.cluster.catalog(direct=self.direct)).topics(selection)
+        if not self.options.wait_for_topics:
+            missing = [name for name in selection.names if not any(_is_of(topic, name) for topic in found)]
+            if missing:
+                raise TopicMissing(f"there is no topic {', '.join(missing)}")
+            if not found:
+                raise TopicMissing(f"there is no topic that matches {selection.pattern}")
+        return [topic for topic in found if filters.wants_topic(topic)]
+
+    async def states(self, topics: Sequence[str]) -> dict[str, TopicState]:
+        """As they are now; without those that are gone."""
+        return await (await self.cluster.catalog(direct=self.direct)).states(topics)
+
+    async def positions(
+        self, point: StartingPoint | EndingPoint, states: Iterable[TopicState], option: str
+    ) -> dict[str, MessagePosition]:
+        """Where a point is in each topic. A time is looked up."""
+        gate = asyncio.Semaphore(TIMES_SOUGHT_AT_ONCE)
+
+        async def one(state: TopicState) -> MessagePosition:
+            place = place_of(point, state.topic, option)
+            if isinstance(place, MessagePosition):
+                if place == LATEST:
+                    return state.end
+                return normalised(state, place) if place == BEGINNING else place
+            async with gate:
+                return await self._first_at(state, place)
+
+        wanted = list(states)
+        found = await asyncio.gather(*(one(state) for state in wanted))
+        return {state.topic: position for state, position in zip(wanted, found, strict=True)}
+
+    async def slices(
+        self, reaches: Iterable[Reach], known_entries: Mapping[str, Mapping[int, int]], gone: Sequence[Loss] = ()
+    ) -> list[Slice]:
+        """The reaches cut into tasks; compacted ledgers come first where they are asked for.
+
+        Raises `DataLoss` for what cannot be read any more, or logs it and goes on behind it, as the options say."""
+        wanted = [await self._with_metadata(reach) for reach in reaches]
+        found = list(gone)
+        for reach in wanted:
+            found += losses(reach.state, reach.first, reach.end, known_entries.get(reach.state.topic, {}))
+        self._judge(found)
+        lost = {loss.topic for loss in found}
+        wanted = [
+            replace(reach, first=goes_on_from(reach.state, reach.first)) if reach.state.topic in lost else reach
+            for reach in wanted
+        ]
+        if not (self.options.read_compacted and self.direct):
+            return slices_of_all([(one.state, one.first, one.end) for one in wanted], self.options.split_bytes)
+        slices: list[Slice] = []
+        for reach in wanted:
+            slices += await self._compacted(reach)
+        return slices
+
+    async def source(self, topic: str) -> EntrySource:
+        """For a few entries of one topic, read in the driver."""
+        return (await self.cluster.direct()).entries(topic) if self.direct else self.cluster.broker_entries(topic)
+
+    async def addresses(self) -> dict[str, tuple[str, int]]:
+        """Bookies that tasks will read from."""
+        return (await self.cluster.direct()).addresses() if self.direct else {}
+
+    def _judge(self, found: Sequence[Loss]) -> None:
+        if not found:
+            return
+        text = "; ".join(map(str, found))
+        if self.options.fail_on_data_loss:
+            raise DataLoss(text)
+        logger.warning("failOnDataLoss is false, so reading goes on: %s", text)
+
+    async def _with_metadata(self, reach: Reach) -> Reach:
+        """Ledgers that are read have their metadata: where their entries are."""
+        if not self.direct:
+            return reach
+        catalog = await self.cluster.direct_catalog()
+        ledger_ids = {span.ledger.ledger_id for span in spans_between(reach.state, reach.first, reach.end)}
+        return replace(reach, state=await catalog.with_metadata(reach.state, ledger_ids))
+
+    async def _compacted(self, reach: Reach) -> list[Slice]:
+        split_bytes = self.options.split_bytes
+        found = await (await self.cluster.direct()).compaction(reach.state.topic)
+        if found is None:
+            return slices_of(reach.state, reach.first, reach.end, split_bytes)
+        compaction, ledger = found
+        slices = compacted_slices(reach.state.topic, compaction, ledger, (reach.first, reach.end), split_bytes)
+        return slices + slices_of(reach.state, max(reach.first, compaction.rest), reach.end, split_bytes)
+
+    async def _first_at(self, state: TopicState, time_ms: int) -> MessagePosition:
+        if self.direct:
+            catalog = await self.cluster.direct_catalog()
+            state = await catalog.with_metadata(state, {ledger.ledger_id for ledger in state.ledgers})
+        times = PublishTimes(state, await self.source(state.topic))
+        try:
+            return await first_at(state, time_ms, times.of)
+        finally:
+            await times.close()
+
+
+def narrowed(reach: Reach, filters: MessageFilters) -> Reach:
+    """Without the ledgers at both ends that were closed too early, or begun too late, for the wanted publish times."""
+    first, end = reach.first, reach.end
+    begun_ms = 0
+    for ledger in reach.state.ledgers:
+        behind = MessagePosition(ledger.ledger_id + 1, 0)
+        earliest, latest = filters.publish_time_ms_min, filters.publish_time_ms_max
+        if earliest is not None and 0 < ledger.closed_ms < earliest - PUBLISHED_BEFORE_STORED_MS_MAX:
+            first = max(first, behind)
+        if latest is not None and begun_ms > latest + PUBLISHED_BEFORE_STORED_MS_MAX:
+            end = min(end, MessagePosition(ledger.ledger_id, 0))
+        begun_ms = ledger.closed_ms
+    return replace(reach, first=first if first == reach.first else normalised(reach.state, first), end=end)
+
+
+async def open_planner(options: SourceOptions) -> ReadPlanner:
+    """Decide who is read from, and be ready to plan. Raises `ClusterUnreachable`."""
+    cluster = await cluster_of(options.connection)
+    mode, reason = await choose(cluster, options.read_mode)
+    logger.info("reading from %s: %s", mode, reason)
+    return ReadPlanner(options, cluster, direct=mode == "bookies")
+
+
+def _is_of(topic: str, name: str) -> bool:
+    return topic == name or topic.rpartition("-partition-")[0] == name

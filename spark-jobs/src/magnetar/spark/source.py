@@ -1,0 +1,72 @@
+"""The data source `pulsar`, as Spark finds it: batches and streams of topics, in both directions.
+
+Found by Spark itself where this package is installed beside it, or registered with
+`spark.dataSource.register(PulsarDataSource)`. Making one asks nothing of the cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from magnetar.spark.table import Table
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+NAME: Final = "pulsar"
+
+
+class PulsarDataSource(DataSource):
+    """What is imported by each method is what needs Arrow: without it, Spark would not even find the name."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._table: Table | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """As in `format("pulsar")`."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """The columns of the selected topics, by the registry. What is learnt here goes along to the reader."""
+        from magnetar.spark.describing import described
+
+        self._table, schema = described(self.options)
+        return schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For `spark.read`. A schema that the user gave is a choice of columns."""
+        from magnetar.spark.batch_reader import batch_reader
+        from magnetar.spark.options import parse_source_options
+        from magnetar.spark.shown_errors import shown_plainly
+
+        with shown_plainly():
+            return batch_reader(parse_source_options(self.options), schema, self._table)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's names
+        """For `spark.readStream`."""
+        from magnetar.spark.options import parse_source_options
+        from magnetar.spark.shown_errors import shown_plainly
+        from magnetar.spark.stream_reader import PulsarStreamReader
+
+        with shown_plainly():
+            return PulsarStreamReader(parse_source_options(self.options), schema, self._table)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For `df.write`."""
+        from magnetar.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """For `df.writeStream`."""
+        from magnetar.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)

@@ -1,0 +1,216 @@
+"""How far a stream goes, micro-batch by micro-batch: what the driver keeps in mind of a query between Spark's calls.
+
+Everything that has to outlive it stands in offsets, which Spark keeps: this may be killed at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from magnetar.spark.admission import admit
+from magnetar.spark.catalog import TopicState
+from magnetar.spark.durable_cursor import DurableCursor
+from magnetar.spark.errors import ClusterUnreachable
+from magnetar.spark.loss import deleted_topic
+from magnetar.spark.offsets import Earliest, Latest, advance, decode_offset, encode_offset
+from magnetar.spark.options import SourceOptions, stream_start
+from magnetar.spark.planner import Reach, ReadPlanner, open_planner
+from magnetar.spark.positions import MessagePosition
+from magnetar.spark.rows_per_entry import RowsPerEntry
+from magnetar.spark.table import Table, find_table
+from magnetar.spark.tasks import tasks_of
+
+if TYPE_CHECKING:
+    from magnetar.spark.task import ReadTask
+    from pyspark.sql.types import StructType
+
+T = TypeVar("T")
+
+logger: Final = logging.getLogger(__name__)
+
+PATIENCE_SECONDS: Final = 300.0
+"""How long a cluster may be away before the query fails: a whole cluster's restart. Spark ends a query at the first
+error of its source."""
+
+PAUSE_SECONDS_MAX: Final = 5.0
+"""Between attempts; doubled from a tenth of a second on."""
+
+Offset = dict[str, str]
+
+
+class StreamPlanner:
+    """One query's. Used on the process's event loop."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, table: Table | None) -> None:
+        self._starting = stream_start(options)
+        self._options = options
+        self._schema = schema
+        self._table = table
+        self._planner: ReadPlanner | None = None
+        self._rows_per_entry: RowsPerEntry | None = None
+        self._cursor: DurableCursor | None = None
+        self._initial: dict[str, MessagePosition] | None = None
+        self._planned: dict[str, MessagePosition] = {}
+        """Where the newest micro-batch ends, for Sparks that do not say where the next one begins."""
+        self._topics: list[str] = []
+        self._topics_at_seconds = float("-inf")
+        self._states: dict[str, TopicState] = {}
+        self._states_at_seconds = float("-inf")
+        self._known_entries: dict[str, dict[int, int]] = {}
+        """By topic: how many entries ledgers had when they were closed, so that what retention takes after it was read
+        is not taken for a loss."""
+        self._stop_at: dict[str, MessagePosition] | None = None
+
+    async def initial(self) -> Offset:
+        """Where a new query begins."""
+        if self._initial is None:
+            self._initial = await self._patiently(self._begin)
+            self._planned = dict(self._initial)
+        return encode_offset(self._initial)
+
+    async def latest(self, start: Mapping[str, Any] | None) -> Offset:
+        """How far the next micro-batch goes from `start`, or from the last one."""
+        begin = decode_offset(start) if start is not None else dict(self._planned)
+        self._planned = await self._patiently(lambda: self._latest(begin))
+        return encode_offset(self._planned)
+
+    def seen_ends(self) -> Offset | None:
+        """Where topics ended when they were last looked at."""
+        return encode_offset(self._ends()) if self._states else None
+
+    async def stop_at_present(self) -> None:
+        """Nothing is read that comes later than now."""
+        await self._patiently(self._refresh_all)
+        self._stop_at = self._ends()
+
+    async def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
+        """The tasks of a micro-batch."""
+        firsts, ends = decode_offset(start), decode_offset(end)
+        self._planned = advance(self._planned, ends)
+        return await self._patiently(lambda: self._tasks(firsts, ends))
+
+    async def processed(self, end: Mapping[str, Any]) -> None:
+        """Everything before `end` is: the durable cursor follows."""
+        if self._options.predefined_subscription:
+            cursor = await self._durable_cursor()
+            await cursor.move(decode_offset(end))
+
+    async def close(self) -> None:
+        """Let go of the subscription's consumers; what else is open belongs to the process."""
+        cursor, self._cursor = self._cursor, None
+        if cursor is not None:
+            await cursor.close()
+
+    # --- what topics there are, and how far they go
+
+    async def _begin(self) -> dict[str, MessagePosition]:
+        await self._refresh_all()
+        planner = await self._plan()
+        positions = await planner.positions(self._starting, self._states.values(), "startingOffsets")
+        if self._options.predefined_subscription:
+            await (await self._durable_cursor()).move(positions)
+        return positions
+
+    async def _refresh_all(self) -> None:
+        self._topics_at_seconds = self._states_at_seconds = float("-inf")
+        await self._refresh()
+
+    async def _refresh(self) -> None:
+        """Look at the cluster again, if the last look is old enough."""
+        planner, now = await self._plan(), time.monotonic()
+        if now - self._topics_at_seconds >= self._options.topic_discovery_seconds:
+            self._topics = await planner.topics(self._options.filters)
+            self._topics_at_seconds = now
+            self._states_at_seconds = float("-inf")
+        if now - self._states_at_seconds >= self._options.poll_seconds:
+            self._states = await planner.states(self._topics)
+            self._states_at_seconds = time.monotonic()
+            for topic, state in self._states.items():
+                self._known_entries.setdefault(topic, {}).update(
+                    {ledger.ledger_id: ledger.entries for ledger in state.ledgers if ledger.closed_ms}
+                )
+
+    def _ends(self) -> dict[str, MessagePosition]:
+        ends = {topic: state.end for topic, state in self._states.items()}
+        if self._stop_at is None:
+            return ends
+        return {topic: min(end, self._stop_at[topic]) for topic, end in ends.items() if topic in self._stop_at}
+
+    async def _latest(self, begin: dict[str, MessagePosition]) -> dict[str, MessagePosition]:
+        await self._refresh()
+        planner = await self._plan()
+        ends = self._ends()
+        states = {topic: self._states[topic] for topic in ends}
+        new = {topic: state for topic, state in states.items() if topic not in begin}
+        # What came to be after the query began is read from its beginning.
+        begin = {**await planner.positions(Earliest(), new.values(), "startingOffsets"), **begin}
+        deleted = [topic for topic in begin if topic not in self._states]
+        await planner.slices((), {}, [deleted_topic(topic, begin[topic]) for topic in deleted])
+        rows, size = self._options.max_rows_per_trigger, self._options.max_bytes_per_trigger
+        if rows is not None or size is not None:
+            estimates = await self._rows_estimates(states, begin) if rows is not None else {}
+            ends = {**ends, **admit(states, begin, ends, rows, size, estimates)}
+        return advance(begin, ends, deleted)
+
+    async def _rows_estimates(
+        self, states: Mapping[str, TopicState], begin: Mapping[str, MessagePosition]
+    ) -> dict[str, float]:
+        if self._rows_per_entry is None:
+            self._rows_per_entry = RowsPerEntry(await self._plan())
+        return await self._rows_per_entry.estimates(states, begin)
+
+    async def _tasks(
+        self, firsts: Mapping[str, MessagePosition], ends: Mapping[str, MessagePosition]
+    ) -> list[ReadTask]:
+        planner = await self._plan()
+        if any(topic not in self._states or self._states[topic].end < end for topic, end in ends.items()):
+            # After a restart the first thing that Spark asks for.
+            self._states = {**self._states, **await planner.states(list(ends))}
+        new = {topic: self._states[topic] for topic in ends if topic not in firsts and topic in self._states}
+        firsts = {**await planner.positions(Earliest(), new.values(), "startingOffsets"), **firsts}
+        gone = [topic for topic, end in ends.items() if topic not in self._states and firsts.get(topic, end) < end]
+        reaches = [
+            Reach(self._states[topic], firsts[topic], end)
+            for topic, end in ends.items()
+            if topic in self._states and firsts[topic] < end
+        ]
+        slices = await planner.slices(
+            reaches, self._known_entries, [deleted_topic(topic, firsts[topic]) for topic in gone]
+        )
+        if self._table is None:
+            self._table = await find_table(planner.cluster, self._options, list(self._states))
+        return await tasks_of(slices, planner, self._table, self._options.filters, self._schema)
+
+    # --- how
+
+    async def _plan(self) -> ReadPlanner:
+        if self._planner is None:
+            self._planner = await open_planner(self._options)
+        return self._planner
+
+    async def _durable_cursor(self) -> DurableCursor:
+        if self._cursor is None:
+            planner = await self._plan()
+            self._cursor = DurableCursor(
+                planner.cluster.client,
+                self._options.predefined_subscription,
+                from_earliest=not isinstance(self._starting, Latest),
+            )
+        return self._cursor
+
+    async def _patiently(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Ask again while the cluster is away, for a bounded time."""
+        give_up_at_seconds = time.monotonic() + PATIENCE_SECONDS
+        pause_seconds = 0.1
+        while True:
+            try:
+                return await ask()
+            except ClusterUnreachable as error:
+                if time.monotonic() + pause_seconds > give_up_at_seconds:
+                    raise
+                logger.warning("asked again in %.1f s: %s", pause_seconds, error)
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, PAUSE_SECONDS_MAX)

@@ -1,0 +1,36 @@
+"""From slices to what Spark hands to its executors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from magnetar.spark.planner import ReadPlanner
+from magnetar.spark.pushdown import MessageFilters
+from magnetar.spark.slices import Slice
+from magnetar.spark.table import Table
+from magnetar.spark.task import ReadTask
+from magnetar.spark.values.spark_schema import arrow_schema_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+async def tasks_of(
+    slices: Sequence[Slice], planner: ReadPlanner, table: Table, filters: MessageFilters, schema: StructType
+) -> list[ReadTask]:
+    """One for each slice. `schema` is what Spark wants, which may be less than the table has."""
+    arrow_schema = arrow_schema_of(schema).serialize().to_pybytes()
+    addresses = await planner.addresses()
+    return [
+        ReadTask(
+            slice_=one,
+            options=planner.options,
+            filters=filters,
+            table=table,
+            arrow_schema=arrow_schema,
+            direct=planner.direct,
+            bookie_addresses=addresses,
+        )
+        for one in slices
+    ]
