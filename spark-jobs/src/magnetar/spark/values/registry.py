@@ -125,7 +125,9 @@ class SchemaDecoder:
             return f"its schema version {number} is not in the registry"
         if writer.type != self.table.type:
             return f"schema version {number} is of type {writer.type_name}, the table's of {self.table.type_name}"
-        if writer.data == self.table.data and is_separated(writer) == self.needs_keys:
+        # What a KEY_VALUE's sides are stands in its properties.
+        pair = table.type == SchemaType.KEY_VALUE
+        if writer.data == self.table.data and not (pair and writer.properties != self.table.properties):
             return self._table_payloads
         try:
             return payloads_for(table, _reading(writer)[0])

@@ -1,0 +1,215 @@
+"""What the sink writes: stock clients' schemas read it, and so do our decoders; Spark's own types."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from magnetar.spark.errors import SinkRefused
+from magnetar.spark.values.api import SchemaDefinition, SchemaType
+from magnetar.spark.values.definitions import DefinitionKind, definition_for
+from magnetar.spark.values.encoders import encoder_for
+from magnetar.spark.values.registry import decoder_for
+from magnetar.spark.values.shapes import list_type, map_type, struct_type
+from magnetar.spark.values.spark_schema import arrow_schema_of, struct_type_of
+from pulsar import schema as stock
+
+TABLE: list[tuple[str, pa.DataType]] = [
+    ("flag", pa.bool_()),
+    ("int", pa.int32()),
+    ("long", pa.int64()),
+    ("float", pa.float32()),
+    ("double", pa.float64()),
+    ("text", pa.string()),
+    ("raw", pa.binary()),
+    ("day", pa.date32()),
+    ("at", pa.timestamp("us", tz="UTC")),
+    ("local", pa.timestamp("us")),
+    ("price", pa.decimal128(10, 2)),
+    ("list", list_type(struct_type([("x", pa.int64()), ("y", list_type(pa.string()))]))),
+    ("map", map_type(pa.decimal128(5, 1))),
+    ("inner", struct_type([("x", pa.string()), ("deep", struct_type([("z", pa.binary())]))])),
+]
+ROWS: list[dict[str, Any]] = [
+    {
+        "flag": True,
+        "int": -1,
+        "long": 2**62,
+        "float": 1.5,
+        "double": -0.1,
+        "text": "é",
+        "raw": b"\xff\x00",
+        "day": date(1950, 1, 1),
+        "at": datetime(1950, 1, 1, 1, 2, 3, 4, UTC),
+        "local": datetime(2050, 1, 1, 1, 2, 3, 4),  # noqa: DTZ001 - local.
+        "price": Decimal("-99999999.99"),
+        "list": [{"x": 1, "y": ["a", None]}, None, {"x": None, "y": None}],
+        "map": [("k", Decimal("1.5")), ("l", None)],
+        "inner": {"x": None, "deep": {"z": b"z"}},
+    },
+    dict.fromkeys(dict(TABLE)),
+    {**dict.fromkeys(dict(TABLE)), "list": [], "map": [], "inner": {"x": "x", "deep": None}},
+]
+
+
+def batch_of(rows: list[dict[str, Any]], fields: list[tuple[str, pa.DataType]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(rows, pa.schema(fields))
+
+
+@pytest.mark.parametrize("kind", ["json", "avro"])
+async def test_records_come_back(kind: DefinitionKind) -> None:
+    batch = batch_of([ROWS[2], *ROWS], TABLE).slice(1)
+    definition = definition_for(batch.schema, kind)
+    payloads = encoder_for(definition, TABLE).encode(batch)
+    decoder = decoder_for(definition)
+    assert decoder.fields() == TABLE
+    result = await decoder.decode(pa.array(payloads, pa.binary()), [(b"", len(payloads))])
+    assert not result.bad
+    assert pa.Table.from_arrays(result.columns, [name for name, _ in TABLE]).to_pylist() == ROWS
+
+
+def test_stock_consumers_read_what_is_written() -> None:
+    fields = [("i", pa.int32()), ("s", pa.string()), ("d", pa.float64())]
+    rows: list[dict[str, Any]] = [{"i": 1, "s": "x", "d": 0.5}, {"i": None, "s": None, "d": None}]
+
+    class Row(stock.Record):  # type: ignore[misc]  # It has no types.
+        i = stock.Integer()
+        s = stock.String()
+        d = stock.Double()
+
+    for kind, schema in (("avro", stock.AvroSchema(Row)), ("json", stock.JsonSchema(Row))):
+        batch = batch_of(rows, fields)
+        definition = definition_for(batch.schema, "json" if kind == "json" else "avro")
+        read = [schema.decode(payload) for payload in encoder_for(definition, fields).encode(batch)]
+        assert [(one.i, one.s, one.d) for one in read] == [(1, "x", 0.5), (None, None, None)]
+
+
+def test_the_definition_is_an_avro_record_of_nullable_fields() -> None:
+    definition = definition_for(pa.schema([pa.field("id", pa.int64(), nullable=False), ("s", pa.string())]))
+    assert definition.type == SchemaType.AVRO
+    assert definition.data == (
+        b'{"type":"record","name":"Row","fields":[{"name":"id","type":["null","long"],"default":null},'
+        b'{"name":"s","type":["null","string"],"default":null}]}'
+    )
+    assert definition.properties == {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": "false"}
+    everything = definition_for(pa.schema(TABLE), "avro")
+    fastavro.parse_schema(json.loads(everything.data))
+
+
+@pytest.mark.parametrize(
+    ("arrow_type", "schema_type"),
+    [
+        (pa.binary(), SchemaType.NONE),
+        (pa.string(), SchemaType.STRING),
+        (pa.bool_(), SchemaType.BOOLEAN),
+        (pa.int8(), SchemaType.INT8),
+        (pa.int16(), SchemaType.INT16),
+        (pa.int32(), SchemaType.INT32),
+        (pa.int64(), SchemaType.INT64),
+        (pa.float32(), SchemaType.FLOAT),
+        (pa.float64(), SchemaType.DOUBLE),
+        (pa.date32(), SchemaType.LOCAL_DATE),
+        (pa.timestamp("us", tz="UTC"), SchemaType.INSTANT),
+        (pa.timestamp("us"), SchemaType.LOCAL_DATE_TIME),
+        (pa.decimal128(12, 1), SchemaType.AVRO),
+    ],
+)
+async def test_single_values(arrow_type: pa.DataType, schema_type: SchemaType) -> None:
+    definition = definition_for(pa.schema([("value", arrow_type)]))
+    assert definition.type == schema_type
+    values = pa.array([1, 0, None], pa.int8()).cast(pa.int32())
+    column = values.cast(pa.string()).cast(arrow_type) if arrow_type == pa.binary() else None
+    if column is None:
+        via = pa.int64() if pa.types.is_timestamp(arrow_type) else pa.int32()
+        column = values.cast(via).cast(arrow_type)
+    batch = pa.RecordBatch.from_arrays([column], ["value"])
+    payloads = encoder_for(definition, [("value", arrow_type)]).encode(batch)
+    result = await decoder_for(definition).decode(pa.array(payloads, pa.binary()), [(b"", 3)])
+    assert result.columns[0].equals(column)
+    assert schema_type is SchemaType.AVRO or payloads[2] is None
+
+
+def test_a_registered_schema_is_kept_to() -> None:
+    schema = {
+        "type": "record",
+        "name": "R",
+        "namespace": "com.acme",
+        "fields": [
+            {"name": "a", "type": "int"},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+            {"name": "u", "type": ["null", "string", {"type": "fixed", "name": "F", "size": 2}], "default": None},
+            {"name": "d", "type": "string", "default": "default"},
+            {"name": "price", "type": {"type": "fixed", "name": "P", "size": 4, "logicalType": "decimal",
+                                       "precision": 8, "scale": 2}},
+        ],
+    }  # fmt: skip
+    definition = SchemaDefinition(type=SchemaType.AVRO, data=json.dumps(schema).encode())
+    fields = [
+        ("price", pa.decimal128(6, 1)),
+        ("a", pa.int64()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("u", struct_type([("member0", pa.string()), ("member1", pa.binary())])),
+    ]
+    encoder = encoder_for(definition, fields)
+    at = datetime(2023, 11, 14, 22, 13, 20, 123456, UTC)
+    good = {"a": 1, "at": at, "u": {"member0": None, "member1": b"ab"}, "price": Decimal("1.5")}
+    (payload,) = encoder.encode(batch_of([good], fields))
+    assert payload is not None
+    read = fastavro.schemaless_reader(io.BytesIO(payload), fastavro.parse_schema(schema))
+    assert read == {
+        "a": 1,
+        "at": at.replace(microsecond=123000),
+        "u": b"ab",
+        "d": "default",
+        "price": Decimal("1.5"),
+    }
+    for bad in ({"a": None}, {"a": 2**40}, {"u": {"member0": "x", "member1": b"ab"}}):
+        with pytest.raises(SinkRefused, match="row 1"):
+            encoder.encode(batch_of([good, {**good, **bad}], fields))
+    with pytest.raises(SinkRefused, match="needs columns"):
+        encoder_for(definition, fields[:1])
+    with pytest.raises(SinkRefused, match="no fields more"):
+        encoder_for(definition, [*fields, ("more", pa.int32())])
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is() -> None:
+    with pytest.raises(SinkRefused, match="my column"):
+        definition_for(pa.schema([("my column", pa.int32()), ("b", pa.int32())]))
+    with pytest.raises(SinkRefused, match="keys of maps"):
+        definition_for(pa.schema([("m", map_type(pa.int32(), pa.int32()))]))
+    with pytest.raises(SinkRefused, match="one column `value`"):
+        definition_for(pa.schema([("a", pa.binary())]), "bytes")
+    with pytest.raises(SinkRefused, match="column `value` is"):
+        encoder_for(SchemaDefinition(type=SchemaType.INT32), [("value", struct_type([]))])
+    with pytest.raises(SinkRefused, match="column `key`"):
+        encoder_for(SchemaDefinition(type=SchemaType.KEY_VALUE, data=bytes(8)), [("value", pa.string())])
+
+
+def test_numbers_that_are_none_in_json() -> None:
+    fields = [("d", pa.float64())]
+    batch = batch_of([{"d": float("nan")}, {"d": float("-inf")}], fields)
+    assert encoder_for(definition_for(batch.schema, "json"), fields).encode(batch) == [
+        b'{"d":"NaN"}',
+        b'{"d":"-Infinity"}',
+    ]
+
+
+def test_spark_and_arrow_agree_on_types() -> None:
+    pytest.importorskip("pyspark")
+    fields = [
+        *TABLE,
+        ("byte", pa.int8()),
+        ("short", pa.int16()),
+        ("took", pa.duration("us")),
+        ("map2", map_type(list_type(pa.int32()), pa.int64())),
+    ]
+    schema = struct_type_of(fields)
+    assert arrow_schema_of(schema) == pa.schema([pa.field(name, arrow_type) for name, arrow_type in fields])
+    plain = [field for field in fields if field[0] not in ("took", "map2")]
+    assert definition_for(struct_type_of(plain), "avro") == definition_for(pa.schema(plain), "avro")
