@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.spark import plan
 from magnetar.spark.admission import admit
@@ -27,6 +27,7 @@ from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.time_search import UNREADABLE_MAX, first_at
 
 TOPIC = "persistent://public/default/t"
+FEW = settings(max_examples=40)  # Thousands were run; in everyday use time counts.
 
 
 def ledger(ledger_id: int, entries: int, size_bytes: int | None = None, *, missing: bool = False) -> TopicLedger:
@@ -86,6 +87,7 @@ def entries_of(state: TopicState, first: MessagePosition, end: MessagePosition) 
     ]
 
 
+@FEW
 @given(topics(), places, places, st.integers(1, 3000))
 def test_each_entry_is_in_exactly_one_slice_and_slices_meet(
     state: TopicState, first: MessagePosition, end: MessagePosition, split_bytes: int
@@ -111,6 +113,7 @@ def test_each_entry_is_in_exactly_one_slice_and_slices_meet(
             assert MessagePosition(high.ledger_id, high.last_entry_id) < one.end
 
 
+@FEW
 @given(topics(), places, places)
 def test_a_normalised_place_has_the_same_messages_behind_it(
     state: TopicState, place: MessagePosition, other: MessagePosition
@@ -175,6 +178,7 @@ def cost(state: TopicState, start: MessagePosition, end: MessagePosition, rows_p
     return entries_between(state, start, end) * rows_per_entry, size_bytes_between(state, start, end)
 
 
+@FEW
 @given(
     st.lists(topics(), min_size=1, max_size=4),
     st.lists(places, min_size=4, max_size=4),
@@ -351,6 +355,7 @@ def test_places_beyond_the_end() -> None:
     assert "deleted" in str(deleted_topic(TOPIC, MessagePosition(1, 2)))
 
 
+@FEW
 @given(topics(), places, places)
 def test_losses_count_what_slices_lack(state: TopicState, first: MessagePosition, end: MessagePosition) -> None:
     """Of a topic that still lists all its ledgers, exactly the missing ones are lost."""
@@ -404,6 +409,7 @@ class PublishTimes:
         return place.ledger_id * self.ledger_entries + place.entry_id
 
 
+@FEW
 @given(st.lists(st.integers(0, 30), max_size=80).map(sorted), st.integers(0, 32), st.integers(1, 30), st.booleans())
 async def test_the_first_message_of_a_time(times: list[int], time_ms: int, ledger_entries: int, closed: bool) -> None:
     scale = 1_000_000  # Ledgers are closed long before the time that is looked for.
@@ -413,6 +419,7 @@ async def test_the_first_message_of_a_time(times: list[int], time_ms: int, ledge
     assert source.reads <= math.log2(len(times) + 1) + 1
 
 
+@FEW
 @given(st.lists(st.integers(0, 30) | st.none(), max_size=80), st.integers(0, 32), st.integers(1, 30))
 async def test_times_that_fall_and_entries_that_are_gone(
     times: list[int | None], time_ms: int, ledger_entries: int
