@@ -1,7 +1,9 @@
 import contextlib
 import struct
+from typing import Any
 
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.wire.pulsar import command, messages
@@ -229,6 +231,18 @@ def test_what_cannot_be_read_is_refused() -> None:
 def test_garbage_is_a_command_or_refused(data: bytes) -> None:
     with contextlib.suppress(BadCommand):
         messages.decode_command(data, 0, len(data))
+
+
+def test_a_message_has_no_texts_to_check() -> None:
+    def has_texts(kind: Any, seen: set[str]) -> bool:
+        seen.add(kind.full_name)
+        inner = [field.message_type for field in kind.fields if field.message_type is not None]
+        return any(field.type == FieldDescriptor.TYPE_STRING for field in kind.fields) or any(
+            has_texts(each, seen) for each in inner if each.full_name not in seen
+        )
+
+    assert not has_texts(pb.CommandMessage.DESCRIPTOR, set())
+    assert has_texts(pb.CommandSubscribe.DESCRIPTOR, set())
 
 
 def test_encoding_what_lacks_a_field_is_refused() -> None:

@@ -12,6 +12,7 @@ from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.metadata import (
     broker_entry_metadata,
     checksum_ok,
+    count_messages,
     full_metadata,
     skim,
     sticky_key,
@@ -81,6 +82,7 @@ def test_skim_sees_what_protobuf_sees(expected: pb.MessageMetadata, payload: byt
     assert view.producer_name == expected.producer_name
     assert (view.sequence_id, view.publish_time_ms) == (expected.sequence_id, expected.publish_time)
     assert view.num_messages == max(1, expected.num_messages_in_batch)
+    assert count_messages(data) == view.num_messages
     assert view.is_batch == expected.HasField("num_messages_in_batch")
     assert (view.compression, view.uncompressed_size) == (expected.compression, expected.uncompressed_size)
     assert (view.null_value, view.uuid) == (expected.null_value, expected.uuid)

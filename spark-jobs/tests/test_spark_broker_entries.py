@@ -8,7 +8,7 @@ import pulsar
 import pytest
 from magnetar.broker.compacted_topic import LEDGER_PROPERTY
 from magnetar.broker.policies.system_topics import COMPACTION
-from magnetar.broker.session_testing import MemoryBroker, batch_message, message
+from magnetar.broker.session_testing import MemoryBroker, message
 from magnetar.client.consumer import ConsumerOptions
 from magnetar.client.message import Message, MessageId, OutgoingMessage, messages_of_entry
 from magnetar.client.producer import ProducerOptions
@@ -17,7 +17,7 @@ from magnetar.core.ids import EARLIEST
 from magnetar.core.topic_name import TopicName
 from magnetar.ledger.api import LedgerOptions
 from magnetar.spark import broker_entries
-from magnetar.spark.broker_entries import BrokerEntries, bounds_and_count
+from magnetar.spark.broker_entries import BrokerEntries
 from magnetar.spark.client_factory import make_client
 from magnetar.spark.connecting import ConnectionOptions
 from magnetar.spark.entries import EntryBlock, Hole
@@ -28,7 +28,6 @@ from magnetar.spark.slices import LedgerRange
 from magnetar.standalone.threaded import ThreadedCluster
 from magnetar.wire.pulsar.compacted import encode_compacted
 from magnetar.wire.pulsar.compression import Compression
-from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 NAME = "persistent://public/default/t"
 TOPIC = TopicName.parse(NAME)
@@ -345,19 +344,6 @@ async def test_compacted_topics(world: World) -> None:
     await world.send(2, 10)
     [whole] = await world.ranges()
     assert payloads(await read(world.entries(read_compacted=True), [whole])) == [b"m2", b"m5", b"m6", b"m10", b"m11"]
-
-
-def test_permits_that_an_entry_takes() -> None:
-    stored = message(b"x", partition_key="k", event_time=5, properties=[pb.KeyValue(key="a", value="b")])
-    assert bounds_and_count(stored) == (0, 1)
-    assert bounds_and_count(batch_message(b"a", b"b", b"c")) == (0, 3)
-    assert bounds_and_count(message(b"x", checksum=False, num_messages_in_batch=300)) == (0, 300)
-    assert bounds_and_count(message(b"x", num_messages_in_batch=-5))[1] >= 1
-    broker_metadata = pb.BrokerEntryMetadata(index=7).SerializeToString()
-    with_metadata = b"\x0e\x02" + len(broker_metadata).to_bytes(4, "big") + broker_metadata + batch_message(b"a", b"b")
-    assert bounds_and_count(with_metadata) == (6 + len(broker_metadata), 2)
-    assert bounds_and_count(b"") == (-1, 1)
-    assert bounds_and_count(b"\x00\x00\x00\x09\xff") == (-1, 1)
 
 
 @pytest.mark.slow

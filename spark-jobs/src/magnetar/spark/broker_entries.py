@@ -27,12 +27,10 @@ from magnetar.spark.broker_errors import told
 from magnetar.spark.entries import EntryBlock, Hole, OnHole
 from magnetar.spark.errors import ClusterUnreachable
 from magnetar.spark.slices import LedgerRange
-from magnetar.wire.errors import BadProtobuf
 from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.errors import BadMetadata, PulsarError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import CommandMessage
-from magnetar.wire.pulsar.metadata import broker_entry_metadata_end, checksum_ok, metadata_bounds
-from magnetar.wire.pulsar.varint import read_length, read_tag, read_varint, skip_value
+from magnetar.wire.pulsar.metadata import broker_entry_metadata_end, checksum_ok, count_messages
 
 Position: TypeAlias = tuple[int, int]
 """(ledger id, entry id)."""
@@ -48,6 +46,9 @@ AHEAD_BYTES_MAX: Final = 8 << 20
 
 AHEAD_ENTRIES_MAX: Final = 4_000
 """As many may be on their way, so that entries that suddenly are larger bring some thousand of those at most."""
+
+UNREADABLE: Final = -1
+"""Where the client's part of an entry begins that has no metadata."""
 
 PERMITS_MIN: Final = 100
 """What is asked for while nothing is known of the topic: the entries of one read of a broker."""
@@ -270,14 +271,18 @@ class EntryReader(Receiver):
         size_bytes = len(entry)
         self.entries_seen += 1
         self._seen_bytes += size_bytes
-        start, count = bounds_and_count(entry)
+        try:
+            start = broker_entry_metadata_end(entry)
+            count = count_messages(entry)
+        except BadMetadata:
+            start, count = UNREADABLE, 1
         self._seen_messages += count
         self._permits -= count
         position = (ledger_id, entry_id)
         if self.passed < position:
             self.passed = position
             if position <= self._last:
-                if start >= 0 and checksum_ok(entry, start, size_bytes):
+                if start != UNREADABLE and checksum_ok(entry, start, size_bytes):
                     self._add(ledger_id, entry_id, entry)
                 else:
                     self._damaged.append(self._hole(ledger_id, entry_id))
@@ -302,7 +307,7 @@ class EntryReader(Receiver):
             ledger_id=ledger_id,
             first_entry_id=entry_id,
             last_entry_id=entry_id,
-            reason="the broker sends it with a checksum that is wrong",
+            reason="the broker sends it damaged: without readable metadata, or with a checksum that is wrong",
         )
 
     def _ask_for_more(self) -> None:
@@ -363,33 +368,3 @@ class _Gathering:
         self.entry_ids: list[int] = []
         self.entries: list[bytes] = []
         self.size_bytes = 0
-
-
-NUM_MESSAGES_TAG: Final = 0x58
-"""MessageMetadata.num_messages_in_batch."""
-
-
-def bounds_and_count(entry: bytes) -> tuple[int, int]:
-    """Where the client's part of a stored entry begins (-1: it cannot be read), and how many permits it took."""
-    try:
-        start = broker_entry_metadata_end(entry)
-        at, end = metadata_bounds(entry)
-        while at < end:
-            tag = entry[at]
-            if tag < 0x80:
-                at += 1
-            else:
-                tag, at = read_tag(entry, at, end)
-            if tag == NUM_MESSAGES_TAG:
-                count, at = read_varint(entry, at, end)
-                return start, max(1, count & 0x7FFF_FFFF)
-            wire_type = tag & 7
-            if wire_type == 2:
-                _, at = read_length(entry, at, end)
-            elif wire_type == 0:
-                _, at = read_varint(entry, at, end)
-            else:
-                at = skip_value(entry, at, end, tag)
-    except (BadMetadata, BadProtobuf):
-        return -1, 1
-    return start, 1

@@ -38,7 +38,8 @@ def decode_command(buffer: bytes, start: int, end: int) -> pb.BaseCommand:
         raise BadCommand(f"a command of type {command.type} without its body")
     if not command.IsInitialized():  # Parsing does not look at required fields.
         raise BadCommand(f"{field} without a required field")
-    if not encoded.isascii():
+    if command.type != pb.BaseCommand.MESSAGE and not encoded.isascii():
+        # Not of MESSAGE, which comes with each entry, has no texts, and whose numbers are rarely ASCII.
         _check_texts(command)
     return command
 

@@ -117,6 +117,34 @@ def skim(data: bytes) -> MessageMetadataView:
     return view
 
 
+def count_messages(data: bytes) -> int:
+    """How many messages a stored entry counts for where permits are spent on it, read only so far as that takes.
+    Raises `BadMetadata`."""
+    try:
+        at, end = metadata_bounds(data)
+        while at < end:
+            tag = data[at]
+            if tag < 0x80:
+                at += 1
+            else:
+                tag, at = read_tag(data, at, end)
+            if tag == 0x58:
+                count, at = read_varint(data, at, end)
+                return max(1, signed32(count))
+            wire_type = tag & 7
+            if wire_type == 0:
+                while at < end and data[at] >= 0x80:
+                    at += 1
+                at += 1
+            elif wire_type == 2:
+                _, at = read_length(data, at, end)
+            else:
+                at = skip_value(data, at, end, tag)
+    except BadProtobuf as error:
+        raise BadMetadata(f"message metadata: {error}") from None
+    return 1
+
+
 def _set_number(view: MessageMetadataView, tag: int, value: int) -> None:
     if tag == 0x10:
         view.sequence_id = value
