@@ -14,7 +14,7 @@ class BadRecordPolicy:
         self.corrupt_record_column = corrupt_record_column
         """Gets the bytes of bad messages, if a table has it; empty: none does."""
         self.kept = 0
-        """Rows without values (PERMISSIVE)."""
+        """Messages that were gone past (PERMISSIVE): rows without values, if filters leave them in."""
         self.dropped = 0
         """Messages that gave no row (DROPMALFORMED)."""
         self.first_reason = ""

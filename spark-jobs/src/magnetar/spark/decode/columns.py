@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,7 +24,7 @@ from magnetar.spark.decode.metadata_columns import (
     timestamps,
 )
 from magnetar.spark.decode.rows import NO_TIME, RowGroup
-from magnetar.spark.decode.tables import BATCH_BYTES, BATCH_ROWS, GroupTable
+from magnetar.spark.decode.tables import BATCH_BYTES, BATCH_ROWS, GroupTable, Joiner
 from magnetar.spark.entries import WholeEntry
 from magnetar.spark.errors import BadOption
 from magnetar.spark.positions import MessagePosition
@@ -114,19 +114,19 @@ class BatchBuilder:
         self._pending: deque[WholeEntry] = deque()
         """Not unpacked yet: what is packed well would otherwise fill the memory."""
         self._group = self._new_group()
+        self._joiner = Joiner()
+        self._cut_entries = {place.entry_id for place in (first, end) if place.batch_index}
+        """Entries with one of these ids may have to be cut."""
         self._outside: list[tuple[int, int]] = []
         """Rows of the group that are before `first` or from `end` on."""
 
-    def add(self, entries: Iterable[WholeEntry]) -> None:
-        """Take entries; those that cannot have a wanted message are let go at once."""
-        first, end = self._first[:2], self._end
-        end_place = end[:2] if end.batch_index == 0 else (end.ledger_id, end.entry_id + 1)
+    def add(self, entries: Sequence[WholeEntry]) -> None:
+        """Take entries, ascending; those that cannot have a wanted message are let go at once."""
         if self._screen.by_publish_time:
-            entries = filter(self._in_time, entries)
-        pending = self._pending
-        for entry in entries:
-            if first <= (entry.ledger_id, entry.entry_id) < end_place:
-                pending.append(entry)
+            entries = [entry for entry in entries if self._in_time(entry)]
+        if entries and not (self._in_range(entries[0]) and self._in_range(entries[-1])):
+            entries = [entry for entry in entries if self._in_range(entry)]
+        self._pending.extend(entries)
         self._fill()
 
     def ready(self) -> bool:
@@ -142,10 +142,11 @@ class BatchBuilder:
 
         Raises `BadRecord`, and what fetching a schema version raises: nothing can be taken after that."""
         while self.ready() or (final and self._group.row_counts):
-            table, outside = GroupTable(self._group), self._outside
+            table, outside = GroupTable(self._group, self._joiner), self._outside
             self._group, self._outside = self._new_group(), []
             async for batch in self._batches_of(table, outside):
                 yield batch
+            del table  # Its memory is used again.
             self._fill()
 
     def _new_group(self) -> RowGroup:
@@ -157,21 +158,30 @@ class BatchBuilder:
         time_ms = entry.view.publish_time_ms
         return time_ms < 0 or self._screen.publish_time_ms_min <= time_ms <= self._screen.publish_time_ms_max
 
+    def _in_range(self, entry: WholeEntry) -> bool:
+        # The entry that the range ends in has wanted messages, unless the range ends before the first of them.
+        place = (entry.ledger_id, entry.entry_id)
+        return self._first[:2] <= place and (*place, 0) < self._end
+
     def _fill(self) -> None:
         group, pending = self._group, self._pending
         positions = group.positions
         while pending and positions.rows < BATCH_ROWS and group.size_bytes < BATCH_BYTES:
             entry = pending.popleft()
+            if entry.entry_id not in self._cut_entries:
+                group.add(entry)
+                continue
             row = positions.rows
-            count = group.add(entry)
+            group.add(entry)
             if row not in group.bad:
-                self._note_outside(entry, row, row + count)
+                self._note_outside(entry, row, positions.rows)
 
     def _note_outside(self, entry: WholeEntry, row: int, end_row: int) -> None:
         """A slice may begin and end within a batch."""
-        if entry.entry_id == self._first.entry_id and entry.ledger_id == self._first.ledger_id:
+        place = (entry.ledger_id, entry.entry_id)
+        if place == self._first[:2]:
             self._outside.append((row, min(row + self._first.batch_index, end_row)))
-        if entry.entry_id == self._end.entry_id and entry.ledger_id == self._end.ledger_id:
+        if place == self._end[:2]:
             self._outside.append((min(row + self._end.batch_index, end_row), end_row))
 
     async def _batches_of(self, table: GroupTable, outside: list[tuple[int, int]]) -> AsyncIterator[pa.RecordBatch]:
@@ -220,16 +230,15 @@ class BatchBuilder:
         return pa.RecordBatch.from_arrays(columns, schema=wanted.schema)
 
     def _column(self, name: str, table: GroupTable, rows: Numbers, bad_rows: list[int]) -> pa.Array:
-        entry_of_row = table.entry_of_row[rows]
         match name:
             case _ if name == KEY:
                 return texts(table.keys.take(rows))
             case _ if name == TOPIC:
                 return self._topics.rows(len(rows))
             case _ if name == MESSAGE_ID:
-                return self._ids.rows(table.entry_texts, table.batched, entry_of_row, table.index_of_row[rows])
+                return table.message_ids(self._ids, rows)
             case _ if name == PUBLISH_TIME:
-                times_ms = table.publish_times_ms[entry_of_row]
+                times_ms = table.publish_times_ms[table.entry_of_row[rows]]
                 return timestamps(times_ms, times_ms == NO_TIME)
             case _ if name == EVENT_TIME:
                 times_ms = table.event_times_ms[rows]

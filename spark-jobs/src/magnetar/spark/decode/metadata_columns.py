@@ -11,7 +11,6 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from magnetar.spark.pushdown import EVENT_TIME, KEY, PUBLISH_TIME, TOPIC
 
 MESSAGE_ID: Final = "__messageId"
@@ -97,25 +96,34 @@ class MessageIdTexts:
     """`ledger:entry`, and `ledger:entry:index` for the messages of batches."""
 
     def __init__(self) -> None:
-        self._indexes = pa.array([""], pa.string())
+        self._indexes: list[str] = [""]
+        """Then "0", "1", …: as many as the longest batch has needed, and that has fitted into memory."""
+        self._digits: Numbers = np.zeros(0, np.int64)
+        """How many digits 0, 1, … have."""
 
-    def rows(
-        self, entry_texts: Sequence[str], batched: Flags, entry_of_row: Numbers, index_of_row: Numbers
-    ) -> pa.Array:
-        """`entry_texts` and `batched` have an element an entry; the other two one a row."""
+    def column(self, entry_texts: Sequence[str], batched: Flags, row_counts: Numbers) -> pa.Array:
+        """A text for each message of entries. `entry_texts` are `ledger:entry`; all have an element an entry."""
         if not batched.any():
-            return pa.array(entry_texts, pa.string()).take(entry_of_row)
-        beginnings = [f"{text}:" if more else text for text, more in zip(entry_texts, batched.tolist(), strict=True)]
-        entries = pa.array(beginnings, pa.string()).take(entry_of_row)
-        places = np.where(batched[entry_of_row], index_of_row + 1, 0)
-        return pc.binary_join_element_wise(entries, self._index_texts(int(places.max())).take(places), "")
+            return pa.array(entry_texts, pa.string())  # An entry that is no batch has one row.
+        self._grow(int(row_counts.max()))
+        indexes = self._indexes
+        pieces: list[str] = []
+        for text, more, count in zip(entry_texts, batched.tolist(), row_counts.tolist(), strict=True):
+            # With the entry's text between them: nothing, text 0 text 1 text 2 …
+            pieces.append(f"{text}:".join(indexes[: count + 1]) if more else text)
+        lengths = np.repeat(numbers([len(text) for text in entry_texts]), row_counts)
+        of_batch = np.repeat(batched, row_counts)
+        index = np.arange(len(lengths)) - np.repeat(np.cumsum(row_counts) - row_counts, row_counts)
+        lengths[of_batch] += 1 + self._digits[index[of_batch]]
+        offsets = np.zeros(len(lengths) + 1, np.int32)
+        np.cumsum(lengths, out=offsets[1:])
+        data = pa.py_buffer("".join(pieces).encode())
+        return pa.Array.from_buffers(pa.string(), len(lengths), [None, pa.py_buffer(offsets), data])
 
-    def _index_texts(self, last: int) -> pa.Array:
-        # Element 0 is no index, element n + 1 is n. As long as the longest batch, which has fitted into memory.
-        if last >= len(self._indexes):
-            texts_of_numbers = pa.array(np.arange(2 * last), pa.int64()).cast(pa.string())
-            self._indexes = pa.concat_arrays([pa.array([""], pa.string()), texts_of_numbers])
-        return self._indexes
+    def _grow(self, count: int) -> None:
+        if count >= len(self._indexes):
+            self._indexes = ["", *map(str, range(2 * count))]
+            self._digits = numbers([len(text) for text in self._indexes[1:]])
 
 
 def properties_column(

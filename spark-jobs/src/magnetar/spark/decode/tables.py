@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from magnetar.spark.decode.filters import MessageScreen
-from magnetar.spark.decode.metadata_columns import Flags, Numbers, Ranges, numbers, texts
+from magnetar.spark.decode.metadata_columns import Flags, MessageIdTexts, Numbers, Ranges, numbers, texts
 from magnetar.spark.decode.rows import NO_TIME, RowGroup
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """What a record batch has at about: half or twice as much is as fast, tenfold is slower (measured into a JVM)."""
 
+_REUSED_BYTES_MAX: Final = 4 * BATCH_BYTES
+"""What is longer, which is one batch packed well, is not kept."""
+
+
+class Joiner:
+    """Joins pieces in memory that is used again: fresh memory costs more than the copying."""
+
+    def __init__(self) -> None:
+        self._stream = BytesIO()
+
+    def joined(self, pieces: list[bytes], size_bytes: int) -> pa.Buffer:
+        """All in one, until `joined` is called again; as long as anything holds the buffer, it stays as it is."""
+        if len(pieces) == 1 or size_bytes > _REUSED_BYTES_MAX:
+            return pa.py_buffer(b"".join(pieces))
+        try:
+            self._stream.seek(0)
+            self._stream.writelines(pieces)
+        except BufferError:
+            self._stream = BytesIO()
+            self._stream.writelines(pieces)
+        return pa.py_buffer(self._stream.getbuffer())
+
 
 class GroupTable:
     """A group that gets no more rows. Row numbers are the group's."""
 
-    def __init__(self, group: RowGroup) -> None:
+    def __init__(self, group: RowGroup, joiner: Joiner) -> None:
         positions = group.positions
-        buffer = pa.py_buffer(group.pieces[0] if len(group.pieces) == 1 else b"".join(group.pieces))
+        buffer = joiner.joined(group.pieces, group.size_bytes)
         self.group: Final = group
         self.values: Final = Ranges(buffer, positions.values)
         self.keys: Final = Ranges(buffer, positions.keys)
@@ -31,16 +54,15 @@ class GroupTable:
         counts = numbers(group.row_counts)
         self.entry_of_row: Final = np.repeat(np.arange(len(counts)), counts)
         self.index_of_row: Final = np.arange(positions.rows) - np.repeat(np.cumsum(counts) - counts, counts)
-        self.publish_times_ms: Final = numbers(group.publish_times_ms)
-        self.batched: Final = np.array(group.batched, np.bool_)
-        self.entry_texts: Final = [
-            f"{ledger_id}:{entry_id}" for ledger_id, entry_id in zip(group.ledger_ids, group.entry_ids, strict=True)
-        ]
+        self.row_counts: Final = counts
+        self._message_ids: pa.Array | None = None
+        self.publish_times_ms: Final = numbers(group.publish_times_ms())
+        self.batched: Final = np.array(group.batched(), np.bool_)
 
     def wanted(self, screen: MessageScreen, outside: list[tuple[int, int]]) -> Flags | None:
         """Which rows are wanted, bad ones as others; None: all. `outside` are ranges of rows that are not."""
         compacted_out = self.group.positions.compacted_out
-        time_unknown = screen.by_publish_time and NO_TIME in self.group.publish_times_ms
+        time_unknown = screen.by_publish_time and bool((self.publish_times_ms == NO_TIME).any())
         if not (compacted_out or outside or time_unknown or screen.by_event_time or screen.by_key):
             return None
         kept = np.ones(self.group.positions.rows, np.bool_)
@@ -57,9 +79,17 @@ class GroupTable:
 
     def message_id(self, row: int) -> str:
         """Of one row, for texts."""
-        entry = int(self.entry_of_row[row])
-        text = self.entry_texts[entry]
-        return f"{text}:{self.index_of_row[row]}" if self.group.batched[entry] else text
+        place = int(self.entry_of_row[row])
+        entry = self.group.entries[place]
+        text = f"{entry.ledger_id}:{entry.entry_id}"
+        return f"{text}:{self.index_of_row[row]}" if self.batched[place] else text
+
+    def message_ids(self, texts_of: MessageIdTexts, rows: Numbers) -> pa.Array:
+        """The column `__messageId` of some rows."""
+        if self._message_ids is None:
+            entry_texts = [f"{entry.ledger_id}:{entry.entry_id}" for entry in self.group.entries]
+            self._message_ids = texts_of.column(entry_texts, self.batched, self.row_counts)
+        return self._message_ids if len(rows) == len(self._message_ids) else self._message_ids.take(pa.array(rows))
 
     def parts(self, rows: Numbers) -> list[Numbers]:
         """The rows cut into record batches. A batch that was packed well is many of them."""
@@ -75,7 +105,7 @@ class GroupTable:
 
     def schema_versions(self, rows: Numbers) -> list[tuple[bytes, int]]:
         """Runs of versions, as value decoders want them."""
-        versions = self.group.schema_versions
+        versions = [entry.view.schema_version for entry in self.group.entries]
         if versions.count(versions[0]) == len(versions):
             return [(versions[0], len(rows))]
         entries = self.entry_of_row[rows]
