@@ -88,3 +88,25 @@ def test_garbage_raises_peer_error_only(digest_type: str, garbage: bytes) -> Non
             decode()
         except PeerError:
             continue
+
+
+@given(
+    digest_type=digest_types,
+    payloads=st.lists(st.binary(max_size=40), max_size=6),
+    at=st.integers(0, 10_000),
+    flip=st.integers(1, 255),
+)
+def test_a_run_is_good_up_to_the_first_wrong_entry(digest_type: str, payloads: list[bytes], at: int, flip: int) -> None:
+    codec = EntryCodec(7, digest_type)
+    entries = codec.encode_many(3, -1, 0, payloads)
+    assert codec.decode_run(entries, 3) == (payloads, None)
+    assert codec.decode_run(entries, 4)[0] == []
+    if digest_type != "DUMMY" and entries:
+        wrong = at % len(entries)
+        damaged = bytearray(entries[wrong])
+        damaged[at % len(damaged)] ^= flip
+        entries[wrong] = bytes(damaged)
+        good, error = codec.decode_run(entries, 3)
+        assert good == payloads[:wrong]
+        assert error is not None
+    assert codec.decode_run([b"short"], 0)[1] is not None

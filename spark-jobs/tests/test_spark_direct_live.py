@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -88,6 +89,11 @@ async def test_reading_past_the_brokers(tmp_path: Path) -> None:
         access = await open_direct(options)
         try:
             await read_all(cluster, access, end, count)
+            # Looking at the wrong place makes nothing there.
+            wrong = dataclasses.replace(options, metadata_url=f"{cluster.settings.metadata_url}/nothing-here")
+            with pytest.raises(ClusterUnreachable, match="no cluster keeps its bookies"):
+                await open_direct(wrong)
+            assert not await access.store.exists("/nothing-here")
             # Nobody was fenced: the ledger in use takes what comes next.
             producer = client.create_producer(TOPIC)
             further = producer.send(b"further")
@@ -97,7 +103,7 @@ async def test_reading_past_the_brokers(tmp_path: Path) -> None:
             await access.close()
             client.close()
         with pytest.raises(ClusterUnreachable):
-            await open_direct(ConnectionOptions(service_url=cluster.service_url, metadata_url="zk:127.0.0.1:1"))
+            await open_direct(dataclasses.replace(options, metadata_url="zk:127.0.0.1:1"))
 
 
 async def read_all(cluster: LocalCluster, access: DirectAccess, end: MessagePosition, count: int) -> None:

@@ -87,12 +87,9 @@ class BookieAsker:
             except (BookieError, TimeoutError) as error:
                 reasons.append(self._reason(bookie_id, error))
                 continue
-            payloads: list[bytes] = []
-            try:
-                for entry in entries[:count]:
-                    payloads.append(codec.decode(entry, first + len(payloads)))
-            except DigestMismatch as error:
-                reasons.append(self._reason(bookie_id, error))
+            payloads, wrong = codec.decode_run(entries[:count] if len(entries) > count else entries, first)
+            if wrong is not None:
+                reasons.append(self._reason(bookie_id, wrong))
             if payloads:
                 return payloads, []
         return [], reasons

@@ -225,7 +225,8 @@ async def _open_store(url: str) -> MetadataStore:
     if not await _any_answers(servers):
         raise ClusterUnreachable(f"the metadata store {url} cannot be reached from here ({_shown(servers)})")
     try:
-        async with asyncio.timeout(STORE_SECONDS):
+        # The store's own patience ends first: it cleans up better than who cancels it.
+        async with asyncio.timeout(STORE_SECONDS + PROBE_SECONDS):
             return await open_store(url, operation_timeout_ms=int(STORE_SECONDS * 1000), make_root=False)
     except (Unavailable, SettingError, TimeoutError) as error:
         raise ClusterUnreachable(f"the metadata store {url} cannot be opened: {error}") from error

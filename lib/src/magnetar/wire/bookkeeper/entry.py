@@ -30,6 +30,7 @@ DUMMY: Final = "DUMMY"
 DIGEST_BYTES: Final[dict[str, int]] = {CRC32C: 4, CRC32: 8, HMAC: 20, DUMMY: 0}
 
 _CRC32C_WORD: Final = struct.Struct(">I")
+_CRC32C_HEADER: Final = struct.Struct(">qqqqI")
 _CRC32_WORD: Final = struct.Struct(">q")
 _TWO_LONGS: Final = struct.Struct(">qq")
 _crc32c_extend: Final = google_crc32c.extend
@@ -135,6 +136,32 @@ class EntryCodec:
             payloads.append(self.decode(entry, entry_id))
             entry_id += 1
         return payloads
+
+    def decode_run(self, entries: Sequence[bytes], first_entry_id: int) -> tuple[list[bytes], DigestMismatch | None]:
+        """The payloads of entries with consecutive ids, up to the first that is wrong, and what is wrong with it."""
+        payloads: list[bytes] = []
+        entry_id = first_entry_id
+        start = self.overhead_bytes
+        ledger_id = self.ledger_id
+        in_a_row = self.digest_type == CRC32C
+        for entry in entries:
+            if in_a_row and len(entry) >= start:
+                payload = entry[start:]
+                found_ledger, found_entry, _, _, digest = _CRC32C_HEADER.unpack_from(entry)
+                if (
+                    found_entry == entry_id
+                    and found_ledger == ledger_id
+                    and _crc32c_extend(_crc32c_extend(0, entry[:HEADER_BYTES]), payload) == digest
+                ):
+                    payloads.append(payload)
+                    entry_id += 1
+                    continue
+            try:
+                payloads.append(self.decode(entry, entry_id))
+            except DigestMismatch as error:
+                return payloads, error
+            entry_id += 1
+        return payloads, None
 
     def check(self, entry: bytes) -> tuple[int, int, int, int]:
         """The header of whichever entry of this ledger it is, digest checked. Raises `DigestMismatch`."""
