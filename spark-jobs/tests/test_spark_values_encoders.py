@@ -200,6 +200,7 @@ def test_numbers_that_are_none_in_json() -> None:
     ]
 
 
+@pytest.mark.slow  # Imports pyspark.
 def test_spark_and_arrow_agree_on_types() -> None:
     pytest.importorskip("pyspark")
     fields = [

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, message_factory, struct_pb2, timestamp_pb2
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.spark.errors import SchemaRefused, SinkRefused
 from magnetar.spark.values.api import SchemaDefinition, SchemaType, SchemaVersions
@@ -121,6 +121,7 @@ def test_splitting_is_the_inverse_of_joining(pairs: list[tuple[bytes | None, byt
     assert parts.to_pylist() == [pair and pair[1] for pair in pairs]
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.binary(max_size=20), max_size=9))
 def test_splitting_garbage_never_raises(payloads: list[bytes]) -> None:
     keys, parts, bad = split_inline(pa.array(payloads, pa.binary()))

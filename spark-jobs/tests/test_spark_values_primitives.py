@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.spark.values.api import SchemaDefinition, SchemaType
 from magnetar.spark.values.primitives import encode_primitives
@@ -123,6 +123,8 @@ STRATEGIES: dict[SchemaType, st.SearchStrategy[Any]] = {
 
 
 @given(st.data())
+@settings(max_examples=40, deadline=None)
+@pytest.mark.slow
 async def test_round_trips(data: st.DataObject) -> None:
     schema_type = data.draw(st.sampled_from(sorted(STRATEGIES)))
     column_type = dict(decoder(schema_type).fields())["value"]

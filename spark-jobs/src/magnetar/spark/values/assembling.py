@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from decimal import Context, Decimal
 from itertools import accumulate, chain
@@ -30,6 +31,7 @@ GetterOf: TypeAlias = Callable[[Shape, str], Callable[[Any], Any]]
 """How the values of a record's field are got at: of a dict, of an object with attributes."""
 
 _FACTORS: Final = {"timestamp-millis": 1000, "local-timestamp-millis": 1000}
+_STREAM: Final = re.compile(r"<_io\.BytesIO object at \w+>")
 _DECIMAL_SIZE_BYTES: Final = 16
 _EXACT: Final = Context(prec=2 * DECIMAL_PRECISION_MAX)
 
@@ -97,7 +99,7 @@ def floor_divided(numbers: pa.Array, divisor: int) -> pa.Array:
 
 def reason_of(error: BaseException) -> str:
     """An error as a row's reason: one line, not too long."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = _STREAM.sub("the payload", " ".join(str(error).split())) or type(error).__name__
     return text if len(text) <= REASON_LENGTH_MAX else text[:REASON_LENGTH_MAX] + "…"
 
 
