@@ -97,7 +97,7 @@ class ReadPlanner:
         found = list(gone)
         for reach in wanted:
             found += losses(reach.state, reach.first, reach.end, known_entries.get(reach.state.topic, {}))
-        self._judge(found)
+        self.judge(found)
         lost = {loss.topic for loss in found}
         wanted = [
             replace(reach, first=goes_on_from(reach.state, reach.first)) if reach.state.topic in lost else reach
@@ -110,6 +110,15 @@ class ReadPlanner:
             slices += await self._compacted(reach)
         return slices
 
+    def judge(self, found: Sequence[Loss]) -> None:
+        """Raises `DataLoss` for what is gone, or logs it, as `failOnDataLoss` says."""
+        if not found:
+            return
+        text = "; ".join(map(str, found))
+        if self.options.fail_on_data_loss:
+            raise DataLoss(text)
+        logger.warning("failOnDataLoss is false, so reading goes on: %s", text)
+
     async def source(self, topic: str) -> EntrySource:
         """For a few entries of one topic, read in the driver."""
         return (await self.cluster.direct()).entries(topic) if self.direct else self.cluster.broker_entries(topic)
@@ -117,14 +126,6 @@ class ReadPlanner:
     async def addresses(self) -> dict[str, tuple[str, int]]:
         """Bookies that tasks will read from."""
         return (await self.cluster.direct()).addresses() if self.direct else {}
-
-    def _judge(self, found: Sequence[Loss]) -> None:
-        if not found:
-            return
-        text = "; ".join(map(str, found))
-        if self.options.fail_on_data_loss:
-            raise DataLoss(text)
-        logger.warning("failOnDataLoss is false, so reading goes on: %s", text)
 
     async def _with_metadata(self, reach: Reach) -> Reach:
         """Ledgers that are read have their metadata: where their entries are."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,22 +14,18 @@ from magnetar.spark.shown_errors import shown_plainly
 from magnetar.spark.sink_options import SinkOptions, parse_sink_options
 from magnetar.spark.sink_writing import TaskIdentity, TaskWriter, prepare
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
-
-ROWS_OF_BATCH: Final = 4096
-"""Where Spark gives rows instead of record batches, so many are made one."""
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 """Local properties of the tasks of a stream; the query id is that of the checkpoint, also after a restart."""
 
-# From Spark 4.1 on streams, too, give record batches.
-_StreamWriter: Any = getattr(
-    pyspark.sql.datasource, "DataSourceStreamArrowWriter", pyspark.sql.datasource.DataSourceStreamWriter
-)
-_STREAM_GIVES_ROWS: Final = not hasattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter")
+_ArrowStreamWriter: Any = getattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter", None)
+if _ArrowStreamWriter is None:
+    # Spark 4.0 has none, and gives record batches to whatever is a DataSourceArrowWriter, writers of streams too.
+    _ArrowStreamWriter = type("_ArrowStreamWriter", (DataSourceStreamWriter, DataSourceArrowWriter), {})
 
 
 @dataclass
@@ -78,7 +72,7 @@ class PulsarBatchWriter(DataSourceArrowWriter):
         """Nothing: what is stored cannot be taken back."""
 
 
-class PulsarStreamWriter(_StreamWriter):  # type: ignore[misc] # Its base depends on Spark's version.
+class PulsarStreamWriter(_ArrowStreamWriter):  # type: ignore[misc] # Its base depends on Spark's version.
     """`df.writeStream.format("pulsar")`. Made anew for each micro-batch, and once more to commit it."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, complete: bool) -> None:
@@ -91,14 +85,12 @@ class PulsarStreamWriter(_StreamWriter):  # type: ignore[misc] # Its base depend
             parsed = parse_sink_options(options)
             if parsed.write_id:
                 raise SinkRefused("option writeId is for batch writes: a stream goes by its checkpoint. Leave it out")
-            self._schema = schema
             self._plan = prepare(parsed, _arrow_schema(schema))
 
-    def write(self, iterator: Iterator[Any]) -> RowsWritten:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsWritten:
         """One Spark partition of one micro-batch, on an executor."""
         with shown_plainly():
-            batches = _batches_of_rows(iterator, self._schema) if _STREAM_GIVES_ROWS else iterator
-            return RowsWritten(TaskWriter(self._plan, _stream_identity(self._plan.options)).write(batches))
+            return RowsWritten(TaskWriter(self._plan, _stream_identity(self._plan.options)).write(iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Nothing: what is stored is stored."""
@@ -127,12 +119,3 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
         return make(schema, timezone="UTC")
     except TypeError:  # Before Spark 4.3.
         return make(schema)
-
-
-def _batches_of_rows(rows: Iterable[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Only for Spark 4.0, whose streams give rows."""
-    module = importlib.import_module("pyspark.sql.connect.conversion")
-    convert: Callable[..., pa.Table] = module.LocalDataToArrowConversion.convert
-    iterator = iter(rows)
-    while some := list(islice(iterator, ROWS_OF_BATCH)):
-        yield from convert(some, schema, False).to_batches()

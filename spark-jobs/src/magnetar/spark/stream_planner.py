@@ -14,11 +14,12 @@ from magnetar.spark.admission import admit
 from magnetar.spark.catalog import TopicState
 from magnetar.spark.durable_cursor import DurableCursor
 from magnetar.spark.errors import ClusterUnreachable
-from magnetar.spark.loss import deleted_topic
-from magnetar.spark.offsets import Earliest, Latest, advance, decode_offset, encode_offset
+from magnetar.spark.loss import deleted_topic, goes_on_from, losses
+from magnetar.spark.offsets import LATEST, Earliest, Latest, advance, decode_offset, encode_offset
 from magnetar.spark.options import SourceOptions, stream_start
+from magnetar.spark.plan import normalised
 from magnetar.spark.planner import Reach, ReadPlanner, open_planner
-from magnetar.spark.positions import MessagePosition
+from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.rows_per_entry import RowsPerEntry
 from magnetar.spark.table import Table, find_table
 from magnetar.spark.tasks import tasks_of
@@ -129,12 +130,17 @@ class StreamPlanner:
             self._states = await planner.states(self._topics)
             self._states_at_seconds = time.monotonic()
             for topic, state in self._states.items():
-                self._known_entries.setdefault(topic, {}).update(
-                    {ledger.ledger_id: ledger.entries for ledger in state.ledgers if ledger.closed_ms}
-                )
+                known = self._known_entries.get(topic, {})
+                # What is older than the topic and what was read of it is of no use any more.
+                oldest = min(state.ledgers[0].ledger_id if state.ledgers else 0, self._planned.get(topic, BEGINNING)[0])
+                kept = {ledger_id: entries for ledger_id, entries in known.items() if ledger_id >= oldest}
+                kept |= {ledger.ledger_id: ledger.entries for ledger in state.ledgers if ledger.closed_ms}
+                self._known_entries[topic] = kept
 
     def _ends(self) -> dict[str, MessagePosition]:
-        ends = {topic: state.end for topic, state in self._states.items()}
+        """Where topics end now. At a ledger's end that is the next one's beginning: the ledger may be trimmed then,
+        and nobody could say later whether all of it was read."""
+        ends = {topic: normalised(state, state.end) for topic, state in self._states.items()}
         if self._stop_at is None:
             return ends
         return {topic: min(end, self._stop_at[topic]) for topic, end in ends.items() if topic in self._stop_at}
@@ -142,18 +148,47 @@ class StreamPlanner:
     async def _latest(self, begin: dict[str, MessagePosition]) -> dict[str, MessagePosition]:
         await self._refresh()
         planner = await self._plan()
+        deleted = await self._not_there(begin)
+        restarted = await self._cut_off(begin)
+        begin = {**begin, **restarted}
         ends = self._ends()
         states = {topic: self._states[topic] for topic in ends}
         new = {topic: state for topic, state in states.items() if topic not in begin}
         # What came to be after the query began is read from its beginning.
         begin = {**await planner.positions(Earliest(), new.values(), "startingOffsets"), **begin}
-        deleted = [topic for topic in begin if topic not in self._states]
-        await planner.slices((), {}, [deleted_topic(topic, begin[topic]) for topic in deleted])
         rows, size = self._options.max_rows_per_trigger, self._options.max_bytes_per_trigger
         if rows is not None or size is not None:
             estimates = await self._rows_estimates(states, begin) if rows is not None else {}
             ends = {**ends, **admit(states, begin, ends, rows, size, estimates)}
-        return advance(begin, ends, deleted)
+        return advance(begin, ends, deleted, restarted=restarted)
+
+    async def _not_there(self, begin: Mapping[str, MessagePosition]) -> list[str]:
+        """Topics of the offset that are read no further: deleted ones, and those that options leave out now."""
+        planner = await self._plan()
+        strangers = [topic for topic in begin if topic not in self._states]
+        there = await planner.states(strangers) if strangers else {}
+        for topic in there:
+            logger.warning("%s is in the checkpoint and is not selected any more: it is left out", topic)
+        planner.judge([deleted_topic(topic, begin[topic]) for topic in strangers if topic not in there])
+        return strangers
+
+    async def _cut_off(self, begin: Mapping[str, MessagePosition]) -> dict[str, MessagePosition]:
+        """Where to go on in topics that now end before the place at which the query is."""
+
+        def beyond() -> list[str]:
+            return [
+                topic
+                for topic, state in self._states.items()
+                if topic in begin and normalised(state, begin[topic]) > normalised(state, state.end)
+            ]
+
+        if not beyond():
+            return {}
+        await self._refresh_all()  # What was seen may be older than the place.
+        planner = await self._plan()
+        states = {topic: self._states[topic] for topic in beyond()}
+        planner.judge([loss for topic, state in states.items() for loss in losses(state, begin[topic], LATEST, {})])
+        return {topic: goes_on_from(state, begin[topic]) for topic, state in states.items()}
 
     async def _rows_estimates(
         self, states: Mapping[str, TopicState], begin: Mapping[str, MessagePosition]
