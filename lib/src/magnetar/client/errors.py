@@ -12,6 +12,10 @@ class ClientClosed(Misuse):
     """The client, producer or consumer was closed by its user."""
 
 
+class MessageTooLarge(Misuse):
+    """A message, or a batch, that is larger than the broker takes. Nothing was sent."""
+
+
 class ConnectionFailed(Unavailable):
     """A broker cannot be reached, or the connection to it is gone."""
 

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any, Final, cast
 
 from magnetar.client.connection import BrokerConnection
-from magnetar.client.errors import TimedOut
+from magnetar.client.errors import MessageTooLarge, TimedOut
 from magnetar.client.message import MessageId, OutgoingMessage, entry_of_batch, entry_of_message
 from magnetar.client.topic_end import ClientParts, TopicEnd
 from magnetar.core.errors import MagnetarError, Misuse
@@ -114,7 +114,7 @@ class Producer(TopicEnd):
 
     async def send(self, message: OutgoingMessage) -> MessageId:
         """Store one message; its id, (-1, -1) when the broker has it already. Raises why it is not stored:
-        `PulsarError`, `TimedOut` (it may be stored), `Misuse` when it is too large, or why the producer is over."""
+        `PulsarError`, `TimedOut` (it may be stored), `MessageTooLarge`, or why the producer is over."""
         return (await self.send_all([message]))[0]
 
     async def send_all(self, messages: Sequence[OutgoingMessage]) -> list[MessageId]:
@@ -198,7 +198,9 @@ class Producer(TopicEnd):
     def _checked(self, entry: bytes) -> bytes:
         connection = self._connection
         if connection is not None and len(entry) > connection.message_bytes_max + FRAME_PADDING_BYTES:
-            raise Misuse(f"{self.topic}: a message of {len(entry)} bytes; {connection.message_bytes_max} are allowed")
+            raise MessageTooLarge(
+                f"{self.topic}: a message of {len(entry)} bytes; {connection.message_bytes_max} are allowed"
+            )
         return entry
 
     def _add(self, entry: bytes, sequence_ids: Sequence[int]) -> asyncio.Future[MessageId]:
