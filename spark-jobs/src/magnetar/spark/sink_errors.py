@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from magnetar.client.errors import TimedOut
-from magnetar.core.errors import MagnetarError, Misuse
+from magnetar.client.errors import MessageTooLarge, TimedOut
+from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.spark.broker_errors import told
 from magnetar.spark.errors import ClusterUnreachable, SinkRefused, SparkSourceError, TopicMissing
@@ -43,8 +43,7 @@ def explained(error: MagnetarError, topic: str, rows: str, options: SinkOptions)
             f"{what}: {error}. Are brokers and bookies well, and is the topic's backlog within its quota? "
             f"(pulsar-admin topics stats {topic}; options sendTimeout and operationTimeout)"
         )
-    if isinstance(error, Misuse):
-        # The one thing that a client refuses by itself: a message that brokers would not take.
+    if isinstance(error, MessageTooLarge):
         return SinkRefused(
             f"{what}: too large: {error}. Make the values smaller, or raise maxMessageSize of brokers and bookies"
         )
