@@ -274,6 +274,7 @@ async def test_ledgers_that_are_gone_are_holes_where_somebody_can_tell(world: Wo
     assert payloads(await read(world.entries(), [gone, *there])) == texts(2, 3)
     assert await read(world.entries(ledger_ids=ledger_ids), [gone], holes.append) == []
     assert len(holes) == 2
+    assert await read(world.entries(ledger_ids=ledger_ids, read_compacted=True), [gone]) == []
 
 
 async def test_a_wrong_checksum_is_a_hole(world: World) -> None:

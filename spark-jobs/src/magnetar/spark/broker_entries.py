@@ -166,7 +166,8 @@ class BrokerEntries:
 
     async def _report_missing(self, ranges: Sequence[LedgerRange], seen: set[int], on_hole: OnHole) -> None:
         silent = [part for part in ranges if part.ledger_id >= 0 and part.entries > 0 and part.ledger_id not in seen]
-        if not silent or self._ledger_ids is None:
+        if not silent or self._ledger_ids is None or self._read_compacted:
+            # Of a compacted topic a ledger may be gone whose messages were all replaced by newer ones.
             return
         there = await self._ledger_ids(str(self._topic))
         for part in silent:
