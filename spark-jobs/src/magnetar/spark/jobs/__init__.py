@@ -1,0 +1,1 @@
+"""Jobs that people run with Spark: each module is a command, `python -m magnetar.spark.jobs.…`."""

@@ -1,0 +1,156 @@
+"""Load planning: what the coming week needs, by the load history that the leading broker publishes.
+
+    python -m magnetar.spark.jobs.load_planning --service-url pulsar://host:6650 --admin-url http://host:8080 \\
+        --output plan
+
+prints a report and writes `plan/plan.json` and pictures: which bundles should be split and where, how many brokers each
+hour needs, and how many bookies with which disks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from magnetar.spark.connecting import ConnectionOptions
+from magnetar.spark.errors import BadOption
+from magnetar.spark.jobs.job import (
+    AdminUrl,
+    ConnectionChoices,
+    MetadataUrl,
+    ServiceUrl,
+    SourceOptionPairs,
+    TokenFile,
+    TrustFile,
+    job_errors,
+    reader,
+    spark_session,
+)
+from magnetar.spark.jobs.load_aggregation import aggregate
+from magnetar.spark.jobs.load_capacity import PlanOptions
+from magnetar.spark.jobs.load_model import LoadHistory
+from magnetar.spark.jobs.load_plan import LoadPlan, ask_and_plan, document
+from magnetar.spark.jobs.load_plots import NoPlots, draw
+from magnetar.spark.jobs.load_policies import HttpAdmin, Retention, StoragePolicies
+from magnetar.spark.jobs.load_report import show
+from rich.console import Console
+from rich.markup import escape
+
+HISTORY_TOPIC: Final = "persistent://pulsar/system/load-history"
+"""Where brokers publish it (`magnetar.broker.policies.system_topics`)."""
+
+_DEFAULTS: Final = PlanOptions()
+
+app = typer.Typer(add_completion=False)
+
+
+def read_history(choices: ConnectionChoices, topic: str) -> LoadHistory:
+    """Everything that the topic holds."""
+    spark = spark_session("load-planning")
+    return aggregate(reader(spark, choices).option("topic", topic).load())
+
+
+def write_plan(plan: LoadPlan, folder: Path, *, plots: bool, console: Console) -> None:
+    """The report on the console, the rest into a folder, which is made. `BadOption`, `NoPlots`."""
+    show(plan, console)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "plan.json").write_text(json.dumps(document(plan), indent=1), encoding="utf-8")
+    except OSError as error:
+        raise BadOption(f"--output {folder} cannot be written: {error.strerror}") from None
+    written = [folder / "plan.json"]
+    if plots:
+        try:
+            written += draw(plan, folder)
+        except NoPlots as error:
+            console.print(f"[yellow]no pictures[/yellow]: {escape(str(error))}", highlight=False)
+    console.print("\nwritten: " + ", ".join(map(str, written)), highlight=False, soft_wrap=True)
+
+
+def admin_of(connection: ConnectionOptions) -> HttpAdmin | None:
+    """The admin API, where it was said where that is."""
+    return HttpAdmin(connection) if connection.admin_url else None
+
+
+Output = Annotated[Path, typer.Option(help="The folder for plan.json and the pictures.")]
+Topic = Annotated[str, typer.Option(help="The topic of the load history.")]
+TargetPercent = Annotated[
+    float, typer.Option(min=5, max=100, help="How much of its limits a broker may use in its busiest hour.")
+]
+SpareBrokers = Annotated[int, typer.Option(min=0, help="Brokers beyond what is needed, so that some may be away.")]
+BrokersMin = Annotated[int, typer.Option(min=1, help="Never fewer brokers.")]
+IntervalPercent = Annotated[
+    float, typer.Option(min=50, max=99, help="How many hours should end up inside of the intervals.")
+]
+GrowthPercent = Annotated[float | None, typer.Option(help="Growth in a week, for who knows better than the history.")]
+BookieDisk = Annotated[float, typer.Option(min=1, help="How large a bookie's ledger disk may be.")]
+BookieWrite = Annotated[float, typer.Option(min=0.1, help="MiB that a bookie takes in a second.")]
+DiskTarget = Annotated[float, typer.Option(min=5, max=94, help="How full disks may become.")]
+DiskOverhead = Annotated[float, typer.Option(min=0, help="Room for what is deleted and not collected yet.")]
+SpareBookies = Annotated[int, typer.Option(min=0, help="Bookies beyond what is needed.")]
+BookiesMin = Annotated[int, typer.Option(min=1, help="Never fewer bookies.")]
+RetentionHours = Annotated[
+    float, typer.Option(min=-1, help="How long messages are kept where the admin API does not tell; -1: for ever.")
+]
+WriteQuorum = Annotated[int, typer.Option(min=1, help="Copies of each entry where the admin API does not tell.")]
+Plots = Annotated[bool, typer.Option(help="Whether pictures are drawn (needs matplotlib).")]
+
+
+@app.command()
+def main(
+    service_url: ServiceUrl,
+    output: Output,
+    admin_url: AdminUrl = "",
+    metadata_url: MetadataUrl = "",
+    token_file: TokenFile = None,
+    tls_trust_certs: TrustFile = "",
+    option: SourceOptionPairs = None,
+    topic: Topic = HISTORY_TOPIC,
+    target_percent: TargetPercent = _DEFAULTS.target_percent,
+    spare_brokers: SpareBrokers = _DEFAULTS.spare_brokers,
+    brokers_min: BrokersMin = _DEFAULTS.brokers_min,
+    interval_percent: IntervalPercent = _DEFAULTS.interval_percent,
+    growth_percent: GrowthPercent = None,
+    bookie_disk_gib: BookieDisk = _DEFAULTS.bookie_disk_gib,
+    bookie_write_mib: BookieWrite = _DEFAULTS.bookie_write_mib,
+    disk_target_percent: DiskTarget = _DEFAULTS.disk_target_percent,
+    disk_overhead_percent: DiskOverhead = _DEFAULTS.disk_overhead_percent,
+    spare_bookies: SpareBookies = _DEFAULTS.spare_bookies,
+    bookies_min: BookiesMin = _DEFAULTS.bookies_min,
+    retention_hours: RetentionHours = 24.0,
+    write_quorum: WriteQuorum = _DEFAULTS.storage.write_quorum,
+    plots: Plots = True,
+) -> None:
+    """Tell what the coming week needs: splits of bundles, brokers by the hour, bookies and their disks."""
+    choices = ConnectionChoices(
+        service_url=service_url,
+        admin_url=admin_url,
+        metadata_url=metadata_url,
+        token_file=token_file,
+        tls_trust_certs=tls_trust_certs,
+        further=tuple(option or ()),
+    )
+    retention = Retention(seconds=None if retention_hours < 0 else retention_hours * 3600, bytes_per_topic=None)
+    options = PlanOptions(
+        target_percent=target_percent,
+        spare_brokers=spare_brokers,
+        brokers_min=brokers_min,
+        interval_percent=interval_percent,
+        growth_percent=growth_percent,
+        bookie_disk_gib=bookie_disk_gib,
+        bookie_write_mib=bookie_write_mib,
+        disk_target_percent=disk_target_percent,
+        disk_overhead_percent=disk_overhead_percent,
+        spare_bookies=spare_bookies,
+        bookies_min=bookies_min,
+        storage=StoragePolicies(retention=retention, write_quorum=write_quorum),
+    )
+    with job_errors():
+        admin = admin_of(choices.connection())
+        plan = ask_and_plan(read_history(choices, topic), options, admin)
+        write_plan(plan, output, plots=plots, console=Console())
+
+
+if __name__ == "__main__":
+    app()
