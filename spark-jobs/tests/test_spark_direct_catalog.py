@@ -261,3 +261,27 @@ async def test_the_store_is_away(cluster: Cluster) -> None:
     await cluster.store.put(ledgers_path(TopicName.parse("t")), b"\xff\xff\xff")
     with pytest.raises(ClusterUnreachable):
         await catalog.states([TOPIC])
+
+
+async def test_no_broker_answers_any_more(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    writer = await cluster.ledger(5, close=False)
+    await cluster.topic(TOPIC, [LedgerRecord(writer.ledger_id)])
+    end = MessagePosition(writer.ledger_id, 5)
+    away = False
+
+    async def ends(topics: Sequence[str]) -> Mapping[str, MessagePosition]:
+        if away:
+            raise ClusterUnreachable("no broker")
+        return dict.fromkeys(topics, end)
+
+    catalog = DirectCatalog(cluster, ends)
+    assert (await catalog.states([TOPIC]))[TOPIC].end == end
+    away = True
+    # What a broker has said once stays true, although bookies know of four entries only.
+    assert (await catalog.states([TOPIC]))[TOPIC].end == end
+    assert "no broker says" in caplog.text
+    assert (await DirectCatalog(cluster, ends).states([TOPIC]))[TOPIC].end == MessagePosition(writer.ledger_id, 4)
+    writer.append([b"1"])
+    writer.append([b"2"])
+    await writer.close()
+    assert (await catalog.states([TOPIC]))[TOPIC].end == MessagePosition(writer.ledger_id, 7)

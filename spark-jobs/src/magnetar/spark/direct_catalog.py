@@ -11,6 +11,7 @@ up to the last confirmed one are there, and it is the transaction markers among 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -44,7 +45,15 @@ CLOSED_KEPT_MAX: Final = 10_000
 ANSWER_SECONDS: Final = 5.0
 """How long bookies may take to say how far a ledger goes."""
 
+SIZE_SECONDS: Final = 0.5
+"""As long, where a broker has said it and only the size is wanted."""
+
+ENDS_KEPT_MAX: Final = 100_000
+"""Topics of which it is kept what brokers told last, some 200 bytes each."""
+
 GUESSED_ENTRY_BYTES: Final = 1024
+
+logger: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -80,7 +89,8 @@ class DirectCatalog:
         access: ClusterStores,
         ends: Ends | None = None,
     ) -> None:
-        """`access`: such as `DirectAccess`. Without `ends` bookies tell how far topics go, see above."""
+        """`access`: such as `DirectAccess`. Without `ends`, and while no broker answers (`ClusterUnreachable`), bookies
+        tell how far topics go, see above."""
         self._store = access.store
         self._ledgers_store = access.ledgers_store
         self._bookies = access.bookies
@@ -88,6 +98,8 @@ class DirectCatalog:
         self._limit = asyncio.Semaphore(READS_AT_ONCE)
         # Closed ledgers change only when entries are moved; who finds no entry there looks again.
         self._closed: OrderedDict[int, bytes] = OrderedDict()
+        # What was confirmed once stays so: a topic does not seem to shrink when its broker goes away.
+        self._told: OrderedDict[str, MessagePosition] = OrderedDict()
 
     async def topics(self, selection: TopicSelection) -> list[str]:
         """See `TopicCatalog.topics`. Raises `BadOption`, too. Partitions that nobody has used yet are topics, empty
@@ -104,7 +116,7 @@ class DirectCatalog:
     async def states(self, topics: Sequence[str]) -> dict[str, TopicState]:
         """See `TopicCatalog.states`, and above."""
         # Brokers first: their end then is in a ledger that the list of ledgers, read later, has.
-        ends = await self._ends(topics) if self._ends is not None and topics else {}
+        ends = await self._ask_ends(topics)
         try:
             found = await self._each(topics, lambda topic: self._state(topic, ends.get(topic)))
         except (Unavailable, PeerError) as error:
@@ -152,6 +164,21 @@ class DirectCatalog:
     async def close(self) -> None:
         """Nothing is held."""
 
+    async def _ask_ends(self, topics: Sequence[str]) -> Mapping[str, MessagePosition]:
+        if self._ends is None or not topics:
+            return {}
+        try:
+            ends = await self._ends(topics)
+        except ClusterUnreachable as error:
+            logger.warning("no broker says how far topics go, so bookies are asked, who know a little less: %s", error)
+            return {}
+        for topic, end in ends.items():
+            self._told[topic] = end
+            self._told.move_to_end(topic)
+        while len(self._told) > ENDS_KEPT_MAX:
+            self._told.popitem(last=False)
+        return ends
+
     async def _records(self, topic: TopicName) -> tuple[list[LedgerRecord], dict[str, str]] | None:
         node = await self._store.get(ledgers_path(topic), watch=False)
         if node is None:
@@ -170,15 +197,18 @@ class DirectCatalog:
         records, properties = info
         ledgers: list[TopicLedger] = []
         guess = _entry_bytes(records)
+        before = self._told.get(name, BEGINNING)
         for record in sorted(records, key=lambda each: each.ledger_id):
             if record.closed_ms:
                 ledgers.append(_closed_ledger(record))
             else:
                 # The ledger in use, or one whose broker died before it wrote down what is in it.
-                ledgers.append(await self._open_ledger(record, end, guess))
+                known = before.entry_id if before.ledger_id == record.ledger_id else 0
+                ledgers.append(await self._open_ledger(record, known, guess, told=end is not None))
         return TopicState(topic=name, ledgers=tuple(ledgers), end=_end(ledgers, end), properties=properties or None)
 
-    async def _open_ledger(self, record: LedgerRecord, end: MessagePosition | None, guess: int) -> TopicLedger:
+    async def _open_ledger(self, record: LedgerRecord, known: int, guess: int, *, told: bool) -> TopicLedger:
+        """`known`: so many entries are confirmed for certain; `told`: a broker has just said so."""
         ledger_id = record.ledger_id
         stored = await self.ledger_metadata(ledger_id)
         if stored is None:
@@ -188,30 +218,30 @@ class DirectCatalog:
         if metadata.state is LedgerState.CLOSED:
             entries, size_bytes = metadata.last_entry_id + 1, metadata.length_bytes
         else:
-            entries, size_bytes = await self._confirmed(ledger_id, metadata, end, guess)
+            entries, size_bytes = await self._confirmed(ledger_id, metadata, told=told)
+            if entries < known or not size_bytes:
+                each = max(1, size_bytes // entries) if size_bytes else guess
+                entries = max(entries, known)
+                size_bytes = entries * each
         return TopicLedger(
             ledger_id=ledger_id, entries=entries, size_bytes=size_bytes, metadata=stored, offloaded=offloaded
         )
 
-    async def _confirmed(
-        self, ledger_id: int, metadata: LedgerMetadata, end: MessagePosition | None, guess: int
-    ) -> tuple[int, int]:
-        """(entries, bytes) of a ledger that somebody writes."""
-        known = end.entry_id if end is not None and end.ledger_id == ledger_id else 0
-        found = await ask_last_confirmed(ledger_id, metadata, self._bookies, ANSWER_SECONDS)
-        if end is None and not found.covered:
+    async def _confirmed(self, ledger_id: int, metadata: LedgerMetadata, *, told: bool) -> tuple[int, int]:
+        """(entries, bytes) of a ledger that somebody writes, as its bookies know; bytes are 0 when none of them
+        tells."""
+        seconds = SIZE_SECONDS if told else ANSWER_SECONDS
+        found = await ask_last_confirmed(ledger_id, metadata, self._bookies, seconds)
+        if not told and not found.covered:
             # As BookKeeper's client: fewer may not have heard of what is confirmed, and a stream would go back behind
             # what it was told before.
             raise Unavailable(
                 f"only {found.answers} of the bookies {', '.join(metadata.ensembles[-1][1])} say how far ledger "
                 f"{ledger_id} goes; the others may know of more"
             )
-        confirmed = found.last_add_confirmed + 1
-        if confirmed <= 0 or not found.length_bytes:
-            return max(known, confirmed), max(known, confirmed) * guess
+        entries = found.last_add_confirmed + 1
         # The length counts the entry that brought it, which is one further.
-        each = max(1, found.length_bytes // (confirmed + 1))
-        return max(known, confirmed), max(known, confirmed) * each
+        return entries, found.length_bytes * entries // (entries + 1)
 
     async def _each(self, items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
         """Their answers, in order, a bounded number at a time. The first error ends it."""
