@@ -319,6 +319,23 @@ async def test_chunks_that_were_sent_twice_make_one_message(numbers: list[int]) 
     assert [payload for _, _, payload in seen(found)] == [b"abc"]
 
 
+@pytest.mark.parametrize("cut", range(1, 6))
+async def test_chunks_that_were_sent_twice_make_one_message_wherever_a_slice_ends(cut: int) -> None:
+    topic = MemoryTopic({1: [chunk(4, number, [b"a", b"b", b"c"]) for number in (0, 1, 2, 1, 2)]})
+    found = await read(topic, topic.slice_of(START, MessagePosition(1, cut)))
+    found += await read(topic, topic.slice_of(MessagePosition(1, cut), END))
+    assert seen(found) == [(1, 2, b"abc")]
+
+
+async def test_chunks_before_a_slice_are_those_of_the_same_transaction() -> None:
+    one, two = [b"a", b"b", b"c"], [b"x", b"y", b"z"]
+    stored = [chunk(0, 0, one, transaction=(0, 1)), chunk(0, 0, two, transaction=(0, 2))]
+    stored += [chunk(0, 1, one, transaction=(0, 1)), chunk(0, 1, two, transaction=(0, 2))]
+    stored += [chunk(0, 2, one, transaction=(0, 1)), marker(COMMIT, (0, 1)), marker(ABORT, (0, 2))]
+    topic = MemoryTopic({1: [*stored]})
+    assert seen(await read(topic, topic.slice_of(MessagePosition(1, 3), END))) == [(1, 4, b"abc")]
+
+
 async def test_chunks_of_an_aborted_attempt_are_not_mixed_in() -> None:
     pieces, again = [b"a", b"b", b"c"], [b"x", b"y", b"z"]
     found = await read_all(

@@ -51,8 +51,10 @@ async def read_compaction(
 ) -> Compaction | None:
     """The compaction by the node of the cursor `__compaction` (managed.paths.cursor_path); None: there was none yet.
 
-    While a broker has the topic, the cursor's position is in a ledger of its own: `last_entry_of` reads that ledger's
-    last entry, opened without recovery (None when it has no entry). Raises `BrokenMetadata`, and what it raises."""
+    While a broker has the topic, the cursor's position is in a ledger of its own: `last_entry_of` gives the last entry
+    of it that any bookie has (None when there is none). The last confirmed one that readers learn of is not enough: it
+    lags by the newest entry, and that is the one which names the compaction. Raises `BrokenMetadata`, and what
+    `last_entry_of` raises."""
     info = decode_cursor_info(cursor_node)
     if info.cursorsLedgerId != POSITION_IN_NODE:
         entry = await last_entry_of(info.cursorsLedgerId)

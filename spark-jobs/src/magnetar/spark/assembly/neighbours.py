@@ -126,7 +126,7 @@ class TopicNeighbours:
         return min((each for each in await self._known() if each > ledger_id), default=None)
 
     async def close(self) -> None:
-        """Let go of the source. Twice is no error."""
+        """Let go of the source. Twice is no error, and the next read makes another one."""
         source, self._source = self._source, None
         if source is not None:
             await source.close()
