@@ -17,7 +17,7 @@ from magnetar.spark.errors import DataLoss, TopicMissing
 from magnetar.spark.loss import Loss, goes_on_from, losses
 from magnetar.spark.offsets import LATEST, EndingPoint, StartingPoint, place_of
 from magnetar.spark.options import SourceOptions
-from magnetar.spark.plan import normalised, slices_of, slices_of_all, spans_between
+from magnetar.spark.plan import normalised, slices_of, slices_of_all, spans_between, stretch_ranges
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.publish_times import PublishTimes
 from magnetar.spark.pushdown import MessageFilters
@@ -103,7 +103,13 @@ class ReadPlanner:
             replace(reach, first=goes_on_from(reach.state, reach.first)) if reach.state.topic in lost else reach
             for reach in wanted
         ]
-        if not (self.options.read_compacted and self.direct):
+        if self.options.read_compacted and not self.direct:
+            # What a compaction has kept may be of ledgers that are no more.
+            return [
+                Slice(topic=one.state.topic, first=one.first, end=one.end, ranges=stretch_ranges(BEGINNING, one.end))
+                for one in wanted
+            ]
+        if not self.options.read_compacted:
             return slices_of_all([(one.state, one.first, one.end) for one in wanted], self.options.split_bytes)
         slices: list[Slice] = []
         for reach in wanted:
