@@ -12,9 +12,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from magnetar.spark.values.api import SchemaDefinition, SchemaType
 from magnetar.spark.values.avro_columns import NotInStep
 from magnetar.spark.values.avro_cursor import AvroCursor
+from magnetar.spark.values.avro_encoding import StepEncoder
 from magnetar.spark.values.avro_values import AvroPayloads
+from magnetar.spark.values.encoders import AvroWriter, encoder_for
 from magnetar.spark.values.shapes import AvroDefinition
 
 
@@ -200,6 +203,50 @@ def test_numbers_of_all_lengths(numbers: list[int]) -> None:
     assert cursor.longs(np.arange(len(numbers))).tolist() == numbers
     assert not cursor.bad.any()
     assert cursor.places.tolist() == cursor.ends.tolist()
+
+
+def test_numbers_that_are_longer_than_they_need_to_be() -> None:
+    schema = record(["a", "int"])
+    payloads: list[bytes | None] = [
+        b"\x80",
+        b"\x80\x00",
+        b"\x82\x80\x00",
+        b"\x82" + b"\x80" * 8 + b"\x00",
+        b"\x80" * 12,
+    ]
+    assert set(check_same(payloads_of(schema, schema), payloads)) >= {0}
+
+
+@given(records())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.slow
+def test_writing_in_step_is_writing_by_records(made: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
+    schema, rows = made
+    reader = payloads_of(schema, schema)
+    payloads = written(schema, rows)
+    columns, names = reader._decode_records(pa.array(payloads, pa.binary())).columns, dict(reader.fields())
+    batch = pa.RecordBatch.from_arrays(columns, list(names))
+    definition = SchemaDefinition(type=SchemaType.AVRO, data=json.dumps(schema).encode())
+    encoder = encoder_for(definition, list(names.items()))
+    writer = encoder._value
+    assert isinstance(writer, AvroWriter)
+    assert writer.write(batch) == writer.write_records(batch)
+    if "map" not in str(schema) and "decimal" not in str(schema):
+        assert writer.write(batch) == payloads
+
+
+def test_writing_in_step_is_used() -> None:
+    inner = record(["x", "int"], ["y", ["string", "null"]]) | {"name": "I"}
+    missing = ["missing", ["null", "int"], None]
+    schema = record(["a", ["null", "long"]], ["i", ["null", inner], None], ["j", "I"], missing)
+    definition = AvroDefinition(json.dumps(schema).encode())
+    rows: list[dict[str, Any]] = [
+        {"a": None, "i": None, "j": {"x": 1, "y": None}},
+        {"a": -(2**63), "i": {"x": -1, "y": "é" * 70}, "j": {"x": 2**31 - 1, "y": ""}},
+    ]
+    fields = [(name, shape.arrow_type) for name, shape in definition.shape.shown if name != "missing"]
+    batch = pa.RecordBatch.from_pylist(rows, pa.schema(fields))
+    assert StepEncoder(definition).encode(batch) == written(schema, rows)
 
 
 def test_schemas_that_are_read_by_records() -> None:

@@ -206,8 +206,8 @@ class Compiler:
     """Makes nodes of a writer's and a reader's schema. `NotInStep` for what is better left to fastavro."""
 
     def __init__(self, table: AvroDefinition, writer: AvroDefinition) -> None:
-        self._reader_names = _named_in(table.plain)
-        self._writer_names = _named_in(writer.plain)
+        self._reader_names = named_in(table.plain)
+        self._writer_names = named_in(writer.plain)
         if table.shape.has_unions or writer.shape.has_unions or table.shape.kind != "record":
             raise NotInStep("unions, or no record")
         root = self._record(writer.shape, writer.plain, table.shape, table.plain)
@@ -313,17 +313,17 @@ def _may_be_empty(shape: Shape) -> bool:
     return (shape.kind == "fixed" and not shape.size_bytes) or shape.kind == "null"
 
 
-def _named_in(plain: Any) -> dict[str, Any]:
+def named_in(plain: Any) -> dict[str, Any]:
     """The definitions of named types, by their names, which are plain ones here."""
     if isinstance(plain, list):
-        return {name: one for branch in plain for name, one in _named_in(branch).items()}
+        return {name: one for branch in plain for name, one in named_in(branch).items()}
     if not isinstance(plain, dict):
         return {}
     found = {plain["name"]: plain} if "name" in plain else {}
     for key in ("items", "values"):
-        found.update(_named_in(plain.get(key)))
+        found.update(named_in(plain.get(key)))
     for field in plain.get("fields", ()):
-        found.update(_named_in(field["type"]))
+        found.update(named_in(field["type"]))
     return found
 
 

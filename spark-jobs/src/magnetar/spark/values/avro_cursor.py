@@ -47,7 +47,7 @@ class AvroCursor:
         kept = words & (stop | (stop - np.uint64(1)))
         raw = kept & np.uint64(0x7F)
         lengths = np.ones(len(rows), np.int64)
-        widest = int(kept.max(initial=np.uint64(0)))
+        widest = int(stop.max(initial=np.uint64(0)))
         for index in range(1, 8):
             if widest >> (8 * index) == 0:
                 break

@@ -14,6 +14,8 @@ import pyarrow as pa
 from magnetar.spark.errors import SchemaRefused, SinkRefused
 from magnetar.spark.values.api import KEY_COLUMN, VALUE_COLUMN, SchemaDefinition, SchemaType
 from magnetar.spark.values.assembling import VALUE_ERRORS, reason_of
+from magnetar.spark.values.avro_columns import NotInStep
+from magnetar.spark.values.avro_encoding import StepEncoder
 from magnetar.spark.values.disassembling import columns_for, values_of
 from magnetar.spark.values.key_value import inline, is_separated, sides
 from magnetar.spark.values.primitives import PRIMITIVES, encode_primitives
@@ -100,7 +102,7 @@ def _writer(definition: SchemaDefinition, types: dict[str, pa.DataType]) -> _Wri
         case SchemaType.JSON | SchemaType.AVRO:
             shape_of = AvroDefinition(definition.data)
             as_records = _Records(shape_of, types, definition.type == SchemaType.AVRO)
-            return _AvroWriter(as_records) if definition.type == SchemaType.AVRO else _JsonWriter(as_records)
+            return AvroWriter(as_records) if definition.type == SchemaType.AVRO else _JsonWriter(as_records)
         case SchemaType.PROTOBUF_NATIVE:
             return ProtobufWriter(definition.data)
         case _:
@@ -196,13 +198,23 @@ class _Records:
             raise SinkRefused(f"the topic's schema needs columns that are not there: {', '.join(missing)}")
 
 
-class _AvroWriter:
+class AvroWriter:
+    """Records in Avro, without anything around them."""
+
     def __init__(self, records: _Records) -> None:
         self._records = records
         self._schema = fastavro.parse_schema(records.definition.plain)
         self._unscale = _unscaler(records.shape)
+        self._in_step = StepEncoder(records.definition)
 
     def write(self, batch: pa.RecordBatch) -> list[bytes | None]:
+        try:
+            return self._in_step.encode(batch)
+        except (NotInStep, *VALUE_ERRORS):
+            # A record at a time takes every schema, and tells what does not fit.
+            return self.write_records(batch)
+
+    def write_records(self, batch: pa.RecordBatch) -> list[bytes | None]:
         payloads: list[bytes | None] = []
         stream = io.BytesIO()
         for record in self._records.of(batch):
