@@ -211,6 +211,23 @@ async def test_the_slice_and_filters_decide_before_values_are_decoded(
     assert [payload for payload, *_ in decoder.seen] == [row["value"] for row in wanted]
 
 
+async def test_a_slice_begins_and_ends_within_a_batch() -> None:
+    batch = whole(batch_entry([OutgoingMessage(bytes([number])) for number in range(5)]), 3)
+    single = whole(single_entry(OutgoingMessage(b"v")), 4)
+    for first, end, ids in (
+        (MessagePosition(7, 3, 2), END, ["7:3:2", "7:3:3", "7:3:4", "7:4"]),
+        (BEGINNING, MessagePosition(7, 3, 2), ["7:3:0", "7:3:1"]),
+        (MessagePosition(7, 3, 1), MessagePosition(7, 3, 3), ["7:3:1", "7:3:2"]),
+        (MessagePosition(7, 3, 9), MessagePosition(7, 4, 9), ["7:4"]),
+        (MessagePosition(7, 4, 1), END, []),
+        (MessagePosition(6, 3, 2), MessagePosition(8, 3, 2), [*(f"7:3:{number}" for number in range(5)), "7:4"]),
+    ):
+        rows = await rows_of(builder(first=first, end=end), [batch, single])
+        assert [row["__messageId"] for row in rows] == ids
+    with pytest.raises(BadRecord):
+        await rows_of(builder(first=MessagePosition(7, 1, 1)), bad_entries()[1:2])
+
+
 def fits(row: Row, filters: MessageFilters, first: MessagePosition, end: MessagePosition) -> bool:
     if not first <= MessagePosition.parse(row["__messageId"]) < end:
         return False
