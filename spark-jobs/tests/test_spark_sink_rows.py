@@ -15,7 +15,8 @@ from magnetar.core.hashing import java_string_hash, murmur3_32
 from magnetar.spark.errors import SinkRefused
 from magnetar.spark.sink_rows import (
     BATCH_IDS_MAX,
-    ROW_NUMBER_BITS,
+    BATCH_SHIFT,
+    FINGERPRINT_BITS,
     ROWS_MAX,
     EntryCutter,
     HashingScheme,
@@ -206,16 +207,16 @@ class TestNumbers:
     def test_batch_above_row(self) -> None:
         numbers = RowNumbers(7)
         assert (numbers.take(10), numbers.take(5)) == (0, 10)
-        assert numbers.first_sequence_id == 7 << ROW_NUMBER_BITS
+        assert numbers.first_sequence_id == 7 << BATCH_SHIFT
 
     def test_messages_carry_them_only_when_they_shall(self) -> None:
         columns = {"value": pa.array(["x", "y"])}
-        assert [message.sequence_id for _, message in converted(columns)] == [0, 1]
+        assert [message.sequence_id for _, message in converted(columns)] == [0, 1 << FINGERPRINT_BITS]
         assert [message.sequence_id for _, message in converted(columns, numbered=False)] == [None, None]
 
     def test_too_many_are_refused(self) -> None:
         last = RowNumbers(BATCH_IDS_MAX - 1)
-        assert last.first_sequence_id + ROWS_MAX - 1 == (1 << 63) - 1
+        assert last.first_sequence_id + (ROWS_MAX << FINGERPRINT_BITS) - 1 == (1 << 63) - 1
         last.take(ROWS_MAX)
         with pytest.raises(SinkRefused, match="repartition"):
             last.take(1)
@@ -226,7 +227,7 @@ class TestNumbers:
 def numbered(payloads: list[bytes]) -> list[OutgoingMessage]:
     messages = [OutgoingMessage(payload) for payload in payloads]
     for number, message in enumerate(messages):
-        message.sequence_id = number
+        message.sequence_id = number << FINGERPRINT_BITS
     return messages
 
 
@@ -266,8 +267,21 @@ class TestEntries:
         parts = [messages[start:end] for start, end in pairwise(bounds)]
         assert entries_of(parts) == entries_of([messages])
 
+    def test_numbers_tell_whether_rows_before_are_the_same(self) -> None:
+        def last_number(payloads: list[bytes]) -> int:
+            messages = numbered(payloads)
+            cutter = EntryCutter(100, 10_000, first_alone=False)
+            for message in messages:
+                cutter.add(message)
+            assert messages[-1].sequence_id is not None
+            assert messages[-1].sequence_id >> FINGERPRINT_BITS == len(payloads) - 1
+            return messages[-1].sequence_id
+
+        assert last_number([b"a", b"b", b"c"]) == last_number([b"a", b"b", b"c"])
+        assert last_number([b"a", b"b", b"c"]) != last_number([b"b", b"a", b"c"])
+
     def test_an_entry_is_split_where_the_broker_has_the_rest(self) -> None:
         cutter = EntryCutter(5, 10_000, first_alone=False)
         (entry,) = [entry for message in numbered([b"x"] * 5) for entry in cutter.add(message)]
-        assert [len(part.messages) for part in split_entry(entry, 1)] == [2, 3]
-        assert list(split_entry(entry, 4)) == list(split_entry(entry, -1)) == [entry]
+        assert [len(part.messages) for part in split_entry(entry, (2 << FINGERPRINT_BITS) - 1)] == [2, 3]
+        assert list(split_entry(entry, 5 << FINGERPRINT_BITS)) == list(split_entry(entry, -1)) == [entry]

@@ -101,9 +101,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .getOrCreate()
     )
-    from magnetar.spark.source import PulsarDataSource
-
-    session.dataSource.register(PulsarDataSource)
+    # Spark finds `pulsar` by itself.
     session.dataSource.register(DyingSource)
     yield session
     session.stop()

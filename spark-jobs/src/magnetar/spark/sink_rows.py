@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from google_crc32c import extend as extend_crc32c
 from magnetar.client.message import OutgoingMessage
 from magnetar.core.hashing import java_string_hash, murmur3_32
 from magnetar.spark.errors import SinkRefused
@@ -28,10 +29,16 @@ PROPERTIES_COLUMN: Final = "__messageProperties"
 MADE_BY_BROKERS: Final = ("__messageId", "__publishTime")
 """Columns that reading gives and writing makes anew: left out, so that what was read can be written as it is."""
 
-ROW_NUMBER_BITS: Final = 32
+FINGERPRINT_BITS: Final = 8
+ROW_NUMBER_BITS: Final = 26
+BATCH_SHIFT: Final = ROW_NUMBER_BITS + FINGERPRINT_BITS
 ROWS_MAX: Final = 1 << ROW_NUMBER_BITS
-BATCH_IDS_MAX: Final = 1 << (63 - ROW_NUMBER_BITS)
-"""Sequence ids are signed 64-bit numbers."""
+BATCH_IDS_MAX: Final = 1 << (63 - BATCH_SHIFT)
+"""Sequence ids are signed 64-bit numbers: 29 bits for the micro-batch (17 years of one per second), 26 for the row in
+the Spark partition, and 8 of a fingerprint of the rows up to there. What a broker remembers of a producer, its highest
+number, thus also tells whether a further attempt has the same rows."""
+
+FINGERPRINT_MASK: Final = (1 << FINGERPRINT_BITS) - 1
 
 MESSAGE_OVERHEAD_BYTES: Final = 24
 """What a message's own metadata takes in a batch, without key and properties; for the size of batches only."""
@@ -64,7 +71,7 @@ class Target:
 
 
 class RowNumbers:
-    """Sequence ids of one task: the micro-batch's number above that of the row in the task."""
+    """Sequence ids of one task: the micro-batch's number above that of the row, above the fingerprint."""
 
     def __init__(self, batch_id: int) -> None:
         """Raises `SinkRefused` for a batch id that leaves no room."""
@@ -73,7 +80,7 @@ class RowNumbers:
                 f"batch {batch_id} of the query has no sequence ids any more (there are {BATCH_IDS_MAX}): "
                 "go on with a new checkpoint"
             )
-        self.first_sequence_id = batch_id << ROW_NUMBER_BITS
+        self.first_sequence_id = batch_id << BATCH_SHIFT
         self.rows = 0
 
     def take(self, rows: int) -> int:
@@ -197,7 +204,7 @@ class RowConverter:
                 message.properties = self._properties(properties[row], row_numbers[row])
             message.deliver_at_ms = delivery_times[row]
             if rules.numbered:
-                message.sequence_id = first_sequence_id + row_numbers[row]
+                message.sequence_id = first_sequence_id + (row_numbers[row] << FINGERPRINT_BITS)
             found.append((partitions[row], message))
         return found
 
@@ -287,18 +294,24 @@ class Entry:
 class EntryCutter:
     """Puts messages of one topic (one partition) together, in order."""
 
-    __slots__ = ("_bytes_max", "_first_alone", "_messages", "_messages_max", "_size_bytes")
+    __slots__ = ("_bytes_max", "_fingerprint", "_first_alone", "_messages", "_messages_max", "_size_bytes")
 
     def __init__(self, messages_max: int, bytes_max: int, *, first_alone: bool) -> None:
         """`first_alone`: the very first message is an entry of its own."""
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._first_alone = first_alone
+        self._fingerprint = 0
         self._messages: list[OutgoingMessage] = []
         self._size_bytes = 0
 
     def add(self, message: OutgoingMessage) -> list[Entry]:
-        """Entries that are complete now, in order."""
+        """Entries that are complete now, in order. A message with a number gets its fingerprint."""
+        if message.sequence_id is not None:
+            self._fingerprint = extend_crc32c(self._fingerprint, message.payload or b"")
+            if message.key is not None:
+                self._fingerprint = extend_crc32c(self._fingerprint, message.key.encode())
+            message.sequence_id |= self._fingerprint & FINGERPRINT_MASK
         size = size_bytes_of(message)
         if message.deliver_at_ms:
             self._first_alone = False

@@ -11,6 +11,8 @@ follows what is done here:
   one of them refuses the repetition until it knows.
 - Two attempts at a time (an executor that is believed dead) cannot both hold the name; the second waits, bounded. It
   does not matter which of them gets how far.
+- All of that rests on the same rows coming in the same order. The number that a broker remembers has a fingerprint of
+  the rows up to it in its lowest bits; rows that do not match it are refused instead of taken for what is stored.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from magnetar.core.topic_name import TopicName
 from magnetar.spark.errors import SinkRefused, SparkSourceError
 from magnetar.spark.sink_errors import deduplication_off, explained
 from magnetar.spark.sink_options import SinkOptions
-from magnetar.spark.sink_rows import ROW_NUMBER_BITS, Entry, RowNumbers, split_entry
+from magnetar.spark.sink_rows import BATCH_SHIFT, FINGERPRINT_BITS, Entry, RowNumbers, split_entry
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
 
@@ -59,8 +61,12 @@ class SendingTask:
         first, last = entry.messages[0].sequence_id, entry.messages[-1].sequence_id
         if first is None or last is None:
             return f"{len(entry.messages)} rows {where}"
-        row = first - self.numbers.first_sequence_id
-        return f"row {row} {where}" if first == last else f"rows {row} to {row + last - first} {where}"
+        row, last_row = self.row_of(first), self.row_of(last)
+        return f"row {row} {where}" if row == last_row else f"rows {row} to {last_row} {where}"
+
+    def row_of(self, sequence_id: int) -> int:
+        """The number of the row in the Spark partition."""
+        return (sequence_id - self.numbers.first_sequence_id) >> FINGERPRINT_BITS
 
 
 class PartitionSender:
@@ -78,7 +84,8 @@ class PartitionSender:
         self._producer: Producer | None = None
         self._taken_before = -1
         """The highest sequence id that the broker took from attempts before this one."""
-        self._last_sent = -1
+        self._same_rows = True
+        """Not known to be others than those of the attempts before."""
 
     async def put(self, entry: Entry) -> list[asyncio.Future[MessageId]]:
         """Hand over an entry, opening the producer if it is the first. Receipts that are still to come.
@@ -89,7 +96,10 @@ class PartitionSender:
             if not self._task.options.exactly_once:
                 return [await _put(producer, entry)]
             waits: list[asyncio.Future[MessageId]] = []
+            self._compare(entry)
             for part in split_entry(entry, self._taken_before):
+                if not self._same_rows and not _is_before(part, self._taken_before):
+                    raise self._other_rows()
                 waits += await self._put_numbered(producer, part)
             return waits
         except MagnetarError as error:
@@ -99,7 +109,6 @@ class PartitionSender:
         last = entry.messages[-1].sequence_id
         assert last is not None
         receipt = await _put(producer, entry)
-        self._last_sent = last
         if last <= self._taken_before:
             await receipt
             return []
@@ -115,6 +124,8 @@ class PartitionSender:
             self._taken_before = producer.last_sequence_id
             self._proves = self._proves and self._taken_before < 0
             self._check_batch()
+            # What was taken of this batch has to be met again among the rows.
+            self._same_rows = self._taken_before < self._task.numbers.first_sequence_id
             # Our numbers begin below what the broker knows.
             producer.last_sequence_id = -1
         self._producer = producer
@@ -138,7 +149,7 @@ class PartitionSender:
             await asyncio.sleep(BUSY_PAUSE_SECONDS)
 
     def _check_batch(self) -> None:
-        taken, current = self._taken_before >> ROW_NUMBER_BITS, self._task.numbers.first_sequence_id >> ROW_NUMBER_BITS
+        taken, current = self._taken_before >> BATCH_SHIFT, self._task.numbers.first_sequence_id >> BATCH_SHIFT
         if self._taken_before >= 0 and taken > current:
             raise SinkRefused(
                 f"{self.topic} has rows of batch {taken} of this query already, and this is batch {current}: its "
@@ -156,21 +167,38 @@ class PartitionSender:
                 f"{deduplication_off(self.topic)} (The first row of Spark partition {self._task.spark_partition} is "
                 "stored by now, as this was tried out with it; with option admin.url it is known beforehand.)"
             )
-        # Whoever had the name meanwhile sent the same rows.
-        self._taken_before = max(self._taken_before, remembered)
+        if remembered > sent:
+            # Somebody had the name meanwhile, who should have sent the same rows.
+            self._taken_before = remembered
+            self._same_rows = False
         self._proves = False
 
+    def _compare(self, entry: Entry) -> None:
+        """Look for the row that the broker took last; its number has the fingerprint of all up to it."""
+        if self._same_rows:
+            return
+        row = self._taken_before >> FINGERPRINT_BITS
+        for message in entry.messages:
+            number = message.sequence_id
+            if number is not None and number >> FINGERPRINT_BITS == row:
+                if number != self._taken_before:
+                    raise self._other_rows()
+                self._same_rows = True
+
     def check_complete(self) -> None:
-        """At the end: that the attempts before had no more rows than this one. Raises `SinkRefused`."""
-        current = self._task.numbers.first_sequence_id
-        if self._taken_before >= current and self._last_sent < self._taken_before:
-            raise SinkRefused(
-                f"{self.topic}: an attempt before this one stored row {self._taken_before - current} of Spark "
-                f"partition {self._task.spark_partition}, and now there is no such row for this topic: the rows are "
-                "not the same each time that Spark computes them (after a shuffle, or by rand() or the current time), "
-                "so they cannot be stored exactly once. Sort or checkpoint them before writing, or set "
-                "deliveryGuarantee=at-least-once"
-            )
+        """At the end: that the rows of the attempts before were among those of this one. Raises `SinkRefused`."""
+        if not self._same_rows:
+            raise self._other_rows()
+
+    def _other_rows(self) -> SinkRefused:
+        task = self._task
+        return SinkRefused(
+            f"{self.topic}: an attempt before this one stored other rows for it, up to row "
+            f"{task.row_of(self._taken_before)} of Spark partition {task.spark_partition}: the rows are not the same, "
+            "in the same order and partition, each time that Spark computes them (after a shuffle, by rand() or the "
+            "current time, or as options or the number of cores changed), so they cannot be stored exactly once. Sort "
+            "or checkpoint them before writing, or set deliveryGuarantee=at-least-once"
+        )
 
     async def close(self) -> None:
         """Let go of the name."""
@@ -235,6 +263,11 @@ class TaskSender:
             if receipt.done() and not receipt.cancelled():
                 receipt.exception()  # Looked at: the first one was told.
         self._waiting.clear()
+
+
+def _is_before(entry: Entry, sequence_id: int) -> bool:
+    last = entry.messages[-1].sequence_id
+    return last is not None and last <= sequence_id
 
 
 async def _put(producer: Producer, entry: Entry) -> asyncio.Future[MessageId]:
