@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import typer
 import yaml
 from magnetar.balance.settings import SplitSettings
 from magnetar.broker.session_testing import MemoryBroker
@@ -25,7 +26,7 @@ from magnetar.spark.connecting import ConnectionOptions
 from magnetar.spark.errors import ClusterUnreachable
 from magnetar.spark.jobs import load_planning
 from magnetar.spark.jobs.forecast import Method
-from magnetar.spark.jobs.job import ConnectionChoices
+from magnetar.spark.jobs.job import ConnectionChoices, job_errors
 from magnetar.spark.jobs.load_capacity import GIB, PlanOptions, bookie_plan, broker_plan, hours_of_week, idle_share
 from magnetar.spark.jobs.load_model import HOURS_PER_WEEK, LoadHistory
 from magnetar.spark.jobs.load_plan import LoadPlan, ask_and_plan, cluster_resource, document, make_plan, yaml_of
@@ -398,3 +399,12 @@ def test_what_cannot_be_done_ends_with_a_line(arguments: list[str], words: str, 
     done = CliRunner().invoke(load_planning.app, [*arguments, "--output", str(tmp_path)])
     assert done.exit_code == 1
     assert words in " ".join(done.output.split())
+
+
+def test_errors_of_spark_end_with_a_line_and_bugs_with_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    errors = pytest.importorskip("pyspark.errors")
+    with pytest.raises(typer.Exit), job_errors():
+        raise errors.AnalysisException("no [topic] there\n\nJVM stacktrace:\nmuch")
+    assert capsys.readouterr().err == "AnalysisException: no [topic] there\n"
+    with pytest.raises(ValueError, match="a bug"), job_errors():
+        raise ValueError("a bug")

@@ -24,3 +24,14 @@ def test_another_load_manager_is_told_of(name: str, told: bool, caplog: pytest.L
         assert MODULAR in line
     else:
         assert not caplog.messages
+
+
+def test_processes_write_the_load_history_unless_told_otherwise() -> None:
+    def writes(**values: str) -> bool:
+        settings = GivenSettings(known_names())
+        for name, value in {"clusterName": "x", "metadataStoreUrl": "memory:", **values}.items():
+            settings.add(name, value, "test")
+        return broker_process_settings(settings).broker.load.history_enabled
+
+    assert writes()
+    assert not writes(loadBalancerHistoryEnabled="false")

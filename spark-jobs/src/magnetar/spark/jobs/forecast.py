@@ -87,7 +87,7 @@ def forecast(
     first, last = min(history), max(history)
     span = last - first + 1
     present = len(history) / span
-    known = f"{len(history)} hours of history"
+    known = f"{len(history)} hour{'s' if len(history) > 1 else ''} of history"
     if len(history) < HOURS_FOR_DAYS_MIN:
         return _peak(history, hours, f"only {known}: the highest hour is taken for all of the week, without growth")
     weekly = span >= HOURS_FOR_WEEKS_MIN and present >= PRESENT_SHARE_MIN

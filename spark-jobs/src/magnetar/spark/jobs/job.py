@@ -102,7 +102,9 @@ def spark_session(name: str) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
-    return SparkSession.builder.appName(f"magnetar-{name}").config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    builder = SparkSession.builder.appName(f"magnetar-{name}").config("spark.sql.session.timeZone", "UTC")
+    # What it draws would stand between a job's own lines.
+    return builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
 
 
 def reader(spark: SparkSession, choices: ConnectionChoices) -> DataFrameReader:
@@ -117,10 +119,15 @@ def stream_reader(spark: SparkSession, choices: ConnectionChoices) -> DataStream
 
 @contextmanager
 def job_errors() -> Iterator[None]:
-    """What a user can do something about ends the command with one line; anything else keeps its traceback."""
+    """What a user can do something about ends the command with a line; anything else keeps its traceback."""
     try:
         yield
-    except MagnetarError as error:
-        text = f"[red]{type(error).__name__}[/red]: {escape(str(error))}"
-        Console(stderr=True).print(text, highlight=False, soft_wrap=True)
+    except Exception as error:
+        told = isinstance(error, MagnetarError) or type(error).__module__.startswith("pyspark.errors")
+        if not told:
+            raise
+        # Spark's own carry what its Java side was doing.
+        text = str(error).partition("JVM stacktrace:")[0].strip()
+        line = f"[red]{type(error).__name__}[/red]: {escape(text)}"
+        Console(stderr=True).print(line, highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None

@@ -26,6 +26,12 @@ HISTORY_SCHEMA: Final = (
 """What is used of the columns that `magnetar.broker.load.history` publishes; there may be others."""
 
 
+WHO_WRITES: Final = (
+    "the leading broker writes it every few minutes where loadBalancerHistoryEnabled is true, which it is unless "
+    "switched off or in a standalone"
+)
+
+
 class NoLoadHistory(SparkSourceError):
     """There is nothing to plan by."""
 
@@ -44,16 +50,15 @@ def aggregate(history: DataFrame) -> LoadHistory:
         .where(f.col("takenMillis").isNotNull())
         # A leader that died while it wrote may have written a round twice.
         .dropDuplicates(["brokerId", "takenMillis"])
+        # Else each table is made in as many tasks as shuffles have partitions, 200 for some megabytes.
+        .coalesce(history.sparkSession.sparkContext.defaultParallelism)
         .withColumn("hour", f.floor(f.col("takenMillis") / HOUR_MS))
         .persist()
     )
     try:
         broker_hours = _broker_hours(rows)
         if not broker_hours:
-            raise NoLoadHistory(
-                "the topic holds no load history yet: the leading broker writes to it every few minutes where "
-                "loadBalancerHistoryEnabled is true, which it is unless switched off or in a standalone"
-            )
+            raise NoLoadHistory(f"the topic holds no load history yet: {WHO_WRITES}")
         return LoadHistory(broker_hours=broker_hours, bundle_days=_bundle_days(rows))
     finally:
         rows.unpersist()

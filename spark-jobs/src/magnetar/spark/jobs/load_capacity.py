@@ -273,8 +273,8 @@ def bookie_plan(history: LoadHistory, options: PlanOptions) -> BookiePlan:
             growth += share * math.fsum(found.expected) / len(found.expected) * 86_400 * quorum
     stored = math.fsum(one.stored_bytes for one in namespaces)
     disk = stored * (1 + options.disk_overhead_percent / 100) / (options.disk_target_percent / 100)
-    for_disks = math.ceil(disk / (options.bookie_disk_gib * GIB))
-    for_writes = math.ceil(peak_written / (options.bookie_write_mib * MIB))
+    for_disks = max(1, math.ceil(disk / (options.bookie_disk_gib * GIB)))
+    for_writes = max(1, math.ceil(peak_written / (options.bookie_write_mib * MIB)))
     notes = [
         "backlogs are not in the history: what consumers leave behind for longer than the retention comes on top",
     ]
@@ -344,7 +344,10 @@ def _kept(
     quorum = policies.write_quorum_of(namespace)
     seconds = None if retention.seconds is None else max(retention.seconds, KEPT_SECONDS_MIN)
     stored = share * windows.most_bytes(seconds)
-    kept = "without an end" if retention.seconds is None else f"{retention.seconds / 3600:,.4g} h"
+    if retention.seconds is None:
+        kept = "without an end"
+    else:
+        kept = f"{retention.seconds / 3600:,.4g} h" if retention.seconds > 0 else "until acknowledged"
     endless = retention.seconds is None
     if retention.bytes_per_topic is not None and retention.bytes_per_topic > 0:
         by_size = retention.bytes_per_topic * max(1, topics)

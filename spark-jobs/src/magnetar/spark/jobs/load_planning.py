@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import typer
 from magnetar.spark.connecting import ConnectionOptions
-from magnetar.spark.errors import BadOption
+from magnetar.spark.errors import BadOption, TopicMissing
 from magnetar.spark.jobs.job import (
     AdminUrl,
     ConnectionChoices,
@@ -27,7 +27,7 @@ from magnetar.spark.jobs.job import (
     reader,
     spark_session,
 )
-from magnetar.spark.jobs.load_aggregation import aggregate
+from magnetar.spark.jobs.load_aggregation import WHO_WRITES, NoLoadHistory, aggregate
 from magnetar.spark.jobs.load_capacity import PlanOptions
 from magnetar.spark.jobs.load_model import LoadHistory
 from magnetar.spark.jobs.load_plan import LoadPlan, ask_and_plan, document
@@ -46,9 +46,18 @@ app = typer.Typer(add_completion=False)
 
 
 def read_history(choices: ConnectionChoices, topic: str) -> LoadHistory:
-    """Everything that the topic holds."""
+    """Everything that the topic holds. `NoLoadHistory`, `BadOption`."""
+    from pyspark.errors import AnalysisException
+
     spark = spark_session("load-planning")
-    return aggregate(reader(spark, choices).option("topic", topic).load())
+    try:
+        found = reader(spark, choices).option("topic", topic).load()
+    except AnalysisException as error:
+        # Of an error in a Python source Spark hands on the text alone.
+        if TopicMissing.__name__ in str(error):
+            raise NoLoadHistory(f"there is no topic {topic}: {WHO_WRITES}") from None
+        raise
+    return aggregate(found)
 
 
 def write_plan(plan: LoadPlan, folder: Path, *, plots: bool, console: Console) -> None:

@@ -20,7 +20,7 @@ def show(plan: LoadPlan, console: Console) -> None:
     hours = plan.history.hours
     console.print(
         f"[bold]Load plan[/bold] for the week from {time_of(plan.brokers.first_hour):%a %d %b %Y %H:%M} UTC, "
-        f"by {len(hours)} hours of history from {time_of(hours[0]):%d %b %H:%M} to {time_of(hours[-1] + 1):%d %b %H:%M}"
+        f"by a history from {time_of(hours[0]):%d %b %H:%M} to {time_of(hours[-1] + 1):%d %b %H:%M}"
     )
     for note in plan.notes:
         console.print(f"• {escape(note)}", highlight=False)
