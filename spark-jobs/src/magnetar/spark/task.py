@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
-from magnetar.spark.assembly.assembler import EntryAssembler
+from magnetar.spark.assembly.assembler import ALL_TIMES, EntryAssembler
 from magnetar.spark.assembly.neighbours import TopicNeighbours
+from magnetar.spark.catalog import TopicState
 from magnetar.spark.cluster import Cluster, cluster_of
 from magnetar.spark.decode.columns import BadRecordPolicy, BatchBuilder
-from magnetar.spark.entries import EntryBlock, EntrySource, Hole, OnHole
+from magnetar.spark.entries import EntryBlock, EntrySource, Hole, OnHole, WholeEntry
 from magnetar.spark.errors import ClusterUnreachable, DataLoss
 from magnetar.spark.options import SourceOptions
 from magnetar.spark.pushdown import MessageFilters
@@ -41,9 +42,7 @@ async def batches_of(task: ReadTask) -> AsyncIterator[pa.RecordBatch]:
     """The rows of a slice. Raises what Spark shows the user."""
     cluster = await cluster_of(task.options.connection)
     part = task.slice_
-    entries = TaskEntries(task, cluster)
-    neighbours = TopicNeighbours(part.topic, entries.states, entries.another_source)
-    assembler = EntryAssembler(part, neighbours, filtered_by_broker=not task.direct)
+    policy = BadRecordPolicy(task.options.mode, task.options.corrupt_record_column)
     builder = BatchBuilder(
         topic=part.topic,
         schema=pa.ipc.read_schema(pa.py_buffer(task.arrow_schema)),
@@ -51,66 +50,91 @@ async def batches_of(task: ReadTask) -> AsyncIterator[pa.RecordBatch]:
         filters=task.filters,
         first=part.first,
         end=part.end,
-        policy=BadRecordPolicy(task.options.mode, task.options.corrupt_record_column),
+        policy=policy,
     )
+    messages = SliceMessages(task, cluster)
     try:
-        async for block in entries.blocks(part.ranges, _on_hole(task.options)):
-            builder.add(await assembler.feed(block))
-            if builder.ready():
-                for batch in await builder.take():
-                    yield batch
-        builder.add(await assembler.finish())
-        for batch in await builder.take():
+        async for entries in messages.whole():
+            builder.add(entries)
+            async for batch in builder.batches(final=False):
+                yield batch
+        async for batch in builder.batches(final=True):
             yield batch
     finally:
-        await neighbours.close()
-        await entries.close()
+        await messages.close()
+    if policy.kept or policy.dropped:
+        logger.warning("%d bad messages in all; the first: %s", policy.kept + policy.dropped, policy.first_reason)
 
 
-class TaskEntries:
-    """A slice's entries: from bookies; with readMode auto from brokers once bookies cannot be reached from here."""
+class SliceMessages:
+    """A slice's messages, entry by entry: from bookies; with readMode auto from brokers once bookies cannot be reached
+    from here."""
 
     def __init__(self, task: ReadTask, cluster: Cluster) -> None:
         self._task = task
         self._cluster = cluster
         self._direct = task.direct
         self._source: EntrySource | None = None
+        self._neighbours = TopicNeighbours(task.slice_.topic, self._states, self._another_source)
 
-    async def blocks(self, ranges: Sequence[LedgerRange], on_hole: OnHole) -> AsyncIterator[EntryBlock]:
-        """As `EntrySource.blocks`."""
-        rest = tuple(ranges)
+    async def whole(self) -> AsyncIterator[list[WholeEntry]]:
+        """Some at a time, in order."""
+        task = self._task
+        earliest, latest = task.filters.publish_time_ms_min, task.filters.publish_time_ms_max
+        assembler = EntryAssembler(
+            task.slice_,
+            self._neighbours,
+            filtered_by_broker=not self._direct,
+            publish_time_ms=(
+                ALL_TIMES[0] if earliest is None else earliest,
+                ALL_TIMES[1] if latest is None else latest,
+            ),
+        )
+        on_hole = _on_hole(task.options)
+        rest = task.slice_.ranges
         while rest:
-            self._source = self.another_source()
+            self._source = self._another_source()
             try:
                 async for block in self._source.blocks(rest, on_hole):
-                    yield block
                     rest = _behind(rest, block)
-                return
+                    yield await assembler.feed(block)
+                break
             except ClusterUnreachable as error:
-                if not self._direct or self._task.options.read_mode != "auto":
+                if not self._may_ask_brokers():
                     raise
-                logger.warning("%s is read through brokers from here on: %s", self._task.slice_.topic, error)
-                self._direct = False
-            finally:
-                await self.close()
-
-    def another_source(self) -> EntrySource:
-        """One that reads beside the first."""
-        task = self._task
-        if self._direct:
-            return self._cluster.bookie_entries(task.slice_.topic, task.bookie_addresses)
-        return self._cluster.broker_entries(task.slice_.topic, read_compacted=task.options.read_compacted)
-
-    async def states(self, topics: Sequence[str]) -> dict[str, Any]:
-        """The topic's ledgers as they are now."""
-        catalog = await self._cluster.catalog(direct=self._direct)
-        return await catalog.states(topics)
+                logger.warning("%s is read through brokers from here on: %s", task.slice_.topic, error)
+            await self.close()
+            self._direct = False
+            yield await assembler.continue_through_broker()
+        yield await assembler.finish()
+        for hole in self._neighbours.holes:
+            logger.warning("beside what is read: %s", hole)
 
     async def close(self) -> None:
         """Let go of what is read from."""
         source, self._source = self._source, None
         if source is not None:
             await source.close()
+        await self._neighbours.close()
+
+    def _may_ask_brokers(self) -> bool:
+        """Brokers know nothing of the entries of a compacted ledger."""
+        return self._direct and self._task.options.read_mode == "auto" and not self._task.slice_.compacted
+
+    def _another_source(self) -> EntrySource:
+        """One that reads beside the first."""
+        task = self._task
+        if self._direct:
+            return self._cluster.bookie_entries(task.slice_.topic, task.bookie_addresses)
+        return self._cluster.broker_entries(task.slice_.topic, read_compacted=task.options.read_compacted)
+
+    async def _states(self, topics: Sequence[str]) -> dict[str, TopicState]:
+        """The topic's ledgers as they are now, and where their entries are."""
+        if not self._direct:
+            return await self._cluster.brokers.states(topics)
+        catalog = await self._cluster.direct_catalog()
+        states = (await catalog.states(topics)).values()
+        return {one.topic: await catalog.with_metadata(one, {each.ledger_id for each in one.ledgers}) for one in states}
 
 
 def _behind(ranges: tuple[LedgerRange, ...], block: EntryBlock) -> tuple[LedgerRange, ...]:
