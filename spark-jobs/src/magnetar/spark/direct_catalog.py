@@ -142,7 +142,8 @@ class DirectCatalog:
             elif (metadata := stored[each.ledger_id]) is not None:
                 ledgers.append(replace(each, metadata=metadata, missing=False))
             elif each.ledger_id in listed:
-                ledgers.append(replace(each, missing=True))
+                # What is in tiered storage is given out by brokers.
+                ledgers.append(replace(each, missing=not each.offloaded))
         return replace(state, ledgers=tuple(ledgers))
 
     async def ledger_metadata(self, ledger_id: int) -> bytes | None:

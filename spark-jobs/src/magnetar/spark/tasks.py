@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from magnetar.spark.options import SourceOptions
 from magnetar.spark.planner import ReadPlanner
 from magnetar.spark.pushdown import MessageFilters
 from magnetar.spark.slices import Slice
@@ -29,8 +30,14 @@ async def tasks_of(
             filters=filters,
             table=table,
             arrow_schema=arrow_schema,
-            direct=planner.direct,
+            direct=planner.direct and _on_bookies(one, planner.options),
             bookie_addresses=addresses,
         )
         for one in slices
     ]
+
+
+def _on_bookies(one: Slice, options: SourceOptions) -> bool:
+    """Whether bookies have all of a slice. What only tiered storage has is read through brokers, unless they are ruled
+    out."""
+    return options.read_mode == "bookies" or all(part.metadata for part in one.ranges)
