@@ -46,10 +46,8 @@ class PulsarBatchReader(DataSourceReader):
             return list(map(SlicePartition, runtime.run(self._plan())))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one slice; Spark reads nothing as one partition without a value."""
-        if partition is None or partition.value is None:
-            return
-        yield from read_task(partition.value)
+        """The rows of one slice."""
+        yield from read_task(partition)
 
     async def _plan(self) -> list[ReadTask]:
         from magnetar.spark.tasks import tasks_of
@@ -82,9 +80,11 @@ def batch_reader(options: SourceOptions, schema: StructType, table: Table | None
     return kind(options, schema, table)
 
 
-def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, on an executor."""
+def read_task(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, on an executor. Where there is nothing to read, Spark makes one partition of its own: None in
+    4.0 and 4.1, without a value since."""
     from magnetar.spark.task import batches_of
 
-    with shown_plainly():
-        yield from runtime.event_loop_thread().iterate(batches_of(task))
+    if isinstance(partition, SlicePartition):
+        with shown_plainly():
+            yield from runtime.event_loop_thread().iterate(batches_of(partition.value))

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 try:  # From Spark 4.2 on.
     from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
 except ImportError:
-    ReadAllAvailable = None
+
+    class ReadAllAvailable:  # type: ignore[no-redef] # Spark 4.0 and 4.1 ask for no limits.
+        """Stands in for Spark's own."""
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef] # Spark 4.0 and 4.1 never look for it.
         """Stands in for Spark's own."""
@@ -73,9 +75,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, on an executor."""
-        if partition is None or partition.value is None:
-            return
-        yield from read_task(partition.value)
+        yield from read_task(partition)
 
     def commit(self, end: dict[str, str]) -> None:
         """Everything before `end` is processed: said when the next micro-batch is planned."""
