@@ -21,7 +21,7 @@ from magnetar.client.topic_end import ClientParts
 from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName
 from magnetar.spark.admin_api import AdminApi
 from magnetar.spark.broker_errors import is_missing, patiently
-from magnetar.spark.catalog import TopicLedger, TopicSelection, TopicState
+from magnetar.spark.catalog import CLOSED_AT_UNKNOWN_TIME, TopicLedger, TopicSelection, TopicState
 from magnetar.spark.connecting import ConnectionOptions
 from magnetar.spark.errors import AccessRefused, BadOption, TopicMissing
 from magnetar.spark.positions import BEGINNING, MessagePosition
@@ -47,10 +47,6 @@ SCHEMA_VERSIONS_MAX: Final = 1_000
 SYSTEM_TOPIC_PREFIXES: Final = ("__change_events", "__transaction_")
 SYSTEM_TOPIC_SUFFIX: Final = "__transaction_pending_ack"
 """Topics of the brokers' own, which a pattern does not mean (Pulsar `SystemTopicNames`)."""
-
-CLOSED_AT_UNKNOWN_TIME: Final = 1 << 62
-"""`closed_ms` of a ledger that is closed and nobody may say when: later than any time that is looked for, so that no
-search leaves it out."""
 
 NO_OPTIONS: Final = ConnectionOptions(service_url="")
 

@@ -6,9 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from magnetar.spark.positions import MessagePosition
+
+CLOSED_AT_UNKNOWN_TIME: Final = 1 << 62
+"""`closed_ms` of a ledger that is closed and nobody may say when: later than any time that is looked for, so that no
+search leaves it out. Nor does it say when the next ledger was begun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +25,7 @@ class TopicLedger:
     size_bytes: int
     """Of the confirmed entries' payloads; for the ledger in use a good estimate is enough."""
     closed_ms: int = 0
-    """When it was closed; 0: it is in use."""
+    """When it was closed, or `CLOSED_AT_UNKNOWN_TIME`; 0: it is in use."""
     metadata: bytes = b""
     """LedgerMetadata as it stands in the metadata store, for those who read from bookies; else empty."""
     offloaded: bool = False

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from magnetar.spark.assembly.compaction import compacted_slices
-from magnetar.spark.catalog import TopicState
+from magnetar.spark.catalog import CLOSED_AT_UNKNOWN_TIME, TopicState
 from magnetar.spark.cluster import Cluster, cluster_of
 from magnetar.spark.cluster_access import choose
 from magnetar.spark.entries import EntrySource
@@ -172,7 +172,7 @@ def narrowed(reach: Reach, filters: MessageFilters) -> Reach:
             first = max(first, behind)
         if latest is not None and begun_ms > latest + PUBLISHED_BEFORE_STORED_MS_MAX:
             end = min(end, MessagePosition(ledger.ledger_id, 0))
-        begun_ms = ledger.closed_ms
+        begun_ms = ledger.closed_ms if ledger.closed_ms < CLOSED_AT_UNKNOWN_TIME else 0
     return replace(reach, first=first if first == reach.first else normalised(reach.state, first), end=end)
 
 

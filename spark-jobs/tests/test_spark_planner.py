@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from magnetar.spark.catalog import CLOSED_AT_UNKNOWN_TIME, TopicLedger, TopicState
+from magnetar.spark.planner import PUBLISHED_BEFORE_STORED_MS_MAX, Reach, narrowed
+from magnetar.spark.positions import MessagePosition
+from magnetar.spark.pushdown import MessageFilters
+
+TOPIC = "persistent://public/default/t"
+HOUR = PUBLISHED_BEFORE_STORED_MS_MAX
+FIRST, END = MessagePosition(1, 0), MessagePosition(3, 5)
+
+
+def reach(*closed_ms: int) -> Reach:
+    ledgers = tuple(
+        TopicLedger(ledger_id=number, entries=5, size_bytes=50, closed_ms=each)
+        for number, each in enumerate(closed_ms, 1)
+    )
+    return Reach(TopicState(topic=TOPIC, ledgers=ledgers, end=END), FIRST, END)
+
+
+def test_ledgers_that_were_written_at_other_times_are_left_out() -> None:
+    found = narrowed(reach(10 * HOUR, 20 * HOUR, 0), MessageFilters(publish_time_ms_min=12 * HOUR))
+    assert (found.first, found.end) == ((2, 0, 0), END)
+    found = narrowed(reach(10 * HOUR, 20 * HOUR, 0), MessageFilters(publish_time_ms_max=12 * HOUR))
+    assert (found.first, found.end) == (FIRST, (3, 0, 0))
+
+
+def test_ledgers_of_which_nobody_says_when_they_were_written_are_read() -> None:
+    unknown = reach(CLOSED_AT_UNKNOWN_TIME, CLOSED_AT_UNKNOWN_TIME, 0)
+    found = narrowed(unknown, MessageFilters(publish_time_ms_min=12 * HOUR, publish_time_ms_max=13 * HOUR))
+    assert (found.first, found.end) == (FIRST, END)
