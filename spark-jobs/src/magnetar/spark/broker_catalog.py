@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, cast
@@ -18,13 +17,14 @@ from magnetar.client.connection import BrokerConnection
 from magnetar.client.consumer import Receiver
 from magnetar.client.message import LATEST_ID, Message, MessageId
 from magnetar.client.topic_end import ClientParts
-from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName
+from magnetar.core.topic_name import InvalidTopicName, TopicName
 from magnetar.spark.admin_api import AdminApi
 from magnetar.spark.broker_errors import is_missing, patiently
 from magnetar.spark.catalog import CLOSED_AT_UNKNOWN_TIME, TopicLedger, TopicSelection, TopicState
 from magnetar.spark.connecting import ConnectionOptions
 from magnetar.spark.errors import AccessRefused, BadOption, TopicMissing
 from magnetar.spark.positions import BEGINNING, MessagePosition
+from magnetar.spark.topic_patterns import parse_pattern
 from magnetar.spark.values.api import SchemaDefinition
 from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.errors import PulsarError
@@ -43,10 +43,6 @@ ASKED_AT_ONCE_MAX: Final = 64
 
 SCHEMA_VERSIONS_MAX: Final = 1_000
 """The newest ones; older ones are asked for when a message needs them."""
-
-SYSTEM_TOPIC_PREFIXES: Final = ("__change_events", "__transaction_")
-SYSTEM_TOPIC_SUFFIX: Final = "__transaction_pending_ack"
-"""Topics of the brokers' own, which a pattern does not mean (Pulsar `SystemTopicNames`)."""
 
 NO_OPTIONS: Final = ConnectionOptions(service_url="")
 
@@ -117,11 +113,11 @@ class BrokerCatalog:
         # Older brokers answer 0 for what is not there as well.
         return [str(topic)] if await self._end(str(topic)) is not None else []
 
-    async def _matching(self, pattern: str) -> list[str]:
-        namespace, expression = namespace_and_expression(pattern)
-        what = f"listing the topics of namespace {namespace}"
-        names = await patiently(lambda: self._client.lookup.topics_of(namespace), what, self._options)
-        return sorted(str(name) for name in names if is_meant(name, expression))
+    async def _matching(self, text: str) -> list[str]:
+        pattern = parse_pattern(text)
+        what = f"listing the topics of namespace {pattern.namespace}"
+        names = await patiently(lambda: self._client.lookup.topics_of(pattern.namespace), what, self._options)
+        return sorted(str(name) for name in names if pattern.means(name))
 
     # --- one topic
 
@@ -251,37 +247,6 @@ def parse_topic(name: str) -> TopicName:
         return TopicName.parse(name)
     except InvalidTopicName as error:
         raise BadOption(f"{name!r} is no topic's name: {error}") from None
-
-
-def namespace_and_expression(pattern: str) -> tuple[NamespaceName, re.Pattern[str]]:
-    """What topicsPattern means: a namespace, and an expression over `tenant/namespace/local name`, of which a name has
-    to match the whole. `persistent://` may be left out, tenant and namespace too (public/default). Raises `BadOption`.
-    """
-    domain, mark, rest = pattern.partition("://")
-    if not mark:
-        domain, rest = "persistent", pattern
-    if domain != "persistent":
-        raise BadOption(f"option topicsPattern: {pattern!r} must begin with persistent://")
-    parts = rest.split("/", 2)
-    if len(parts) == 1:
-        parts = ["public", "default", rest]
-    if len(parts) != 3:
-        raise BadOption(f"option topicsPattern: {pattern!r} is not persistent://tenant/namespace/expression")
-    try:
-        return NamespaceName(parts[0], parts[1]), re.compile("/".join(parts))
-    except InvalidTopicName as error:
-        raise BadOption(f"option topicsPattern: {pattern!r}: {error}") from None
-    except re.error as error:
-        raise BadOption(f"option topicsPattern: {pattern!r} is no regular expression: {error}") from None
-
-
-def is_meant(name: TopicName, expression: re.Pattern[str]) -> bool:
-    """Whether a topic, or the one that it is a partition of, matches and is no system topic."""
-    whole = name.partitioned_name()
-    local_name = whole.local_name
-    if local_name.startswith(SYSTEM_TOPIC_PREFIXES) or local_name.endswith(SYSTEM_TOPIC_SUFFIX):
-        return False
-    return expression.fullmatch(f"{whole.namespace_name}/{local_name}") is not None
 
 
 def ledgers_of(stats: dict[str, Any], closed_ms: dict[int, int]) -> list[TopicLedger]:

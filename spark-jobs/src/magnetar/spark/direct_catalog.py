@@ -29,6 +29,7 @@ from magnetar.spark.catalog import TopicLedger, TopicSelection, TopicState
 from magnetar.spark.errors import ClusterUnreachable
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.topic_nodes import ledgers_path, matching_topics, partition_count, persistent_topic, topics_of
+from magnetar.spark.topic_patterns import parse_pattern
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode_ledger_metadata
 
 Ends: TypeAlias = Callable[[Sequence[str]], Awaitable[Mapping[str, MessagePosition]]]
@@ -106,7 +107,7 @@ class DirectCatalog:
         ones."""
         try:
             if selection.pattern:
-                return await matching_topics(self._store, selection.pattern)
+                return await matching_topics(self._store, parse_pattern(selection.pattern))
             named = [persistent_topic(name) for name in selection.names]
             found = await self._each(named, lambda topic: topics_of(self._store, topic))
         except (Unavailable, PeerError) as error:

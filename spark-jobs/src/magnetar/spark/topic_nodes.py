@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from typing import Final
 
 from magnetar.core.errors import PeerError
 from magnetar.core.topic_name import (
@@ -18,10 +16,7 @@ from magnetar.core.topic_name import (
 from magnetar.managed import paths
 from magnetar.metadata.store import MetadataStore
 from magnetar.spark.errors import BadOption
-
-_PATTERN: Final = re.compile(r"(?:persistent://)?([^/]+)/([^/]+)/(.+)", re.DOTALL)
-_OWN_PREFIXES: Final = ("__change_events", "__transaction_")
-_OWN_SUFFIX: Final = "__transaction_pending_ack"
+from magnetar.spark.topic_patterns import TopicPattern, whole_local_name
 
 
 def persistent_topic(name: str) -> TopicName:
@@ -69,7 +64,7 @@ async def topics_of(store: MetadataStore, topic: TopicName) -> list[str]:
         return [str(topic)] if whole is not None and topic.partition_index < whole else []
     # Clusters of one instance may keep partitioned topics in another store; the partitions themselves are here.
     stored = await stored_topics(store, topic.namespace_name)
-    return [str(each) for each in stored if each.partition_index >= 0 and _whole_name(each) == topic.local_name]
+    return [str(each) for each in stored if each.partition_index >= 0 and whole_local_name(each) == topic.local_name]
 
 
 async def stored_topics(store: MetadataStore, namespace: NamespaceName) -> list[TopicName]:
@@ -78,33 +73,14 @@ async def stored_topics(store: MetadataStore, namespace: NamespaceName) -> list[
     return [TopicName(PERSISTENT, namespace, java_url_decode(name)) for name in names]
 
 
-async def matching_topics(store: MetadataStore, pattern: str) -> list[str]:
-    """Topics and partitions whose names without `-partition-N` match. Topics of the brokers' own do not. Raises
-    `BadOption`."""
-    parts = _PATTERN.fullmatch(pattern)
-    if parts is None:
-        raise BadOption(f"topicsPattern {pattern!r} is not like persistent://tenant/namespace/regular expression")
-    try:
-        namespace = NamespaceName(parts[1], parts[2])
-        wanted = re.compile(parts[3])
-    except (InvalidTopicName, re.error) as error:
-        raise BadOption(f"topicsPattern {pattern!r}: {error}") from error
-    found = {str(topic) for topic in await stored_topics(store, namespace) if _matches(wanted, _whole_name(topic))}
+async def matching_topics(store: MetadataStore, pattern: TopicPattern) -> list[str]:
+    """Topics and partitions that are selected."""
+    namespace = pattern.namespace
+    found = {str(topic) for topic in await stored_topics(store, namespace) if pattern.means(topic)}
     partitioned = await store.children(f"/admin/partitioned-topics/{namespace}/{PERSISTENT}", watch=False)
     for encoded in partitioned:
         topic = TopicName(PERSISTENT, namespace, java_url_decode(encoded))
-        if _matches(wanted, topic.local_name):
+        if pattern.means(topic):
             count = await partition_count(store, topic) or 0
             found.update(f"{topic}-partition-{index}" for index in range(count))
     return sorted(found)
-
-
-def _whole_name(topic: TopicName) -> str:
-    """The local name without its partition."""
-    return topic.local_name if topic.partition_index < 0 else topic.local_name.rpartition("-partition-")[0]
-
-
-def _matches(wanted: re.Pattern[str], local_name: str) -> bool:
-    if local_name.startswith(_OWN_PREFIXES) or local_name.endswith(_OWN_SUFFIX):
-        return False
-    return wanted.fullmatch(local_name) is not None
