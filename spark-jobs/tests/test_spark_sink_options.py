@@ -8,7 +8,6 @@ from magnetar.spark.sink_options import (
     SINK_OPTIONS,
     DeliveryGuarantee,
     SinkOptions,
-    complete_sink_topic,
     parse_sink_options,
 )
 from magnetar.spark.sink_rows import HashingScheme
@@ -58,7 +57,7 @@ def test_without_batching_each_message_is_an_entry() -> None:
     [
         ("topics", "a,b", "there is no option topics: did you mean topic"),
         ("deliveryGuarantee", "once", "exactly-once or at-least-once is accepted"),
-        ("topic", "non-persistent://public/default/t", "non-persistent: nothing would be stored"),
+        ("topic", "non-persistent://public/default/t", "non-persistent: its messages are never stored"),
         ("topic", "a/b", "is no topic"),
         ("batchingMaxBytes", "10m", "up to 4m is accepted"),
         ("batchingMaxMessages", "0", "a whole number from 1 on"),
@@ -71,12 +70,6 @@ def test_without_batching_each_message_is_an_entry() -> None:
 def test_bad_ones_say_what_is_accepted(option: str, value: str, says: str) -> None:
     with pytest.raises(BadOption, match=says):
         parse_sink_options({**URL, option: value})
-
-
-def test_topic_column_is_completed_too() -> None:
-    assert complete_sink_topic("column __topic", "a/b/c") == "persistent://a/b/c"
-    with pytest.raises(BadOption, match="column __topic: 'a/b' is no topic"):
-        complete_sink_topic("column __topic", "a/b")
 
 
 def test_each_is_documented() -> None:

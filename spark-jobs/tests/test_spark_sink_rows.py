@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.client.message import OutgoingMessage
 from magnetar.core.hashing import java_string_hash, murmur3_32
-from magnetar.spark.errors import SinkRefused
+from magnetar.spark.errors import BadOption, SinkRefused
 from magnetar.spark.sink_rows import (
     BATCH_IDS_MAX,
     BATCH_SHIFT,
@@ -186,9 +186,23 @@ class TestRouting:
         batch = pa.RecordBatch.from_pydict({"value": pa.array(list("abcd")), "__topic": pa.array(["t", "u", "u", "t"])})
         parts = converter(batch.schema).by_topic(batch, 100, "")
         assert [(topic, rows.column(0).to_pylist(), list(numbers)) for topic, rows, numbers in parts] == [
-            ("t", ["a", "d"], [100, 103]),
-            ("u", ["b", "c"], [101, 102]),
+            ("persistent://public/default/t", ["a", "d"], [100, 103]),
+            ("persistent://public/default/u", ["b", "c"], [101, 102]),
         ]
+
+    def test_several_spellings_are_one_topic(self) -> None:
+        names = ["t", "public/default/t", "u", "persistent://public/default/t", "t"]
+        batch = pa.RecordBatch.from_pydict({"value": pa.array(list("abcde")), "__topic": pa.array(names)})
+        parts = converter(batch.schema).by_topic(batch, 0, "")
+        assert [(topic, list(numbers)) for topic, _, numbers in parts] == [
+            ("persistent://public/default/t", [0, 1, 3, 4]),
+            ("persistent://public/default/u", [2]),
+        ]
+
+    def test_names_that_are_none_are_told_by_the_column(self) -> None:
+        batch = pa.RecordBatch.from_pydict({"value": pa.array(["a"]), "__topic": pa.array(["a/b"])})
+        with pytest.raises(BadOption, match="column __topic: 'a/b' is no topic"):
+            converter(batch.schema).by_topic(batch, 0, "")
 
     def test_option_topic_goes_before_the_column(self) -> None:
         batch = pa.RecordBatch.from_pydict({"value": pa.array(["a", "b"]), "__topic": pa.array(["t", None])})

@@ -255,6 +255,17 @@ class TestGuarantee:
                 write(options_of(cluster, topic), [others])
         assert values_of(stock, topic) == expected(0, 100)
 
+    def test_partitions_were_added_between_attempts(self, cluster: ThreadedCluster) -> None:
+        topic = cluster.unique_topic("grown")
+        make_topic(cluster, topic, partitions=2)
+        with pytest.raises(Dies):
+            write(options_of(cluster, topic), dying([rows_of(0, 3000)]))
+        admin(cluster, "POST", topic.replace("://", "/") + "/partitions", 4)
+        with pytest.raises(SinkRefused, match=r"stored other rows for it.* the topic's partitions"):
+            write(options_of(cluster, topic), [rows_of(0, 3000)])
+        # Nothing of the next batch is the same as before anyway.
+        write(options_of(cluster, topic), [rows_of(0, 10)], task(batch_id=1))
+
 
 def make_topic(cluster: ThreadedCluster, topic: str, partitions: int = 0) -> None:
     path = topic.replace("://", "/")
@@ -287,6 +298,26 @@ class TestColumns:
             TaskWriter(plan, task()).write([batch])
         for index, topic in enumerate(topics):
             assert values_of(stock, topic) == [f"row {n}" for n in range(index, 300, 3)]
+
+    def test_several_spellings_of_a_topic(self, cluster: ThreadedCluster, stock: pulsar.Client) -> None:
+        topic = cluster.unique_topic("spelled")
+        names = [topic, topic.removeprefix("persistent://")] * 150
+        batch = pa.RecordBatch.from_pydict(
+            {"value": pa.array([f"row {n}" for n in range(300)]), "__topic": pa.array(names)}
+        )
+        plan = prepare(options_of(cluster, ""), batch.schema)
+        for _ in range(2):
+            TaskWriter(plan, task()).write([batch.slice(0, 100), batch.slice(100)])
+        assert values_of(stock, topic) == expected(0, 300)
+
+    def test_a_topic_and_its_partition_by_name_are_refused(self, cluster: ThreadedCluster) -> None:
+        topic = cluster.unique_topic("both")
+        make_topic(cluster, topic, partitions=2)
+        batch = pa.RecordBatch.from_pydict(
+            {"value": pa.array(["a", "b"]), "__topic": pa.array([topic, f"{topic}-partition-0"])}
+        )
+        with pytest.raises(SinkRefused, match=r"rows name both .*both-\S+ and .*-partition-0, .*column __partition"):
+            TaskWriter(prepare(options_of(cluster, ""), batch.schema), task()).write([batch])
 
     def test_properties_times_and_no_value(self, cluster: ThreadedCluster, stock: pulsar.Client) -> None:
         topic = cluster.unique_topic("columns")

@@ -226,16 +226,21 @@ def parse_time_ms(text: str) -> int | None:
 
 def complete_topic(option: str, text: str) -> str:
     """The complete name of a topic that may be given short: `t`, `tenant/namespace/t`. Raises `BadOption`."""
+    return complete_name(f"option {option}", text)
+
+
+def complete_name(where: str, text: str) -> str:
+    """As `complete_topic`; `where` the name stands, for texts."""
     try:
         name = TopicName.parse(text)
     except InvalidTopicName as error:
         raise BadOption(
-            f"option {option}: {shortened(text)!r} is no topic: my-topic, tenant/namespace/my-topic or "
+            f"{where}: {shortened(text)!r} is no topic: my-topic, tenant/namespace/my-topic or "
             f"persistent://tenant/namespace/my-topic is accepted ({error})"
         ) from None
     if name.domain == NON_PERSISTENT:
         raise BadOption(
-            f"option {option}: {text} is non-persistent: its messages are never stored. Persistent topics are accepted"
+            f"{where}: {text} is non-persistent: its messages are never stored. Persistent topics are accepted"
         )
     return str(name)
 

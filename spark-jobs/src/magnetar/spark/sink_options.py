@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, get_args
 
-from magnetar.core.topic_name import NON_PERSISTENT, InvalidTopicName, TopicName
 from magnetar.spark.connecting import ConnectionOptions
 from magnetar.spark.connection_options import CONNECTION_OPTIONS, connection_options
-from magnetar.spark.errors import BadOption
-from magnetar.spark.option_values import Option, OptionValues, check_known
+from magnetar.spark.option_values import Option, OptionValues, check_known, complete_topic
 from magnetar.spark.sink_rows import HashingScheme
 from magnetar.spark.values.definitions import DefinitionKind
 from magnetar.wire.pulsar.compression import Compression
@@ -168,20 +166,6 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def complete_sink_topic(where: str, text: str) -> str:
-    """The complete name of a topic that may be given short. `where` it stands, for texts. Raises `BadOption`."""
-    try:
-        name = TopicName.parse(text)
-    except InvalidTopicName as error:
-        raise BadOption(
-            f"{where}: {text[:200]!r} is no topic: my-topic, tenant/namespace/my-topic or "
-            f"persistent://tenant/namespace/my-topic is accepted ({error})"
-        ) from None
-    if name.domain == NON_PERSISTENT:
-        raise BadOption(f"{where}: {text} is non-persistent: nothing would be stored. Name a persistent topic")
-    return str(name)
-
-
 def _topic(values: OptionValues) -> str:
     text = values.text("topic")
-    return complete_sink_topic("option topic", text) if text else ""
+    return complete_topic("topic", text) if text else ""

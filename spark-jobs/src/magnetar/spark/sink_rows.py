@@ -17,6 +17,7 @@ from google_crc32c import extend as extend_crc32c
 from magnetar.client.message import OutgoingMessage
 from magnetar.core.hashing import java_string_hash, murmur3_32
 from magnetar.spark.errors import SinkRefused
+from magnetar.spark.option_values import complete_name
 from magnetar.spark.values.api import SchemaDefinition, ValueEncoder
 
 TOPIC_COLUMN: Final = "__topic"
@@ -35,8 +36,8 @@ BATCH_SHIFT: Final = ROW_NUMBER_BITS + FINGERPRINT_BITS
 ROWS_MAX: Final = 1 << ROW_NUMBER_BITS
 BATCH_IDS_MAX: Final = 1 << (63 - BATCH_SHIFT)
 """Sequence ids are signed 64-bit numbers: 29 bits for the micro-batch (17 years of one per second), 26 for the row in
-the Spark partition, and 8 of a fingerprint of the rows up to there. What a broker remembers of a producer, its highest
-number, thus also tells whether a further attempt has the same rows."""
+the Spark partition, and 8 of a fingerprint of the rows up to there, and of how many partitions the topic has. What a
+broker remembers of a producer, its highest number, thus also tells whether a further attempt has the same rows."""
 
 FINGERPRINT_MASK: Final = (1 << FINGERPRINT_BITS) - 1
 
@@ -154,7 +155,8 @@ class RowConverter:
     def by_topic(
         self, batch: pa.RecordBatch, first_row: int, topic: str
     ) -> list[tuple[str, pa.RecordBatch, Sequence[int]]]:
-        """(topic as its rows name it, its rows, their numbers); all to `topic` if given. Raises `SinkRefused`."""
+        """(complete name of a topic, its rows, their numbers); all to `topic` if given. Raises `SinkRefused` and
+        `BadOption`."""
         numbers = range(first_row, first_row + batch.num_rows)
         if topic:
             return [(topic, batch, numbers)]
@@ -166,12 +168,14 @@ class RowConverter:
         if column.null_count:
             row = first_row + pc.index(pc.is_null(column), True).as_py()
             raise SinkRefused(f"row {row} of Spark partition {self._rules.spark_partition}: {TOPIC_COLUMN} is null")
-        names = pc.unique(column).to_pylist()
-        if len(names) == 1:
-            return [(names[0], batch, numbers)]
+        spellings: dict[str, list[str]] = {}
+        for name in pc.unique(column).to_pylist():
+            spellings.setdefault(complete_name(f"column {TOPIC_COLUMN}", name), []).append(name)
+        if len(spellings) == 1:
+            return [(next(iter(spellings)), batch, numbers)]
         parts: list[tuple[str, pa.RecordBatch, Sequence[int]]] = []
-        for name in names:
-            rows = pc.indices_nonzero(pc.equal(column, name))
+        for name, spelled in spellings.items():
+            rows = pc.indices_nonzero(pc.is_in(column, pa.array(spelled, column.type)))
             parts.append((name, batch.take(rows), [first_row + row for row in rows.to_pylist()]))
         return parts
 
@@ -296,12 +300,14 @@ class EntryCutter:
 
     __slots__ = ("_bytes_max", "_fingerprint", "_first_alone", "_messages", "_messages_max", "_size_bytes")
 
-    def __init__(self, messages_max: int, bytes_max: int, *, first_alone: bool) -> None:
-        """`first_alone`: the very first message is an entry of its own."""
+    def __init__(self, messages_max: int, bytes_max: int, *, first_alone: bool, partitions: int = 0) -> None:
+        """`first_alone`: the very first message is an entry of its own. `partitions`: of the topic, which fingerprints
+        tell as well: where there were others when rows were stored before, some of these would be stored again in
+        another partition."""
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._first_alone = first_alone
-        self._fingerprint = 0
+        self._fingerprint = extend_crc32c(0, partitions.to_bytes(4, "big"))
         self._messages: list[OutgoingMessage] = []
         self._size_bytes = 0
 

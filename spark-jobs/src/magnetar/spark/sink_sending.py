@@ -196,8 +196,9 @@ class PartitionSender:
             f"{self.topic}: an attempt before this one stored other rows for it, up to row "
             f"{task.row_of(self._taken_before)} of Spark partition {task.spark_partition}: the rows are not the same, "
             "in the same order and partition, each time that Spark computes them (after a shuffle, by rand() or the "
-            "current time, or as options or the number of cores changed), so they cannot be stored exactly once. Sort "
-            "or checkpoint them before writing, or set deliveryGuarantee=at-least-once"
+            "current time, or as options, the number of cores, the topic's partitions or its schema changed), so they "
+            "cannot be stored exactly once. Sort or checkpoint them before writing, or set "
+            "deliveryGuarantee=at-least-once"
         )
 
     async def close(self) -> None:

@@ -15,8 +15,9 @@ from magnetar.spark.admin_api import AdminApi
 from magnetar.spark.client_factory import make_client
 from magnetar.spark.errors import SinkRefused
 from magnetar.spark.runtime import run
-from magnetar.spark.sink_options import SinkOptions, complete_sink_topic
+from magnetar.spark.sink_options import SinkOptions
 from magnetar.spark.sink_rows import (
+    PARTITION_COLUMN,
     TOPIC_COLUMN,
     Entry,
     EntryCutter,
@@ -134,7 +135,8 @@ class TaskWriter:
             numbered=options.exactly_once,
         )
         self._topics: dict[str, KnownTopic] = {}
-        self._cutters = 0
+        self._named: dict[str, str] = {}
+        """What is written to, each partition by itself → as rows name it."""
         self._connections: Connections | None = None
         self._sender: TaskSender | None = None
 
@@ -168,22 +170,32 @@ class TaskWriter:
         fields = fields_of(layout, schema)
         target = self._plan.target
         if target is None:
-            complete = complete_sink_topic(f"column {TOPIC_COLUMN}", topic)
-            target = run(self._find(complete, fields))
+            target = run(self._find(topic, fields))
         known = KnownTopic(target, encoder_of(target.definition, fields))
         self._topics[topic] = known
         return known
 
     def _cutter(self, known: KnownTopic, partition: int) -> EntryCutter:
-        self._cutters += 1
-        if self._cutters > TOPICS_MAX:
+        where, named = str(known.partition(partition)), known.target.topic
+        if self._named.setdefault(where, named) != named:
+            # Their rows would come in two rows of entries, out of order.
+            raise SinkRefused(
+                f"rows name both {self._named[where]} and {named}, which are the same: name the topic, and its "
+                f"partition in the column {PARTITION_COLUMN}"
+            )
+        if len(self._named) > TOPICS_MAX:
             raise SinkRefused(
                 f"Spark partition {self._task.spark_partition} has rows for more than {TOPICS_MAX} topics and "
                 "partitions: repartition the data frame by __topic, so that each task has fewer"
             )
         options = self._plan.options
         proves = options.exactly_once and not known.target.deduplicates
-        cutter = EntryCutter(options.batch_messages_max, options.batch_bytes_max, first_alone=proves)
+        cutter = EntryCutter(
+            options.batch_messages_max,
+            options.batch_bytes_max,
+            first_alone=proves,
+            partitions=known.target.partitions,
+        )
         known.cutters[partition] = cutter
         return cutter
 
