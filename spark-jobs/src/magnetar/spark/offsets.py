@@ -92,6 +92,11 @@ def place_of(point: StartingPoint, topic: str, option: str = "startingOffsets") 
             return times.get(topic, times.get(whole, 0))
 
 
+def begins_at_end(point: StartingPoint) -> bool:
+    """Whether it is another place each time that it is looked for, in a topic at least."""
+    return isinstance(point, Latest) or (isinstance(point, Explicit) and LATEST in point.positions.values())
+
+
 def _unnamed(option: str, topic: str, named: Mapping[str, object]) -> BadOption:
     names = ", ".join(sorted(named)[:5])
     return BadOption(

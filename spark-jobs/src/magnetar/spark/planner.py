@@ -52,11 +52,11 @@ class ReadPlanner:
         self.direct = direct
         """Whether bookies are read from."""
 
-    async def topics(self, filters: MessageFilters) -> list[str]:
-        """All that are selected and wanted. Raises `TopicMissing` for what is named and is not there."""
+    async def topics(self, filters: MessageFilters, *, must_exist: bool = True) -> list[str]:
+        """All that are selected and wanted. Raises `TopicMissing` for what is named and is not there, if it must be."""
         selection = self.options.selection
         found = await (await self.cluster.catalog(direct=self.direct)).topics(selection)
-        if not self.options.wait_for_topics:
+        if must_exist and not self.options.wait_for_topics:
             missing = [name for name in selection.names if not any(_is_of(topic, name) for topic in found)]
             if missing:
                 raise TopicMissing(f"there is no topic {', '.join(missing)}")

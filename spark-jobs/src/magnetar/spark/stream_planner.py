@@ -15,7 +15,7 @@ from magnetar.spark.catalog import TopicState
 from magnetar.spark.durable_cursor import DurableCursor
 from magnetar.spark.errors import ClusterUnreachable
 from magnetar.spark.loss import deleted_topic, goes_on_from, losses
-from magnetar.spark.offsets import LATEST, Earliest, Latest, advance, decode_offset, encode_offset
+from magnetar.spark.offsets import LATEST, Earliest, Latest, advance, begins_at_end, decode_offset, encode_offset
 from magnetar.spark.options import SourceOptions, stream_start
 from magnetar.spark.plan import normalised
 from magnetar.spark.planner import Reach, ReadPlanner, open_planner
@@ -53,7 +53,10 @@ class StreamPlanner:
         self._planner: ReadPlanner | None = None
         self._rows_per_entry: RowsPerEntry | None = None
         self._cursor: DurableCursor | None = None
+        self._followed: dict[str, MessagePosition] = {}
+        """Where the durable cursor was told to be."""
         self._initial: dict[str, MessagePosition] | None = None
+        self._begins_empty = begins_at_end(self._starting)
         self._planned: dict[str, MessagePosition] = {}
         """Where the newest micro-batch ends, for Sparks that do not say where the next one begins."""
         self._topics: list[str] = []
@@ -73,9 +76,19 @@ class StreamPlanner:
         return encode_offset(self._initial)
 
     async def latest(self, start: Mapping[str, Any] | None) -> Offset:
-        """How far the next micro-batch goes from `start`, or from the last one."""
+        """How far the next micro-batch goes from `start`, or from the last one.
+
+        A query that begins at the end has an empty first micro-batch: where it began is in the checkpoint then. If a
+        driver dies in the first one, Spark asks where to begin again, and the end is another place by then."""
         begin = decode_offset(start) if start is not None else dict(self._planned)
-        self._planned = await self._patiently(lambda: self._latest(begin))
+        if start is not None:
+            # Spark asks when the last micro-batch is committed, and tells so only when there is another one.
+            await self._follow(begin)
+        begins_empty, self._begins_empty = self._begins_empty, False
+        if begins_empty and begin == self._initial:
+            self._planned = begin
+        else:
+            self._planned = await self._patiently(lambda: self._latest(begin))
         return encode_offset(self._planned)
 
     def seen_ends(self) -> Offset | None:
@@ -95,9 +108,7 @@ class StreamPlanner:
 
     async def processed(self, end: Mapping[str, Any]) -> None:
         """Everything before `end` is: the durable cursor follows."""
-        if self._options.predefined_subscription:
-            cursor = await self._durable_cursor()
-            await cursor.move(decode_offset(end))
+        await self._follow(decode_offset(end))
 
     async def close(self) -> None:
         """Let go of the subscription's consumers; what else is open belongs to the process."""
@@ -108,12 +119,13 @@ class StreamPlanner:
     # --- what topics there are, and how far they go
 
     async def _begin(self) -> dict[str, MessagePosition]:
-        await self._refresh_all()
         planner = await self._plan()
-        positions = await planner.positions(self._starting, self._states.values(), "startingOffsets")
+        await self._refresh_all()
         if self._options.predefined_subscription:
-            await (await self._durable_cursor()).move(positions)
-        return positions
+            # It is not moved: this is asked of queries that have a checkpoint, too, and have to read what is before.
+            await (await self._durable_cursor()).start(self._states)
+            await self._refresh_all()
+        return await planner.positions(self._starting, self._states.values(), "startingOffsets")
 
     async def _refresh_all(self) -> None:
         self._topics_at_seconds = self._states_at_seconds = float("-inf")
@@ -123,7 +135,8 @@ class StreamPlanner:
         """Look at the cluster again, if the last look is old enough."""
         planner, now = await self._plan(), time.monotonic()
         if now - self._topics_at_seconds >= self._options.topic_discovery_seconds:
-            self._topics = await planner.topics(self._options.filters)
+            # Once the query has begun, what is not there any more is a loss.
+            self._topics = await planner.topics(self._options.filters, must_exist=self._initial is None)
             self._topics_at_seconds = now
             self._states_at_seconds = float("-inf")
         if now - self._states_at_seconds >= self._options.poll_seconds:
@@ -206,6 +219,11 @@ class StreamPlanner:
             self._states = {**self._states, **await planner.states(list(ends))}
         new = {topic: self._states[topic] for topic in ends if topic not in firsts and topic in self._states}
         firsts = {**await planner.positions(Earliest(), new.values(), "startingOffsets"), **firsts}
+        for topic in ends.keys() & self._states.keys():
+            state, first = self._states[topic], firsts[topic]
+            if ends[topic] < first and normalised(state, state.end) < normalised(state, first):
+                # Planned as `_cut_off` says.
+                firsts[topic] = goes_on_from(state, first)
         gone = [topic for topic, end in ends.items() if topic not in self._states and firsts.get(topic, end) < end]
         reaches = [
             Reach(self._states[topic], firsts[topic], end)
@@ -225,6 +243,11 @@ class StreamPlanner:
         if self._planner is None:
             self._planner = await open_planner(self._options)
         return self._planner
+
+    async def _follow(self, position: dict[str, MessagePosition]) -> None:
+        if self._options.predefined_subscription and position != self._followed:
+            await (await self._durable_cursor()).move(position)
+            self._followed = position
 
     async def _durable_cursor(self) -> DurableCursor:
         if self._cursor is None:

@@ -1,0 +1,25 @@
+"""What tests of the data source share: a cluster in this process, and topics on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from magnetar.spark.topics_testing import Topics
+
+
+@pytest.fixture(scope="module")
+def topics() -> Iterator[Topics]:
+    # Most tests here need none of this, and it takes a second.
+    from magnetar.spark.testing import forget_clusters
+    from magnetar.spark.topics_testing import Topics
+    from magnetar.standalone.threaded import ThreadedCluster
+
+    with ThreadedCluster() as cluster:
+        made = Topics(cluster.service_url, cluster.admin_url)
+        yield made
+        forget_clusters()
+        made.close()
