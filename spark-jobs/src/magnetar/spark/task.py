@@ -90,22 +90,8 @@ class SliceMessages:
                 ALL_TIMES[1] if latest is None else latest,
             ),
         )
-        on_hole = _on_hole(task.options)
-        rest = task.slice_.ranges
-        while rest:
-            self._source = self._another_source()
-            try:
-                async for block in self._source.blocks(rest, on_hole):
-                    rest = _behind(rest, block)
-                    yield await assembler.feed(block)
-                break
-            except ClusterUnreachable as error:
-                if not self._may_ask_brokers():
-                    raise
-                logger.warning("%s is read through brokers from here on: %s", task.slice_.topic, error)
-            await self.close()
-            self._direct = False
-            yield await assembler.continue_through_broker()
+        async for block in self._blocks():
+            yield await (assembler.continue_through_broker() if block is None else assembler.feed(block))
         yield await assembler.finish()
         for hole in self._neighbours.holes:
             logger.warning("beside what is read: %s", hole)
@@ -116,6 +102,29 @@ class SliceMessages:
         if source is not None:
             await source.close()
         await self._neighbours.close()
+
+    async def _blocks(self) -> AsyncIterator[EntryBlock | None]:
+        """The slice's entries in order; None where brokers begin to give them.
+
+        What is made of a block is no concern of this: that its neighbours cannot be reached must not take it for read
+        and go on behind it."""
+        task = self._task
+        on_hole = _on_hole(task.options)
+        rest = task.slice_.ranges
+        while rest:
+            self._source = self._another_source()
+            try:
+                async for block in self._source.blocks(rest, on_hole):
+                    rest = _behind(rest, block)
+                    yield block
+                return
+            except ClusterUnreachable as error:
+                if not self._may_ask_brokers():
+                    raise
+                logger.warning("%s is read through brokers from here on: %s", task.slice_.topic, error)
+            await self.close()
+            self._direct = False
+            yield None
 
     def _may_ask_brokers(self) -> bool:
         """Brokers know nothing of the entries of a compacted ledger."""

@@ -87,6 +87,8 @@ class TopicNeighbours:
         self._make_source = make_source
         self._source: EntrySource | None = None
         self._ledgers: dict[int, TopicLedger] | None = None
+        self._others_unknown = False
+        """Brokers may tell the end alone; what ledgers hold they give out all the same."""
         self.holes: list[Hole] = []
         """What could not be read; whoever reads the slice these are in reports them."""
 
@@ -95,6 +97,8 @@ class TopicNeighbours:
         ledger = (await self._known()).get(ledger_id)
         entry_ids: list[int] = []
         entries: list[bytes] = []
+        if ledger is None and self._others_unknown:
+            ledger = TopicLedger(ledger_id=ledger_id, entries=0, size_bytes=0)
         if ledger is None or ledger.missing or last_entry_id < first_entry_id:
             return EntryBlock(ledger_id, entry_ids, entries)
         if self._source is None:
@@ -135,6 +139,7 @@ class TopicNeighbours:
         if self._ledgers is None:
             state = (await self._states((self._topic,))).get(self._topic)
             self._ledgers = {} if state is None else {each.ledger_id: each for each in state.ledgers}
+            self._others_unknown = state is not None and not state.ledgers_known
         return self._ledgers
 
 
