@@ -8,18 +8,28 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
+from magnetar.broker.policies.settings import PolicySettings
 from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.settings import BrokerSettings
 from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import Consumer, ConsumerOptions, SubscriptionType
 from magnetar.client.message import OutgoingMessage
-from magnetar.client.producer import ProducerOptions
+from magnetar.client.producer import Producer, ProducerOptions
 from magnetar.client.settings import ClientSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
 
 TOPIC = TopicName.parse("persistent://public/default/t")
 QUICK = ClientSettings(backoff_seconds_min=0.005, backoff_seconds_max=0.05)
+
+
+@pytest.fixture
+async def memory_broker() -> AsyncIterator[MemoryBroker]:
+    policies = PolicySettings(deduplication=True)
+    async with MemoryBroker(BrokerSettings(cluster_name="memory", policies=policies)) as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -85,3 +95,46 @@ async def test_ends_of_the_callers_own_kind_are_closed_with_the_client(client: P
     assert consumer.failure is None
     await client.close()
     assert consumer.failure is not None
+
+
+async def open_twice(client: PulsarClient, memory_broker: MemoryBroker) -> tuple[Producer, Producer]:
+    """A producer that lost its connection, and another one that got its name meanwhile."""
+    options = ProducerOptions(name="n", ends_at_failure=True)
+    slow = ClientSettings(backoff_seconds_min=0.3, backoff_seconds_max=0.3)
+    lost_client = PulsarClient(lambda: memory_broker.running.settings.service_url, SystemClock(), slow)
+    lost = await lost_client.producer(TOPIC, options)
+    await lost.send_batch([OutgoingMessage(b"a"), OutgoingMessage(b"b")])
+    assert lost._connection is not None
+    lost._connection.abort()
+    other = None
+    while other is None:
+        try:
+            other = await client.producer(TOPIC, options)
+        except PulsarError:  # The broker does not know yet that the connection is lost.
+            await asyncio.sleep(0.01)
+    return lost, other
+
+
+async def test_a_name_that_somebody_else_used_meanwhile_ends_the_producer(
+    client: PulsarClient, memory_broker: MemoryBroker
+) -> None:
+    lost, other = await open_twice(client, memory_broker)
+    receipt = await lost.put_batch([OutgoingMessage(b"c"), OutgoingMessage(b"d")])
+    await other.send(OutgoingMessage(b"C"))
+    await other.close()
+    with pytest.raises(PulsarError, match="another producer of this name stored number 2 meanwhile") as caught:
+        await receipt
+    assert caught.value.code == ServerError.PRODUCER_FENCED
+    # The broker does not keep it.
+    await (await client.producer(TOPIC, ProducerOptions(name="n"))).close()
+
+
+async def test_a_name_that_was_used_for_the_same_messages_may_be_used_on(
+    client: PulsarClient, memory_broker: MemoryBroker
+) -> None:
+    lost, other = await open_twice(client, memory_broker)
+    receipts = [await lost.put_batch([OutgoingMessage(b"c"), OutgoingMessage(b"d")])]
+    await other.send_batch([OutgoingMessage(b"c"), OutgoingMessage(b"d")])
+    await other.close()
+    receipts.append(await lost.put(OutgoingMessage(b"e")))
+    assert [(await receipt).entry_id for receipt in receipts] == [-1, 2]

@@ -64,7 +64,8 @@ class ProducerOptions:
     metadata: Mapping[str, str] = field(default_factory=dict)
     ends_at_failure: bool = False
     """A message that fails ends the producer, so that nothing handed over after it is sent: whoever sends again under
-    the same name and numbers needs that, as brokers drop what is numbered below what they have."""
+    the same name and numbers needs that, as brokers drop what is numbered below what they have. So does a reconnection
+    that finds something stored under the name which this producer has not sent (`PRODUCER_FENCED`)."""
 
 
 class Pending:
@@ -102,6 +103,8 @@ class Producer(TopicEnd):
         self._options = options
         if options.access_mode is AccessMode.WAIT_FOR_EXCLUSIVE:
             self._open_seconds_max = None
+        self._stored_sequence_id = -1
+        """The highest that is known to be the broker's."""
         self._epoch = 0
         self._topic_epoch: int | None = None
         self._pending: deque[Pending] = deque()
@@ -228,6 +231,7 @@ class Producer(TopicEnd):
             self._start_again()
             return
         pending = self._forget_oldest()
+        self._stored_sequence_id = max(self._stored_sequence_id, pending.highest_sequence_id)
         if not pending.future.done():
             partition = self.topic.partition_index
             pending.future.set_result(MessageId.from_wire(receipt.message_id)._replace(partition=partition))
@@ -277,6 +281,7 @@ class Producer(TopicEnd):
                 if self._lost_meanwhile:
                     self._give_up_turn()
                 success = await self._turn
+            self._check_name(success.last_sequence_id)
         except BaseException as error:
             self._abandon(connection, request_id)
             if isinstance(error, TimeoutError):
@@ -304,10 +309,21 @@ class Producer(TopicEnd):
             metadata=options.metadata,
         )
 
+    def _check_name(self, stored: int) -> None:
+        """That nobody else sent under the name while this producer had no connection."""
+        if not self._epoch or not self._options.ends_at_failure or stored <= self._stored_sequence_id:
+            return
+        if all(stored != pending.highest_sequence_id for pending in self._pending):
+            raise PulsarError(
+                ServerError.PRODUCER_FENCED,
+                f"{self.topic}: another producer of this name stored number {stored} meanwhile",
+            )
+
     def _take_success(self, success: CommandProducerSuccess) -> None:
         if not self._epoch:
             first = self._options.first_sequence_id
             self.last_sequence_id = success.last_sequence_id if first is None else first - 1
+            self._stored_sequence_id = success.last_sequence_id
         self._epoch += 1
         self.name = success.producer_name
         self.schema_version = success.schema_version

@@ -68,6 +68,8 @@ def _refusal(error: PulsarError, topic: str, options: SinkOptions) -> str:
             f"another attempt of the same Spark task is still writing after {options.attempt_timeout_seconds:g} s "
             f"(option attemptTimeout): {error.message}"
         )
+    if error.code == ServerError.PRODUCER_FENCED:
+        return f"another attempt of the same Spark task took over while this one had no connection: {error.message}"
     if error.code in (ServerError.NOT_ALLOWED_ERROR, ServerError.CHECKSUM_ERROR):
         return (
             f"the broker refuses a message: {error.message}. Rows behind it may be stored, so that a stream that is to "

@@ -9,8 +9,8 @@ follows what is done here:
 - A broker's answer to PRODUCER has the highest number that it took, not one that it has stored: if storing failed then,
   it goes back. So entries up to there are sent too, each alone, before any new one: a broker that is still at storing
   one of them refuses the repetition until it knows.
-- Two attempts at a time (an executor that is believed dead) cannot both hold the name; the second waits, bounded. It
-  does not matter which of them gets how far.
+- Two attempts at a time (an executor that is believed dead) cannot both hold the name; the second waits, bounded. One
+  that lost its connection meanwhile, and with it the name, ends if the other has got further than it knows.
 - All of that rests on the same rows coming in the same order. The number that a broker remembers has a fingerprint of
   the rows up to it in its lowest bits; rows that do not match it are refused instead of taken for what is stored.
 """
