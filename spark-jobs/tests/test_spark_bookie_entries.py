@@ -289,6 +289,21 @@ async def test_the_only_bookie_is_waited_for(cluster: Cluster) -> None:
     assert [entry for _, _, entry in (await read(cluster.entries(), [part]))[0]] == sent
 
 
+async def test_a_hole_is_told_of_though_what_is_behind_it_cannot_be_reached(cluster: Cluster) -> None:
+    # Who goes on through brokers would not hear of it: they leave out without a word what they cannot read.
+    holed, other = await cluster.write(SINGLE, payloads(5)), await cluster.write(SINGLE, payloads(5))
+    cluster.lose(holed.ledger_id, [3, 4])
+    ranges = [await cluster.range(each.ledger_id, 0, 4) for each in (holed, other)]
+    (holder,) = cluster.bookies.holders(other.ledger_id, 0)
+    assert holder not in cluster.bookies.holders(holed.ledger_id, 0)
+    cluster.bookies.bookies[holder].stop()
+    holes: list[Hole] = []
+    with pytest.raises(ClusterUnreachable):
+        async for _ in cluster.entries().blocks(ranges, holes.append):
+            pass
+    assert [(hole.first_entry_id, hole.last_entry_id) for hole in holes] == [(3, 4)]
+
+
 async def test_nobody_says_that_entries_are_lost_while_the_store_cannot_be_asked(cluster: Cluster) -> None:
     writer = await cluster.write(WHOLE, payloads(5))
     part = await cluster.range(writer.ledger_id, 0, 4)

@@ -115,6 +115,11 @@ class BookieEntries:
                         if hole is not None:
                             on_hole(hole)
                         hole = part
+        except ClusterUnreachable:
+            if hole is not None:
+                on_hole(hole)
+            raise
+        else:
             if hole is not None:
                 on_hole(hole)
         finally:
