@@ -1,4 +1,8 @@
-"""Batches: planned anew at each action, read in as many tasks as there are slices."""
+"""Batches: planned once for what is loaded, read in as many tasks as there are slices.
+
+Spark (4.0 to 4.3) keeps a data frame's plan for all that is done with it and with what is derived of it: it stays at
+the topics' ends of its first use. A plan that was made with the filters of one query, it keeps too, and reads by it for
+queries without these filters and for other uses of the frame in one query: hence `pushFilters` has to be asked for."""
 
 from __future__ import annotations
 
@@ -76,7 +80,8 @@ class PushingBatchReader(PulsarBatchReader):
 
 def batch_reader(options: SourceOptions, schema: StructType, table: Table | None) -> PulsarBatchReader:
     """The reader for where it is asked for."""
-    kind = PushingBatchReader if PUSHDOWN_WORKER in sys.modules else PulsarBatchReader
+    pushing = options.push_filters and PUSHDOWN_WORKER in sys.modules
+    kind = PushingBatchReader if pushing else PulsarBatchReader
     return kind(options, schema, table)
 
 

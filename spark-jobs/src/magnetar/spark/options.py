@@ -129,6 +129,13 @@ READING_OPTIONS: Final = (
     ),
     Option(name="splitBytes", default="128m", what="About how many stored bytes one task reads."),
     Option(
+        name="pushFilters",
+        default="false",
+        what="Whether filters of the query itself are applied while reading, where Spark hands them down (from 4.1 on, "
+        "with spark.sql.python.filterPushdown.enabled=true). For data frames that one query uses once: Spark keeps "
+        "what is left by its filters for all that the frame is used for later.",
+    ),
+    Option(
         name="readCompacted",
         default="false",
         what="Whether only the newest message of each key is read where the topic is compacted.",
@@ -200,6 +207,8 @@ class SourceOptions:
     """[publishTimeFrom, publishTimeTo, eventTimeFrom, eventTimeTo, keys, partitions]"""
     split_bytes: int = 128 << 20
     """[splitBytes]"""
+    push_filters: bool = False
+    """[pushFilters]"""
     mode: BadRecordMode = "FAILFAST"
     """[mode]"""
     corrupt_record_column: str = "_corrupt_record"
@@ -233,6 +242,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         columns=values.names("columns"),
         filters=_filters(values),
         split_bytes=values.size_bytes("splitBytes", SPLIT_BYTES_MIN) or SPLIT_BYTES_MIN,
+        push_filters=values.boolean("pushFilters"),
         mode=cast("BadRecordMode", values.choice("mode", ("FAILFAST", "PERMISSIVE", "DROPMALFORMED"))),
         corrupt_record_column=values.text("columnNameOfCorruptRecord"),
         raw_values=values.boolean("rawValues"),
