@@ -7,11 +7,13 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pulsar
 import pyarrow as pa
 import pytest
+from magnetar.client.client import PulsarClient
+from magnetar.client.errors import ConnectionFailed
 from magnetar.client.producer import ProducerOptions
 from magnetar.core.hashing import java_string_hash
 from magnetar.core.topic_name import TopicName
@@ -20,9 +22,11 @@ from magnetar.spark.client_factory import make_client
 from magnetar.spark.errors import ClusterUnreachable, SinkRefused, TopicMissing
 from magnetar.spark.sink_options import SinkOptions, parse_sink_options
 from magnetar.spark.sink_rows import BATCH_SHIFT, FINGERPRINT_BITS
+from magnetar.spark.sink_targets import TargetFinder
 from magnetar.spark.sink_writing import TaskIdentity, TaskWriter, prepare
 from magnetar.spark.values.api import SchemaDefinition, SchemaType
 from magnetar.standalone.threaded import ThreadedCluster
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from pulsar.schema import AvroSchema, Long
 from pulsar.schema import Record as AvroRecord
 from pulsar.schema import String as Text
@@ -427,6 +431,28 @@ class TestRefusals:
         options = parse_sink_options({"service.url": "pulsar://127.0.0.1:1", "topic": "t", "operationtimeout": "1s"})
         with pytest.raises(ClusterUnreachable, match=r"127\.0\.0\.1:1"):
             write(options, [rows_of(0, 10)])
+
+    async def test_a_broker_that_is_away_for_a_moment_ends_no_stream(self) -> None:
+        """Each micro-batch asks anew, and Spark tries nothing again that the driver does."""
+        failures: list[Exception] = [
+            ConnectionFailed("it restarts"),
+            PulsarError(ServerError.SERVICE_NOT_READY, "not yet"),
+            ClusterUnreachable("the admin API does not answer"),
+        ]
+
+        class Restarting:
+            def __init__(self) -> None:
+                self.lookup = self
+
+            async def partitions_of(self, topic: TopicName, *, create: bool) -> int:
+                if failures:
+                    raise failures.pop()
+                return 4
+
+        options = parse_sink_options({"service.url": "pulsar://127.0.0.1:1", "topic": "t", "schematype": "string"})
+        client = cast(PulsarClient, Restarting())
+        target = await TargetFinder(client, options, [("value", pa.string())], None).find(options.topic)
+        assert (target.partitions, failures) == (4, [])
 
     def test_numbers_are_the_batchs_above_the_rows(self, cluster: ThreadedCluster) -> None:
         topic = cluster.unique_topic("numbers")

@@ -47,13 +47,21 @@ def told(error: MagnetarError, what: str, service_url: str = "") -> SparkSourceE
 
 async def patiently(call: Callable[[], Awaitable[T]], what: str, options: ConnectionOptions) -> T:
     """What `call` gives; tried again for `operation_timeout_seconds` where that may help. Raises as `told`."""
+    try:
+        return await retried(call, options.operation_timeout_seconds)
+    except (PulsarError, Unavailable) as error:
+        raise told(error, what, options.service_url) from error
+
+
+async def retried(call: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """What `call` gives; tried again for so long where that may help. Raises the last error."""
     loop = asyncio.get_running_loop()
-    deadline_seconds = loop.time() + options.operation_timeout_seconds
+    deadline_seconds = loop.time() + seconds
     backoff = Backoff(PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX, Random())  # noqa: S311 - Pauses, no secrets.
     while True:
         try:
             return await call()
-        except (PulsarError, Unavailable) as error:
+        except (PulsarError, Unavailable, ClusterUnreachable) as error:
             if is_final(error, was_open=False) or loop.time() >= deadline_seconds:
-                raise told(error, what, options.service_url) from error
+                raise
         await asyncio.sleep(backoff.next_seconds())

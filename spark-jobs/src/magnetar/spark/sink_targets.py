@@ -9,6 +9,7 @@ import pyarrow as pa
 from magnetar.client.client import PulsarClient
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
+from magnetar.spark.broker_errors import retried
 from magnetar.spark.errors import SinkRefused, TopicMissing
 from magnetar.spark.sink_errors import deduplication_off, explained
 from magnetar.spark.sink_options import SinkOptions
@@ -39,14 +40,17 @@ class TargetFinder:
 
     async def find(self, topic: str) -> Target:
         """Raises `SinkRefused`, `TopicMissing`, `ClusterUnreachable` and the like."""
-        name = TopicName.parse(topic)
         try:
-            # A partition that is named is one topic; otherwise brokers may create what is not there.
-            partitions = 0 if name.partition_index >= 0 else await self._client.lookup.partitions_of(name, create=True)
-            definition = await self._definition(name)
-            deduplicates = await self._checked_deduplication(name)
+            return await retried(lambda: self._found(topic), self._options.connection.operation_timeout_seconds)
         except MagnetarError as error:
             raise explained(error, topic, "rows", self._options) from error
+
+    async def _found(self, topic: str) -> Target:
+        name = TopicName.parse(topic)
+        # A partition that is named is one topic; otherwise brokers may create what is not there.
+        partitions = 0 if name.partition_index >= 0 else await self._client.lookup.partitions_of(name, create=True)
+        definition = await self._definition(name)
+        deduplicates = await self._checked_deduplication(name)
         return Target(topic=topic, partitions=partitions, definition=definition, deduplicates=deduplicates)
 
     async def _definition(self, name: TopicName) -> SchemaDefinition:
