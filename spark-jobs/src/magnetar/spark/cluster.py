@@ -32,6 +32,7 @@ class Cluster:
 
     def __init__(self, options: ConnectionOptions) -> None:
         self.options = options
+        self.loop: Final = asyncio.get_running_loop()
         self.client: PulsarClient = make_client(options)
         self.admin: AdminApi | None = AdminApi(options) if options.admin_url else None
         self.brokers = BrokerCatalog(options, self.client, self.admin)
@@ -99,9 +100,13 @@ class Cluster:
 _clusters: dict[ConnectionOptions, Cluster] = {}
 """Of this process, the last used one last. Touched on the event loop alone."""
 
+_of_parents: list[Cluster] = []
+"""A fork has them in its memory, and their connections with them: using or closing them would disturb those."""
+
 
 async def cluster_of(options: ConnectionOptions) -> Cluster:
     """The cluster that these options reach, opened when it is first used."""
+    _leave_parents()
     cluster = _clusters.pop(options, None)
     if cluster is None:
         cluster = Cluster(options)
@@ -113,6 +118,13 @@ async def cluster_of(options: ConnectionOptions) -> Cluster:
 
 async def close_clusters() -> None:
     """Close all that this process has open; what is used next is opened anew."""
+    _leave_parents()
     while _clusters:
         _, cluster = _clusters.popitem()
         await cluster.close()
+
+
+def _leave_parents() -> None:
+    loop = asyncio.get_running_loop()
+    foreign = [options for options, cluster in _clusters.items() if cluster.loop is not loop]
+    _of_parents.extend(map(_clusters.pop, foreign))
