@@ -1,0 +1,272 @@
+"""Archive: topics to Parquet, each message once, a run going on where the one before ended.
+
+    python -m magnetar.spark.jobs.archive --service-url pulsar://host:6650 --topic orders --output s3a://bucket/orders
+
+writes what is there and ends; run again (by cron, say), it adds what has come since. With --continuous 1min it goes on
+until it is stopped. Nothing is lost and nothing is twice however often a run dies, as long as archive and checkpoint
+stay together; readers that go by Spark's manifest (Spark itself does) see whole micro-batches only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final, cast
+
+import typer
+from magnetar.core.topic_name import TopicName
+from magnetar.spark import runtime
+from magnetar.spark.broker_catalog import schema_definitions
+from magnetar.spark.cluster import close_clusters
+from magnetar.spark.errors import BadOption
+from magnetar.spark.jobs.archive_layout import (
+    CHECKPOINT,
+    DATE_COLUMN,
+    DESCRIPTION,
+    SINK_LOG,
+    TOPIC_FOLDER_COLUMN,
+    ArchiveDescription,
+    check_beginnings,
+    check_columns,
+    partition_columns,
+)
+from magnetar.spark.jobs.files import SparkFiles, under
+from magnetar.spark.jobs.job import (
+    AdminUrl,
+    ConnectionChoices,
+    MetadataUrl,
+    ServiceUrl,
+    SourceOptionPairs,
+    TokenFile,
+    TrustFile,
+    job_errors,
+    spark_session,
+    stream_reader,
+)
+from magnetar.spark.jobs.running import (
+    BytesPerBatch,
+    Continuous,
+    StartingOffsets,
+    Topics,
+    TopicsPattern,
+    offsets_reached,
+    offsets_table,
+    run_to_end,
+    selection_options,
+    start,
+    whole_topic,
+)
+from magnetar.spark.option_values import Option, OptionValues
+from magnetar.spark.options import parse_source_options
+from magnetar.spark.planner import open_planner
+from magnetar.spark.values.api import SchemaDefinition
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
+
+app = typer.Typer(add_completion=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveJob:
+    """What is to be archived where."""
+
+    choices: ConnectionChoices
+    selection: dict[str, str]
+    """Options of the data source that name the topics."""
+    output: str
+    checkpoint: str = ""
+    """Empty: within the output."""
+    raw: bool = False
+    by_topic: bool | None = None
+    """None: where there are several."""
+    starting_offsets: str = "earliest"
+    continuous: str = ""
+    """Empty: the job ends when all is archived that is there now."""
+    compression: str = "zstd"
+    batch_bytes_max: str = "2g"
+    file_bytes: str = "128m"
+
+    @property
+    def checkpoint_path(self) -> str:
+        """Where it is."""
+        return self.checkpoint or under(self.output, *CHECKPOINT)
+
+    def source_options(self) -> dict[str, str]:
+        """For the stream that is read."""
+        options = {
+            **self.selection,
+            "startingOffsets": self.starting_offsets,
+            "maxBytesPerTrigger": self.batch_bytes_max,
+            "rawValues": str(self.raw).lower(),
+        }
+        return {**self.choices.options(), **options}
+
+    def tasks_max(self) -> int:
+        """In how many tasks a micro-batch is written, each of which makes a file a day (and topic). `BadOption`."""
+        names = ("--max-bytes-per-batch", "--file-bytes")
+        known = [Option(name=name, default="", what="") for name in names]
+        values = OptionValues(dict(zip(names, (self.batch_bytes_max, self.file_bytes), strict=True)), known)
+        batch, file = (cast("int", values.size_bytes(name, 1 << 20)) for name in names)
+        return max(1, math.ceil(batch / file))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archived:
+    """What a run did."""
+
+    rows: int
+    batches: int
+    offsets: dict[str, str]
+    """By topic (partition) the first message that is not archived."""
+
+
+def run_archive(spark: SparkSession, job: ArchiveJob, console: Console) -> Archived:
+    """Archive until the end, or until told to stop. Raises `BadOption` and what the query failed of."""
+    files = SparkFiles(spark)
+    check_beginnings(
+        planned=bool(files.names(under(job.checkpoint_path, "offsets"))),
+        committed=bool(files.names(under(job.checkpoint_path, "commits"))),
+        files=files.exists(under(job.output, SINK_LOG)),
+        checkpoint=job.checkpoint_path,
+        output=job.output,
+    )
+    tasks_max = job.tasks_max()
+    description = _described(files, job)
+    # How Parquet has timestamps that others can read too.
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    rows = stream_reader(spark, job.choices).options(**job.source_options()).load()
+    _write_down(files, under(job.output, *DESCRIPTION), description)
+    writer = (
+        with_folders(rows, by_topic=description.by_topic)
+        .coalesce(tasks_max)
+        .writeStream.format("parquet")
+        .option("path", job.output)
+        .option("checkpointLocation", job.checkpoint_path)
+        .option("compression", job.compression)
+        .partitionBy(*partition_columns(by_topic=description.by_topic))
+        .queryName("magnetar-archive")
+    )
+    seen = run_to_end(start(writer, job.continuous), console)
+    return Archived(rows=seen.rows, batches=len(seen.rows_of), offsets=offsets_reached(files, job.checkpoint_path))
+
+
+def with_folders(rows: DataFrame, *, by_topic: bool) -> DataFrame:
+    """With the columns that folders are made of: a topic is tenant.namespace.topic there, which for exotic names is not
+    exact; the column __topic is. `BadOption` where the topic has such columns itself."""
+    from pyspark.sql import functions as f
+
+    check_columns(rows.columns, partition_columns(by_topic=by_topic))
+    if by_topic:
+        name = f.regexp_replace(f.col("__topic"), r"^persistent://|-partition-\d+$", "")
+        rows = rows.withColumn(TOPIC_FOLDER_COLUMN, f.translate(name, "/", "."))
+    return rows.withColumn(DATE_COLUMN, f.to_date(f.col("__publishTime")))
+
+
+def _described(files: SparkFiles, job: ArchiveJob) -> ArchiveDescription:
+    schemas = runtime.run(_schemas(job))
+    path = under(job.output, *DESCRIPTION)
+    before = ArchiveDescription.from_json(files.read(path)) if files.exists(path) else None
+    by_topic = job.by_topic
+    if by_topic is None:
+        by_topic = before.by_topic if before is not None else "topic" not in job.selection
+    now = ArchiveDescription(raw=job.raw, by_topic=by_topic, schemas=schemas)
+    return before.joined(now) if before is not None else now
+
+
+def _write_down(files: SparkFiles, path: str, description: ArchiveDescription) -> None:
+    text = description.to_json()
+    if not files.exists(path) or files.read(path) != text:
+        files.write(path, text)
+
+
+async def _schemas(job: ArchiveJob) -> dict[str, list[SchemaDefinition]]:
+    options = parse_source_options(job.source_options())
+    planner = await open_planner(options)
+    found: dict[str, list[SchemaDefinition]] = {}
+    for topic in sorted({whole_topic(topic) for topic in await planner.topics(options.filters)}):
+        found[topic] = await schema_definitions(planner.cluster.client, TopicName.parse(topic), options.connection)
+    return found
+
+
+Output = Annotated[str, typer.Option(help="The archive's folder: a path, s3a://…, hdfs://…")]
+Checkpoint = Annotated[
+    str,
+    typer.Option(help="Where it stands how far topics are archived; by default _magnetar/checkpoint in the archive."),
+]
+Raw = Annotated[
+    bool,
+    typer.Option(
+        "--raw",
+        help="Keep values as the bytes that were sent, in one column `value`, instead of columns decoded by the "
+        "topic's schema: needed for topics of different schemas.",
+    ),
+]
+ByTopic = Annotated[
+    bool | None,
+    typer.Option("--by-topic/--no-by-topic", help="A folder for each topic; by default where several may be meant."),
+]
+Compression = Annotated[str, typer.Option(help=f"Of Parquet files: {', '.join(COMPRESSIONS)}.")]
+FileBytes = Annotated[
+    str, typer.Option(help="About how many stored bytes go into one file, where a micro-batch has as many.")
+]
+
+
+@app.command()
+def main(
+    service_url: ServiceUrl,
+    output: Output,
+    topic: Topics = None,
+    topics_pattern: TopicsPattern = "",
+    admin_url: AdminUrl = "",
+    metadata_url: MetadataUrl = "",
+    token_file: TokenFile = None,
+    tls_trust_certs: TrustFile = "",
+    option: SourceOptionPairs = None,
+    checkpoint: Checkpoint = "",
+    raw: Raw = False,
+    by_topic: ByTopic = None,
+    starting_offsets: StartingOffsets = "earliest",
+    continuous: Continuous = "",
+    compression: Compression = "zstd",
+    max_bytes_per_batch: BytesPerBatch = "2g",
+    file_bytes: FileBytes = "128m",
+) -> None:
+    """Archive topics to Parquet, each message once; a run goes on where the one before ended."""
+    console = Console()
+    with job_errors():
+        if compression not in COMPRESSIONS:
+            raise BadOption(f"--compression {compression!r}: {', '.join(COMPRESSIONS)} are accepted")
+        job = ArchiveJob(
+            choices=ConnectionChoices(
+                service_url=service_url,
+                admin_url=admin_url,
+                metadata_url=metadata_url,
+                token_file=token_file,
+                tls_trust_certs=tls_trust_certs,
+                further=tuple(option or ()),
+            ),
+            selection=selection_options(topic, topics_pattern),
+            output=output,
+            checkpoint=checkpoint,
+            raw=raw,
+            by_topic=by_topic,
+            starting_offsets=starting_offsets,
+            continuous=continuous,
+            compression=compression,
+            batch_bytes_max=max_bytes_per_batch,
+            file_bytes=file_bytes,
+        )
+        try:
+            done = run_archive(spark_session("archive"), job, console)
+        finally:
+            runtime.run(close_clusters())
+        what = f"{done.rows:,} messages in {done.batches} micro-batches" if done.rows else "nothing new"
+        console.print(f"[bold]archived[/bold] {what} to {output}; topics are archived up to", highlight=False)
+        console.print(offsets_table(done.offsets))
+
+
+if __name__ == "__main__":
+    app()

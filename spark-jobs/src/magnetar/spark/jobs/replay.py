@@ -1,0 +1,299 @@
+"""Replay: an archive of Parquet files back to topics, in order, each message once.
+
+    python -m magnetar.spark.jobs.replay --service-url pulsar://host:6650 --archive s3a://bucket/orders --topic orders-2
+
+Messages of one archived topic (partition) are written one after the other, as they lay in it: those of one key keep
+their order, and so do those without a key. Keys, properties and event times are kept; message ids and publish times are
+new. A replay that failed half-way goes on with --resume and what it printed: what is there already is not stored
+again. To hold it back, limit the topic's publish rate in its policies."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from magnetar.client.client import PulsarClient
+from magnetar.client.producer import ProducerOptions
+from magnetar.core.errors import MagnetarError
+from magnetar.core.topic_name import TopicName
+from magnetar.spark import runtime
+from magnetar.spark.broker_catalog import schema_definitions
+from magnetar.spark.broker_errors import told
+from magnetar.spark.cluster import close_clusters, cluster_of
+from magnetar.spark.errors import BadOption
+from magnetar.spark.jobs.archive_layout import DATE_COLUMN, DESCRIPTION, TOPIC_FOLDER_COLUMN, ArchiveDescription
+from magnetar.spark.jobs.files import SparkFiles, under
+from magnetar.spark.jobs.job import (
+    FORMAT,
+    AdminUrl,
+    ConnectionChoices,
+    ServiceUrl,
+    TokenFile,
+    TrustFile,
+    job_errors,
+    spark_session,
+)
+from magnetar.spark.jobs.replay_plan import (
+    ArchivedLedger,
+    Round,
+    keys_are_base64,
+    rounds_of,
+    schema_of_target,
+    targets_of,
+)
+from magnetar.spark.jobs.running import moment, short_topic, whole_topic
+from magnetar.spark.option_values import TIME_FORMS, parse_time_ms
+from magnetar.spark.sink_targets import wire_schema
+from magnetar.spark.values.api import SchemaDefinition, SchemaType
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+NEEDED: Final = ("__topic", "__messageId", "__publishTime")
+ORDER: Final = ("__topic", "__ledger", "__entry", "__index")
+"""The columns that a message's place is taken apart to; they are not written."""
+
+app = typer.Typer(add_completion=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayJob:
+    """What is replayed where."""
+
+    choices: ConnectionChoices
+    archive: str
+    topic: str = ""
+    """All to this one; or"""
+    namespace: str = ""
+    """each to that of its own name in this one."""
+    from_topics: tuple[str, ...] = ()
+    """Only these of the archive's; empty: all."""
+    published_from_ms: int | None = None
+    published_before_ms: int | None = None
+    keep_partitions: bool = False
+    resume: str = ""
+    """What an attempt that failed went by; empty: a new replay."""
+    sink_options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What was written."""
+
+    rows: int
+    name: str
+    """What it went by."""
+
+
+def run_replay(spark: SparkSession, job: ReplayJob, console: Console) -> Replayed:
+    """All rounds. Raises `BadOption`, and what writing fails of."""
+    rows = archived_rows(spark, job)
+    ledgers = archived_ledgers(rows)
+    name = job.resume or uuid.uuid4().hex[:12]
+    if not ledgers:
+        return Replayed(rows=0, name=name)
+    targets = targets_of({ledger.topic for ledger in ledgers}, job.topic, job.namespace)
+    description = read_description(SparkFiles(spark), job.archive)
+    schemas = schema_of_target(description, targets)
+    runtime.run(_prepare(job, schemas))
+    as_bytes = description is not None and description.raw and keys_are_base64(schemas.values())
+    console.print(_table(ledgers, targets))
+    console.print(f"should this replay fail, go on with --resume {name}", highlight=False)
+    rounds = rounds_of(ledgers)
+    for number, part in enumerate(rounds):
+        frame = outgoing(part_of(rows, part), job, targets, base64_keys=as_bytes)
+        options = {**job.choices.options(), **dict(job.sink_options), "writeId": f"replay-{name}-{number}"}
+        frame.write.format(FORMAT).options(**options).mode("append").save()
+        console.print(f"round {number + 1} of {len(rounds)}: {part.rows:,} messages", highlight=False)
+    return Replayed(rows=sum(part.rows for part in rounds), name=name)
+
+
+def archived_rows(spark: SparkSession, job: ReplayJob) -> DataFrame:
+    """What of the archive is wanted, with its places as numbers. `BadOption` for what is no archive."""
+    from pyspark.sql import functions as f
+
+    rows = spark.read.option("mergeSchema", "true").parquet(job.archive).drop(DATE_COLUMN, TOPIC_FOLDER_COLUMN)
+    missing = [name for name in NEEDED if name not in rows.columns]
+    if missing:
+        raise BadOption(f"{job.archive} is no archive of messages: it has no column {', '.join(missing)}")
+    if job.published_from_ms is not None:
+        rows = rows.where(f.col("__publishTime") >= moment(job.published_from_ms))
+    if job.published_before_ms is not None:
+        rows = rows.where(f.col("__publishTime") < moment(job.published_before_ms))
+    if job.from_topics:
+        names = [str(TopicName.parse(topic)) for topic in job.from_topics]
+        whole = f.regexp_replace("__topic", r"-partition-\d+$", "")
+        rows = rows.where(whole.isin(names) | f.col("__topic").isin(names))
+    place = f.split("__messageId", ":")
+    return rows.withColumns(
+        {
+            "__ledger": place[0].cast("bigint"),
+            "__entry": place[1].cast("bigint"),
+            "__index": f.coalesce(f.get(place, f.lit(2)).cast("int"), f.lit(0)),
+        }
+    )
+
+
+def archived_ledgers(rows: DataFrame) -> list[ArchivedLedger]:
+    """What there is to be replayed."""
+    from pyspark.sql import functions as f
+
+    time_ms = f.unix_millis("__publishTime")
+    found = rows.groupBy("__topic", "__ledger").agg(f.count("*"), f.min(time_ms), f.max(time_ms)).collect()
+    return sorted(
+        (ArchivedLedger(row[0], row[1], row[2], row[3] or 0, row[4] or 0) for row in found),
+        key=lambda one: (one.topic, one.ledger_id),
+    )
+
+
+def part_of(rows: DataFrame, part: Round) -> DataFrame:
+    """A round's rows: a task for each topic (partition), in which they lie as they lay there. What is in which task,
+    and in which order, follows from the archive alone."""
+    from pyspark.sql import functions as f
+
+    wanted: Column = f.lit(False)
+    for topic, (first, last) in part.ranges.items():
+        wanted = wanted | ((f.col("__topic") == topic) & f.col("__ledger").between(first, last))
+    return rows.where(wanted).repartition(part.tasks, "__topic").sortWithinPartitions(*ORDER)
+
+
+def outgoing(rows: DataFrame, job: ReplayJob, targets: Mapping[str, str], *, base64_keys: bool) -> DataFrame:
+    """As the sink wants them."""
+    from pyspark.sql import functions as f
+
+    if job.keep_partitions:
+        number = f.regexp_extract("__topic", r"-partition-(\d+)$", 1)
+        rows = rows.withColumn("__partition", f.when(number != "", number.cast("int")))
+    if base64_keys:
+        rows = rows.withColumn("__key", f.unbase64("__key"))
+    places = f.create_map(*(f.lit(text) for pair in sorted(targets.items()) for text in pair))
+    return rows.withColumn("__topic", places[f.col("__topic")]).drop(*ORDER[1:])
+
+
+def read_description(files: SparkFiles, archive: str) -> ArchiveDescription | None:
+    """What is written down about the archive; None where it is but a part of one."""
+    path = under(archive, *DESCRIPTION)
+    return ArchiveDescription.from_json(files.read(path)) if files.exists(path) else None
+
+
+async def _prepare(job: ReplayJob, schemas: Mapping[str, SchemaDefinition | None]) -> None:
+    """Topics without a schema get that of the archived ones."""
+    connection = job.choices.connection()
+    client = (await cluster_of(connection)).client
+    for target, schema in schemas.items():
+        if schema is None or schema.type == SchemaType.NONE:
+            continue
+        name = TopicName.parse(target)
+        try:
+            if not await schema_definitions(client, name, connection):
+                await _register(client, name, schema)
+        except MagnetarError as error:
+            raise told(error, f"preparing {target}", connection.service_url) from error
+
+
+async def _register(client: PulsarClient, name: TopicName, schema: SchemaDefinition) -> None:
+    partition = (await client.topics(name, create=True))[0]
+    producer = await client.producer(partition, ProducerOptions(schema=wire_schema(schema)))
+    await producer.close()
+
+
+def _table(ledgers: Iterable[ArchivedLedger], targets: Mapping[str, str]) -> Table:
+    rows: dict[tuple[str, str], list[ArchivedLedger]] = {}
+    for ledger in ledgers:
+        rows.setdefault((whole_topic(ledger.topic), targets[ledger.topic]), []).append(ledger)
+    table = Table("archived topic", "to", "messages", "published from", "to", box=None, padding=(0, 2, 0, 0))
+    for (topic, target), found in sorted(rows.items()):
+        first, last = min(one.first_ms for one in found), max(one.last_ms for one in found)
+        table.add_row(
+            short_topic(topic),
+            short_topic(target),
+            f"{sum(one.rows for one in found):,}",
+            f"{moment(first):%Y-%m-%d %H:%M:%S}",
+            f"{moment(last):%Y-%m-%d %H:%M:%S}",
+        )
+    return table
+
+
+def time_option(name: str, text: str) -> int | None:
+    """A point in time that a command was told. `BadOption`."""
+    if not text:
+        return None
+    time_ms = parse_time_ms(text)
+    if time_ms is None:
+        raise BadOption(f"{name} {text!r} is not understood; {TIME_FORMS}")
+    return time_ms
+
+
+Archive = Annotated[str, typer.Option(help="The archive's folder, or a part of it: …/publish_date=2026-03-01.")]
+Target = Annotated[str, typer.Option("--topic", help="The topic that all messages go to.")]
+TargetNamespace = Annotated[
+    str, typer.Option("--namespace", help="Instead of --topic: messages go to the topic of their own name in there.")
+]
+FromTopics = Annotated[list[str] | None, typer.Option("--from-topic", help="Only of this topic. May be repeated.")]
+PublishedFrom = Annotated[str, typer.Option(help="Only messages published then or later: 2026-03-01T12:00:00Z.")]
+PublishedBefore = Annotated[str, typer.Option(help="Only messages published before.")]
+KeepPartitions = Annotated[
+    bool,
+    typer.Option(
+        "--keep-partitions",
+        help="Each message goes to the partition of the number that it came from, whatever its key says.",
+    ),
+]
+Resume = Annotated[str, typer.Option(help="Go on with a replay that failed, by what it printed.")]
+SinkOptionPairs = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="Any further option of the data source for writing, name=value. May be repeated."),
+]
+
+
+@app.command()
+def main(
+    service_url: ServiceUrl,
+    archive: Archive,
+    topic: Target = "",
+    namespace: TargetNamespace = "",
+    admin_url: AdminUrl = "",
+    token_file: TokenFile = None,
+    tls_trust_certs: TrustFile = "",
+    option: SinkOptionPairs = None,
+    from_topic: FromTopics = None,
+    published_from: PublishedFrom = "",
+    published_before: PublishedBefore = "",
+    keep_partitions: KeepPartitions = False,
+    resume: Resume = "",
+) -> None:
+    """Write an archive of Parquet files back to topics: in order, each message once."""
+    console = Console()
+    with job_errors():
+        choices = ConnectionChoices(
+            service_url=service_url, admin_url=admin_url, token_file=token_file, tls_trust_certs=tls_trust_certs
+        )
+        further = ConnectionChoices(service_url=service_url, further=tuple(option or ())).options()
+        further.pop("service.url")
+        job = ReplayJob(
+            choices=choices,
+            archive=archive,
+            topic=topic,
+            namespace=namespace,
+            from_topics=tuple(from_topic or ()),
+            published_from_ms=time_option("--published-from", published_from),
+            published_before_ms=time_option("--published-before", published_before),
+            keep_partitions=keep_partitions,
+            resume=resume,
+            sink_options=tuple(further.items()),
+        )
+        targets_of((), topic, namespace)  # Wrong names are told of before Spark starts.
+        try:
+            done = run_replay(spark_session("replay"), job, console)
+        finally:
+            runtime.run(close_clusters())
+        console.print(f"[bold]replayed[/bold] {done.rows:,} messages of {archive}", highlight=False)
+
+
+if __name__ == "__main__":
+    app()

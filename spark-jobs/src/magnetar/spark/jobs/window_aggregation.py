@@ -1,0 +1,304 @@
+"""Windowed aggregation: how many messages there were, and sums and means of their columns, by window of time and group.
+
+    python -m magnetar.spark.jobs.window_aggregation --service-url pulsar://host:6650 --topic orders \\
+        --window 5min --watermark 10min --by customer --aggregate count --aggregate sum:amount --output-topic totals
+
+A window is final once the watermark has passed its end: the latest time seen, less what --watermark says. Messages that
+come later than that are left out. With --mode append each window comes out once, when it is final; with update it comes
+out whenever it changes. Into a topic it comes as JSON, keyed by its group, exactly once."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from magnetar.spark import runtime
+from magnetar.spark.cluster import close_clusters
+from magnetar.spark.errors import BadOption
+from magnetar.spark.jobs.files import SparkFiles, under
+from magnetar.spark.jobs.job import (
+    FORMAT,
+    AdminUrl,
+    ConnectionChoices,
+    MetadataUrl,
+    ServiceUrl,
+    SourceOptionPairs,
+    TokenFile,
+    TrustFile,
+    job_errors,
+    spark_session,
+    stream_reader,
+)
+from magnetar.spark.jobs.running import (
+    BytesPerBatch,
+    Continuous,
+    RowsSeen,
+    StartingOffsets,
+    Topics,
+    TopicsPattern,
+    run_to_end,
+    selection_options,
+    start,
+)
+from magnetar.spark.jobs.window_columns import (
+    WINDOW_END,
+    WINDOW_START,
+    Aggregate,
+    Duration,
+    check_names,
+    parse_windows,
+    plain,
+)
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+MODES: Final = ("append", "update", "complete")
+DATE: Final = "window_date"
+_TIME: Final = "__time"
+ROWS_SHOWN: Final = 100
+WRITES_NAME: Final = ("_magnetar", "writes")
+"""In the checkpoint."""
+
+app = typer.Typer(add_completion=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowJob:
+    """What is computed, and where it goes."""
+
+    choices: ConnectionChoices
+    selection: dict[str, str]
+    window: Duration
+    slide: Duration
+    watermark: Duration
+    time: str = "event"
+    by: tuple[str, ...] = ()
+    aggregates: tuple[Aggregate, ...] = (Aggregate("count", ""),)
+    output_topic: str = ""
+    output: str = ""
+    """A folder of Parquet files. Neither this nor a topic: the terminal."""
+    checkpoint: str = ""
+    mode: str = "append"
+    starting_offsets: str = "earliest"
+    continuous: str = ""
+    batch_bytes_max: str = "1g"
+    state_partitions: int = 8
+
+    def check(self) -> None:
+        """`BadOption` for what makes no query."""
+        if self.output and self.output_topic:
+            raise BadOption("say --output-topic, --output or neither, for the terminal; not both")
+        if self.mode not in MODES:
+            raise BadOption(f"--mode {self.mode!r}: {', '.join(MODES)} are accepted")
+        if (self.output or self.output_topic) and not self.checkpoint:
+            raise BadOption(
+                "--checkpoint is not set: a folder is needed for what is in open windows, and how far topics are read"
+            )
+        if self.output and self.mode != "append":
+            raise BadOption(f"--mode {self.mode}: files cannot be changed; append is possible with --output")
+        if self.output_topic and self.mode == "complete":
+            raise BadOption("--mode complete: messages of a topic cannot be replaced; append or update is possible")
+
+
+def run_windows(spark: SparkSession, job: WindowJob, console: Console) -> RowsSeen:
+    """Aggregate until the end, or until told to stop. Raises `BadOption` and what the query failed of."""
+    job.check()
+    # As many tasks as that keep the windows; a checkpoint has its own number for ever.
+    spark.conf.set("spark.sql.shuffle.partitions", str(job.state_partitions))
+    options = {
+        **job.choices.options(),
+        **job.selection,
+        "startingOffsets": job.starting_offsets,
+        "maxBytesPerTrigger": job.batch_bytes_max,
+    }
+    rows = stream_reader(spark, job.choices).options(**options).load()
+    name = _lasting_name(SparkFiles(spark), job.checkpoint) if job.output_topic else ""
+    return run_to_end(start(_writer(aggregated(rows, job), job, name), job.continuous), console)
+
+
+def _lasting_name(files: SparkFiles, checkpoint: str) -> str:
+    """What the query's writes go by, the same as long as its checkpoint is."""
+    path = under(checkpoint, *WRITES_NAME)
+    if not files.exists(path):
+        files.write(path, f"windows-{uuid.uuid4()}")
+    return files.read(path)
+
+
+def aggregated(rows: DataFrame, job: WindowJob) -> DataFrame:
+    """A row for each window and group: window_start, window_end, groups, aggregates. `BadOption`."""
+    from pyspark.sql import functions as f
+
+    check_names(job.by, job.aggregates, rows.columns)
+    moments: dict[str, Column] = {
+        "event": f.coalesce(f.col("__eventTime"), f.col("__publishTime")),
+        "publish": f.col("__publishTime"),
+    }
+    moment = moments.get(job.time)
+    if moment is None:
+        check_names((job.time,), (), rows.columns)
+        numeric = dict(rows.dtypes).get(job.time) == "bigint"
+        moment = f.timestamp_millis(f.col(job.time)) if numeric else f.col(job.time).cast("timestamp")
+    functions = {"sum": f.sum, "avg": f.avg, "min": f.min, "max": f.max, "distinct": f.approx_count_distinct}
+    computed = [
+        (functions[one.function](one.column) if one.column else f.count("*")).alias(one.name) for one in job.aggregates
+    ]
+    window = f.window(_TIME, job.window.text, job.slide.text)
+    return (
+        rows.withColumn(_TIME, moment)
+        .withWatermark(_TIME, job.watermark.text)
+        .groupBy(window, *(f.col(name).alias(plain(name)) for name in job.by))
+        .agg(*computed)
+        .select(
+            f.col("window.start").alias(WINDOW_START),
+            f.col("window.end").alias(WINDOW_END),
+            *(f.col(f"`{plain(name)}`") for name in job.by),
+            *(f.col(f"`{one.name}`") for one in job.aggregates),
+        )
+    )
+
+
+def outgoing(windows: DataFrame, job: WindowJob) -> DataFrame:
+    """As messages: keyed by group, and where windows come out again and again, by window too, so that compaction keeps
+    the newest of each."""
+    from pyspark.sql import functions as f
+
+    groups = [plain(name) for name in job.by]
+    parts = [f.coalesce(f.col(f"`{name}`").cast("string"), f.lit("")) for name in groups]
+    if job.mode == "update" or not parts:
+        parts.append(f.date_format(WINDOW_START, "yyyy-MM-dd'T'HH:mm:ss.SSSX"))
+    return windows.withColumns({"__key": f.concat_ws("|", *parts), "__eventTime": f.col(WINDOW_END)})
+
+
+def writer_of_batches(job: WindowJob, name: str) -> Callable[[DataFrame, int], None]:
+    """Writes each micro-batch as one that is told from others by its number and the query's name.
+
+    How rows come out of a shuffle differs from try to try, and brokers tell repetitions by their order. What a stream
+    writes cannot be sorted, micro-batches can. One task is enough for them, and leaves brokers one name to remember."""
+    options = {**replace(job.choices, further=()).options(), "topic": job.output_topic, "schemaType": "json"}
+    order = [WINDOW_START, *map(plain, job.by)]
+
+    def write(windows: DataFrame, batch: int) -> None:
+        rows = outgoing(windows, job).repartition(1).sortWithinPartitions(*(f"`{column}`" for column in order))
+        rows.write.format(FORMAT).options(**options, writeId=f"{name}-{batch}").mode("append").save()
+
+    return write
+
+
+def _writer(windows: DataFrame, job: WindowJob, name: str) -> DataStreamWriter:
+    if job.output_topic:
+        writer = windows.writeStream.foreachBatch(writer_of_batches(job, name))
+    elif job.output:
+        from pyspark.sql import functions as f
+
+        dated = windows.withColumn(DATE, f.to_date(WINDOW_START))
+        writer = dated.writeStream.format("parquet").option("path", job.output).partitionBy(DATE)
+    else:
+        writer = windows.writeStream.format("console").option("truncate", "false").option("numRows", ROWS_SHOWN)
+    if job.checkpoint:
+        writer = writer.option("checkpointLocation", job.checkpoint)
+    return writer.outputMode(job.mode).queryName("magnetar-windows")
+
+
+Window = Annotated[str, typer.Option(help="How long a window is: 30s, 5min, 1h.")]
+Slide = Annotated[str, typer.Option(help="After how long the next window begins; by default as one ends.")]
+Watermark = Annotated[str, typer.Option(help="How much later than the latest time seen a message may come.")]
+Time = Annotated[
+    str,
+    typer.Option(
+        help="Which time: event (where a message has none, that of its publishing), publish, or the name of a column."
+    ),
+]
+By = Annotated[
+    list[str] | None, typer.Option(help="A column to group by: __key, __topic, or one of the values. May be repeated.")
+]
+Aggregates = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--aggregate", help="count, sum:COLUMN, avg:, min:, max:, distinct: (about). May be repeated; count by default."
+    ),
+]
+OutputTopic = Annotated[str, typer.Option(help="Windows go to this topic, as JSON; it needs deduplication.")]
+Output = Annotated[str, typer.Option(help="Windows go to Parquet files in this folder. By default to the terminal.")]
+Checkpoint = Annotated[str, typer.Option(help="The folder for open windows and how far topics are read.")]
+Mode = Annotated[
+    str,
+    typer.Option(
+        help="append: a window comes out when it is final; update: whenever it has changed; complete: all of "
+        "them each time (terminal only). By default append, on the terminal update."
+    ),
+]
+StatePartitions = Annotated[int, typer.Option(min=1, help="In how many tasks windows are kept; a checkpoint fixes it.")]
+
+
+@app.command()
+def main(
+    service_url: ServiceUrl,
+    window: Window,
+    topic: Topics = None,
+    topics_pattern: TopicsPattern = "",
+    admin_url: AdminUrl = "",
+    metadata_url: MetadataUrl = "",
+    token_file: TokenFile = None,
+    tls_trust_certs: TrustFile = "",
+    option: SourceOptionPairs = None,
+    slide: Slide = "",
+    watermark: Watermark = "10min",
+    time: Time = "event",
+    by: By = None,
+    aggregate: Aggregates = None,
+    output_topic: OutputTopic = "",
+    output: Output = "",
+    checkpoint: Checkpoint = "",
+    mode: Mode = "",
+    starting_offsets: StartingOffsets = "earliest",
+    continuous: Continuous = "",
+    max_bytes_per_batch: BytesPerBatch = "1g",
+    state_partitions: StatePartitions = 8,
+) -> None:
+    """Count, sum and average messages by window of time and group."""
+    console = Console()
+    with job_errors():
+        length, step = parse_windows(window, slide)
+        choices = ConnectionChoices(
+            service_url=service_url,
+            admin_url=admin_url,
+            metadata_url=metadata_url,
+            token_file=token_file,
+            tls_trust_certs=tls_trust_certs,
+            further=tuple(option or ()),
+        )
+        job = WindowJob(
+            choices=choices,
+            selection=selection_options(topic, topics_pattern),
+            window=length,
+            slide=step,
+            watermark=Duration.parse("--watermark", watermark, 0),
+            time=time,
+            by=tuple(by or ()),
+            aggregates=tuple(map(Aggregate.parse, aggregate or ["count"])),
+            output_topic=output_topic,
+            output=output,
+            checkpoint=checkpoint,
+            mode=mode or ("append" if output or output_topic else "update"),
+            starting_offsets=starting_offsets,
+            continuous=continuous,
+            batch_bytes_max=max_bytes_per_batch,
+            state_partitions=state_partitions,
+        )
+        job.check()
+        try:
+            seen = run_windows(spark_session("window-aggregation"), job, console)
+        finally:
+            runtime.run(close_clusters())
+        where = output_topic or output or "the terminal"
+        console.print(f"[bold]aggregated[/bold] {seen.rows:,} messages to {where}", highlight=False)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,329 @@
+"""What jobs decide, without Spark."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import typer.testing
+from magnetar.spark.errors import BadOption
+from magnetar.spark.jobs.__main__ import app
+from magnetar.spark.jobs.archive import ArchiveJob
+from magnetar.spark.jobs.archive_layout import ArchiveDescription, check_beginnings, check_columns, partition_columns
+from magnetar.spark.jobs.audit_report import (
+    Compaction,
+    DuplicateGroup,
+    Duplicates,
+    Gap,
+    Silence,
+    TopicAudit,
+)
+from magnetar.spark.jobs.audit_report import document as audit_document
+from magnetar.spark.jobs.audit_report import show as show_audit
+from magnetar.spark.jobs.dead_letter_report import DeadLetters, Origin, OriginGroup, ReasonGroup, Sample, document, show
+from magnetar.spark.jobs.dead_letters import write_report
+from magnetar.spark.jobs.job import ConnectionChoices
+from magnetar.spark.jobs.replay import time_option
+from magnetar.spark.jobs.replay_plan import (
+    ArchivedLedger,
+    keys_are_base64,
+    rounds_of,
+    schema_of_target,
+    targets_of,
+)
+from magnetar.spark.jobs.running import RowsSeen, moment, parse_offset_log, selection_options, short_topic, whole_topic
+from magnetar.spark.jobs.window_aggregation import WindowJob
+from magnetar.spark.jobs.window_columns import Aggregate, Duration, check_names, parse_windows
+from magnetar.spark.values.api import SchemaDefinition, SchemaType
+from rich.console import Console
+
+CHOICES = ConnectionChoices(service_url="pulsar://localhost:6650")
+SCHEMA = SchemaDefinition(type=SchemaType.AVRO, name="Person", data=b"{\xff}", properties={"a": "b"}, version=bytes(8))
+
+
+class TestRunning:
+    def test_selection(self) -> None:
+        assert selection_options(["t"], "") == {"topic": "t"}
+        assert selection_options(["t", "u"], "") == {"topics": '["t", "u"]'}
+        assert selection_options(None, "public/default/t-.*") == {"topicsPattern": "public/default/t-.*"}
+        for topics, pattern in (([], ""), (["t"], "t.*")):
+            with pytest.raises(BadOption, match="one of both"):
+                selection_options(topics, pattern)
+
+    def test_topics(self) -> None:
+        assert whole_topic("persistent://a/b/t-partition-3") == "persistent://a/b/t"
+        assert short_topic("persistent://a/b/t") == "a/b/t"
+
+    def test_rows_of_batches_are_counted_once(self) -> None:
+        seen = RowsSeen()
+        first = {"batchId": 0, "numInputRows": 1000, "durationMs": {"triggerExecution": 500}}
+        assert seen.take(first) == "batch 0: 1,000 rows in 0.5 s (2,000/s); 1,000 so far"
+        assert seen.take(first) is None
+        assert seen.take({"batchId": 1, "numInputRows": 0}) is None
+        assert seen.take({"batchId": 1, "numInputRows": 5}) == "batch 1: 5 rows in 0.0 s; 1,005 so far"
+        assert seen.rows == 1005
+
+    def test_offset_log(self) -> None:
+        log = 'v1\n{"batchWatermarkMs":0}\n{"persistent://a/b/t": "3:7"}'
+        assert parse_offset_log(log) == {"persistent://a/b/t": "3:7"}
+        assert parse_offset_log("v1\n{}\n-") == {}
+        assert parse_offset_log("") == {}
+
+    def test_moments(self) -> None:
+        assert moment(1_700_000_000_123) == datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=UTC)
+
+
+class TestArchive:
+    def test_description_is_written_and_read(self) -> None:
+        description = ArchiveDescription(raw=False, by_topic=True, schemas={"persistent://a/b/t": (SCHEMA,), "u": ()})
+        assert ArchiveDescription.from_json(description.to_json()) == description
+
+    def test_later_runs_add_topics(self) -> None:
+        before = ArchiveDescription(raw=False, by_topic=True, schemas={"t": (SCHEMA,), "u": ()})
+        joined = before.joined(ArchiveDescription(raw=False, by_topic=True, schemas={"u": (SCHEMA,)}))
+        assert joined.schemas == {"t": (SCHEMA,), "u": (SCHEMA,)}
+
+    def test_later_runs_write_alike(self) -> None:
+        before = ArchiveDescription(raw=True, by_topic=True)
+        with pytest.raises(BadOption, match="begun with --raw, and goes on so, not without"):
+            before.joined(ArchiveDescription(raw=False, by_topic=True))
+        with pytest.raises(BadOption, match="say --by-topic"):
+            before.joined(ArchiveDescription(raw=True, by_topic=False))
+
+    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1, "raw": true, "byTopic": false, "schemas": 3}'])
+    def test_no_description(self, text: str) -> None:
+        with pytest.raises(BadOption, match=r"_magnetar/archive\.json is no description"):
+            ArchiveDescription.from_json(text)
+
+    def test_format_of_the_future(self) -> None:
+        with pytest.raises(BadOption, match="format 2, and 1 is the newest"):
+            ArchiveDescription.from_json('{"format": 2}')
+
+    def test_folders(self) -> None:
+        assert partition_columns(by_topic=False) == ["publish_date"]
+        assert partition_columns(by_topic=True) == ["source_topic", "publish_date"]
+        check_columns(["value", "__topic"], ["publish_date"])
+        with pytest.raises(BadOption, match="publish_date itself"):
+            check_columns(["value", "Publish_Date"], ["publish_date"])
+
+    @pytest.mark.parametrize(
+        ("planned", "committed", "files"),
+        [(False, False, False), (True, False, False), (True, False, True), (True, True, True)],
+    )
+    def test_checkpoints_that_fit(self, planned: bool, committed: bool, files: bool) -> None:
+        """Also of a run that was killed at any time."""
+        check_beginnings(planned=planned, committed=committed, files=files, checkpoint="c", output="o")
+
+    def test_checkpoints_that_do_not(self) -> None:
+        with pytest.raises(BadOption, match="o has an archive, and there is no checkpoint of it at c"):
+            check_beginnings(planned=False, committed=False, files=True, checkpoint="c", output="o")
+        with pytest.raises(BadOption, match="the checkpoint c is of an archive that is not at o"):
+            check_beginnings(planned=True, committed=True, files=False, checkpoint="c", output="o")
+
+    def test_tasks(self) -> None:
+        job = ArchiveJob(choices=CHOICES, selection={"topic": "t"}, output="/archive/")
+        assert job.tasks_max() == 16
+        assert job.checkpoint_path == "/archive/_magnetar/checkpoint"
+        assert job.source_options()["rawValues"] == "false"
+
+
+class TestReplay:
+    def test_rounds_go_by_ledgers(self) -> None:
+        ledgers = [ArchivedLedger("t", ledger, 4, 0, 0) for ledger in (12, 10, 11)]
+        ledgers += [ArchivedLedger("u", 7, 100, 0, 0), ArchivedLedger("u", 9, 1, 0, 0)]
+        found = rounds_of(ledgers, rows_max=8)
+        assert [(dict(one.ranges), one.rows, one.tasks) for one in found] == [
+            ({"t": (10, 11), "u": (7, 7)}, 108, 2),
+            ({"t": (12, 12), "u": (9, 9)}, 5, 2),
+        ]
+        assert rounds_of([]) == []
+
+    def test_targets(self) -> None:
+        topics = ["persistent://a/b/t-partition-0", "persistent://a/b/u"]
+        assert set(targets_of(topics, "new", "").values()) == {"persistent://public/default/new"}
+        assert targets_of(topics, "", "x/y") == {
+            topics[0]: "persistent://x/y/t",
+            topics[1]: "persistent://x/y/u",
+        }
+        for topic, namespace in (("", ""), ("t", "x/y"), ("", "x"), ("", "x/y/z")):
+            with pytest.raises(BadOption, match="--namespace"):
+                targets_of(topics, topic, namespace)
+
+    def test_schemas_of_targets(self) -> None:
+        description = ArchiveDescription(
+            raw=False, by_topic=True, schemas={"persistent://a/b/t": (SCHEMA,), "persistent://a/b/u": ()}
+        )
+        t, u = "persistent://a/b/t-partition-0", "persistent://a/b/u"
+        assert schema_of_target(description, {t: "x", u: "y"}) == {"x": SCHEMA, "y": None}
+        # They differ.
+        assert schema_of_target(description, {t: "x", u: "x"}) == {"x": None}
+        assert schema_of_target(None, {t: "x"}) == {"x": None}
+
+    def test_keys(self) -> None:
+        apart = SchemaDefinition(type=SchemaType.KEY_VALUE, properties={"kv.encoding.type": "SEPARATED"})
+        inline = SchemaDefinition(type=SchemaType.KEY_VALUE, properties={"kv.encoding.type": "INLINE"})
+        assert keys_are_base64([apart])
+        assert not keys_are_base64([inline, None])
+        assert not keys_are_base64([])
+        with pytest.raises(BadOption, match="--from-topic"):
+            keys_are_base64([apart, None])
+
+    def test_times(self) -> None:
+        assert time_option("--published-from", "") is None
+        assert time_option("--published-from", "2026-03-01T12:00:00Z") == 1_772_366_400_000
+        with pytest.raises(BadOption, match="--published-from 'noon'"):
+            time_option("--published-from", "noon")
+
+
+class TestWindows:
+    def test_durations(self) -> None:
+        assert Duration.parse("--window", "5min") == Duration("5 minutes", 300_000)
+        assert Duration.parse("--window", "30 s") == Duration("30 seconds", 30_000)
+        assert Duration.parse("--watermark", "0s", 0).milliseconds == 0
+        for text in ("", "5", "min", "0s", "1 fortnight", "-1s", "1.5h"):
+            with pytest.raises(BadOption, match="--window"):
+                Duration.parse("--window", text)
+
+    def test_windows(self) -> None:
+        assert parse_windows("5min", "") == (Duration("5 minutes", 300_000),) * 2
+        assert parse_windows("5min", "1min")[1].milliseconds == 60_000
+        with pytest.raises(BadOption, match="left out"):
+            parse_windows("1min", "5min")
+
+    def test_aggregates(self) -> None:
+        assert Aggregate.parse("count").name == "count"
+        assert Aggregate.parse("sum:order.amount").name == "sum_order_amount"
+        for text in ("", "sum", "count:a", "median:a"):
+            with pytest.raises(BadOption, match="--aggregate"):
+                Aggregate.parse(text)
+
+    def test_names(self) -> None:
+        columns = ["amount", "order", "__key", "__topic"]
+        check_names(["__key", "order.id"], [Aggregate.parse("sum:amount")], columns)
+        with pytest.raises(BadOption, match="no column price; there are amount"):
+            check_names([], [Aggregate.parse("avg:price")], columns)
+        with pytest.raises(BadOption, match="called count"):
+            check_names([], [Aggregate.parse("count")] * 2, columns)
+
+    @pytest.mark.parametrize(
+        ("given", "why"),
+        [
+            ({"output": "o", "output_topic": "t", "checkpoint": "c"}, "not both"),
+            ({"output_topic": "t"}, "--checkpoint is not set"),
+            ({"output": "o", "checkpoint": "c", "mode": "update"}, "files cannot be changed"),
+            ({"output_topic": "t", "checkpoint": "c", "mode": "complete"}, "cannot be replaced"),
+            ({"mode": "all"}, "append, update, complete are accepted"),
+        ],
+    )
+    def test_what_makes_no_query(self, given: dict[str, str], why: str) -> None:
+        minute = Duration.parse("--window", "1min")
+        job = WindowJob(
+            choices=CHOICES,
+            selection={"topic": "t"},
+            window=minute,
+            slide=minute,
+            watermark=minute,
+            **given,  # type: ignore[arg-type] # Texts all.
+        )
+        with pytest.raises(BadOption, match=why):
+            job.check()
+
+
+def shown(text: str) -> str:
+    return " ".join(text.split())
+
+
+class TestReports:
+    def test_dead_letters(self, tmp_path: Path) -> None:
+        sample = Sample(message_id="1:2", origin_message_id="7:8", published=moment(1_700_000_000_000))
+        reason = ReasonGroup(reason="[no] card", messages=3, reconsumed_max=16, oldest=sample, newest=sample)
+        origin = Origin(topic="persistent://a/b/t", subscription="s", dead_letter_topic="persistent://a/b/t-s-DLQ")
+        group = OriginGroup(
+            origin=origin, messages=5, reasons_found=2, first=sample.published, last=sample.published, reasons=[reason]
+        )
+        report = DeadLetters(topics=[origin.dead_letter_topic], groups=[group])
+        console = Console(width=160, record=True, quiet=False, file=(tmp_path / "out").open("w"))
+        show(report, console, 1)
+        console.file.close()
+        text = shown((tmp_path / "out").read_text())
+        for part in ("5 dead letters", "a/b/t-s-DLQ", "[no] card", "16 times", "1:2 (7:8)", "and 1 more reasons"):
+            assert part in text
+        write_report(document(report), tmp_path / "report.json")
+        found = json.loads((tmp_path / "report.json").read_text())
+        assert found["messages"] == 5
+        assert found["groups"][0]["reasons"][0]["oldest"] == {
+            "messageId": "1:2",
+            "originMessageId": "7:8",
+            "published": "2023-11-14T22:13:20+00:00",
+        }
+        with pytest.raises(BadOption, match="cannot be written"):
+            write_report({}, tmp_path / "no" / "such" / "folder")
+
+    def test_audit(self, tmp_path: Path) -> None:
+        first, last = moment(1_700_000_000_000), moment(1_700_000_600_000)
+        audit = TopicAudit(
+            topic="persistent://a/b/t",
+            messages=10,
+            bytes=4096,
+            first=first,
+            last=last,
+            compaction=Compaction(
+                keys=3,
+                messages_left=2,
+                bytes_left=1024,
+                tombstones=1,
+                keys_deleted=1,
+                keyless=1,
+                keyless_bytes=5,
+                keyless_stay=False,
+            ),
+            duplicates=Duplicates(
+                messages=2,
+                bytes=20,
+                groups=1,
+                soon=1,
+                soon_ms=60_000,
+                samples=[
+                    DuplicateGroup(
+                        topic="t", copies=3, key="[k]", first_message_id="1:1", last_message_id="1:9", apart_ms=1500
+                    )
+                ],
+            ),
+            gaps=[Gap(topic="t", ledger_id=4, entries_missing=2, of_entries=9)],
+            silence=Silence(begin=first, end=last),
+        )
+        console = Console(width=160, file=(tmp_path / "out").open("w"))
+        show_audit([audit], console)
+        console.file.close()
+        text = shown((tmp_path / "out").read_text())
+        for part in ("saves 3.0 KiB (75 %)", "they go with a compaction", "[k]", "1.5 s", "ledger 4: 2 of 9", "10 min"):
+            assert part in text
+        [found] = audit_document([audit])["topics"]
+        assert found["compaction"]["bytesSaved"] == 3072
+        json.dumps(found)
+
+
+class TestCommands:
+    @pytest.mark.parametrize("name", ["archive", "replay", "windows", "dead-letters", "audit", "load-planning"])
+    def test_help(self, name: str) -> None:
+        found = typer.testing.CliRunner().invoke(app, [name, "--help"])
+        assert found.exit_code == 0
+        assert "--service-url" in found.output
+
+    @pytest.mark.parametrize(
+        ("arguments", "why"),
+        [
+            (["archive", "--output", "/o"], "name topics by --topic or by --topics-pattern"),
+            (["archive", "--output", "/o", "--topic", "t", "--compression", "rar"], "--compression 'rar'"),
+            (["replay", "--archive", "/a"], "--topic or by --namespace"),
+            (["replay", "--archive", "/a", "--topic", "t", "--published-from", "noon"], "--published-from 'noon'"),
+            (["windows", "--topic", "t", "--window", "5"], "--window '5'"),
+            (["audit"], "name topics by"),
+        ],
+    )
+    def test_wrong_arguments_end_before_spark_begins(self, arguments: list[str], why: str) -> None:
+        found = typer.testing.CliRunner().invoke(app, [*arguments, "--service-url", "pulsar://localhost:6650"])
+        assert found.exit_code == 1
+        assert why in shown(found.output)
