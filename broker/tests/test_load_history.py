@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any, cast
 import fastavro
 import pytest
 from magnetar.broker.cluster_testing import MemoryCluster, until
+from magnetar.broker.load import history_writer
 from magnetar.broker.load.api import BrokerAddresses
 from magnetar.broker.load.broker_report import BrokerReport, BundleStats
 from magnetar.broker.load.history import (
@@ -99,6 +101,16 @@ def test_a_message_is_what_its_schema_says() -> None:
     assert [field["name"] for field in json.loads(schema_definition())["fields"]] == list(document)
 
 
+def test_what_is_no_number_does_not_keep_the_rest_from_being_told() -> None:
+    """Java's brokers write NaN, as a text, where they have nothing to divide by."""
+    report = sample_report()
+    report.host.cpu.usage, report.host.memory.limit = float("nan"), float("inf")
+    report.stats[BUSY].msg_rate_in = float("nan")
+    document = document_of(report)
+    assert (document["cpuUsagePercent"], document["memoryLimitMib"], document["cpuLimitPercent"]) == (0.0, 0.0, 200.0)
+    assert (document["msgRateIn"], document["bundles"][0]["msgRateIn"]) == (0.0, 0.0)
+
+
 def test_messages_are_about_as_large_as_promised() -> None:
     without = len(history_of(sample_report(), cluster="c", taken_ms=10**12, interval_seconds=300))
     with_more = len(history_of(sample_report(bundles=100), cluster="c", taken_ms=10**12, interval_seconds=300))
@@ -164,6 +176,40 @@ async def test_what_cannot_be_written_waits_but_not_without_end(caplog: pytest.L
     assert [record.args[1] for record in caplog.records if isinstance(record.args, tuple)] == [1, 2, 4, 8, 16]
     await made.end()
     assert not made._waiting
+
+
+class NeverClosing:
+    """A producer whose broker does not answer any more."""
+
+    def __init__(self) -> None:
+        self.sending = asyncio.Event()
+        self.answers = asyncio.Event()
+
+    async def send_batch(self, messages: object) -> None:
+        self.sending.set()
+        await self.answers.wait()
+
+    async def close(self) -> None:
+        await self.answers.wait()
+
+
+async def test_a_broker_that_does_not_answer_keeps_nobody_from_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = NeverClosing()
+
+    async def opened(writer: LoadHistoryWriter) -> NeverClosing:
+        return silent
+
+    monkeypatch.setattr(LoadHistoryWriter, "_producer", opened)
+    monkeypatch.setattr(LoadHistoryWriter, "_pause_seconds", lambda writer: 0.0)
+    monkeypatch.setattr(history_writer, "END_SECONDS_MAX", 0.01)
+    made = LoadHistoryWriter(
+        "c", 0, SystemClock(), lambda: cast(PulsarClient, None), lambda: {"b:8080": sample_report()}
+    )
+    made.begin()
+    await silent.sending.wait()
+    async with asyncio.timeout(5):
+        await made.end()
+    silent.answers.set()
 
 
 async def read_all(broker: MemoryBroker) -> list[Any]:

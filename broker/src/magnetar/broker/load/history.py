@@ -3,7 +3,7 @@
 One message for each broker and round in `LOAD_HISTORY`, under the broker's id as its key and the time of the round as
 its event time: JSON under a registered JSON schema, so that whatever knows schemas reads it as columns. Rates are per
 second, throughputs bytes per second, usages and limits in the units of load reports, which stand in the names; a limit
-of 0 is not known.
+of 0 is not known, and what a broker reports as no number is 0.
 
 What it costs: a message is about 750 bytes, and 180 more for each bundle in which a topic is loaded. Three brokers with
 a hundred such bundles write 6 MB a day at one round in five minutes, uncompressed; batches are compressed, to about a
@@ -13,6 +13,7 @@ tenth. Readers must expect a round twice, as after a leader that died while it w
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -160,8 +161,8 @@ def _busyness(stats: BundleStats) -> float:
 
 
 def _rounded(value: float) -> float:
-    # What is finer is noise, and twice the bytes.
-    return round(value, 2)
+    # What is finer is noise, and twice the bytes. JSON has no NaN, which Java's brokers report now and then.
+    return round(value, 2) if math.isfinite(value) else 0.0
 
 
 def _dumps(document: object) -> bytes:

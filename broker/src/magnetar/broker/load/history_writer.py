@@ -30,6 +30,10 @@ WRITE_SECONDS_MAX: Final = 60.0
 """A round takes so long at most, whatever the client still tries."""
 
 
+END_SECONDS_MAX: Final = 2.0
+"""For a round that is cut short to close its producer; what takes longer ends by itself, and nobody waits for it."""
+
+
 class LoadHistoryWriter:
     """Rounds from `begin` to `end`, at full multiples of the interval, so that a new leader keeps the rhythm.
 
@@ -64,7 +68,7 @@ class LoadHistoryWriter:
         rounds, self._rounds = self._rounds, None
         if rounds is not None:
             rounds.cancel()
-            await asyncio.wait([rounds])
+            await asyncio.wait([rounds], timeout=END_SECONDS_MAX)
         self._waiting.clear()
 
     async def _run(self) -> None:

@@ -403,14 +403,15 @@ class ModularLoadManager:
         """Begin or end the rounds, after an earlier turn is done."""
         if before is not None:
             await asyncio.wait([before])
-        if self.leading and self.history is not None:
-            self.history.begin()
-        elif self._history is not None:
-            await self._history.end()
         if self.leading and self.several:
             self.balancing.lead()
         elif self._balancing is not None:
             await self._balancing.follow()
+        # Last: it may take a moment to end, and two brokers are not to balance meanwhile.
+        if self.leading and self.history is not None:
+            self.history.begin()
+        elif self._history is not None:
+            await self._history.end()
 
     async def _turned(self) -> None:
         turning, self._turning = self._turning, None
