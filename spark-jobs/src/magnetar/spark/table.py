@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -34,6 +34,11 @@ class Table:
     """The schema that values are decoded to; None: they are bytes."""
     versions: dict[str, SchemaVersions] = field(default_factory=dict)
     """By the topic's name without its partition."""
+
+    def of(self, topic: str) -> Table:
+        """As much of it as one topic, or one partition, needs."""
+        name = str(TopicName.parse(topic).partitioned_name())
+        return replace(self, versions={name: self.versions[name]} if name in self.versions else {})
 
     def decoder(self, topic: str, cluster: Cluster) -> ValueDecoder:
         """For messages of one topic, or of one partition. Versions that did not come along are asked for."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from magnetar.spark.catalog import TopicSelection
 from magnetar.spark.options import SourceOptions
 from magnetar.spark.planner import ReadPlanner
-from magnetar.spark.pushdown import MessageFilters
+from magnetar.spark.pushdown import EVERYTHING, MessageFilters
 from magnetar.spark.slices import Slice
 from magnetar.spark.table import Table
 from magnetar.spark.task import ReadTask
@@ -20,17 +22,21 @@ if TYPE_CHECKING:
 async def tasks_of(
     slices: Sequence[Slice], planner: ReadPlanner, table: Table, filters: MessageFilters, schema: StructType
 ) -> list[ReadTask]:
-    """One for each slice. `schema` is what Spark wants, which may be less than the table has."""
+    """One for each slice. `schema` is what Spark wants, which may be less than the table has.
+
+    What was of use in planning alone stays behind: there may be as many topics as tasks."""
     arrow_schema = arrow_schema_of(schema).serialize().to_pybytes()
     addresses = await planner.addresses()
+    options = replace(planner.options, selection=TopicSelection(), starting=None, ending=None, filters=EVERYTHING)
+    filters = replace(filters, topics=None, topic_prefixes=(), partitions=None)
     return [
         ReadTask(
             slice_=one,
-            options=planner.options,
+            options=options,
             filters=filters,
-            table=table,
+            table=table.of(one.topic),
             arrow_schema=arrow_schema,
-            direct=planner.direct and _on_bookies(one, planner.options),
+            direct=planner.direct and _on_bookies(one, options),
             bookie_addresses=addresses,
         )
         for one in slices
