@@ -256,6 +256,8 @@ async def test_schemas(world: World) -> None:
         found = await schema_definitions(world.client, TopicName.parse(name), world.options)
         assert [each.type for each in found] == [Schema.String, Schema.Int32, Schema.Bool]
         assert [int.from_bytes(each.version, "big") for each in found] == [0, 1, 2]
+    newest = await schema_definitions(world.client, TopicName.parse(topic), versions_max=2)
+    assert [each.type for each in newest] == [Schema.Int32, Schema.Bool]
     one = await definition_of_version(world.client, TopicName.parse(topic), (1).to_bytes(8, "big"))
     assert one is not None
     assert one.type == Schema.Int32

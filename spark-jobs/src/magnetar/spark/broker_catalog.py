@@ -281,10 +281,14 @@ def _ledger_of_end(end: MessagePosition) -> tuple[TopicLedger, ...]:
 
 
 async def schema_definitions(
-    client: PulsarClient, topic: TopicName, options: ConnectionOptions = NO_OPTIONS
+    client: PulsarClient,
+    topic: TopicName,
+    options: ConnectionOptions = NO_OPTIONS,
+    *,
+    versions_max: int = SCHEMA_VERSIONS_MAX,
 ) -> list[SchemaDefinition]:
-    """All versions of a topic's schema, the newest last, at most `SCHEMA_VERSIONS_MAX`; none when it has no schema.
-    Of the options its patience is taken, and what texts name.
+    """The newest versions of a topic's schema, the newest last; none when it has no schema. Of the options its patience
+    is taken, and what texts name.
 
     Raises `ClusterUnreachable` or `AccessRefused`."""
     name = topic.partitioned_name()
@@ -298,7 +302,7 @@ async def schema_definitions(
             return await _schema(client, name, number.to_bytes(8, "big"), options)
 
     number = int.from_bytes(newest.version[:8], "big") if len(newest.version) >= 8 else 0
-    older = await asyncio.gather(*(one(each) for each in range(max(0, number - SCHEMA_VERSIONS_MAX + 1), number)))
+    older = await asyncio.gather(*(one(each) for each in range(max(0, number - versions_max + 1), number)))
     return [*(each for each in older if each is not None), newest]
 
 

@@ -75,7 +75,7 @@ async def find_table(cluster: Cluster, options: SourceOptions, topics: Sequence[
 
     async def one(name: TopicName) -> list[SchemaDefinition]:
         async with gate:
-            return await schema_definitions(cluster.client, name, cluster.options)
+            return await schema_definitions(cluster.client, name, cluster.options, versions_max=VERSIONS_SENT_MAX)
 
     found = dict(zip(map(str, names), await asyncio.gather(*map(one, names)), strict=True))
     kinds = {name: (versions[-1].type, versions[-1].data) if versions else None for name, versions in found.items()}
@@ -89,5 +89,5 @@ async def find_table(cluster: Cluster, options: SourceOptions, topics: Sequence[
             "allowDifferentTopicSchemas=true, and their values are bytes"
         )
     definition = next((versions[-1] for versions in found.values() if versions), None)
-    sent = {name: SchemaVersions(versions[-VERSIONS_SENT_MAX:]) for name, versions in found.items()}
+    sent = {name: SchemaVersions(versions) for name, versions in found.items()}
     return Table(definition=definition, versions=sent)
