@@ -29,6 +29,9 @@ logger: Final = logging.getLogger(__name__)
 TIMES_SOUGHT_AT_ONCE: Final = 16
 """Topics in which a time is looked for side by side: each search is some twenty reads, one after the other."""
 
+NAMED_MAX: Final = 10
+"""Topics in an error's text."""
+
 PUBLISHED_BEFORE_STORED_MS_MAX: Final = 3_600_000
 """How far a producer's clock may be off, or a message have waited in it, before a filter on publish times overlooks its
 ledger: such filters leave out ledgers by when they were closed."""
@@ -57,9 +60,11 @@ class ReadPlanner:
         selection = self.options.selection
         found = await (await self.cluster.catalog(direct=self.direct)).topics(selection)
         if must_exist and not self.options.wait_for_topics:
-            missing = [name for name in selection.names if not any(_is_of(topic, name) for topic in found)]
+            there = {*found, *(topic.rpartition("-partition-")[0] for topic in found)}
+            missing = [name for name in selection.names if name not in there]
             if missing:
-                raise TopicMissing(f"there is no topic {', '.join(missing)}")
+                more = f" and {len(missing) - NAMED_MAX} others" if len(missing) > NAMED_MAX else ""
+                raise TopicMissing(f"there is no topic {', '.join(missing[:NAMED_MAX])}{more}")
             if not found:
                 raise TopicMissing(f"there is no topic that matches {selection.pattern}")
         return [topic for topic in found if filters.wants_topic(topic)]
@@ -93,7 +98,7 @@ class ReadPlanner:
         """The reaches cut into tasks; compacted ledgers come first where they are asked for.
 
         Raises `DataLoss` for what cannot be read any more, or logs it and goes on behind it, as the options say."""
-        wanted = [await self._with_metadata(reach) for reach in reaches]
+        wanted = await asyncio.gather(*map(self._with_metadata, reaches))
         found = list(gone)
         for reach in wanted:
             found += losses(reach.state, reach.first, reach.end, known_entries.get(reach.state.topic, {}))
@@ -182,7 +187,3 @@ async def open_planner(options: SourceOptions) -> ReadPlanner:
     mode, reason = await choose(cluster, options.read_mode)
     logger.info("reading from %s: %s", mode, reason)
     return ReadPlanner(options, cluster, direct=mode == "bookies")
-
-
-def _is_of(topic: str, name: str) -> bool:
-    return topic == name or topic.rpartition("-partition-")[0] == name

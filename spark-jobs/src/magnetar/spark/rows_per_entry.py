@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Final
@@ -20,6 +21,9 @@ logger: Final = logging.getLogger(__name__)
 LOOKED_AT_MAX: Final = 16
 """Entries that are read of each topic: enough for a mean, and one small read."""
 
+LOOKED_AT_ONCE_MAX: Final = 16
+"""Topics: one after the other, a thousand of them would hold a micro-batch up for seconds."""
+
 
 class RowsPerEntry:
     """Looks at the next entries to be read, before each micro-batch: producers change what they batch."""
@@ -32,19 +36,21 @@ class RowsPerEntry:
         self, states: Mapping[str, TopicState], begin: Mapping[str, MessagePosition]
     ) -> dict[str, float]:
         """Messages per entry, by topic; nothing of topics that have nothing new."""
-        found: dict[str, float] = {}
-        for topic, state in states.items():
-            first = begin[topic]
+        gate = asyncio.Semaphore(LOOKED_AT_ONCE_MAX)
+
+        async def one(topic: str, state: TopicState) -> tuple[MessagePosition, float] | None:
+            first, seen = begin[topic], self._seen.get(topic)
             if first >= state.end:
-                continue
-            seen = self._seen.get(topic)
-            if seen is None or seen[0] != first:
+                return None
+            if seen is not None and seen[0] == first:
+                return seen
+            async with gate:
                 mean = await self._look(state, first)
-                if mean is None:
-                    continue
-                seen = self._seen[topic] = (first, mean)
-            found[topic] = seen[1]
-        return found
+            return None if mean is None else (first, mean)
+
+        found = dict(zip(states, await asyncio.gather(*(one(*item) for item in states.items())), strict=True))
+        self._seen = {topic: seen for topic, seen in found.items() if seen is not None}
+        return {topic: mean for topic, (_, mean) in self._seen.items()}
 
     async def _look(self, state: TopicState, first: MessagePosition) -> float | None:
         slices = slices_of(state, first, state.end, self._planner.options.split_bytes)
