@@ -63,6 +63,9 @@ class StreamPlanner:
         self._topics_at_seconds = float("-inf")
         self._states: dict[str, TopicState] = {}
         self._states_at_seconds = float("-inf")
+        self._look_seconds = 0.0
+        """How long the last look at the topics took: so long there is none after it, as thousands of topics keep
+        brokers busy."""
         self._known_entries: dict[str, dict[int, int]] = {}
         """By topic: how many entries ledgers had when they were closed, so that what retention takes after it was read
         is not taken for a loss."""
@@ -80,6 +83,9 @@ class StreamPlanner:
 
         A query that begins at the end has an empty first micro-batch: where it began is in the checkpoint then. If a
         driver dies in the first one, Spark asks where to begin again, and the end is another place by then."""
+        if start is None and not self._planned:
+            # Before 4.2 Spark asks this of a new query first, and where it begins thereafter.
+            await self.initial()
         begin = decode_offset(start) if start is not None else dict(self._planned)
         if start is not None:
             # Spark asks when the last micro-batch is committed, and tells so only when there is another one.
@@ -139,9 +145,11 @@ class StreamPlanner:
             self._topics = await planner.topics(self._options.filters, must_exist=self._initial is None)
             self._topics_at_seconds = now
             self._states_at_seconds = float("-inf")
-        if now - self._states_at_seconds >= self._options.poll_seconds:
+        now = time.monotonic()
+        if now - self._states_at_seconds >= max(self._options.poll_seconds, self._look_seconds):
             self._states = await planner.states(self._topics)
             self._states_at_seconds = time.monotonic()
+            self._look_seconds = self._states_at_seconds - now
             for topic, state in self._states.items():
                 known = self._known_entries.get(topic, {})
                 # What is older than the topic and what was read of it is of no use any more.
@@ -153,10 +161,12 @@ class StreamPlanner:
     def _ends(self) -> dict[str, MessagePosition]:
         """Where topics end now. At a ledger's end that is the next one's beginning: the ledger may be trimmed then,
         and nobody could say later whether all of it was read."""
-        ends = {topic: normalised(state, state.end) for topic, state in self._states.items()}
-        if self._stop_at is None:
-            return ends
-        return {topic: min(end, self._stop_at[topic]) for topic, end in ends.items() if topic in self._stop_at}
+        stop_at = self._stop_at
+        return {
+            topic: normalised(state, state.end if stop_at is None else min(state.end, stop_at[topic]))
+            for topic, state in self._states.items()
+            if stop_at is None or topic in stop_at
+        }
 
     async def _latest(self, begin: dict[str, MessagePosition]) -> dict[str, MessagePosition]:
         await self._refresh()
