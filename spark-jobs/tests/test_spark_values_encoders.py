@@ -178,6 +178,62 @@ def test_a_registered_schema_is_kept_to() -> None:
         encoder_for(definition, [*fields, ("more", pa.int32())])
 
 
+@pytest.mark.parametrize("kind", [SchemaType.AVRO, SchemaType.JSON])
+def test_fields_within_fields_have_to_be_the_schema_s(kind: SchemaType) -> None:
+    inner = {"type": "record", "name": "I", "fields": [{"name": "x", "type": ["null", "int"], "default": None}]}
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "a", "type": ["null", inner], "default": None},
+            {
+                "name": "b",
+                "type": ["null", {"type": "map", "values": {"type": "array", "items": "I"}}],
+                "default": None,
+            },
+        ],
+    }
+    definition = SchemaDefinition(type=kind, data=json.dumps(schema).encode())
+    record = struct_type([("x", pa.int32())])
+    encoder_for(definition, [("a", record), ("b", map_type(list_type(record)))])
+    for column, arrow_type, says in (
+        ("a", struct_type([("X", pa.int32())]), r"no field a\.X; there it has x"),
+        ("b", map_type(list_type(struct_type([("x", pa.int32()), ("y", pa.int32())]))), r"no field b\.y"),
+        ("a", pa.int32(), "column a is int32, where the topic's schema has a record"),
+        ("b", list_type(record), r"column b is list<.*, where the topic's schema has a map"),
+        ("b", map_type(record), r"column b is struct<.*, where the topic's schema has an array"),
+    ):
+        with pytest.raises(SinkRefused, match=says):
+            encoder_for(definition, [(column, arrow_type)])
+
+
+async def test_decimals_in_unions() -> None:
+    cents = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    fixed = {"type": "fixed", "name": "F", "size": 4, "logicalType": "decimal", "precision": 8, "scale": 1}
+    record = {"type": "record", "name": "I", "fields": [{"name": "x", "type": ["null", cents]}]}
+    branches = ["null", "string", cents, fixed, {"type": "array", "items": cents}, record]
+    schema = {"type": "record", "name": "R", "fields": [{"name": "u", "type": branches}]}
+    definition = SchemaDefinition(type=SchemaType.AVRO, data=json.dumps(schema).encode())
+    decoder = decoder_for(definition)
+    fields = decoder.fields()
+    members = [
+        ("x", 1),
+        ("y", Decimal("1.25")),
+        ("z", Decimal("-7.5")),
+        ("l", [Decimal("0.01")]),
+        ("r", {"x": Decimal(3)}),
+    ]
+    rows = [
+        {"u": {f"member{index}": value if index == member else None for index in range(5)}}
+        for member, (_, value) in enumerate(members)
+    ]
+    rows[0]["u"]["member0"] = "text"
+    rows.append({"u": None})
+    payloads = encoder_for(definition, fields).encode(batch_of(rows, fields))
+    decoded = await decoder.decode(pa.array(payloads, pa.binary()), [(b"", len(rows))])
+    assert (decoded.bad, decoded.columns[0].to_pylist()) == ({}, [row["u"] for row in rows])
+
+
 def test_what_cannot_be_written_is_refused_before_anything_is() -> None:
     with pytest.raises(SinkRefused, match="my column"):
         definition_for(pa.schema([("my column", pa.int32()), ("b", pa.int32())]))

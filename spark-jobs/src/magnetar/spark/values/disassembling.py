@@ -70,9 +70,11 @@ def _collections(shape: Shape, array: pa.Array) -> list[Any]:
 
 def _unions(shape: Shape, array: pa.Array) -> list[Any]:
     rows: list[Any] = [None] * len(array)
+    # What stands below a null means nothing.
+    valid = array.is_valid().to_pylist()
     for name, branch in shape.shown:
         for row, value in enumerate(values_of(branch, array.field(name))):
-            if value is not None:
+            if value is not None and valid[row]:
                 if rows[row] is not None:
                     raise ValueError(f"more than one member of a union is set, {name} among them")
                 rows[row] = (branch.name, value) if branch.name else value

@@ -180,6 +180,8 @@ class _Records:
             self._check_missing(types)
         elif not self._is_record and VALUE_COLUMN not in types:
             raise SinkRefused("the topic's schema is no record: there has to be a column `value`")
+        for name, arrow_type in types.items():
+            _check_within(wanted[name], arrow_type, name)
 
     def of(self, batch: pa.RecordBatch) -> list[Any]:
         """Records as dicts, or single values."""
@@ -196,6 +198,29 @@ class _Records:
         ]
         if missing:
             raise SinkRefused(f"the topic's schema needs columns that are not there: {', '.join(missing)}")
+
+
+def _check_within(shape: Shape, arrow_type: pa.DataType, path: str) -> None:
+    """That fields within a column have a place in the schema: they would be dropped without a word."""
+    is_kind = {
+        "record": pa.types.is_struct,
+        "union": pa.types.is_struct,
+        "array": pa.types.is_list,
+        "map": pa.types.is_map,
+    }.get(shape.kind)
+    if is_kind is None:
+        return
+    if not is_kind(arrow_type):
+        article = "an" if shape.kind == "array" else "a"
+        raise SinkRefused(f"column {path} is {arrow_type}, where the topic's schema has {article} {shape.kind}")
+    if shape.item is not None:
+        _check_within(shape.item, arrow_type.item_type if shape.kind == "map" else arrow_type.value_type, path)
+        return
+    known = dict(shape.fields)
+    for field in arrow_type:
+        if field.name not in known:
+            raise SinkRefused(f"the topic's schema has no field {path}.{field.name}; there it has {', '.join(known)}")
+        _check_within(known[field.name], field.type, f"{path}.{field.name}")
 
 
 class AvroWriter:
@@ -269,12 +294,36 @@ def _unscaler(shape: Shape) -> Any:
         if shape.kind == "array":
             return lambda value: None if value is None else [item(one) for one in value]
         return lambda value: None if value is None else {key: item(one) for key, one in value.items()}
+    if shape.kind == "union":
+        return _member_unscaler(shape)
     if shape.kind == "record":
         parts = [(name, part) for name, field in shape.fields if (part := _unscaler(field)) is not None]
         if not parts:
             return None
         return lambda value: None if value is None else _replaced(value, parts)
     return None
+
+
+_KINDS: Final = {Decimal: "bytes", list: "array", dict: "map"}
+"""How a union's values without a name look; of each kind it has one at the most."""
+
+
+def _member_unscaler(shape: Shape) -> Any:
+    named: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for _, branch in shape.fields:
+        part = _unscaler(branch)
+        if part is not None:
+            (named if branch.name else others)[branch.name or branch.kind] = part
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, tuple):
+            name, inner = value
+            return (name, named[name](inner)) if name in named else value
+        part = others.get(_KINDS.get(type(value), ""))
+        return value if part is None else part(value)
+
+    return replaced if named or others else None
 
 
 def _replaced(record: dict[str, Any], parts: list[tuple[str, Any]]) -> dict[str, Any]:

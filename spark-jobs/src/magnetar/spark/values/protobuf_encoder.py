@@ -51,6 +51,8 @@ def _field(field: FieldDescriptor, value: Any) -> Any:
 
 def _single(field: FieldDescriptor, value: Any) -> Any:
     if isinstance(value, Decimal):
+        if value != int(value):
+            raise ValueError(f"{field.name} is whole, {value} is not")
         return int(value)
     if field.enum_type is not None and isinstance(value, str):
         # Decoding shows values without a name by their number.
