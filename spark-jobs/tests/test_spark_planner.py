@@ -1,7 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import cast
+
+import pytest
 from magnetar.spark.catalog import CLOSED_AT_UNKNOWN_TIME, TopicLedger, TopicState
-from magnetar.spark.planner import PUBLISHED_BEFORE_STORED_MS_MAX, Reach, narrowed
+from magnetar.spark.cluster import Cluster
+from magnetar.spark.errors import ClusterUnreachable, DataLoss
+from magnetar.spark.options import parse_source_options
+from magnetar.spark.planner import PUBLISHED_BEFORE_STORED_MS_MAX, Reach, ReadPlanner, narrowed
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.pushdown import MessageFilters
 
@@ -29,3 +36,23 @@ def test_ledgers_of_which_nobody_says_when_they_were_written_are_read() -> None:
     unknown = reach(CLOSED_AT_UNKNOWN_TIME, CLOSED_AT_UNKNOWN_TIME, 0)
     found = narrowed(unknown, MessageFilters(publish_time_ms_min=12 * HOUR, publish_time_ms_max=13 * HOUR))
     assert (found.first, found.end) == (FIRST, END)
+
+
+async def test_what_only_brokers_know_is_neither_lost_nor_left_out() -> None:
+    # A broker told that there are five entries; after a restart none answers, and bookies know of four.
+    whole = reach(10 * HOUR, 20 * HOUR, 0)
+    fewer = replace(
+        whole.state,
+        end=MessagePosition(3, 4),
+        end_certain=False,
+        ledgers=(*whole.state.ledgers[:2], replace(whole.state.ledgers[2], entries=4)),
+    )
+    options = parse_source_options({"service.url": "pulsar://h:1", "topic": "t"})
+    planner = ReadPlanner(options, cast("Cluster", None), direct=False)
+    with pytest.raises(ClusterUnreachable, match="up to before 3:5: bookies know of what is before 3:4"):
+        await planner.slices([replace(whole, state=fewer)], {})
+    assert await planner.slices([replace(whole, state=fewer, end=fewer.end)], {})
+    with pytest.raises(DataLoss, match="ends before"):
+        await planner.slices([replace(whole, state=replace(fewer, end_certain=True))], {})
+    with pytest.raises(DataLoss, match="has no ledger 4"):
+        await planner.slices([replace(whole, state=fewer, end=MessagePosition(4, 1))], {})

@@ -10,6 +10,7 @@ import pytest
 from magnetar.spark import stream_planner
 from magnetar.spark.catalog import TopicLedger, TopicState
 from magnetar.spark.cluster import Cluster
+from magnetar.spark.errors import DataLoss
 from magnetar.spark.options import SourceOptions, parse_source_options
 from magnetar.spark.planner import ReadPlanner
 from magnetar.spark.positions import MessagePosition
@@ -31,6 +32,7 @@ class Planner(ReadPlanner):
         self.ledgers = ledgers
         self.looks = 0
         self.look_seconds = 0.0
+        self.brokers_answer = True
 
     async def topics(self, filters: MessageFilters, *, must_exist: bool = True) -> list[str]:
         return [TOPIC]
@@ -43,7 +45,12 @@ class Planner(ReadPlanner):
             TopicLedger(ledger_id=each, entries=entries, size_bytes=100 * entries, closed_ms=0 if each == last else 1)
             for each, entries in self.ledgers.items()
         )
-        state = TopicState(topic=TOPIC, ledgers=ledgers, end=MessagePosition(last, self.ledgers[last]))
+        state = TopicState(
+            topic=TOPIC,
+            ledgers=ledgers,
+            end=MessagePosition(last, self.ledgers[last]),
+            end_certain=self.brokers_answer,
+        )
         return {topic: state for topic in topics if topic == TOPIC}
 
 
@@ -98,3 +105,15 @@ async def test_the_end_of_a_run_is_at_the_next_ledger_when_there_is_one(
     await asyncio.sleep(0.02)
     # Retention may take the first ledger now: that all of it was read must be seen from the offset.
     assert await planner.latest(start) == {TOPIC: "2:0"}
+
+
+async def test_a_stream_waits_where_bookies_have_heard_of_less_than_it_has_read(
+    monkeypatch: pytest.MonkeyPatch, ledgers: dict[int, int]
+) -> None:
+    planner, made = stream(monkeypatch, ledgers)
+    made.brokers_answer = False
+    assert await planner.latest({TOPIC: "1:101"}) == {TOPIC: "1:101"}
+    made.brokers_answer = True
+    await asyncio.sleep(0.02)
+    with pytest.raises(DataLoss, match="ends before 1:100"):
+        await planner.latest({TOPIC: "1:101"})

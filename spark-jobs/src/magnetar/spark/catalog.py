@@ -44,6 +44,9 @@ class TopicState:
     end: MessagePosition
     """Right behind the last message that a consumer may get (open transactions hold it back)."""
     properties: Mapping[str, str] | None = None
+    end_certain: bool = True
+    """False: no broker was there to tell the end. What bookies know of the ledger in use may be less than what readers
+    were given of it before."""
     ledgers_known: bool = True
     """False when only brokers were asked, by the binary protocol: they tell the end alone. Then `ledgers` has at most
     the ledger that the end is in, with no size; others may be before it, and every position before the end may be one

@@ -207,7 +207,13 @@ class DirectCatalog:
                 # The ledger in use, or one whose broker died before it wrote down what is in it.
                 known = before.entry_id if before.ledger_id == record.ledger_id else 0
                 ledgers.append(await self._open_ledger(record, known, guess, told=end is not None))
-        return TopicState(topic=name, ledgers=tuple(ledgers), end=_end(ledgers, end), properties=properties or None)
+        return TopicState(
+            topic=name,
+            ledgers=tuple(ledgers),
+            end=_end(ledgers, end),
+            end_certain=end is not None or not ledgers or ledgers[-1].closed_ms > 0,
+            properties=properties or None,
+        )
 
     async def _open_ledger(self, record: LedgerRecord, known: int, guess: int, *, told: bool) -> TopicLedger:
         """`known`: so many entries are confirmed for certain; `told`: a broker has just said so."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from magnetar.spark.catalog import TopicState
 from magnetar.spark.offsets import LATEST
-from magnetar.spark.plan import entry_bounds, normalised
+from magnetar.spark.plan import ends_before, entry_bounds, normalised
 from magnetar.spark.positions import BEGINNING, MessagePosition
 
 _UNKNOWN: Final = -1
@@ -108,7 +108,7 @@ def goes_on_from(state: TopicState, first: MessagePosition) -> MessagePosition:
 def _beyond_end(state: TopicState, first: MessagePosition, end: MessagePosition) -> Loss | None:
     real_end = normalised(state, state.end)
     wanted = max(normalised(state, end), normalised(state, first))
-    if wanted <= real_end:
+    if not ends_before(state, wanted):
         return None
     begins = max(first, state.end)
     same_ledger = begins.ledger_id == wanted.ledger_id and wanted.entry_id > begins.entry_id

@@ -57,6 +57,12 @@ def normalised(state: TopicState, position: MessagePosition) -> MessagePosition:
     return MessagePosition(ledgers[place].ledger_id, 0)
 
 
+def ends_before(state: TopicState, position: MessagePosition) -> bool:
+    """Whether the topic ends before this place, for certain."""
+    place, end = normalised(state, position), normalised(state, state.end)
+    return place > end and (state.end_certain or place.ledger_id != end.ledger_id)
+
+
 def spans_between(state: TopicState, first: MessagePosition, end: MessagePosition) -> list[Span]:
     """The entries with messages from `first` up to before `end`, without those of missing ledgers.
 

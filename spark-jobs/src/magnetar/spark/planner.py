@@ -13,11 +13,11 @@ from magnetar.spark.catalog import CLOSED_AT_UNKNOWN_TIME, TopicState
 from magnetar.spark.cluster import Cluster, cluster_of
 from magnetar.spark.cluster_access import choose
 from magnetar.spark.entries import EntrySource
-from magnetar.spark.errors import DataLoss, TopicMissing
+from magnetar.spark.errors import ClusterUnreachable, DataLoss, TopicMissing
 from magnetar.spark.loss import Loss, goes_on_from, losses
 from magnetar.spark.offsets import LATEST, EndingPoint, StartingPoint, place_of
 from magnetar.spark.options import SourceOptions
-from magnetar.spark.plan import normalised, slices_of, slices_of_all, spans_between, stretch_ranges
+from magnetar.spark.plan import ends_before, normalised, slices_of, slices_of_all, spans_between, stretch_ranges
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.publish_times import PublishTimes
 from magnetar.spark.pushdown import MessageFilters
@@ -97,10 +97,12 @@ class ReadPlanner:
     ) -> list[Slice]:
         """The reaches cut into tasks; compacted ledgers come first where they are asked for.
 
-        Raises `DataLoss` for what cannot be read any more, or logs it and goes on behind it, as the options say."""
+        Raises `DataLoss` for what cannot be read any more, or logs it and goes on behind it, as the options say; and
+        `ClusterUnreachable` when nobody knows."""
         wanted = await asyncio.gather(*map(self._with_metadata, reaches))
         found = list(gone)
         for reach in wanted:
+            _check_end(reach)
             found += losses(reach.state, reach.first, reach.end, known_entries.get(reach.state.topic, {}))
         self.judge(found)
         lost = {loss.topic for loss in found}
@@ -187,3 +189,14 @@ async def open_planner(options: SourceOptions) -> ReadPlanner:
     mode, reason = await choose(cluster, options.read_mode)
     logger.info("reading from %s: %s", mode, reason)
     return ReadPlanner(options, cluster, direct=mode == "bookies")
+
+
+def _check_end(reach: Reach) -> None:
+    """Raises `ClusterUnreachable` when its end may be there or not: what is left out now would never be read."""
+    state = reach.state
+    beyond = normalised(state, reach.end) > normalised(state, state.end)
+    if beyond and not ends_before(state, reach.end):
+        raise ClusterUnreachable(
+            f"{state.topic} is to be read up to before {reach.end}: bookies know of what is before {state.end}, and no "
+            "broker says whether there is more (see service.url)"
+        )

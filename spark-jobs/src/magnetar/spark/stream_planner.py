@@ -17,7 +17,7 @@ from magnetar.spark.errors import ClusterUnreachable
 from magnetar.spark.loss import deleted_topic, goes_on_from, losses
 from magnetar.spark.offsets import LATEST, Earliest, Latest, advance, begins_at_end, decode_offset, encode_offset
 from magnetar.spark.options import SourceOptions, stream_start
-from magnetar.spark.plan import normalised
+from magnetar.spark.plan import ends_before, normalised
 from magnetar.spark.planner import Reach, ReadPlanner, open_planner
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.rows_per_entry import RowsPerEntry
@@ -199,11 +199,8 @@ class StreamPlanner:
         """Where to go on in topics that now end before the place at which the query is."""
 
         def beyond() -> list[str]:
-            return [
-                topic
-                for topic, state in self._states.items()
-                if topic in begin and normalised(state, begin[topic]) > normalised(state, state.end)
-            ]
+            there = self._states.items()
+            return [topic for topic, state in there if topic in begin and ends_before(state, begin[topic])]
 
         if not beyond():
             return {}
@@ -231,7 +228,7 @@ class StreamPlanner:
         firsts = {**await planner.positions(Earliest(), new.values(), "startingOffsets"), **firsts}
         for topic in ends.keys() & self._states.keys():
             state, first = self._states[topic], firsts[topic]
-            if ends[topic] < first and normalised(state, state.end) < normalised(state, first):
+            if ends[topic] < first and ends_before(state, first):
                 # Planned as `_cut_off` says.
                 firsts[topic] = goes_on_from(state, first)
         gone = [topic for topic, end in ends.items() if topic not in self._states and firsts.get(topic, end) < end]
