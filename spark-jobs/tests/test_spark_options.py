@@ -374,3 +374,12 @@ def test_sizes(text: str, size: int) -> None:
     option = Option(name="size", default="", what="A size.")
     assert OptionValues({"SIZE": text}, [option]).size_bytes("size", 0) == size
     check_known(["SIZE"], [option])
+
+
+@pytest.mark.parametrize("option", ["service.url", "admin.url", "metadata.url"])
+def test_credentials_in_addresses_are_refused_and_not_shown(option: str) -> None:
+    """Addresses stand in errors and logs."""
+    for scheme in ("pulsar", "https", "zk"):
+        text = refusal(**{option: f"{scheme}://me:hunter2@host:1"})
+        assert f"option {option} has credentials in it" in text
+        assert "hunter2" not in text

@@ -96,6 +96,12 @@ _NO_PLUGINS: Final = ("org.apache.pulsar.client.impl.auth.AuthenticationDisabled
 def connection_options(options: Mapping[str, str]) -> ConnectionOptions:
     """The part of the options that is about connections; all others are passed over. Raises `BadOption`."""
     values = OptionValues(options, CONNECTION_OPTIONS)
+    for name in ("service.url", "admin.url", "metadata.url"):
+        if "@" in values.text_or_blank(name):
+            raise BadOption(
+                f"option {name} has credentials in it, and is shown in errors and logs: set token, or "
+                "authPluginClassName and authParams"
+            )
     service_url = values.text("service.url")
     if not service_url:
         hint = " (the path given to load or save is not used)" if "path" in {name.lower() for name in options} else ""
