@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-COMPONENTS: Final = ("zookeeper", "bookie", "broker", "proxy", "operator", "tools")
+COMPONENTS: Final = ("zookeeper", "bookie", "broker", "proxy", "operator", "tools", "spark")
 """Stages of the Dockerfile, and names of images."""
 
 REPOSITORY: Final = "localhost/magnetar"

@@ -20,11 +20,16 @@ import sys
 from pathlib import Path
 from typing import Final
 
-COMPONENTS: Final = ("lib", "bookie", "broker", "proxy", "standalone")
+COMPONENTS: Final = ("lib", "bookie", "broker", "proxy", "standalone", "spark-jobs")
 STAMP: Final = Path("build") / "hot_modules.sha256"
 
 DROPPED_SUFFIXES: Final = frozenset({".c", ".cc", ".cpp", ".h", ".hpp", ".pxd", ".pyi", ".pyx"})
-DROPPED_FOLDERS: Final = ("kazoo/tests", "kazoo/testing", "uvloop/_testbase.py")
+DROPPED_FOLDERS: Final = (
+    "kazoo/tests", "kazoo/testing", "uvloop/_testbase.py",
+    "pyarrow/src", "pyarrow/tests", "pyspark/data", "pyspark/examples", "pyspark/jars/connect-repl",
+)  # fmt: skip
+DROPPED_JARS: Final = ("pyspark/jars/*-osx-*.jar", "pyspark/jars/*-windows-*.jar")
+"""Native libraries of other systems."""
 
 
 def packages(environment: Path) -> Path:
@@ -44,7 +49,11 @@ def tidy(environment: Path) -> None:
             shutil.rmtree(root / name)
         else:
             (root / name).unlink(missing_ok=True)
-    libraries = [str(path) for path in root.rglob("*.so*") if path.is_file()]
+    for jar in (path for pattern in DROPPED_JARS for path in root.glob(pattern)):
+        jar.unlink()
+    # Not what auditwheel has put into folders of its own: strip moves parts that its patches have placed.
+    found = (path for path in root.rglob("*.so*") if not path.parent.name.endswith(".libs"))
+    libraries = [str(path) for path in found if path.is_file()]
     if libraries:
         subprocess.run(["strip", "--strip-unneeded", *libraries], check=True)
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH

@@ -31,8 +31,8 @@ def test_each_component_is_a_stage_with_labels_that_runs_as_nobody_special() -> 
     named = {match[1]: stage for stage in stages if (match := re.search(r" AS (\S+)\n", stage))}
     for component in COMPONENTS:
         assert f'image.title="magnetar-{component}"' in named[component]
-    assert DOCKERFILE.count("USER 10000:10000") == 2
-    assert DOCKERFILE.count("STOPSIGNAL SIGTERM") == 2
+    assert DOCKERFILE.count("USER 10000:10000") == 3
+    assert DOCKERFILE.count("STOPSIGNAL SIGTERM") == 3
 
 
 def test_a_local_base_image_is_not_looked_for_in_a_registry() -> None:
