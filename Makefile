@@ -7,7 +7,7 @@ UV := $(firstword $(shell command -v uv) $(wildcard $(UV_HERE) $(HOME)/.local/bi
 RUN := $(UV) run --frozen --all-packages
 PYTEST_WORKERS ?= 2
 
-.PHONY: help setup run cluster compile decompile test test-compiled lint fix generate sim sim-operator interchange storm faults admin-cli e2e bench bench-bookies bench-cluster scale images kube-up kube-down e2e-clients e2e-kubernetes
+.PHONY: help setup run cluster compile decompile test test-compiled lint fix generate sim sim-operator interchange storm faults admin-cli e2e bench bench-bookies bench-cluster scale images kube-up kube-down e2e-clients e2e-spark e2e-kubernetes
 
 help: ## Show this list
 	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  \033[36m%-14s\033[0m %s\n",$$1,$$2}' $(MAKEFILE_LIST)
@@ -98,12 +98,15 @@ faults: ## A cluster under stock clients: brokers, proxy, ZooKeeper killed, paus
 admin-cli: ## pulsar-admin and pulsarctl print against our cluster what they print against Apache's
 	$(RUN) pytest -q e2e/local/test_admin_cli.py $(ARGS)
 
-e2e: e2e-clients e2e-kubernetes ## All of it with stock clients: standalone, then the operator on a real Kubernetes; ends with a table
+e2e: e2e-clients e2e-spark e2e-kubernetes ## All of it with stock clients: standalone, Spark, then the operator on a real Kubernetes; ends with a table
 
 e2e-clients: compile ## Stock clients at full length (100 000 messages each), features, pulsar-admin, fifty kills
 	$(RUN) python -m e2e.run_clients --count $(or $(COUNT),100000)
 	$(RUN) pytest -q e2e/local/test_features.py e2e/local/test_admin_cli.py
 	$(RUN) python -m e2e.local.kill_loop $(if $(SEED),--seed $(SEED))
+
+e2e-spark: compile ## Our data source and the JVM connector on its own Spark, on each other's topics (needs Java 17)
+	$(RUN) pytest -q e2e/spark $(ARGS)
 
 bench: compile ## Side by side with Apache Pulsar, in one run; ARGS="--quick" for shorter windows
 	$(RUN) python -m bench.run $(ARGS)

@@ -1,0 +1,83 @@
+"""Reads and writes topics with the data source `pulsar` of the Spark it runs in, whichever that is.
+
+Options are named alike in ours and in the JVM connector, so that the same steps are done with both. Called with two
+paths: {"steps": [{"do": "read", …}, …]}, and where the list of the steps' answers goes.
+
+What a step has: `options` of the source or sink; `select`, expressions that make its columns; for writes `count`, of
+how many ids (0, 1, …) in the column `id` the expressions make rows. Nothing but Spark and the standard library is
+imported: this runs in environments that have nothing else.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import struct, to_json
+
+SOURCE = "pulsar"
+
+
+def rows_of(frame: DataFrame) -> list[Any]:
+    """Each as JSON has it: times as text, bytes in base64, null where there is nothing."""
+    lines = frame.select(to_json(struct("*"), {"ignoreNullFields": "false"}).alias("line")).collect()
+    return [json.loads(row.line) for row in lines]
+
+
+def read(spark: SparkSession, step: dict[str, Any]) -> dict[str, Any]:
+    """The columns as the source has them, and the rows that are selected of them."""
+    frame = spark.read.format(SOURCE).options(**step["options"]).load()
+    return {"columns": dict(frame.dtypes), "rows": rows_of(frame.selectExpr(*step["select"]))}
+
+
+def write(spark: SparkSession, step: dict[str, Any]) -> None:
+    """In two tasks."""
+    frame = spark.range(0, step["count"], 1, 2).selectExpr(*step["select"])
+    frame.write.format(SOURCE).options(**step["options"]).mode("append").save()
+
+
+def stream(spark: SparkSession, step: dict[str, Any]) -> None:
+    """Runs up to what is there now, from the `checkpoint` if there is one. Each micro-batch is put into a file of
+    `folder`, named after its number, which a repetition replaces. In batch number `pause_in` it stops and waits to be
+    killed: what was read is kept, and not committed; the file `paused` says so."""
+    folder = Path(step["folder"])
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def keep(batch: DataFrame, number: int) -> None:
+        (folder / f"{number}.json").write_text(json.dumps(rows_of(batch)))
+        if step.get("pause_in") == number:
+            (folder / "paused").touch()
+            time.sleep(3600)
+
+    frame = spark.readStream.format(SOURCE).options(**step["options"]).load().selectExpr(*step["select"])
+    query = frame.writeStream.foreachBatch(keep).option("checkpointLocation", step["checkpoint"])
+    query.trigger(availableNow=True).start().awaitTermination()
+
+
+def stream_write(spark: SparkSession, step: dict[str, Any]) -> None:
+    """From a topic, read with the options in `source`, into another one; runs up to what is there now."""
+    frame = spark.readStream.format(SOURCE).options(**step["source"]).load().selectExpr(*step["select"])
+    query = frame.writeStream.format(SOURCE).options(**step["options"])
+    query.option("checkpointLocation", step["checkpoint"]).trigger(availableNow=True).start().awaitTermination()
+
+
+STEPS: dict[str, Callable[[SparkSession, dict[str, Any]], Any]] = {
+    "read": read,
+    "write": write,
+    "stream": stream,
+    "stream_write": stream_write,
+}
+
+
+def main(told: Path, answer: Path) -> None:
+    spark = SparkSession.builder.getOrCreate()
+    answers = [STEPS[step["do"]](spark, step) for step in json.loads(told.read_text())["steps"]]
+    answer.write_text(json.dumps(answers))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
