@@ -10,7 +10,7 @@ from typing import Any
 
 from magnetar.core.bundle import BundleName
 from magnetar.core.limits import MIB
-from magnetar.spark.errors import ClusterUnreachable
+from magnetar.spark.errors import AccessRefused, ClusterUnreachable
 from magnetar.spark.jobs.forecast import Forecast
 from magnetar.spark.jobs.load_capacity import (
     GIB,
@@ -83,13 +83,13 @@ def ask_and_plan(history: LoadHistory, options: PlanOptions, admin: AdminReader 
             storage=storage_policies(admin, namespaces, options.storage),
             split=split_settings(runtime_settings(admin), options.split),
         )
-    except ClusterUnreachable as error:
+    except (ClusterUnreachable, AccessRefused) as error:
         notes.append(f"retention, copies and limits are those of the options: {error}")
 
     def find_positions(bundle: BundleName) -> list[int]:
         try:
             return topic_positions(admin, bundle)
-        except ClusterUnreachable as error:
+        except (ClusterUnreachable, AccessRefused) as error:
             notes.append(f"where topics of {bundle} lie is not known: {error}")
             return []
 

@@ -9,6 +9,7 @@ hour needs, and how many bookies with which disks."""
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -77,9 +78,9 @@ def write_plan(plan: LoadPlan, folder: Path, *, plots: bool, console: Console) -
     console.print("\nwritten: " + ", ".join(map(str, written)), highlight=False, soft_wrap=True)
 
 
-def admin_of(connection: ConnectionOptions) -> HttpAdmin | None:
+def admin_of(connection: ConnectionOptions) -> AbstractContextManager[HttpAdmin | None]:
     """The admin API, where it was said where that is."""
-    return HttpAdmin(connection) if connection.admin_url else None
+    return HttpAdmin(connection) if connection.admin_url else nullcontext()
 
 
 Output = Annotated[Path, typer.Option(help="The folder for plan.json and the pictures.")]
@@ -156,8 +157,8 @@ def main(
         storage=StoragePolicies(retention=retention, write_quorum=write_quorum),
     )
     with job_errors():
-        admin = admin_of(choices.connection())
-        plan = ask_and_plan(read_history(choices, topic), options, admin)
+        with admin_of(choices.connection()) as admin:
+            plan = ask_and_plan(read_history(choices, topic), options, admin)
         write_plan(plan, output, plots=plots, console=Console())
 
 

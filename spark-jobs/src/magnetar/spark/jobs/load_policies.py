@@ -3,23 +3,18 @@ copies, when bundles count as too large, and where the topics of a bundle lie. S
 
 from __future__ import annotations
 
-import json
-import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 from urllib.parse import quote
 
 from magnetar.balance.settings import SplitSettings
 from magnetar.core.bundle import BundleName
 from magnetar.core.limits import MIB
+from magnetar.spark.admin_api import AdminApi
 from magnetar.spark.connecting import ConnectionOptions
-from magnetar.spark.errors import ClusterUnreachable
-
-ANSWER_BYTES_MAX: Final = 64 * MIB
-"""Positions of a bundle's topics are some hundred bytes each; more topics than this has no bundle."""
+from magnetar.spark.errors import TopicMissing
+from magnetar.spark.runtime import run
 
 NAMESPACES_MAX: Final = 5_000
 """Asked about one after the other, some milliseconds each. Beyond it the defaults are taken."""
@@ -57,46 +52,29 @@ class AdminReader(Protocol):
     """GETs of the admin API."""
 
     def get(self, path: str) -> Any:
-        """The JSON below `/admin/v2`; None when there is nothing of the kind. `ClusterUnreachable`."""
+        """The JSON below `/admin/v2`; None when there is nothing of the kind. `ClusterUnreachable`, `AccessRefused`."""
         ...
 
 
 class HttpAdmin:
-    """The admin API at one address."""
+    """The admin API, for a plain thread. A context manager."""
 
     def __init__(self, options: ConnectionOptions) -> None:
-        self._base = options.admin_url
-        self._headers = {"Authorization": f"Bearer {options.token}"} if options.token else {}
-        self._timeout_seconds = options.operation_timeout_seconds
-        context = ssl.create_default_context(cafile=options.tls_trust_certificates_file or None)
-        if options.tls_allow_insecure or not options.tls_hostname_verification:
-            context.check_hostname = False
-        if options.tls_allow_insecure:
-            context.verify_mode = ssl.CERT_NONE
-        self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+        """Raises `BadOption`."""
+        self._api = AdminApi(options)
 
     def get(self, path: str) -> Any:
         """See `AdminReader`."""
-        url = f"{self._base}/admin/v2/{path}"
-        # The options were checked: it is http or https.
-        request = urllib.request.Request(url, headers=self._headers)  # noqa: S310
         try:
-            with self._opener.open(request, timeout=self._timeout_seconds) as answer:
-                body = answer.read(ANSWER_BYTES_MAX)
-        except urllib.error.HTTPError as error:
-            with error:
-                if error.code == 404:
-                    return None
-                raise ClusterUnreachable(
-                    f"{url} answers {error.code} {error.reason}: look at --admin-url, and at --token-file where the "
-                    "cluster asks who calls"
-                ) from None
-        except OSError as error:
-            raise ClusterUnreachable(f"{url} does not answer ({error}): look at --admin-url") from None
-        try:
-            return json.loads(body) if body.strip() else None
-        except ValueError:
-            raise ClusterUnreachable(f"{url} answers something that is no JSON: look at --admin-url") from None
+            return run(self._api.get(f"/admin/v2/{path}", path))
+        except TopicMissing:
+            return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        run(self._api.close())
 
 
 def retention_of_document(document: Mapping[str, Any]) -> Retention:
@@ -112,7 +90,7 @@ def retention_of_document(document: Mapping[str, Any]) -> Retention:
 
 
 def storage_policies(admin: AdminReader, namespaces: Iterable[str], defaults: StoragePolicies) -> StoragePolicies:
-    """What is set for each namespace, over what the brokers' settings and then `defaults` say. `ClusterUnreachable`."""
+    """What is set for each namespace, over what the brokers' settings and then `defaults` say. As `AdminReader`."""
     settings = runtime_settings(admin)
     retention, write_quorum = defaults.retention, defaults.write_quorum
     minutes = settings.get("defaultRetentionTimeInMinutes")
@@ -161,7 +139,7 @@ def split_settings(settings: Mapping[str, Any], base: SplitSettings) -> SplitSet
 
 
 def topic_positions(admin: AdminReader, bundle: BundleName) -> list[int]:
-    """Where the topics of a bundle lie in the hash space; empty when its owner does not tell. `ClusterUnreachable`."""
+    """Where the topics of a bundle lie in the hash space; empty when its owner does not tell. As `AdminReader`."""
     found = admin.get(f"namespaces/{bundle.namespace}/{quote(str(bundle.range))}/topicHashPositions")
     positions = found.get("topicHashPositions") if isinstance(found, dict) else None
     values = positions.values() if isinstance(positions, dict) else ()
