@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -200,13 +202,26 @@ async def test_unloading_is_not_seen(world: World) -> None:
     assert await world.catalog.ends([topic]) == before
 
 
-async def test_nobody_there() -> None:
+async def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     options = ConnectionOptions(service_url=f"pulsar://127.0.0.1:{port}", operation_timeout_seconds=0.3)
     client = make_client(options)
     catalog = BrokerCatalog(options, client)
     with pytest.raises(ClusterUnreachable, match=str(port)):
         await catalog.topics(names("t"))
+    # However many topics there are, it takes as long as one of them.
+    monkeypatch.setattr(catalog, "_places", asyncio.Semaphore(2))
+    topics = [f"{NAMESPACE}/t{number}" for number in range(20)]
+    before_seconds = time.monotonic()
+    with pytest.raises(ClusterUnreachable, match=str(port)):
+        await catalog.states(topics)
+    assert time.monotonic() < before_seconds + 1
+    # Where bookies tell instead, nothing is raised, and what has not answered is not asked all the time.
+    assert await catalog.ends(topics) == {}
+    assert time.monotonic() < before_seconds + 2
+    before_seconds = time.monotonic()
+    assert await catalog.ends(topics[:2]) == {}
+    assert time.monotonic() < before_seconds + 0.1
     await catalog.close()
     await client.close()
 

@@ -22,8 +22,9 @@ from magnetar.spark.admin_api import AdminApi
 from magnetar.spark.broker_errors import is_missing, patiently
 from magnetar.spark.catalog import CLOSED_AT_UNKNOWN_TIME, TopicLedger, TopicSelection, TopicState
 from magnetar.spark.connecting import ConnectionOptions
-from magnetar.spark.errors import AccessRefused, BadOption, TopicMissing
+from magnetar.spark.errors import AccessRefused, BadOption, ClusterUnreachable, TopicMissing
 from magnetar.spark.positions import BEGINNING, MessagePosition
+from magnetar.spark.side_by_side import side_by_side
 from magnetar.spark.topic_patterns import parse_pattern
 from magnetar.spark.values.api import SchemaDefinition
 from magnetar.wire.pulsar import requests
@@ -34,12 +35,15 @@ T = TypeVar("T")
 
 logger: Final = logging.getLogger(__name__)
 
-READERS_KEPT_MAX: Final = 1_000
-"""Topics whose end is asked for without opening a reader anew; beyond, those that were asked longest ago are closed.
-Each is some kilobytes here and in a broker."""
+READERS_KEPT_MAX: Final = 10_000
+"""Topics whose end is asked for without opening a reader anew; beyond, those that were asked longest ago are closed,
+which for a table of still more topics is each of them each time. Each is some kilobytes here and in a broker."""
 
 ASKED_AT_ONCE_MAX: Final = 64
 """Topics, so that a table of thousands does not keep brokers from serving others."""
+
+SILENT_SECONDS: Final = 30.0
+"""How long it is done without a topic's broker that has not answered: trying takes as long."""
 
 SCHEMA_VERSIONS_MAX: Final = 1_000
 """The newest ones; older ones are asked for when a message needs them."""
@@ -64,24 +68,44 @@ class BrokerCatalog:
         """The furthest end seen, of topics that have readers."""
         self._closed_ms: dict[str, dict[int, int]] = {}
         """For each topic, when its ledgers were closed: that never changes."""
+        self._silent_until: dict[str, float] = {}
+        """Topics that no broker has answered for."""
         self._places = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 
     async def topics(self, selection: TopicSelection) -> list[str]:
         """As `TopicCatalog`."""
         if selection.pattern:
             return await self._matching(selection.pattern)
-        found = await self._each([partial(self._partitions, name) for name in selection.names])
+        found = await side_by_side(self._places, selection.names, self._partitions)
         return sorted({name for names in found for name in names})
 
     async def states(self, topics: Sequence[str]) -> dict[str, TopicState]:
         """As `TopicCatalog`. Without the admin API `ledgers_known` is False."""
-        found = await self._each([partial(self._state, topic) for topic in topics])
+        found = await side_by_side(self._places, topics, self._state)
         return {state.topic: state for state in found if state is not None}
 
     async def ends(self, topics: Sequence[str]) -> dict[str, MessagePosition]:
         """Right behind the last message of each that a consumer may get; `BEGINNING` where there is none and never was
-        one as far as this catalog knows. Topics that are no more are left out."""
-        found = await self._each([partial(self._end, topic) for topic in topics])
+        one as far as this catalog knows. Topics that are no more are left out, and so are those that no broker answers
+        for; they are not asked about again for a while."""
+        now = asyncio.get_running_loop().time
+        give_up_seconds = now() + self._options.operation_timeout_seconds
+        self._silent_until = {topic: until for topic, until in self._silent_until.items() if until > now()}
+        failures: list[ClusterUnreachable] = []
+
+        async def one(topic: str) -> MessagePosition | None:
+            if topic in self._silent_until or (failures and now() > give_up_seconds):
+                return None
+            try:
+                return await self._end(topic)
+            except ClusterUnreachable as error:
+                failures.append(error)
+                self._silent_until[topic] = now() + SILENT_SECONDS
+                return None
+
+        found = await side_by_side(self._places, topics, one)
+        if failures:
+            logger.warning("no broker says how far %d topics go: %s", len(failures), failures[0])
         return {topic: end for topic, end in zip(topics, found, strict=True) if end is not None}
 
     async def ledger_ids(self, topic: str) -> frozenset[int] | None:
@@ -203,19 +227,6 @@ class BrokerCatalog:
             return await patiently(call, what, self._options)
         except TopicMissing:
             return None
-
-    async def _each(self, calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
-        async def one(call: Callable[[], Awaitable[T]]) -> T:
-            async with self._places:
-                return await call()
-
-        results = await asyncio.gather(*(one(call) for call in calls), return_exceptions=True)
-        found: list[T] = []
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-            found.append(result)
-        return found
 
 
 class _EndReader(Receiver):

@@ -15,7 +15,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias
 
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.core.topic_name import TopicName
@@ -28,6 +28,7 @@ from magnetar.metadata.store import MetadataStore
 from magnetar.spark.catalog import TopicLedger, TopicSelection, TopicState
 from magnetar.spark.errors import ClusterUnreachable
 from magnetar.spark.positions import BEGINNING, MessagePosition
+from magnetar.spark.side_by_side import side_by_side
 from magnetar.spark.topic_nodes import ledgers_path, matching_topics, partition_count, persistent_topic, topics_of
 from magnetar.spark.topic_patterns import parse_pattern
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode_ledger_metadata
@@ -55,9 +56,6 @@ ENDS_KEPT_MAX: Final = 100_000
 GUESSED_ENTRY_BYTES: Final = 1024
 
 logger: Final = logging.getLogger(__name__)
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class ClusterStores(Protocol):
@@ -109,7 +107,7 @@ class DirectCatalog:
             if selection.pattern:
                 return await matching_topics(self._store, parse_pattern(selection.pattern))
             named = [persistent_topic(name) for name in selection.names]
-            found = await self._each(named, lambda topic: topics_of(self._store, topic))
+            found = await side_by_side(self._limit, named, lambda topic: topics_of(self._store, topic))
         except (Unavailable, PeerError) as error:
             raise _unreachable(error) from error
         return sorted({name for names in found for name in names})
@@ -119,7 +117,7 @@ class DirectCatalog:
         # Brokers first: their end then is in a ledger that the list of ledgers, read later, has.
         ends = await self._ask_ends(topics)
         try:
-            found = await self._each(topics, lambda topic: self._state(topic, ends.get(topic)))
+            found = await side_by_side(self._limit, topics, lambda topic: self._state(topic, ends.get(topic)))
         except (Unavailable, PeerError) as error:
             raise _unreachable(error) from error
         return {state.topic: state for state in found if state is not None}
@@ -129,7 +127,8 @@ class DirectCatalog:
         state was asked for (retention) are left out."""
         wanted = [each.ledger_id for each in state.ledgers if each.ledger_id in ledger_ids and not each.metadata]
         try:
-            stored = dict(zip(wanted, await self._each(wanted, self.ledger_metadata), strict=True))
+            found = await side_by_side(self._limit, wanted, self.ledger_metadata)
+            stored = dict(zip(wanted, found, strict=True))
             listed = set(stored)
             if None in stored.values():
                 info = await self._records(persistent_topic(state.topic))
@@ -250,21 +249,6 @@ class DirectCatalog:
         entries = found.last_add_confirmed + 1
         # The length counts the entry that brought it, which is one further.
         return entries, found.length_bytes * entries // (entries + 1)
-
-    async def _each(self, items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
-        """Their answers, in order, a bounded number at a time. The first error ends it."""
-
-        async def one(item: T) -> R:
-            async with self._limit:
-                return await ask(item)
-
-        tasks = [asyncio.ensure_future(one(item)) for item in items]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _closed_ledger(record: LedgerRecord) -> TopicLedger:
