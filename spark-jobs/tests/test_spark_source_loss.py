@@ -7,7 +7,7 @@ import time
 
 import pytest
 from magnetar.spark.errors import DataLoss, TopicMissing
-from magnetar.spark.testing import Checkpoint, Driver, across, planned, read
+from magnetar.spark.testing import Checkpoint, Driver, planned, read, read_planned
 from magnetar.spark.topics_testing import Topics, wait_until
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(60)]
@@ -43,13 +43,11 @@ class Trimmed:
         topics.roll(self.topic)
         self.ledgers.append(topics.send(self.topic, [b"x"])[0].ledger_id())
         if looked_between:
-            time.sleep(0.02)
-            assert self.driver.plan()
+            wait_until(self.driver.plan)
         topics.roll(self.topic)
         topics.truncate(self.topic)
         self.ledgers.append(topics.send(self.topic, numbered(15, 20))[0].ledger_id())
         assert len(set(self.ledgers)) == 4
-        time.sleep(0.02)
 
 
 class TestTrimmed:
@@ -57,13 +55,13 @@ class TestTrimmed:
         case = Trimmed(topics, fail=True, looked_between=False)
         first, newest = case.ledgers[0], case.ledgers[-1]
         with pytest.raises(DataLoss) as caught:
-            case.driver.micro_batch()
+            case.driver.run_until(100)
         assert str(caught.value) == (
-            f"{case.topic}: entries from {first}:6 up to before {newest}:0 can no longer be read (it cannot be known how "
-            f"many; perhaps none). The topic now begins at {newest}:0: retention has trimmed what is older before the "
-            "query came to it, or the topic was deleted and made anew (then none of its ledgers is older). The option "
-            "predefinedSubscription keeps what the query has not read yet, and so does a longer retention of the "
-            f"namespace. With failOnDataLoss=false the query goes on from {newest}:0."
+            f"{case.topic}: entries from {first}:6 up to before {newest}:0 can no longer be read (it cannot be known "
+            f"how many; perhaps none). The topic now begins at {newest}:0: retention has trimmed what is older before "
+            "the query came to it, or the topic was deleted and made anew (then none of its ledgers is older). The "
+            "option predefinedSubscription keeps what the query has not read yet, and so does a longer retention of "
+            f"the namespace. With failOnDataLoss=false the query goes on from {newest}:0."
         )
         # Nothing has gone on meanwhile: the same again.
         case.driver.die()
@@ -92,7 +90,7 @@ class TestTrimmed:
         if looked_between:
             assert case.driver.read() == []
             case.driver.commit()
-        case.driver.run()
+        case.driver.run_until(11)
         assert case.checkpoint.values() == [*numbered(0, 6), *numbered(15, 20)]
         assert "failOnDataLoss is false, so reading goes on" in caplog.text
 
@@ -106,8 +104,7 @@ class TestTrimmed:
         wait_until(lambda: driver.run() >= 0 and checkpoint.planned[-1] != checkpoint.planned[0])
         topics.truncate(topic)
         topics.send(topic, numbered(5, 8))
-        time.sleep(0.02)
-        driver.run()
+        driver.run_until(8)
         assert checkpoint.values() == numbered(0, 8)
 
     def test_batch_between_plan_and_read(self, topics: Topics) -> None:
@@ -121,11 +118,8 @@ class TestTrimmed:
         topics.truncate(topic)
         topics.send(topic, [b"6"])
         with pytest.raises(DataLoss, match=f"{topic}.*With failOnDataLoss=false the query goes on without them"):
-            for partition in partitions:
-                list(reader.read(across(partition)))
-        assert [
-            row for one in same_partitions for batch in going_on.read(across(one)) for row in batch.to_pylist()
-        ] == []
+            read_planned(reader, partitions)
+        assert read_planned(going_on, same_partitions) == []
 
     def test_batch_from_a_place_that_is_gone(self, topics: Topics) -> None:
         topic = topics.new("gone")
@@ -159,14 +153,13 @@ class TestDeleted:
         driver.run()
         topics.delete(deleted)
         topics.send(kept, numbered(3, 5))
-        time.sleep(0.02)
         if fail:
             with pytest.raises(
                 DataLoss, match=f"{deleted}.*The topic was deleted: by an administrator, or as inactive"
             ):
-                driver.micro_batch()
+                driver.run_until(100)
             return
-        driver.run()
+        driver.run_until(8)
         assert [row["value"] for row in checkpoint.rows() if row["__topic"] == kept] == numbered(0, 5)
         assert set(checkpoint.planned[-1]) == {kept}
 
@@ -186,11 +179,12 @@ class TestDeleted:
         time.sleep(1.1)
         if fail:
             with pytest.raises(DataLoss, match=f"{deleted}.*The topic was deleted"):
-                driver.micro_batch()
+                driver.run_until(100)
             return
-        driver.run()
+        wait_until(lambda: driver.run() >= 0 and set(checkpoint.planned[-1]) == {kept})
         topics.send(deleted, [b"anew"])
-        wait_until(lambda: driver.run() >= 0 and checkpoint.values()[-1] == b"anew")
+        driver.run_until(7)
+        assert checkpoint.values()[-1] == b"anew"
 
     def test_named_and_never_there(self, topics: Topics) -> None:
         missing = topics.new("there") + "-not"
@@ -208,7 +202,7 @@ class TestDeleted:
         reader, partitions = planned({**topics.urls, "topic": topic})
         topics.delete(topic)
         with pytest.raises(TopicMissing, match=topic):
-            list(reader.read(across(partitions[0])))
+            read_planned(reader, partitions)
 
     @pytest.mark.parametrize("fail", [True, False])
     def test_made_anew(self, topics: Topics, fail: bool) -> None:
@@ -219,12 +213,11 @@ class TestDeleted:
         driver.micro_batch()
         topics.delete(topic)
         topics.send(topic, numbered(10, 12))
-        time.sleep(0.02)
         if fail:
             with pytest.raises(DataLoss, match="or the topic was deleted and made anew"):
-                driver.run()
+                driver.run_until(100)
         else:
-            driver.run()
+            driver.run_until(5)
             assert checkpoint.values() == [*numbered(0, 3), *numbered(10, 12)]
 
 
@@ -245,6 +238,5 @@ class TestCutOff:
             driver = Driver(streaming(topics, topic, fail=False), checkpoint)
         driver.run()
         topics.send(topic, numbered(5, 7))
-        time.sleep(0.02)
-        driver.run()
+        driver.run_until(7)
         assert checkpoint.values() == numbered(0, 7)

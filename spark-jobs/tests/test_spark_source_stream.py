@@ -9,7 +9,7 @@ import pytest
 from magnetar.spark.errors import BadOption
 from magnetar.spark.offsets import decode_offset
 from magnetar.spark.testing import Checkpoint, Driver
-from magnetar.spark.topics_testing import Topics, wait_until
+from magnetar.spark.topics_testing import Topics
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(60)]
 
@@ -157,7 +157,7 @@ class TestDiscovery:
         topics.admin("POST", f"persistent/{topic.partition('://')[2]}/partitions", 3)
         topics.send(f"{topic}-partition-1", [b"1"])
         topics.send(f"{topic}-partition-2", [b"2", b"3"])
-        wait_until(lambda: driver.run() >= 0 and len(checkpoint.values()) == 4)
+        driver.run_until(4)
         assert sorted(checkpoint.values()) == numbered(range(4))
 
     @pytest.mark.slow
@@ -172,7 +172,7 @@ class TestDiscovery:
         driver.run()
         # All of what came to be later is read.
         topics.send(f"{topic}-more", [b"0", b"1"])
-        wait_until(lambda: driver.run() >= 0 and len(checkpoint.values()) == 2)
+        driver.run_until(2)
         assert {row["__topic"] for row in checkpoint.rows()} == {f"{topic}-more"}
 
     def test_partition_added_while_no_driver_lives(self, topics: Topics) -> None:
@@ -200,7 +200,7 @@ class TestDiscovery:
         driver = Driver(options, checkpoint)
         driver.run()
         topics.send(topic, [b"0"])
-        wait_until(lambda: driver.run() >= 0 and checkpoint.values() == [b"0"])
+        driver.run_until(1)
 
 
 class TestDurableCursor:

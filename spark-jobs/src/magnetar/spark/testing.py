@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from magnetar.spark import runtime
 from magnetar.spark.batch_reader import PUSHDOWN_WORKER, PushingBatchReader
@@ -20,6 +22,9 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, InputP
 from pyspark.sql.types import StructType
 
 T = TypeVar("T")
+
+NOTICED_SECONDS_MAX: Final = 20.0
+"""How long a stream may take to see what is new in a topic."""
 
 Row: TypeAlias = dict[str, Any]
 Offset: TypeAlias = dict[str, str]
@@ -42,7 +47,7 @@ def planned(
 ) -> tuple[DataSourceReader, list[InputPartition]]:
     """A batch up to its tasks; `schema` is what a user gives, `filters` are given where Spark pushes them down. Those
     that come back are none of the caller's business: rows may be more than fit them."""
-    source = source_of(options)
+    source = source_of({**options, "pushFilters": "true"} if filters else options)
     wanted = schema if schema is not None else source.schema()
     with _pushdown_worker(bool(filters)):
         reader = across(source).reader(across(wanted))
@@ -53,7 +58,11 @@ def planned(
 
 def read(options: Mapping[str, str], schema: StructType | None = None, filters: Sequence[Any] = ()) -> list[Row]:
     """The rows of a batch."""
-    reader, partitions = planned(options, schema, filters)
+    return read_planned(*planned(options, schema, filters))
+
+
+def read_planned(reader: Any, partitions: Sequence[InputPartition]) -> list[Row]:
+    """The rows of these tasks, each as an executor reads them."""
     executor = across(reader)
     return [row for partition in partitions for row in _rows(executor, across(partition))]
 
@@ -126,8 +135,7 @@ class Driver:
 
     def read(self) -> list[Row]:
         """Run the planned tasks: the micro-batch's output is there after this."""
-        executor = across(self._stream_reader())
-        rows = [row for partition in self.partitions for row in _rows(executor, across(partition))]
+        rows = read_planned(self._stream_reader(), self.partitions)
         self._checkpoint.output[self._checkpoint.committed] = rows
         return rows
 
@@ -149,6 +157,14 @@ class Driver:
             if not self.micro_batch():
                 return number
         raise AssertionError(f"still something new after {batches_max} micro-batches")
+
+    def run_until(self, count: int) -> None:
+        """Until so many rows were put out in all: what is new is seen after a while. Then there are no more."""
+        give_up_at = time.monotonic() + NOTICED_SECONDS_MAX
+        while sum(map(len, self._checkpoint.output.values())) < count and time.monotonic() < give_up_at:
+            self.run()
+            time.sleep(0.01)
+        assert sum(map(len, self._checkpoint.output.values())) == count
 
     def die(self) -> None:
         """The driver's process and its executors' are gone."""
@@ -183,8 +199,6 @@ def _rows(executor: Any, partition: InputPartition) -> Iterator[Row]:
 
 @contextmanager
 def _pushdown_worker(pushing: bool) -> Iterator[None]:
-    import sys
-
     if pushing and PUSHDOWN_WORKER not in sys.modules:
         sys.modules[PUSHDOWN_WORKER] = sys
         try:

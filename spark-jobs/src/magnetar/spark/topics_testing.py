@@ -14,7 +14,8 @@ import pulsar
 NAMESPACE: Final = "public/spark-source"
 """Keeps what nobody has subscribed to."""
 
-WAIT_SECONDS_MAX: Final = 20.0
+WAIT_SECONDS_MAX: Final = 50.0
+"""Where Spark has a part, and the machine is busy."""
 
 
 class Topics:
