@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import cast
 
 import pytest
+from magnetar.spark.assembly.compaction import Compaction
 from magnetar.spark.catalog import CLOSED_AT_UNKNOWN_TIME, TopicLedger, TopicState
 from magnetar.spark.cluster import Cluster
 from magnetar.spark.errors import ClusterUnreachable, DataLoss
@@ -56,3 +57,29 @@ async def test_what_only_brokers_know_is_neither_lost_nor_left_out() -> None:
         await planner.slices([replace(whole, state=replace(fewer, end_certain=True))], {})
     with pytest.raises(DataLoss, match="has no ledger 4"):
         await planner.slices([replace(whole, state=fewer, end=MessagePosition(4, 1))], {})
+
+
+class Compacted:
+    """A cluster with a topic that was compacted up to 2:3, into a ledger that is gone."""
+
+    async def direct(self) -> Compacted:
+        return self
+
+    async def direct_catalog(self) -> Compacted:
+        return self
+
+    async def with_metadata(self, state: TopicState, ledger_ids: set[int]) -> TopicState:
+        return state
+
+    async def compaction(self, topic: str) -> tuple[Compaction, TopicLedger]:
+        gone = TopicLedger(ledger_id=70, entries=0, size_bytes=0, missing=True)
+        return Compaction(70, MessagePosition(2, 3)), gone
+
+
+async def test_a_compaction_that_is_gone_is_not_an_empty_one() -> None:
+    options = parse_source_options({"service.url": "pulsar://h:1", "topic": "t", "readCompacted": "true"})
+    planner = ReadPlanner(options, cast("Cluster", Compacted()), direct=True)
+    with pytest.raises(DataLoss, match="compacted into ledger 70, and the metadata store has it no more"):
+        await planner.slices([reach(10, 20, 0)], {})
+    planner = ReadPlanner(replace(options, fail_on_data_loss=False), cast("Cluster", Compacted()), direct=True)
+    assert [(one.first, one.end) for one in await planner.slices([reach(10, 20, 0)], {})] == [((2, 4, 0), END)]

@@ -74,19 +74,25 @@ class DirectAccess:
         return None if node is None else node.value
 
     async def compaction(self, topic: str) -> tuple[Compaction, TopicLedger] | None:
-        """The topic's newest compaction and its ledger; None when it was never compacted. Raises
+        """The topic's newest compaction and its ledger, which may be `missing`; None when it was never compacted. Raises
         `ClusterUnreachable`."""
         try:
-            path = cursor_path(persistent_topic(topic).persistence_name, COMPACTION_CURSOR)
-            node = await self.store.get(path, watch=False)
-            if node is None:
-                return None
-            compaction = await read_compaction(node.value, self._last_payload)
-            if compaction is None:
-                return None
-            stored = await self.ledger_metadata(compaction.ledger_id)
+            found = await self._compaction(topic)
+            if found is not None and found[1].missing:
+                found = await self._compaction(topic)  # Another one has just taken its place, and it was deleted.
         except MagnetarError as error:
             raise ClusterUnreachable(f"{topic}: its compaction cannot be looked up: {error}") from error
+        return found
+
+    async def _compaction(self, topic: str) -> tuple[Compaction, TopicLedger] | None:
+        path = cursor_path(persistent_topic(topic).persistence_name, COMPACTION_CURSOR)
+        node = await self.store.get(path, watch=False)
+        if node is None:
+            return None
+        compaction = await read_compaction(node.value, self._last_payload)
+        if compaction is None:
+            return None
+        stored = await self.ledger_metadata(compaction.ledger_id)
         if stored is None:
             missing = TopicLedger(ledger_id=compaction.ledger_id, entries=0, size_bytes=0, missing=True)
             return compaction, missing

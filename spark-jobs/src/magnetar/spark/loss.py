@@ -95,6 +95,12 @@ def deleted_topic(topic: str, first: MessagePosition) -> Loss:
     )
 
 
+def missing_compaction(topic: str, ledger_id: int) -> Loss:
+    """That the ledger which a topic was compacted into is not there. What it held is not known."""
+    cause = f"The topic was compacted into ledger {ledger_id}, and the metadata store has it no more."
+    return _hole(topic, ledger_id, 0, _UNKNOWN, cause)
+
+
 def goes_on_from(state: TopicState, first: MessagePosition) -> MessagePosition:
     """Where a query that accepts losses reads on. From a place beyond the topic's end it is the topic's beginning when
     the ledger is unknown: all that is there was written since, or is of another topic of this name."""

@@ -14,7 +14,7 @@ from magnetar.spark.cluster import Cluster, cluster_of
 from magnetar.spark.cluster_access import choose
 from magnetar.spark.entries import EntrySource
 from magnetar.spark.errors import ClusterUnreachable, DataLoss, TopicMissing
-from magnetar.spark.loss import Loss, goes_on_from, losses
+from magnetar.spark.loss import Loss, goes_on_from, losses, missing_compaction
 from magnetar.spark.offsets import LATEST, EndingPoint, StartingPoint, place_of
 from magnetar.spark.options import SourceOptions
 from magnetar.spark.plan import ends_before, normalised, slices_of, slices_of_all, spans_between, stretch_ranges
@@ -154,6 +154,8 @@ class ReadPlanner:
         if found is None:
             return slices_of(reach.state, reach.first, reach.end, split_bytes)
         compaction, ledger = found
+        if ledger.missing:
+            self.judge([missing_compaction(reach.state.topic, ledger.ledger_id)])
         slices = compacted_slices(reach.state.topic, compaction, ledger, (reach.first, reach.end), split_bytes)
         return slices + slices_of(reach.state, max(reach.first, compaction.rest), reach.end, split_bytes)
 
