@@ -81,7 +81,7 @@ async def test_schemas_of_a_topic(broker: MemoryBroker) -> None:
 async def test_credentials_are_needed_and_the_texts_say_which() -> None:
     async with MemoryBroker(broker_settings()) as broker:
         await make_namespace(broker, auth_policies=grants({"reader": ["consume"]}))
-        for token, named in (("", "option `token`"), (token_of("stranger"), "refuses")):
+        for token, named in (("", "option token"), (token_of("stranger"), "refuses")):
             api = api_of(broker.admin_url, token)
             with pytest.raises(AccessRefused, match=named):
                 await api.namespace_policies(NamespaceName("acme", "shop"))

@@ -254,7 +254,7 @@ async def test_tokens() -> None:
         with pytest.raises(AccessRefused, match="lacks a right"):
             await ends_for(token_of("stranger"))
         for token in ("", "nonsense"):
-            with pytest.raises(AccessRefused, match="option `token`"):
+            with pytest.raises(AccessRefused, match="option token"):
                 await ends_for(token)
 
 

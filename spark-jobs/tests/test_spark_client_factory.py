@@ -41,8 +41,6 @@ def test_user_and_password() -> None:
         ({"auth_plugin": PLUGINS + "AuthenticationToken", "auth_params": "file:///nowhere/token"}, "cannot be read"),
         ({"auth_plugin": PLUGINS + "AuthenticationToken"}, "has no token"),
         ({"auth_plugin": PLUGINS + "AuthenticationBasic", "auth_params": "secret"}, "authParams must be"),
-        ({"auth_plugin": PLUGINS + "AuthenticationToken", "token": "secret"}, "leave one of them out"),
-        ({"auth_params": "token:secret"}, "without pulsar.client.authPluginClassName"),
         ({"service_url": "http://127.0.0.1:8080"}, "service.url"),
         ({"service_url": "pulsar+ssl://a:6651", "tls_trust_certificates_file": "/nowhere/ca"}, "tlsTrustCerts"),
         (

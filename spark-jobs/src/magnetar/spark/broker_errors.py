@@ -22,7 +22,7 @@ PAUSE_SECONDS_MIN: Final = 0.1
 PAUSE_SECONDS_MAX: Final = 2.0
 """Between attempts: a broker that takes over topics needs some seconds."""
 
-HOW_TO_SHOW: Final = "option `token`, or pulsar.client.authPluginClassName and pulsar.client.authParams"
+HOW_TO_SHOW: Final = "option token, or authPluginClassName and authParams"
 
 
 def is_missing(error: MagnetarError) -> bool:

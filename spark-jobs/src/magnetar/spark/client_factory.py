@@ -21,9 +21,9 @@ from magnetar.spark.errors import BadOption
 CLIENT_VERSION: Final = "Magnetar-Spark"
 """What brokers' statistics show of who is connected."""
 
-PLUGIN_OPTION: Final = "pulsar.client.authPluginClassName"
-PARAMETERS_OPTION: Final = "pulsar.client.authParams"
-TRUST_OPTION: Final = "pulsar.client.tlsTrustCertsFilePath"
+PLUGIN_OPTION: Final = "authPluginClassName"
+PARAMETERS_OPTION: Final = "authParams"
+TRUST_OPTION: Final = "tlsTrustCertsFilePath"
 
 TOKEN_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"  # noqa: S105 - a class's name
 
@@ -59,10 +59,6 @@ def make_client(options: ConnectionOptions, *, send_timeout_seconds: float = 30.
 
 def credentials_of(options: ConnectionOptions) -> ClientCredentials:
     """What is shown to brokers and to the admin API. Raises `BadOption`, which does not repeat the credentials."""
-    if options.token and options.auth_plugin:
-        raise BadOption(f"options `token` and {PLUGIN_OPTION} are both given: leave one of them out")
-    if options.auth_params and not options.auth_plugin:
-        raise BadOption(f"option {PARAMETERS_OPTION} is given without {PLUGIN_OPTION}, such as {TOKEN_PLUGIN}")
     plugin, parameters = options.auth_plugin, options.auth_params
     if options.token:
         plugin, parameters = TOKEN_PLUGIN, options.token
