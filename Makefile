@@ -53,14 +53,16 @@ lint: ## Formatting, ruff, types, import contracts, generated modules
 	$(RUN) python tools/generate_protobuf.py --check
 	$(RUN) python tools/generate_crds.py --check
 	$(RUN) python -m tools.charts.generate --check
+	$(RUN) python -m tools.generate_spark_options --check
 
 fix: ## Format and repair what can be repaired
 	$(RUN) ruff check --fix . ; $(RUN) ruff format .
 
-generate: ## Write again what is made from sources: protobuf modules, CRDs, charts' values
+generate: ## Write again what is made from sources: protobuf modules, CRDs, charts' values, tables of options
 	$(RUN) python tools/generate_protobuf.py
 	$(RUN) python tools/generate_crds.py
 	$(RUN) python -m tools.charts.generate
+	$(RUN) python -m tools.generate_spark_options
 
 # Compiled modules win over their sources: those that are out of date would be tested instead of what was edited.
 test: ## Unit, contract, tidy, fault and stock-client tests; ARGS="-k word" for options
