@@ -19,7 +19,7 @@ from e2e.kubernetes.current import Current, current
 from e2e.kubernetes.node import Node
 from e2e.kubernetes.places import places
 from e2e.kubernetes.processes import NodeTrouble
-from images.build import REPOSITORY, VERSION, BuildFailed, NoBuilder
+from images.build import COMPONENTS, REPOSITORY, VERSION, BuildFailed, NoBuilder
 
 NEXT: Final = f"{VERSION}-next"
 """The same images under another name: what an upgrade goes to."""
@@ -46,13 +46,14 @@ def end_in_order() -> None:
     signal.signal(signal.SIGTERM, end)
 
 
-def prepare(chosen: Current) -> dict[str, str]:
-    """Images for the cluster, and what tests have to know of it."""
+def prepare(chosen: Current, *, quick: bool) -> dict[str, str]:
+    """Images for the cluster, and what tests have to know of it. Spark's is large, and for the full part only."""
     environment = {**os.environ, **chosen.environment, "MAGNETAR_E2E_CLUSTER": chosen.kind}
     if "MAGNETAR_E2E_REPOSITORY" not in environment:
         say("building images")
-        for version in (VERSION, NEXT):
-            chosen.build_images(version=version)
+        servers = tuple(component for component in COMPONENTS if component != "spark")
+        chosen.build_images(servers if quick else COMPONENTS, version=VERSION)
+        chosen.build_images(servers, version=NEXT)
         environment |= {
             "MAGNETAR_E2E_REPOSITORY": REPOSITORY,
             "MAGNETAR_E2E_VERSION": VERSION,
@@ -76,7 +77,7 @@ def main() -> int:
         say(f"there is no Kubernetes to test on: {trouble}")
         return CANNOT_START
     try:
-        environment = prepare(chosen)
+        environment = prepare(chosen, quick=options.part == "quick")
         files = QUICK if options.part == "quick" else (str(HERE),)
         if options.part == "quick":
             environment.setdefault("MAGNETAR_E2E_FIGURES", "told")
