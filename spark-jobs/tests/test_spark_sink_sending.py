@@ -259,6 +259,13 @@ class TestGuarantee:
                 write(options_of(cluster, topic), [others])
         assert values_of(stock, topic) == expected(0, 100)
 
+    def test_a_write_id_that_was_used_before(self, cluster: ThreadedCluster) -> None:
+        topic = cluster.unique_topic("reused")
+        options = options_of(cluster, topic, writeId="nightly")
+        write(options, [rows_of(0, 10)])
+        with pytest.raises(SinkRefused, match="writeId nightly may be of another write"):
+            write(options, [rows_of(10, 20)])
+
     def test_partitions_were_added_between_attempts(self, cluster: ThreadedCluster) -> None:
         topic = cluster.unique_topic("grown")
         make_topic(cluster, topic, partitions=2)

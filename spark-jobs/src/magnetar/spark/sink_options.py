@@ -24,7 +24,9 @@ SINK_ONLY_OPTIONS: Final = (
     Option(
         name="deliveryGuarantee",
         default="exactly-once",
-        what="exactly-once: each row is stored once, however often Spark tries; the topic needs deduplication. "
+        what="exactly-once: each row is stored once, however often Spark tries; the topic needs deduplication, and "
+        "what failed half-way has to go on before brokers forget it, after "
+        "brokerDeduplicationProducerInactivityTimeoutMinutes (6 hours unless set otherwise). "
         "at-least-once: rows of a task that is tried again may be stored twice.",
     ),
     Option(

@@ -192,13 +192,15 @@ class PartitionSender:
 
     def _other_rows(self) -> SinkRefused:
         task = self._task
+        write_id = task.options.write_id
+        hint = f"; writeId {write_id} may be of another write: each needs its own" if write_id else ""
         return SinkRefused(
             f"{self.topic}: an attempt before this one stored other rows for it, up to row "
             f"{task.row_of(self._taken_before)} of Spark partition {task.spark_partition}: the rows are not the same, "
             "in the same order and partition, each time that Spark computes them (after a shuffle, by rand() or the "
             "current time, or as options, the number of cores, the topic's partitions or its schema changed), so they "
             "cannot be stored exactly once. Sort or checkpoint them before writing, or set "
-            "deliveryGuarantee=at-least-once"
+            f"deliveryGuarantee=at-least-once{hint}"
         )
 
     async def close(self) -> None:
