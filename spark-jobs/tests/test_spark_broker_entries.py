@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pulsar
@@ -162,6 +163,25 @@ async def test_several_ledgers_and_those_that_nobody_knows(world: World) -> None
     assert payloads(await read(world.entries(), [*stretch_ranges(BEGINNING, end)])) == texts(11)
     middle = MessagePosition(ranges[0].ledger_id, 2)
     assert payloads(await read(world.entries(), [*stretch_ranges(middle, end)])) == texts(9, 2)
+
+
+@pytest.mark.parametrize(("entry_bytes", "permits"), [(0, 8), (100, 40), (3 << 20, 2), (100 << 20, 1)])
+async def test_a_broker_is_asked_for_no_more_than_there_is_room_for(
+    world: World, monkeypatch: pytest.MonkeyPatch, entry_bytes: int, permits: int
+) -> None:
+    await world.send(40)
+    [whole] = await world.ranges()
+    asked: list[int] = []
+    flow = broker_entries.requests.flow
+
+    def noted(consumer_id: int, count: int) -> Any:
+        asked.append(count)
+        return flow(consumer_id, count)
+
+    monkeypatch.setattr(broker_entries.requests, "flow", noted)
+    part = replace(whole, size_bytes=entry_bytes * whole.entries)
+    assert payloads(await read(world.entries(), [part])) == texts(40)
+    assert asked[0] == permits
 
 
 async def test_many_entries_of_all_sizes_within_the_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

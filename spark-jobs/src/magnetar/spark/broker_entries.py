@@ -50,8 +50,12 @@ AHEAD_ENTRIES_MAX: Final = 4_000
 UNREADABLE: Final = -1
 """Where the client's part of an entry begins that has no metadata."""
 
-PERMITS_MIN: Final = 100
-"""What is asked for while nothing is known of the topic: the entries of one read of a broker."""
+PERMITS_FIRST_MAX: Final = 100
+"""What is asked for while nothing has come: the entries of one read of a broker."""
+
+GUESSED_ENTRY_BYTES: Final = 1 << 20
+"""While nobody tells. A broker sends all that it has permits for: a hundred of the largest entries would be half a
+gigabyte, of the smallest ones the next hundred is asked for at once."""
 
 QUIET_SECONDS: Final = 0.1
 """Without news for so long, what has come is given out; if there is none, the broker is asked whether more will."""
@@ -114,6 +118,7 @@ class BrokerEntries:
             topic=self._topic,
             first=(ranges[0].ledger_id, ranges[0].first_entry_id),
             last=(ranges[-1].ledger_id, ranges[-1].last_entry_id),
+            entry_bytes=-(-ranges[0].size_bytes // max(1, ranges[0].entries)),
             read_compacted=self._read_compacted,
         )
         try:
@@ -191,12 +196,21 @@ class EntryReader(Receiver):
     that came. An ack set beside an entry is not looked at: nothing of this reader's own is acknowledged in parts."""
 
     def __init__(
-        self, parts: ClientParts, topic: TopicName, first: Position, last: Position, *, read_compacted: bool
+        self,
+        parts: ClientParts,
+        topic: TopicName,
+        first: Position,
+        last: Position,
+        *,
+        entry_bytes: int = 0,
+        read_compacted: bool,
     ) -> None:
+        """`entry_bytes`: about how large the first entries are; 0: nobody knows."""
         super().__init__(parts, topic)
         self._subscription = f"reader-{parts.rng.getrandbits(40):010x}"
         self._first = first
         self._last = last
+        self._entry_bytes = entry_bytes or GUESSED_ENTRY_BYTES
         self._read_compacted = read_compacted
         self.passed: Position = (first[0], first[1] - 1)
         """The last entry that came, whether it was wanted or not."""
@@ -328,7 +342,7 @@ class EntryReader(Receiver):
             # What comes behind the last entry is thrown away.
             entries_max = min(entries_max, self._last[1] - self.passed[1])
         if self.entries_seen == 0:
-            return min(PERMITS_MIN, entries_max)
+            return max(1, min(PERMITS_FIRST_MAX, entries_max, room_bytes // self._entry_bytes))
         by_size = room_bytes * self._seen_messages // max(self._seen_bytes, 1)
         return max(1, min(by_size, entries_max * self._seen_messages // self.entries_seen))
 

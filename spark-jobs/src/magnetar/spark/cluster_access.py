@@ -74,8 +74,8 @@ class DirectAccess:
         return None if node is None else node.value
 
     async def compaction(self, topic: str) -> tuple[Compaction, TopicLedger] | None:
-        """The topic's newest compaction and its ledger, which may be `missing`; None when it was never compacted. Raises
-        `ClusterUnreachable`."""
+        """The topic's newest compaction and its ledger, which may be `missing`; None when it was never compacted.
+        Raises `ClusterUnreachable`."""
         try:
             found = await self._compaction(topic)
             if found is not None and found[1].missing:
