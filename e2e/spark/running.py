@@ -60,7 +60,7 @@ class Spark:
     configuration: Mapping[str, str]
     """Beside CONFIGURATION, or instead of what stands there."""
 
-    def run(self, script: Path, arguments: object, *, timeout_s: float = 300.0) -> Any:
+    def run(self, script: Path, arguments: object, *, timeout_s: float = 600.0) -> Any:
         """What the script answers. Raises `ScriptFailed`."""
         return self.start(script, arguments).answer(timeout_s)
 
