@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from dataclasses import replace
 from typing import Any, cast
 
@@ -210,6 +211,20 @@ async def test_a_broker_that_does_not_answer_keeps_nobody_from_stopping(monkeypa
     async with asyncio.timeout(5):
         await made.end()
     silent.answers.set()
+
+
+async def test_clients_do_not_wait_while_a_round_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran_meanwhile = threading.Event()
+
+    def slow(*_: object, **__: object) -> bytes:
+        assert ran_meanwhile.wait(5)
+        return b"{}"
+
+    monkeypatch.setattr(history_writer, "history_of", slow)
+    made = writer(SystemClock(), Unavailable("nobody is there"))
+    asyncio.get_running_loop().call_soon(ran_meanwhile.set)
+    await made.round()
+    assert len(made._waiting) == 1
 
 
 async def read_all(broker: MemoryBroker) -> list[Any]:
