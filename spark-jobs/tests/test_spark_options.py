@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -130,6 +131,9 @@ def test_all_at_once() -> None:
         ({"splitBytes": "10"}, "from 1048576 bytes on"),
         ({"pollInterval": "200"}, "with its unit"),
         ({"pollInterval": "5 fortnights"}, "200ms"),
+        ({"pollInterval": "9" * 400 + "s"}, "200ms"),
+        ({"maxBytesPerTrigger": "9" * 5000}, "64m"),
+        ({"publishTimeFrom": "9" * 5000}, "ISO time"),
         ({"startingOffsets": ""}, "is empty"),
         ({"keys": "[1]"}, "JSON list"),
         ({"keys": "[1"}, "JSON list"),
@@ -223,6 +227,11 @@ def test_several_topics_and_patterns() -> None:
             parse_source_options({**URL, "topicsPattern": text})
 
 
+def test_an_option_that_is_set_to_none_is_not_set() -> None:
+    nothing = cast("dict[str, str]", {"token": None, "maxRowsPerTrigger": None})
+    assert parse_source_options({**URL, "topic": "t", **nothing}) == parsed()
+
+
 def test_what_spark_adds_is_let_pass() -> None:
     assert parsed(**dict.fromkeys(SPARKS_OWN, "x")) == parsed()
 
@@ -305,6 +314,7 @@ def test_javas_earliest_and_latest() -> None:
         None,
         7,
         "AAAA",
+        "é",
         [1, 2, 3, 400],
     ],
 )

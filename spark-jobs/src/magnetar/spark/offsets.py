@@ -6,7 +6,6 @@ or `"ledger:entry:batch index"`, naming the first message that was not read yet.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 from collections.abc import Collection, Mapping
@@ -179,7 +178,7 @@ def _position_parts(value: object) -> tuple[int, ...] | None:
             return tuple(int(part) for part in value.split(":"))
         try:
             return _serialized_parts(base64.b64decode(value.strip(), validate=True))
-        except binascii.Error:
+        except ValueError:
             return None
     if not isinstance(value, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in value):
         return None

@@ -47,9 +47,9 @@ _NOT_FOR_US: Final = {
     "kafka.": "this is a source of Pulsar topics",
 }
 
-_SIZE: Final = re.compile(r"(\d+)\s*([kmgtp]i?b?|b)?", re.IGNORECASE)
+_SIZE: Final = re.compile(r"(\d{1,19})\s*([kmgtp]i?b?|b)?", re.IGNORECASE)
 _SIZE_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
+_DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)\s*([a-z]+)", re.IGNORECASE)
 _DURATION_SECONDS: Final = {
     **dict.fromkeys(("us",), 1e-6),
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1e-3),
@@ -91,8 +91,9 @@ class OptionValues:
     """Looks options up, whatever the case of their names, and reads their values. Each error names the option, the
     value and what is accepted. An absent option has the default that its `Option` has."""
 
-    def __init__(self, given: Mapping[str, str], known: Iterable[Option]) -> None:
-        self._given = {name.lower(): value for name, value in given.items()}
+    def __init__(self, given: Mapping[str, str | None], known: Iterable[Option]) -> None:
+        # Python's `option(name, None)` comes as it is.
+        self._given = {name.lower(): value for name, value in given.items() if value is not None}
         self._options = {option.name: option for option in known}
 
     def given(self, name: str) -> bool:
@@ -210,7 +211,7 @@ TIME_FORMS: Final = (
 
 def parse_time_ms(text: str) -> int | None:
     """A point in time as `TIME_FORMS` has them; None: it is none."""
-    if re.fullmatch(r"[0-9]{5,}|0", text):  # Fewer digits are a year.
+    if re.fullmatch(r"[0-9]{5,20}|0", text):  # Fewer digits are a year.
         time = int(text)
         return time if time <= _TIME_MS_MAX else None
     if re.fullmatch(r"[0-9]+", text):
