@@ -304,6 +304,19 @@ async def test_a_hole_is_told_of_though_what_is_behind_it_cannot_be_reached(clus
     assert [(hole.first_entry_id, hole.last_entry_id) for hole in holes] == [(3, 4)]
 
 
+async def test_an_answer_without_entries_is_no_hole(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = await cluster.write(SINGLE, payloads(5))
+    part = await cluster.range(writer.ledger_id, 0, 4)
+    (holder,) = cluster.bookies.holders(writer.ledger_id, 0)
+
+    async def nothing(*_: int) -> list[bytes]:
+        return []
+
+    monkeypatch.setattr(cluster.bookies.connection(holder), "read_entries", nothing)
+    with pytest.raises(ClusterUnreachable, match="answers with nothing"):
+        await read(cluster.entries(), [part])
+
+
 async def test_nobody_says_that_entries_are_lost_while_the_store_cannot_be_asked(cluster: Cluster) -> None:
     writer = await cluster.write(WHOLE, payloads(5))
     part = await cluster.range(writer.ledger_id, 0, 4)

@@ -88,10 +88,11 @@ class BookieAsker:
                 reasons.append(self._reason(bookie_id, error))
                 continue
             payloads, wrong = codec.decode_run(entries[:count] if len(entries) > count else entries, first)
-            if wrong is not None:
-                reasons.append(self._reason(bookie_id, wrong))
             if payloads:
                 return payloads, []
+            # An empty answer denies nothing: nobody has said that the entry is not there.
+            empty = Reason(Failure.UNKNOWN, f"{bookie_id} answers with nothing")
+            reasons.append(empty if wrong is None else self._reason(bookie_id, wrong))
         return [], reasons
 
     async def each(

@@ -39,7 +39,8 @@ class Cluster:
         """Topics by brokers."""
         self._direct: DirectAccess | None = None
         self._opening = asyncio.Lock()
-        self._refused: tuple[float, ClusterUnreachable] | None = None
+        self._refused: tuple[float, str] | None = None
+        """Until when it is not tried again, and why."""
         self._direct_catalog: DirectCatalog | None = None
         self._tasks: TaskAccess | None = None
 
@@ -49,11 +50,11 @@ class Cluster:
             if self._direct is not None:
                 return self._direct
             if self._refused is not None and time.monotonic() < self._refused[0]:
-                raise self._refused[1]
+                raise ClusterUnreachable(self._refused[1])
             try:
                 self._direct = await open_direct(self.options, self.admin)
             except ClusterUnreachable as error:
-                self._refused = time.monotonic() + TRIED_AGAIN_SECONDS, error
+                self._refused = time.monotonic() + TRIED_AGAIN_SECONDS, str(error)
                 raise
             return self._direct
 
