@@ -76,6 +76,8 @@ class Spark:
         (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
         environment = {
             "JAVA_HOME": str(self.java_home),
+            # A script beside this one must not stand for a module of the same name.
+            "PYTHONSAFEPATH": "1",
             "PYSPARK_PYTHON": str(self.python),
             "PYSPARK_DRIVER_PYTHON": str(self.python),
             "SPARK_CONF_DIR": str(folder),
