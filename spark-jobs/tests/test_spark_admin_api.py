@@ -8,7 +8,7 @@ from aiohttp import web
 from magnetar.auth.testing import token_of
 from magnetar.broker.auth.testing import ADMIN, broker_settings, grants, make_namespace
 from magnetar.broker.session_testing import MemoryBroker
-from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.core.topic_name import TopicName
 from magnetar.net.free_ports import free_port
 from magnetar.spark.admin_api import AdminApi, urls_of
 from magnetar.spark.broker_catalog import ledgers_of
@@ -47,14 +47,9 @@ async def test_what_a_broker_tells(broker: MemoryBroker) -> None:
     await client.publish(3)
     api = api_of(broker.admin_url)
     try:
-        assert await api.topics(NamespaceName("public", "default")) == [str(TOPIC)]
-        assert await api.partitions(TOPIC) == 0
         assert "metadataStoreUrl" in await api.internal_configuration()
         [ledger] = ledgers_of(await api.internal_stats(TOPIC), {})
         assert (ledger.entries, ledger.closed_ms) == (3, 0)
-        assert await api.last_message(TOPIC) == (ledger.ledger_id, 2, 0)
-        assert (await api.namespace_policies(NamespaceName("public", "default")))["bundles"]
-        assert await api.schemas(TOPIC) == []
         assert await api.deduplication(TOPIC) is False
         await call(broker, "POST", "namespaces/public/default/deduplication", body=True)
         assert await api.deduplication(TOPIC) is True
@@ -65,30 +60,17 @@ async def test_what_a_broker_tells(broker: MemoryBroker) -> None:
         await api.close()
 
 
-async def test_schemas_of_a_topic(broker: MemoryBroker) -> None:
-    await call(broker, "PUT", "persistent/public/default/t")
-    api = api_of(broker.admin_url)
-    try:
-        for kind in ("STRING", "INT32"):
-            await call(broker, "PUT", "namespaces/public/default/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
-            document: dict[str, object] = {"type": kind, "schema": "", "properties": {}}
-            await call(broker, "POST", "schemas/public/default/t/schema", document)
-        assert [each["type"] for each in await api.schemas(TOPIC)] == ["STRING", "INT32"]
-    finally:
-        await api.close()
-
-
 async def test_credentials_are_needed_and_the_texts_say_which() -> None:
     async with MemoryBroker(broker_settings()) as broker:
         await make_namespace(broker, auth_policies=grants({"reader": ["consume"]}))
         for token, named in (("", "option token"), (token_of("stranger"), "refuses")):
             api = api_of(broker.admin_url, token)
             with pytest.raises(AccessRefused, match=named):
-                await api.namespace_policies(NamespaceName("acme", "shop"))
+                await api.get("/admin/v2/namespaces/acme/shop", "policies of acme/shop")
             assert await api.deduplication(MINE) is None
             await api.close()
         api = api_of(broker.admin_url, token_of(ADMIN))
-        assert await api.topics(NamespaceName("acme", "shop")) == []
+        assert await api.get("/admin/v2/persistent/acme/shop", "topics of acme/shop") == []
         await api.close()
 
 

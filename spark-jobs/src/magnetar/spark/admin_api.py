@@ -6,12 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.core.topic_name import NamespaceName, TopicName, java_url_encode
+from magnetar.core.topic_name import TopicName, java_url_encode
 from magnetar.spark.broker_errors import HOW_TO_SHOW
 from magnetar.spark.client_factory import credentials_of, tls_of
 from magnetar.spark.connecting import ConnectionOptions
 from magnetar.spark.errors import AccessRefused, BadOption, ClusterUnreachable, TopicMissing
-from magnetar.spark.positions import MessagePosition
 
 if TYPE_CHECKING:
     import aiohttp
@@ -54,17 +53,6 @@ class AdminApi:
         found: dict[str, Any] = await self.get("/admin/v2/brokers/internal-configuration", "the cluster's metadata")
         return found
 
-    async def topics(self, namespace: NamespaceName) -> list[str]:
-        """Complete names of the persistent topics and of each partition."""
-        what = f"the topics of namespace {namespace}"
-        found: list[str] = await self.get(f"/admin/v2/persistent/{namespace}", what)
-        return found
-
-    async def partitions(self, topic: TopicName) -> int:
-        """How many; 0: it is not partitioned, or not there."""
-        found = await self.get(f"{_path(topic)}/partitions", f"the partitions of {topic}")
-        return int(found.get("partitions", 0))
-
     async def internal_stats(self, topic: TopicName) -> dict[str, Any]:
         """Ledgers and cursors of a topic (or of one partition), from its owner's memory."""
         found: dict[str, Any] = await self.get(f"{_path(topic)}/internalStats", f"the ledgers of {topic}")
@@ -73,28 +61,6 @@ class AdminApi:
     async def internal_info(self, topic: TopicName) -> dict[str, Any]:
         """Ledgers and cursors as the metadata store has them; the times when ledgers were closed stand only here."""
         found: dict[str, Any] = await self.get(f"{_path(topic)}/internal-info", f"the ledgers of {topic}")
-        return found
-
-    async def last_message(self, topic: TopicName) -> MessagePosition | None:
-        """Where the last message is; None: there is none."""
-        found = await self.get(f"{_path(topic)}/lastMessageId", f"the last message of {topic}")
-        ledger_id, entry_id = int(found["ledgerId"]), int(found["entryId"])
-        if entry_id < 0:
-            return None
-        return MessagePosition(ledger_id, entry_id, max(int(found.get("batchIndex", 0)), 0))
-
-    async def schemas(self, topic: TopicName) -> list[dict[str, Any]]:
-        """All versions, the oldest first: version, type, timestamp, data, properties. None registered: empty."""
-        path = f"/admin/v2/schemas/{topic.namespace_name}/{java_url_encode(topic.local_name)}/schemas"
-        try:
-            found = await self.get(path, f"the schemas of {topic}")
-        except TopicMissing:
-            return []
-        return list(found.get("getSchemaResponses") or ())
-
-    async def namespace_policies(self, namespace: NamespaceName) -> dict[str, Any]:
-        """Everything that is set for a namespace."""
-        found: dict[str, Any] = await self.get(f"/admin/v2/namespaces/{namespace}", f"policies of {namespace}")
         return found
 
     async def deduplication(self, topic: TopicName) -> bool | None:

@@ -16,8 +16,6 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 T = TypeVar("T")
 
-ACCESS_CODES: Final = frozenset({ServerError.AUTHENTICATION_ERROR, ServerError.AUTHORIZATION_ERROR})
-
 PAUSE_SECONDS_MIN: Final = 0.1
 PAUSE_SECONDS_MAX: Final = 2.0
 """Between attempts: a broker that takes over topics needs some seconds."""

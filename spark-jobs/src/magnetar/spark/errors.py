@@ -4,8 +4,6 @@ Class names are short as Spark prints them in front of the message."""
 
 from __future__ import annotations
 
-from typing import Final
-
 from magnetar.core.errors import MagnetarError
 
 
@@ -43,7 +41,3 @@ class AccessRefused(SparkSourceError):
 
 class SinkRefused(SparkSourceError):
     """What should be written cannot be, or not with the guarantee that was asked for."""
-
-
-SHOWN_WITHOUT_TRACEBACK: Final = (SparkSourceError,)
-"""Spark prints these without the Python traceback: it would only hide the message."""

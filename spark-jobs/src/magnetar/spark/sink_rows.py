@@ -341,9 +341,9 @@ class EntryCutter:
 
 def size_bytes_of(message: OutgoingMessage) -> int:
     """About what it takes in an entry."""
-    size = MESSAGE_OVERHEAD_BYTES + len(message.payload or b"") + len(message.key or "")
+    size = MESSAGE_OVERHEAD_BYTES + len(message.payload or b"") + len((message.key or "").encode())
     if message.properties:
-        size += sum(len(name) + len(value) + 6 for name, value in message.properties.items())
+        size += sum(len(name.encode()) + len(value.encode()) + 6 for name, value in message.properties.items())
     return size
 
 

@@ -22,7 +22,6 @@ from magnetar.spark.values.shapes import LOCAL_TIMESTAMP, TIMESTAMP
 
 DAY_MS: Final = 86_400_000
 DAY_US: Final = 86_400_000_000
-DAY_NS: Final = 86_400_000_000_000
 
 _Numbers = npt.NDArray[Any]
 
