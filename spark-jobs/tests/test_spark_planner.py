@@ -1,17 +1,22 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import cast
 
 import pytest
 from magnetar.spark.assembly.compaction import Compaction
+from magnetar.spark.assembly.testing import MemoryTopic, plain
 from magnetar.spark.catalog import CLOSED_AT_UNKNOWN_TIME, TopicLedger, TopicState
 from magnetar.spark.cluster import Cluster
+from magnetar.spark.entries import EntryBlock, OnHole
 from magnetar.spark.errors import ClusterUnreachable, DataLoss
+from magnetar.spark.offsets import AtTime
 from magnetar.spark.options import parse_source_options
 from magnetar.spark.planner import PUBLISHED_BEFORE_STORED_MS_MAX, Reach, ReadPlanner, narrowed
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.pushdown import MessageFilters
+from magnetar.spark.slices import LedgerRange
 
 TOPIC = "persistent://public/default/t"
 HOUR = PUBLISHED_BEFORE_STORED_MS_MAX
@@ -74,6 +79,49 @@ class Compacted:
     async def compaction(self, topic: str) -> tuple[Compaction, TopicLedger]:
         gone = TopicLedger(ledger_id=70, entries=0, size_bytes=0, missing=True)
         return Compaction(70, MessagePosition(2, 3)), gone
+
+
+class Tiered(Compacted):
+    """A cluster of which bookies have nothing, and brokers have all."""
+
+    def __init__(self) -> None:
+        self.topic = MemoryTopic({1: [plain(at, publish_time_ms=HOUR + at) for at in range(5)]})
+        self.looked_up: set[int] = set()
+
+    def entries(self, topic: str) -> Entries:
+        return Entries(MemoryTopic({}))
+
+    def broker_entries(self, topic: str) -> Entries:
+        return Entries(self.topic)
+
+    async def with_metadata(self, state: TopicState, ledger_ids: set[int]) -> TopicState:
+        self.looked_up |= ledger_ids
+        return state
+
+
+class Entries:
+    def __init__(self, topic: MemoryTopic) -> None:
+        self.topic = topic
+
+    async def blocks(self, ranges: Sequence[LedgerRange], on_hole: OnHole) -> AsyncIterator[EntryBlock]:
+        for part in ranges:
+            yield self.topic.block(part.ledger_id, part.first_entry_id, part.last_entry_id)
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_time_is_looked_for_in_tiered_storage_too() -> None:
+    options = parse_source_options({"service.url": "pulsar://h:1", "topic": "t", "startingTime": "3600003"})
+    cluster = Tiered()
+    planner = ReadPlanner(options, cast("Cluster", cluster), direct=True)
+    ledgers = (
+        TopicLedger(ledger_id=0, entries=5, size_bytes=50, closed_ms=1),
+        TopicLedger(ledger_id=1, entries=5, size_bytes=50, closed_ms=2 * HOUR, offloaded=True),
+    )
+    state = TopicState(topic=TOPIC, ledgers=ledgers, end=MessagePosition(1, 5))
+    assert await planner.positions(AtTime(HOUR + 3), [state], "startingTime") == {TOPIC: MessagePosition(1, 3)}
+    assert cluster.looked_up == {1}
 
 
 async def test_a_compaction_that_is_gone_is_not_an_empty_one() -> None:

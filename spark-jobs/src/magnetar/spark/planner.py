@@ -22,7 +22,7 @@ from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.publish_times import PublishTimes
 from magnetar.spark.pushdown import MessageFilters
 from magnetar.spark.slices import Slice
-from magnetar.spark.time_search import first_at
+from magnetar.spark.time_search import first_at, ledgers_searched
 
 logger: Final = logging.getLogger(__name__)
 
@@ -160,10 +160,15 @@ class ReadPlanner:
         return slices + slices_of(reach.state, max(reach.first, compaction.rest), reach.end, split_bytes)
 
     async def _first_at(self, state: TopicState, time_ms: int) -> MessagePosition:
+        source = await self.source(state.topic)
         if self.direct:
-            catalog = await self.cluster.direct_catalog()
-            state = await catalog.with_metadata(state, {ledger.ledger_id for ledger in state.ledgers})
-        times = PublishTimes(state, await self.source(state.topic))
+            searched = ledgers_searched(state, time_ms)
+            state = await (await self.cluster.direct_catalog()).with_metadata(state, searched)
+            there = [ledger for ledger in state.ledgers if ledger.ledger_id in searched and not ledger.missing]
+            if self.options.read_mode == "auto" and not all(ledger.metadata for ledger in there):
+                # Some are in tiered storage alone: taken for unreadable, they would be taken for later.
+                source = self.cluster.broker_entries(state.topic)
+        times = PublishTimes(state, source)
         try:
             return await first_at(state, time_ms, times.of)
         finally:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from itertools import accumulate
 from typing import Final, TypeAlias
 
-from magnetar.spark.catalog import TopicState
+from magnetar.spark.catalog import TopicLedger, TopicState
 from magnetar.spark.errors import BadOption
 from magnetar.spark.plan import Span, normalised, spans_between
 from magnetar.spark.positions import BEGINNING, MessagePosition
@@ -38,11 +38,7 @@ async def first_at(state: TopicState, time_ms: int, publish_time_of: PublishTime
             "store tells: set admin.url (and let it show internal stats) or metadata.url, or use publishTimeFrom and "
             "publishTimeTo instead of startingTime and endingTime"
         )
-    spans = [
-        span
-        for span in spans_between(state, BEGINNING, state.end)
-        if not 0 < span.ledger.closed_ms < time_ms - CLOCK_DIFFERENCE_MS_MAX
-    ]
+    spans = [span for span in spans_between(state, BEGINNING, state.end) if _may_have(span.ledger, time_ms)]
     before = [0, *accumulate(span.entries for span in spans)]
     low, high = 0, before[-1]
     while low < high:
@@ -56,6 +52,15 @@ async def first_at(state: TopicState, time_ms: int, publish_time_of: PublishTime
     if low == before[-1]:
         return normalised(state, state.end)
     return _position(spans, before, low)
+
+
+def ledgers_searched(state: TopicState, time_ms: int) -> set[int]:
+    """Those of which `first_at` may want entries."""
+    return {ledger.ledger_id for ledger in state.ledgers if _may_have(ledger, time_ms)}
+
+
+def _may_have(ledger: TopicLedger, time_ms: int) -> bool:
+    return not 0 < ledger.closed_ms < time_ms - CLOCK_DIFFERENCE_MS_MAX
 
 
 async def _time_from(
