@@ -172,6 +172,8 @@ class StreamPlanner:
         await self._refresh()
         planner = await self._plan()
         deleted = await self._not_there(begin)
+        if self._cursor is not None:
+            await asyncio.gather(*map(self._cursor.forget, deleted))
         restarted = await self._cut_off(begin)
         begin = {**begin, **restarted}
         ends = self._ends()
