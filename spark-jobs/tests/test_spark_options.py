@@ -20,7 +20,6 @@ from magnetar.spark.offsets import (
     advance,
     decode_offset,
     encode_offset,
-    is_behind,
     parse_offsets,
     place_of,
 )
@@ -367,8 +366,6 @@ def test_offsets_advance() -> None:
     assert advance(begin, reached) == {"a": (5, 0, 0), "b": (6, 0, 0), "c": (1, 0, 0)}
     assert advance(begin, reached, ["b"]) == {"a": (5, 0, 0), "c": (1, 0, 0)}
     assert advance(begin, reached, restarted=["a"])["a"] == (4, 0, 0)
-    assert is_behind(begin, reached)
-    assert not is_behind(advance(begin, reached), reached)
 
 
 def test_known_options_are_each_of_one_name() -> None:

@@ -244,8 +244,3 @@ def advance(
         if topic not in deleted:
             moved[topic] = position if topic in restarted else max(position, moved.get(topic, BEGINNING))
     return moved
-
-
-def is_behind(offset: Mapping[str, MessagePosition], other: Mapping[str, MessagePosition]) -> bool:
-    """Whether some topic of `other` is further on there than in `offset`; one without a place is at its beginning."""
-    return any(offset.get(topic, BEGINNING) < position for topic, position in other.items())
