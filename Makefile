@@ -7,7 +7,7 @@ UV := $(firstword $(shell command -v uv) $(wildcard $(UV_HERE) $(HOME)/.local/bi
 RUN := $(UV) run --frozen --all-packages
 PYTEST_WORKERS ?= 2
 
-.PHONY: help setup run cluster compile decompile test test-compiled lint fix generate sim sim-operator interchange storm faults admin-cli e2e bench bench-bookies bench-cluster scale images kube-up kube-down e2e-clients e2e-spark e2e-kubernetes
+.PHONY: help setup run cluster compile decompile test test-compiled lint fix generate sim sim-operator interchange storm faults admin-cli e2e bench bench-bookies bench-cluster bench-spark scale images kube-up kube-down e2e-clients e2e-spark e2e-kubernetes
 
 help: ## Show this list
 	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  \033[36m%-14s\033[0m %s\n",$$1,$$2}' $(MAKEFILE_LIST)
@@ -118,6 +118,9 @@ bench-bookies: compile ## Our bookies beside Apache's under BookKeeper's own cli
 
 bench-cluster: compile ## Our cluster beside Apache's: unloads, crashes, proxies, lookups, brokers; ARGS="--quick"
 	$(RUN) python -m bench.cluster.run $(ARGS)
+
+bench-spark: compile ## Cold scans of a topic from Spark beside the JVM connector, Parquet and cat; ARGS="--quick" (--gigabytes N)
+	$(RUN) python -m bench.spark.run $(ARGS)
 
 scale: compile ## 100 000 topics, then 10 000 connections to a broker and 8 000 through a proxy, on this machine
 	$(RUN) python -m e2e.cluster.scale $(ARGS)
