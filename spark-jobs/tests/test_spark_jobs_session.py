@@ -23,7 +23,8 @@ from magnetar.spark.jobs.archive_layout import SINK_LOG
 from magnetar.spark.jobs.audit import AuditJob, run_audit
 from magnetar.spark.jobs.dead_letters import DeadLetterJob, run_dead_letters
 from magnetar.spark.jobs.job import ConnectionChoices
-from magnetar.spark.jobs.replay import ReplayJob, run_replay
+from magnetar.spark.jobs.replay import ReplayJob, in_order, part_of, run_replay
+from magnetar.spark.jobs.replay_plan import Round
 from magnetar.spark.jobs.window_aggregation import WindowJob, run_windows
 from magnetar.spark.jobs.window_columns import Aggregate, Duration
 from magnetar.standalone.threaded import ThreadedCluster
@@ -141,6 +142,17 @@ def in_archive(spark: SparkSession, path: Path) -> list[str]:
     return sorted(bytes(row[0]).decode() if isinstance(row[0], (bytes, bytearray)) else row[0] for row in rows)
 
 
+def remove_newest(folder: Path) -> None:
+    path = max(folder.glob("[0-9]*"), key=lambda path: int(path.name))
+    path.unlink()
+    (folder / f".{path.name}.crc").unlink(missing_ok=True)
+
+
+def uncommit(checkpoint: Path) -> None:
+    """As a driver leaves it that is killed after everything else of a micro-batch was done."""
+    remove_newest(checkpoint / "commits")
+
+
 class TestArchiveAndReplay:
     def test_archive_restart_and_replay(
         self, spark: SparkSession, cluster: ThreadedCluster, stock: pulsar.Client, tmp_path: Path, quiet: Console
@@ -155,20 +167,15 @@ class TestArchiveAndReplay:
         second = run_archive(spark, job, quiet)
         assert second.rows == 200
         # The driver was killed after the files were there, before the micro-batch was committed: it is done again.
-        commits = sorted((output / "_magnetar" / "checkpoint" / "commits").glob("[0-9]*"))
-        commits[-1].unlink()
-        (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+        uncommit(output / "_magnetar" / "checkpoint")
         third = run_archive(spark, job, quiet)
         assert third.offsets == second.offsets
         assert in_archive(spark, output) == sorted(one[0] for one in sent)
         # Killed before the files became part of the archive.
-        batches = sorted((output / SINK_LOG).glob("[0-9]*"), key=lambda path: int(path.name))
-        for path in (batches[-1], commits[-1]):
-            path.unlink()
-            (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
-        run_archive(spark, job, quiet)
+        uncommit(output / "_magnetar" / "checkpoint")
+        remove_newest(output / SINK_LOG)
+        assert run_archive(spark, job, quiet) == Archived(rows=200, batches=1, offsets=second.offsets)
         assert in_archive(spark, output) == sorted(one[0] for one in sent)
-        assert run_archive(spark, job, quiet) == Archived(rows=0, batches=0, offsets=second.offsets)
 
         target = cluster.unique_topic("replayed")
         replay = ReplayJob(choices=choices(cluster), archive=str(output), topic=target)
@@ -198,7 +205,13 @@ class TestArchiveAndReplay:
             producer.send(Person(name=f"n{number}", age=number), partition_key=f"k{number % 8}")
         producer.close()
         output = tmp_path / "archive"
-        job = ArchiveJob(choices=choices(cluster), selection={"topic": topic}, output=str(output), by_topic=True)
+        job = ArchiveJob(
+            choices=choices(cluster),
+            selection={"topic": topic},
+            output=str(output),
+            by_topic=True,
+            subscription="archive",
+        )
         assert run_archive(spark, job, quiet).rows == 40
         folder = f"source_topic=public.default.{topic.rpartition('/')[2]}"
         assert [path.name for path in output.glob("source_topic=*")] == [folder]
@@ -214,6 +227,25 @@ class TestArchiveAndReplay:
             ages[message.partition_key()].append(message.value().age)
         reader.close()
         assert ages == {f"k{key}": list(range(key, 40, 8)) for key in range(8)}
+
+
+def test_rounds_of_a_replay_are_in_numeric_order(spark: SparkSession) -> None:
+    rows = spark.createDataFrame(
+        [
+            (topic, ledger, entry, index)
+            for topic in "tu"
+            for ledger in (10, 9, 2)
+            for entry in (10, 9)
+            for index in (1, 0)
+        ],
+        "__topic string, __ledger bigint, __entry bigint, __index int",
+    )
+    part = Round({"t": (9, 10), "u": (2, 2)}, 12)
+    found = [tuple(row) for row in in_order(part_of(rows, part), part.tasks).collect()]
+    assert [row[1:] for row in found if row[0] == "t"] == sorted(
+        (ledger, entry, index) for ledger in (9, 10) for entry in (9, 10) for index in (0, 1)
+    )
+    assert [row[1:] for row in found if row[0] == "u"] == [(2, 9, 0), (2, 9, 1), (2, 10, 0), (2, 10, 1)]
 
 
 def test_windows_to_a_topic(
@@ -248,6 +280,10 @@ def test_windows_to_a_topic(
     run_windows(spark, job, quiet)
     found = [(key, json.loads(value), time_ms) for value, key, time_ms, _ in read(stock, target)]
     assert len(early) < len(found)
+    # The driver was killed after windows were written: they are computed and written again, and not stored again.
+    uncommit(tmp_path / "checkpoint")
+    run_windows(spark, job, quiet)
+    assert len(read(stock, target)) == len(found)
     expected: dict[tuple[str, int], list[int]] = defaultdict(list)
     for second in range(0, 180, 10):
         # Windows begin with the minutes of the clock: 1 700 000 000 is 20 s into one.

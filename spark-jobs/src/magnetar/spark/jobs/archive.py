@@ -53,6 +53,7 @@ from magnetar.spark.jobs.running import (
     run_to_end,
     selection_options,
     start,
+    starting_options,
     whole_topic,
 )
 from magnetar.spark.option_values import Option, OptionValues
@@ -83,6 +84,8 @@ class ArchiveJob:
     by_topic: bool | None = None
     """None: where there are several."""
     starting_offsets: str = "earliest"
+    subscription: str = ""
+    """Empty: none; retention then takes what it takes, archived or not."""
     continuous: str = ""
     """Empty: the job ends when all is archived that is there now."""
     compression: str = "zstd"
@@ -98,10 +101,12 @@ class ArchiveJob:
         """For the stream that is read."""
         options = {
             **self.selection,
-            "startingOffsets": self.starting_offsets,
+            **starting_options(self.starting_offsets, self.choices.further),
             "maxBytesPerTrigger": self.batch_bytes_max,
             "rawValues": str(self.raw).lower(),
         }
+        if self.subscription:
+            options["predefinedSubscription"] = self.subscription
         return {**self.choices.options(), **options}
 
     def tasks_max(self) -> int:
@@ -208,6 +213,13 @@ ByTopic = Annotated[
     bool | None,
     typer.Option("--by-topic/--no-by-topic", help="A folder for each topic; by default where several may be meant."),
 ]
+Subscription = Annotated[
+    str,
+    typer.Option(
+        help="A durable subscription that follows the archive, for it alone: it keeps what is not archived from being "
+        "deleted, and shows how much that is. It may lag a micro-batch behind."
+    ),
+]
 Compression = Annotated[str, typer.Option(help=f"Of Parquet files: {', '.join(COMPRESSIONS)}.")]
 FileBytes = Annotated[
     str, typer.Option(help="About how many stored bytes go into one file, where a micro-batch has as many.")
@@ -229,6 +241,7 @@ def main(
     raw: Raw = False,
     by_topic: ByTopic = None,
     starting_offsets: StartingOffsets = "earliest",
+    subscription: Subscription = "",
     continuous: Continuous = "",
     compression: Compression = "zstd",
     max_bytes_per_batch: BytesPerBatch = "2g",
@@ -254,6 +267,7 @@ def main(
             raw=raw,
             by_topic=by_topic,
             starting_offsets=starting_offsets,
+            subscription=subscription,
             continuous=continuous,
             compression=compression,
             batch_bytes_max=max_bytes_per_batch,

@@ -293,7 +293,8 @@ def main(
             keyless_stay=keyless_stay,
         )
         try:
-            audits = run_audit(spark_session("audit"), job)
+            with Console(stderr=True).status("reading topics"):
+                audits = run_audit(spark_session("audit"), job)
         finally:
             runtime.run(close_clusters())
         write_report(document(audits), json_file)

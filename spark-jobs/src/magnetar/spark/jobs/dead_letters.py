@@ -270,7 +270,8 @@ def main(
             published_before=published_before,
         )
         try:
-            report = run_dead_letters(spark_session("dead-letters"), job)
+            with Console(stderr=True).status("reading topics"):
+                report = run_dead_letters(spark_session("dead-letters"), job)
         finally:
             runtime.run(close_clusters())
         write_report(document(report), json_file)

@@ -5,7 +5,10 @@
 Messages of one archived topic (partition) are written one after the other, as they lay in it: those of one key keep
 their order, and so do those without a key. Keys, properties and event times are kept; message ids and publish times are
 new. A replay that failed half-way goes on with --resume and what it printed: what is there already is not stored
-again. To hold it back, limit the topic's publish rate in its policies."""
+again.
+
+A key that is bytes comes back as such where the topic's schema says that keys are (KEY_VALUE, separated), else as the
+base64 text that its column has. To hold a replay back, limit the topic's publish rate in its policies."""
 
 from __future__ import annotations
 
@@ -106,7 +109,8 @@ def run_replay(spark: SparkSession, job: ReplayJob, console: Console) -> Replaye
     console.print(f"should this replay fail, go on with --resume {name}", highlight=False)
     rounds = rounds_of(ledgers)
     for number, part in enumerate(rounds):
-        frame = outgoing(part_of(rows, part), job, targets, base64_keys=as_bytes)
+        wanted = rows if len(rounds) == 1 else part_of(rows, part)
+        frame = outgoing(in_order(wanted, part.tasks), job, targets, base64_keys=as_bytes)
         options = {**job.choices.options(), **dict(job.sink_options), "writeId": f"replay-{name}-{number}"}
         frame.write.format(FORMAT).options(**options).mode("append").save()
         console.print(f"round {number + 1} of {len(rounds)}: {part.rows:,} messages", highlight=False)
@@ -152,14 +156,19 @@ def archived_ledgers(rows: DataFrame) -> list[ArchivedLedger]:
 
 
 def part_of(rows: DataFrame, part: Round) -> DataFrame:
-    """A round's rows: a task for each topic (partition), in which they lie as they lay there. What is in which task,
-    and in which order, follows from the archive alone."""
+    """A round's rows."""
     from pyspark.sql import functions as f
 
     wanted: Column = f.lit(False)
     for topic, (first, last) in part.ranges.items():
         wanted = wanted | ((f.col("__topic") == topic) & f.col("__ledger").between(first, last))
-    return rows.where(wanted).repartition(part.tasks, "__topic").sortWithinPartitions(*ORDER)
+    return rows.where(wanted)
+
+
+def in_order(rows: DataFrame, tasks: int) -> DataFrame:
+    """Each topic (partition) in one task, in which its rows lie as they lay in it. What is in which task, and in which
+    order, follows from the archive alone."""
+    return rows.repartition(tasks, "__topic").sortWithinPartitions(*ORDER)
 
 
 def outgoing(rows: DataFrame, job: ReplayJob, targets: Mapping[str, str], *, base64_keys: bool) -> DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -66,6 +66,13 @@ def selection_options(topics: list[str] | None, pattern: str) -> dict[str, str]:
         return {"topicsPattern": pattern}
     assert topics
     return {"topic": topics[0]} if len(topics) == 1 else {"topics": json.dumps(topics)}
+
+
+def starting_options(starting_offsets: str, further: Sequence[str]) -> dict[str, str]:
+    """Where a stream begins, unless a further option `startingTime=…` says so."""
+    if any(pair.lower().startswith("startingtime=") for pair in further):
+        return {}
+    return {"startingOffsets": starting_offsets}
 
 
 def short_topic(topic: str) -> str:

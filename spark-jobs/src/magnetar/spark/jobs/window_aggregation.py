@@ -42,6 +42,7 @@ from magnetar.spark.jobs.running import (
     run_to_end,
     selection_options,
     start,
+    starting_options,
 )
 from magnetar.spark.jobs.window_columns import (
     WINDOW_END,
@@ -114,7 +115,7 @@ def run_windows(spark: SparkSession, job: WindowJob, console: Console) -> RowsSe
     options = {
         **job.choices.options(),
         **job.selection,
-        "startingOffsets": job.starting_offsets,
+        **starting_options(job.starting_offsets, job.choices.further),
         "maxBytesPerTrigger": job.batch_bytes_max,
     }
     rows = stream_reader(spark, job.choices).options(**options).load()
