@@ -1,0 +1,309 @@
+"""Spark's archive job on the same Kubernetes as a cluster: its executors read topics straight from the bookies."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pyspark
+import pytest
+import yaml
+from pulsar.schema import Integer, JsonSchema, Record, String
+
+from e2e.kube.clusters import DeployedCluster
+from e2e.kube.conftest import REPOSITORY, ROOT, VERSION
+from e2e.kube.kubectl import Manifest, Namespace, name_of, wait_for
+
+MANIFESTS = ROOT / "spark-jobs" / "manifests"
+IMAGE = f"{REPOSITORY}/spark:{VERSION}"
+CLAIM = "magnetar-archive"
+OUTPUT = "/archive/orders"
+TOPIC = "persistent://public/default/orders"
+PARTITIONS = 3
+LEDGER_ENTRIES = 40
+"""Small ledgers: an archive of many closed ones and one that is written to, for each partition."""
+
+FIRST, SECOND = 60_000, 20_000
+"""Messages before and between the runs."""
+EXECUTORS = 2
+JOB_SECONDS_MAX = 420.0
+"""Three Javas on a machine of two processors that runs a cluster too."""
+
+STORED = """
+import hashlib, json, sys
+import pyarrow.dataset, pyarrow.parquet
+files = pyarrow.dataset.dataset(sys.argv[1], format="parquet", partitioning="hive").files
+columns = ["id", "text", "__messageId"]
+rows = [row for file in files for row in pyarrow.parquet.ParquetFile(file).read(columns).to_pylist()]
+lines = sorted(f"{row['id']:08d} {row['text']}" for row in rows)
+print(json.dumps({
+    "rows": len(rows),
+    "digest": hashlib.sha256("\\n".join(lines).encode()).hexdigest(),
+    "ids": len({row["__messageId"] for row in rows}),
+    "files": sorted(files),
+}))
+"""
+"""Every file that the archive has, whoever calls it his: what was written twice would be found twice."""
+
+
+class Order(Record):  # type: ignore[misc]  # The client has no types.
+    """What is archived."""
+
+    id = Integer()
+    text = String()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Orders:
+    """Messages of a topic with a schema, numbered without a gap."""
+
+    cluster: DeployedCluster
+
+    def publish(self, first: int, count: int) -> None:
+        """Each acknowledged. Somebody subscribes and reads nothing: else ledgers would be trimmed."""
+        client = pulsar.Client(self.cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        try:
+            client.subscribe(TOPIC, "keeper", initial_position=pulsar.InitialPosition.Earliest).close()
+            producer = client.create_producer(
+                TOPIC, schema=JsonSchema(Order), batching_enabled=True, batching_max_messages=200,
+                block_if_queue_full=True, send_timeout_millis=120_000,
+            )  # fmt: skip
+            problems: list[object] = []
+
+            def told(result: object, _: object) -> None:
+                if result != pulsar.Result.Ok:
+                    problems.append(result)
+
+            for number in range(first, first + count):
+                producer.send_async(Order(id=number, text=text_of(number)), told)
+            producer.flush()
+            assert not problems, problems[:3]
+            producer.close()
+        finally:
+            client.close()
+
+    def sent_by_brokers(self) -> int:
+        """Messages that brokers have given to anybody."""
+        path = f"/admin/v2/{TOPIC.replace('://', '/')}/partitioned-stats"
+        return int(self.cluster.admin("GET", path)["msgOutCounter"])
+
+    def ledgers(self) -> int:
+        """Of all partitions."""
+        path = f"/admin/v2/{TOPIC.replace('://', '/')}-partition-"
+        found = (self.cluster.admin("GET", f"{path}{number}/internalStats") for number in range(PARTITIONS))
+        return sum(len(each["ledgers"]) for each in found)
+
+
+def text_of(number: int) -> str:
+    return hashlib.sha256(b"%d" % number).hexdigest()
+
+
+def digest(count: int) -> str:
+    lines = "\n".join(f"{number:08d} {text_of(number)}" for number in range(count))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+@pytest.fixture
+def place(scratch: Namespace) -> Iterator[Namespace]:
+    """The namespace, with what all jobs need and the volume of the archive."""
+    scratch("apply", "-f", str(MANIFESTS / "common.yaml"))
+    scratch.apply(next(each for each in manifests("archive.yaml") if each["kind"] == "PersistentVolumeClaim"))
+    yield scratch
+    # The volume's last users, before their namespace goes.
+    scratch("delete", "pods", "-l", "spark-role", "--wait=false")
+
+
+def manifests(file: str) -> list[Manifest]:
+    """The documents of one of the jobs' files."""
+    return [document for document in yaml.safe_load_all((MANIFESTS / file).read_text()) if document]
+
+
+def addresses(cluster: DeployedCluster) -> list[str]:
+    """Where things are inside of Kubernetes, for a job that must not read from brokers."""
+    return [
+        *("--service-url", cluster.inner_service_url),
+        *("--admin-url", f"http://{cluster.name}-proxy.{cluster.namespace.name}:8080"),
+        *("--metadata-url", f"zk:{cluster.name}-zookeeper.{cluster.namespace.name}:2181"),
+        *("--option", "readMode=bookies"),
+    ]
+
+
+SMALL = {
+    "spark.executor.instances": str(EXECUTORS),
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    "spark.executor.memoryOverhead": "1024m",
+    "spark.kubernetes.executor.request.cores": "100m",
+    # Both take part, however long the second takes to start.
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "180s",
+}
+"""Settings of an application that fits beside a cluster."""
+
+
+def options(settings: dict[str, str]) -> list[str]:
+    """As `spark-submit` takes them."""
+    return [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+
+
+def submitters_kubeconfig(namespace: Namespace, folder: Path) -> tuple[Path, str]:
+    """Of somebody who may edit one namespace, by a token: Spark's client does not read every kind of key. And where
+    the API server is."""
+    namespace("create", "serviceaccount", "submitter")
+    account = f"{namespace.name}:submitter"
+    namespace("create", "rolebinding", "submitter", "--clusterrole=edit", f"--serviceaccount={account}")
+    token = namespace("create", "token", "submitter", "--duration=2h").strip()
+    view = json.loads(namespace.kubernetes("config", "view", "--minify", "--raw", "--flatten", "-o", "json"))
+    view["users"] = [{"name": "submitter", "user": {"token": token}}]
+    view["contexts"][0]["context"] |= {"user": "submitter", "namespace": namespace.name}
+    file = folder / "submitter.conf"
+    file.write_text(json.dumps(view))
+    return file, view["clusters"][0]["cluster"]["server"]
+
+
+def submit_from_outside(cluster: DeployedCluster, folder: Path) -> str:
+    """`spark-submit` in cluster mode on the machine of the tests; gives the driver's log."""
+    kubernetes, driver = cluster.namespace.kubernetes, "archive-driver"
+    kubeconfig, server = submitters_kubeconfig(cluster.namespace, folder)
+    settings = {
+        **SMALL,
+        "spark.kubernetes.namespace": cluster.namespace.name,
+        "spark.kubernetes.container.image": IMAGE,
+        "spark.kubernetes.driver.pod.name": driver,
+        "spark.kubernetes.authenticate.driver.serviceAccountName": "magnetar-spark",
+        "spark.kubernetes.authenticate.executor.serviceAccountName": "default",
+        "spark.driver.memory": "512m",
+        "spark.driver.memoryOverhead": "1024m",
+        "spark.kubernetes.driver.request.cores": "100m",
+        "spark.ui.enabled": "false",
+    }
+    for role in ("driver", "executor"):
+        settings |= {
+            f"spark.kubernetes.{role}.podTemplateFile": str(MANIFESTS / "pod-template.yaml"),
+            f"spark.kubernetes.{role}.volumes.persistentVolumeClaim.archive.mount.path": "/archive",
+            f"spark.kubernetes.{role}.volumes.persistentVolumeClaim.archive.options.claimName": CLAIM,
+        }
+    home = Path(pyspark.__file__).parent
+    command = [
+        str(home / "bin" / "spark-submit"),
+        *("--master", f"k8s://{server}", "--deploy-mode", "cluster"),
+        *("--name", "archive", *options(settings)),
+        *("local:///opt/magnetar/job.py", "archive", "--topic", TOPIC, "--output", OUTPUT, *addresses(cluster)),
+        # Several micro-batches of several tasks.
+        *("--max-bytes-per-batch", "2m", "--file-bytes", "1m"),
+    ]
+    # What this machine calls Python would be sent along.
+    here = {name: value for name, value in kubernetes.environment.items() if not name.startswith("PYSPARK_")}
+    environment = {**here, "KUBECONFIG": str(kubeconfig), "SPARK_HOME": str(home)}
+    submitted = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=JOB_SECONDS_MAX, check=False
+    )
+    assert submitted.returncode == 0, submitted.stderr[-4_000:]
+    return log_of_ended(cluster.namespace, driver)
+
+
+def run_as_job(cluster: DeployedCluster) -> str:
+    """The Job as it stands in its file, with this cluster's addresses, image and sizes; gives the driver's log."""
+    namespace = cluster.namespace
+    [job] = (each for each in manifests("archive.yaml") if each["kind"] == "Job")
+    job["spec"]["backoffLimit"] = 0
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    container["image"] = IMAGE
+    container["resources"] = {"requests": {"cpu": "100m", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
+    its_own = [word.replace("localhost/magnetar/spark:dev", IMAGE) for word in container["args"]]
+    first = its_own.index("/etc/magnetar-spark/job.py")
+    small = options({**SMALL, "spark.driver.memory": "512m"})
+    container["args"] = [*its_own[:first], *small, *its_own[first:], *addresses(cluster)]
+    namespace.apply(job)
+    label = "job-name=" + str(job["metadata"]["name"])
+    done = {"Succeeded", "Failed"}
+    ended = lambda: [pod for pod in namespace.all("pods", label) if pod["status"]["phase"] in done]  # noqa: E731
+    [pod] = wait_for("the job has ended", ended, JOB_SECONDS_MAX, 1.0)
+    return log_of_ended(namespace, name_of(pod))
+
+
+def log_of_ended(namespace: Namespace, pod: str) -> str:
+    """Of a driver, which must have ended well, and have had all the rights that it wanted."""
+    log = namespace("logs", pod)
+    phase = namespace.get("pod", pod)["status"]["phase"]
+    assert phase == "Succeeded", f"{pod}: {phase}\n{log[-8_000:]}"
+    assert "forbidden" not in log.lower(), [line for line in log.splitlines() if "forbidden" in line.lower()]
+    return log
+
+
+def stored(namespace: Namespace) -> dict[str, Any]:
+    """What the archive holds, read by a pod that has the volume."""
+    template: Manifest = yaml.safe_load((MANIFESTS / "pod-template.yaml").read_text())
+    spec = template["spec"]
+    [container] = spec["containers"]
+    container |= {"image": IMAGE, "args": ["python", "-c", STORED, OUTPUT]}
+    container["volumeMounts"].append({"name": "archive", "mountPath": "/archive", "readOnly": True})
+    spec["volumes"].append({"name": "archive", "persistentVolumeClaim": {"claimName": CLAIM}})
+    spec |= {"restartPolicy": "Never"}
+    namespace.apply({**template, "metadata": {"name": "stored"}})
+    done = {"Succeeded", "Failed"}
+    wait_for("the archive is read", lambda: namespace.get("pod", "stored")["status"]["phase"] in done, 120)
+    said = namespace("logs", "stored")
+    phase = namespace.get("pod", "stored")["status"]["phase"]
+    namespace("delete", "pod", "stored")
+    assert phase == "Succeeded", said
+    found: dict[str, Any] = json.loads(said)
+    return found
+
+
+def executors_with_tasks(log: str) -> set[str]:
+    """Their numbers, as the driver tells whom it gave tasks."""
+    return set(re.findall(r"Starting task .*executor (\d+),", log))
+
+
+def archived(log: str) -> int:
+    """How many messages the job says it has archived."""
+    found = re.search(r"archived ([\d,]+) messages", log)
+    assert found, log[-4_000:]
+    return int(found[1].replace(",", ""))
+
+
+def test_topics_are_archived_by_executors_that_read_from_bookies(
+    new_cluster: Callable[..., DeployedCluster], place: Namespace, tmp_path: Path, note: Callable[[str], None]
+) -> None:
+    assert shutil.which("java"), "spark-submit needs Java 17 or later"
+    small_ledgers = {
+        "managedLedgerMaxEntriesPerLedger": LEDGER_ENTRIES,
+        "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+    }
+    cluster = new_cluster(broker={"settings": small_ledgers})
+    cluster.admin("PUT", f"/admin/v2/{TOPIC.replace('://', '/')}/partitions", PARTITIONS)
+    orders = Orders(cluster)
+    orders.publish(0, FIRST)
+    ledgers = orders.ledgers()
+    assert ledgers > PARTITIONS
+
+    began = time.monotonic()
+    log = submit_from_outside(cluster, tmp_path)
+    seconds = time.monotonic() - began
+    assert archived(log) == FIRST
+    assert len(executors_with_tasks(log)) == EXECUTORS
+    first = stored(place)
+    assert (first["rows"], first["ids"], first["digest"]) == (FIRST, FIRST, digest(FIRST))
+
+    orders.publish(FIRST, SECOND)
+    log = run_as_job(cluster)
+    assert archived(log) == SECOND
+    both = FIRST + SECOND
+    second = stored(place)
+    assert (second["rows"], second["ids"], second["digest"]) == (both, both, digest(both))
+    assert set(first["files"]) < set(second["files"])
+
+    assert orders.sent_by_brokers() == 0
+    note(
+        f"{FIRST:,} messages of {ledgers} ledgers in {seconds:.0f} s from spark-submit to its end, then {SECOND:,} more"
+    )
