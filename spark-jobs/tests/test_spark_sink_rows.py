@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -28,7 +29,9 @@ from magnetar.spark.sink_rows import (
     rows_of_nulls,
     split_entry,
 )
+from magnetar.spark.sink_targets import encoder_of
 from magnetar.spark.values.api import SchemaDefinition, SchemaType
+from magnetar.spark.values.definitions import definition_for
 
 
 class TextEncoder:
@@ -299,3 +302,39 @@ class TestEntries:
         (entry,) = [entry for message in numbered([b"x"] * 5) for entry in cutter.add(message)]
         assert [len(part.messages) for part in split_entry(entry, (2 << FINGERPRINT_BITS) - 1)] == [2, 3]
         assert list(split_entry(entry, 5 << FINGERPRINT_BITS)) == list(split_entry(entry, -1)) == [entry]
+
+
+class TestBytesForASchema:
+    """One column of bytes called `value`: payloads that are encoded already, or bytes that the schema has."""
+
+    FIELDS = (("value", pa.binary()),)
+
+    def encoded(self, definition: SchemaDefinition, raw_values: bool | None = None) -> list[bytes | None]:
+        batch = pa.RecordBatch.from_pydict({"value": pa.array([b"\x02a"])})
+        return encoder_of(definition, self.FIELDS, raw_values).encode(batch)
+
+    def record(self, field: str, kind: str, schema_type: SchemaType = SchemaType.AVRO) -> SchemaDefinition:
+        schema = {"type": "record", "name": "R", "fields": [{"name": field, "type": kind}]}
+        return SchemaDefinition(type=schema_type, data=json.dumps(schema).encode())
+
+    def test_a_schema_without_such_bytes_has_encoded_them(self) -> None:
+        for definition in (
+            self.record("a", "string"),
+            self.record("value", "string"),
+            SchemaDefinition(type=SchemaType.STRING),
+            SchemaDefinition(type=SchemaType.INT32),
+        ):
+            assert self.encoded(definition) == [b"\x02a"]
+
+    def test_a_schema_with_such_bytes_encodes_them(self) -> None:
+        assert self.encoded(self.record("value", "bytes")) == [b"\x04\x02a"]
+        assert self.encoded(self.record("value", "bytes", SchemaType.JSON)) == [b'{"value":"AmE="}']
+        assert self.encoded(definition_for(pa.schema(list(self.FIELDS)), "avro")) == [b"\x02\x04\x02a"]
+
+    def test_unless_it_is_said(self) -> None:
+        assert self.encoded(self.record("value", "bytes"), raw_values=True) == [b"\x02a"]
+        assert self.encoded(SchemaDefinition(type=SchemaType.NONE), raw_values=True) == [b"\x02a"]
+        with pytest.raises(SinkRefused, match="no fields value; it has a"):
+            self.encoded(self.record("a", "string"), raw_values=False)
+        with pytest.raises(SinkRefused, match="rawValues takes one column `value` of binary, not a int32"):
+            encoder_of(self.record("a", "int"), [("a", pa.int32())], True)

@@ -178,6 +178,21 @@ def test_a_registered_schema_is_kept_to() -> None:
         encoder_for(definition, [*fields, ("more", pa.int32())])
 
 
+@pytest.mark.parametrize(("plain", "large"), [(pa.string(), pa.large_string()), (pa.binary(), pa.large_binary())])
+def test_large_types_are_the_same(plain: pa.DataType, large: pa.DataType) -> None:
+    """Tasks get them where spark.sql.execution.arrow.useLargeVarTypes is set, the driver does not."""
+
+    def schemas(arrow_type: pa.DataType) -> list[pa.Schema]:
+        text = large if arrow_type == large and plain == pa.string() else pa.string()
+        return [
+            pa.schema({"value": arrow_type}),
+            pa.schema({"value": arrow_type, "map": map_type(arrow_type, text), "list": list_type(arrow_type)}),
+        ]
+
+    for one, other in zip(schemas(plain), schemas(large), strict=True):
+        assert definition_for(one) == definition_for(other)
+
+
 @pytest.mark.parametrize("kind", [SchemaType.AVRO, SchemaType.JSON])
 def test_fields_within_fields_have_to_be_the_schema_s(kind: SchemaType) -> None:
     inner = {"type": "record", "name": "I", "fields": [{"name": "x", "type": ["null", "int"], "default": None}]}

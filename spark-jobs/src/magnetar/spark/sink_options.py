@@ -42,6 +42,12 @@ SINK_ONLY_OPTIONS: Final = (
         "one column `value` as it is and several columns as avro.",
     ),
     Option(
+        name="rawValues",
+        default="",
+        what="Whether values are payloads that the topic's schema has encoded already, as reading with rawValues gives "
+        "them. Unless it is said: one column `value` of bytes is that, where the schema has no such bytes itself.",
+    ),
+    Option(
         name="compressionType",
         default="NONE",
         what="How batches are compressed: NONE, LZ4, ZLIB, ZSTD, SNAPPY.",
@@ -117,6 +123,8 @@ class SinkOptions:
     """[writeId] Empty: not given."""
     schema_choice: DefinitionKind = "auto"
     """[schemaType]"""
+    raw_values: bool | None = None
+    """[rawValues] None: not given."""
     compression: Compression = Compression.NONE
     """[compressionType]"""
     batch_messages_max: int = 1000
@@ -158,6 +166,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         guarantee=guarantees[values.choice("deliveryGuarantee", tuple(guarantees))],
         write_id=values.text("writeId"),
         schema_choice=schemas[values.choice("schemaType", tuple(schemas))],
+        raw_values=values.boolean("rawValues") if values.given("rawValues") else None,
         compression=compressions[values.choice("compressionType", tuple(compressions))],
         batch_messages_max=(values.integer("batchingMaxMessages", 1) or 1) if batching else 1,
         batch_bytes_max=batch_bytes_max,

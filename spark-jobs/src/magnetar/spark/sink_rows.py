@@ -19,6 +19,7 @@ from magnetar.core.hashing import java_string_hash, murmur3_32
 from magnetar.spark.errors import SinkRefused
 from magnetar.spark.option_values import complete_name
 from magnetar.spark.values.api import SchemaDefinition, ValueEncoder
+from magnetar.spark.values.definitions import is_bytes, is_text
 
 TOPIC_COLUMN: Final = "__topic"
 PARTITION_COLUMN: Final = "__partition"
@@ -102,9 +103,9 @@ class RowLayout:
     def __init__(self, schema: pa.Schema) -> None:
         """Raises `SinkRefused` for columns that do not fit."""
         kinds: dict[str, tuple[str, Any]] = {
-            TOPIC_COLUMN: ("string", _is_string),
+            TOPIC_COLUMN: ("string", is_text),
             PARTITION_COLUMN: ("int", pa.types.is_integer),
-            KEY_COLUMN: ("string or binary", lambda kind: _is_string(kind) or _is_binary(kind)),
+            KEY_COLUMN: ("string or binary", lambda kind: is_text(kind) or is_bytes(kind)),
             EVENT_TIME_COLUMN: ("timestamp, or bigint in milliseconds", _is_time),
             DELIVER_AT_COLUMN: ("timestamp, or bigint in milliseconds", _is_time),
             PROPERTIES_COLUMN: ("map<string,string>", _is_properties),
@@ -218,7 +219,7 @@ class RowConverter:
         if not self._layout.has(KEY_COLUMN):
             return [None] * batch.num_rows, False
         column = batch.column(KEY_COLUMN)
-        if _is_string(column.type):
+        if is_text(column.type):
             return column.to_pylist(), False
         return _base64(column.to_pylist()), True
 
@@ -377,17 +378,9 @@ def _base64(keys: Sequence[bytes | None]) -> list[str | None]:
     return [None if key is None else base64.b64encode(key).decode() for key in keys]
 
 
-def _is_string(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
 def _is_time(kind: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(kind) or pa.types.is_int64(kind))
 
 
 def _is_properties(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_map(kind)) and _is_string(kind.key_type) and _is_string(kind.item_type)
+    return bool(pa.types.is_map(kind)) and is_text(kind.key_type) and is_text(kind.item_type)

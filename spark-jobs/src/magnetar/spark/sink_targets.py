@@ -10,13 +10,14 @@ from magnetar.client.client import PulsarClient
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.spark.broker_errors import retried
-from magnetar.spark.errors import SinkRefused, TopicMissing
+from magnetar.spark.errors import SchemaRefused, SinkRefused, TopicMissing
 from magnetar.spark.sink_errors import deduplication_off, explained
 from magnetar.spark.sink_options import SinkOptions
 from magnetar.spark.sink_rows import Target
 from magnetar.spark.values.api import VALUE_COLUMN, SchemaDefinition, SchemaType, ValueEncoder
-from magnetar.spark.values.definitions import definition_for
+from magnetar.spark.values.definitions import definition_for, is_bytes
 from magnetar.spark.values.encoders import encoder_for
+from magnetar.spark.values.registry import decoder_for
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import KeyValue, Schema
 
@@ -101,13 +102,27 @@ class EncodedAlready:
         return []
 
 
-def encoder_of(definition: SchemaDefinition, fields: Fields) -> ValueEncoder:
-    """Raises `SinkRefused` for columns that do not go with the schema."""
-    if definition.type != SchemaType.NONE and [name for name, _ in fields] == [VALUE_COLUMN]:
-        kind = fields[0][1]
-        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            return EncodedAlready(definition)
-    return encoder_for(definition, fields)
+def encoder_of(definition: SchemaDefinition, fields: Fields, raw_values: bool | None) -> ValueEncoder:
+    """`raw_values`: whether the values are payloads already; None: unless the schema itself has bytes called `value`.
+
+    Raises `SinkRefused` for columns that do not go with the schema."""
+    is_payload = [name for name, _ in fields] == [VALUE_COLUMN] and is_bytes(fields[0][1])
+    if raw_values and not is_payload:
+        found = ", ".join(f"{name} {kind}" for name, kind in fields)
+        raise SinkRefused(f"option rawValues takes one column `{VALUE_COLUMN}` of binary, not {found}")
+    if raw_values is None:
+        raw_values = is_payload and definition.type != SchemaType.NONE and not _has_bytes(definition)
+    return EncodedAlready(definition) if raw_values else encoder_for(definition, fields)
+
+
+def _has_bytes(definition: SchemaDefinition) -> bool:
+    """Reading gives a column `value` of bytes that are but a part of the payload."""
+    if definition.type not in (SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF_NATIVE):
+        return False
+    try:
+        return (VALUE_COLUMN, pa.binary()) in decoder_for(definition).fields()
+    except SchemaRefused:
+        return False
 
 
 def wire_schema(definition: SchemaDefinition) -> Schema | None:

@@ -73,7 +73,7 @@ async def _find_one(options: SinkOptions, fields: list[tuple[str, pa.DataType]])
     connections = Connections(options)
     try:
         target = await connections.finder(fields).find(options.topic)
-        encoder_of(target.definition, fields)
+        encoder_of(target.definition, fields, options.raw_values)
         return target
     finally:
         await connections.close()
@@ -171,7 +171,7 @@ class TaskWriter:
         target = self._plan.target
         if target is None:
             target = run(self._find(topic, fields))
-        known = KnownTopic(target, encoder_of(target.definition, fields))
+        known = KnownTopic(target, encoder_of(target.definition, fields, self._plan.options.raw_values))
         self._topics[topic] = known
         return known
 

@@ -20,9 +20,21 @@ RECORD_NAME: Final = "Row"
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PROPERTIES: Final = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": "false"}
+
+
+def is_text(arrow_type: pa.DataType) -> bool:
+    """Large ones are the same to Spark (`spark.sql.execution.arrow.useLargeVarTypes`)."""
+    return bool(pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type))
+
+
+def is_bytes(arrow_type: pa.DataType) -> bool:
+    """As `is_text`."""
+    return bool(pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type))
+
+
 _VALUE_TYPES: Final = (
-    (pa.types.is_binary, SchemaType.NONE, "Bytes"),
-    (pa.types.is_string, SchemaType.STRING, "String"),
+    (is_bytes, SchemaType.NONE, "Bytes"),
+    (is_text, SchemaType.STRING, "String"),
     (pa.types.is_boolean, SchemaType.BOOLEAN, "Boolean"),
     (pa.types.is_int8, SchemaType.INT8, "INT8"),
     (pa.types.is_int16, SchemaType.INT16, "INT16"),
@@ -40,10 +52,8 @@ _AVRO_TYPES: Final = (
     (pa.types.is_int64, "long"),
     (pa.types.is_float32, "float"),
     (pa.types.is_float64, "double"),
-    (pa.types.is_string, "string"),
-    (pa.types.is_large_string, "string"),
-    (pa.types.is_binary, "bytes"),
-    (pa.types.is_large_binary, "bytes"),
+    (is_text, "string"),
+    (is_bytes, "bytes"),
     (pa.types.is_null, "null"),
 )
 
@@ -63,7 +73,7 @@ def definition_for(schema: pa.Schema | StructType, kind: DefinitionKind = "auto"
         return found or _record_definition(columns, SchemaType.AVRO)
     if kind in ("json", "avro"):
         return _record_definition(columns, SchemaType.JSON if kind == "json" else SchemaType.AVRO)
-    if single is None or not (pa.types.is_binary(single) or pa.types.is_string(single)):
+    if single is None or not (is_bytes(single) or is_text(single)):
         raise SinkRefused(f"schema {kind} takes one column `value` of binary or string, not {_listed(columns)}")
     return _named(SchemaType.STRING, "String") if kind == "string" else _named(SchemaType.NONE, "Bytes")
 
@@ -83,7 +93,7 @@ def avro_type(name: str, arrow_type: pa.DataType) -> Any:
         precision, scale = arrow_type.precision, arrow_type.scale
         return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
     if pa.types.is_map(arrow_type):
-        if not pa.types.is_string(arrow_type.key_type):
+        if not is_text(arrow_type.key_type):
             raise SinkRefused(f"column {name}: keys of maps have to be strings, not {arrow_type.key_type}")
         return {"type": "map", "values": _nullable(name, arrow_type.item_type)}
     if pa.types.is_list(arrow_type):
