@@ -112,6 +112,8 @@ def run_replay(spark: SparkSession, job: ReplayJob, console: Console) -> Replaye
         wanted = rows if len(rounds) == 1 else part_of(rows, part)
         frame = outgoing(in_order(wanted, part.tasks), job, targets, base64_keys=as_bytes)
         options = {**job.choices.options(), **dict(job.sink_options), "writeId": f"replay-{name}-{number}"}
+        if description is not None and description.raw:
+            options["rawValues"] = "true"
         frame.write.format(FORMAT).options(**options).mode("append").save()
         console.print(f"round {number + 1} of {len(rounds)}: {part.rows:,} messages", highlight=False)
     return Replayed(rows=sum(part.rows for part in rounds), name=name)
