@@ -400,3 +400,21 @@ async def test_unknown_types_and_old_json_are_noted() -> None:
     decoder = decoder_for(definition(SchemaType.JSON, {"type": "object", "properties": {"a": {"type": "integer"}}}))
     assert "JSON" in decoder.note
     assert decoder.fields() == [("value", pa.string())]
+
+
+async def test_lists_of_what_takes_no_bytes_are_refused() -> None:
+    """A payload of ten bytes would be a list of as many elements as it says, none of which has to be there."""
+    nothing = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "null"}]}
+    good = {"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "int"], "default": None}]}
+    newest = SchemaDefinition(type=SchemaType.AVRO, data=json.dumps(good).encode(), version=bytes(8))
+    for items in ("null", nothing, {"type": "fixed", "name": "F", "size": 0}):
+        field = {"name": "l", "type": ["null", {"type": "array", "items": items}], "default": None}
+        data = json.dumps({**good, "fields": [*good["fields"], field]}).encode()
+        bad = SchemaDefinition(type=SchemaType.AVRO, data=data, version=(1).to_bytes(8, "big"))
+        with pytest.raises(SchemaRefused, match="elements of a list take no bytes"):
+            decoder_for(bad)
+        payload = bytes([0, 2, *[0xFE] * 8, 0x01, 0])
+        found = await decoder_for(newest, SchemaVersions([newest, bad])).decode(pa.array([payload]), [(bad.version, 1)])
+        assert "elements of a list take no bytes" in found.bad[0]
+    fine = {**good, "fields": [{"name": "l", "type": {"type": "array", "items": ["null", nothing]}}]}
+    decoder_for(SchemaDefinition(type=SchemaType.AVRO, data=json.dumps(fine).encode()))

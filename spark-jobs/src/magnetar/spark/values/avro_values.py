@@ -43,6 +43,8 @@ class AvroPayloads:
         self._shape = table.shape
         self._fields = fields_of(table.shape)
         self._named = table.shape.has_unions
+        if _may_be_endless(writer.shape):
+            raise SchemaRefused("the elements of a list take no bytes, so that a payload may claim any number of them")
         try:
             reader_schema = dict(table.plain) if isinstance(table.plain, dict) else table.plain
             writer_schema = writer.plain
@@ -118,6 +120,20 @@ class AvroPayloads:
             return fastavro.schemaless_reader(stream, self._writer, self._reader)
         read: Any = fastavro.schemaless_reader(stream, self._writer, self._reader, return_named_type=True)
         return read[1] if self._shape.kind == "record" and isinstance(read, tuple) else read
+
+
+def _may_be_endless(shape: Shape) -> bool:
+    if shape.item is not None:
+        return (shape.kind == "array" and _takes_no_bytes(shape.item)) or _may_be_endless(shape.item)
+    return any(_may_be_endless(field) for _, field in shape.fields)
+
+
+def _takes_no_bytes(shape: Shape) -> bool:
+    if shape.nullable or shape.kind == "union":
+        return False  # Which branch it is has to be said.
+    if shape.kind == "record":
+        return all(_takes_no_bytes(field) for _, field in shape.fields)
+    return shape.kind == "null" or (shape.kind == "fixed" and not shape.size_bytes)
 
 
 def getter(shape: Shape, name: str) -> Callable[[Any], Any]:
