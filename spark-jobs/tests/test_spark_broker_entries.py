@@ -27,6 +27,7 @@ from magnetar.spark.plan import stretch_ranges
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.slices import LedgerRange
 from magnetar.standalone.threaded import ThreadedCluster
+from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.compacted import encode_compacted
 from magnetar.wire.pulsar.compression import Compression
 
@@ -172,13 +173,13 @@ async def test_a_broker_is_asked_for_no_more_than_there_is_room_for(
     await world.send(40)
     [whole] = await world.ranges()
     asked: list[int] = []
-    flow = broker_entries.requests.flow
+    flow = requests.flow
 
     def noted(consumer_id: int, count: int) -> Any:
         asked.append(count)
         return flow(consumer_id, count)
 
-    monkeypatch.setattr(broker_entries.requests, "flow", noted)
+    monkeypatch.setattr(requests, "flow", noted)
     part = replace(whole, size_bytes=entry_bytes * whole.entries)
     assert payloads(await read(world.entries(), [part])) == texts(40)
     assert asked[0] == permits

@@ -238,7 +238,7 @@ async def test_decimals_in_unions() -> None:
         ("l", [Decimal("0.01")]),
         ("r", {"x": Decimal(3)}),
     ]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"u": {f"member{index}": value if index == member else None for index in range(5)}}
         for member, (_, value) in enumerate(members)
     ]

@@ -263,7 +263,6 @@ def main(
     state_partitions: StatePartitions = 8,
 ) -> None:
     """Count, sum and average messages by window of time and group."""
-    console = Console()
     with job_errors():
         length, step = parse_windows(window, slide)
         choices = ConnectionChoices(
@@ -293,12 +292,16 @@ def main(
             state_partitions=state_partitions,
         )
         job.check()
-        try:
-            seen = run_windows(spark_session("window-aggregation"), job, console)
-        finally:
-            runtime.run(close_clusters())
-        where = output_topic or output or "the terminal"
-        console.print(f"[bold]aggregated[/bold] {seen.rows:,} messages to {where}", highlight=False)
+        _run_and_tell(job, Console())
+
+
+def _run_and_tell(job: WindowJob, console: Console) -> None:
+    try:
+        seen = run_windows(spark_session("window-aggregation"), job, console)
+    finally:
+        runtime.run(close_clusters())
+    where = job.output_topic or job.output or "the terminal"
+    console.print(f"[bold]aggregated[/bold] {seen.rows:,} messages to {where}", highlight=False)
 
 
 if __name__ == "__main__":
