@@ -109,6 +109,11 @@ class RunningScript:
             raise ScriptFailed(f"it ended with {code}; {self.log_tail()}")
         return json.loads((self._folder / "answer.json").read_text())
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has, in whatever way."""
+        return self._process.poll() is not None
+
     def wait_for_file(self, path: Path, timeout_s: float) -> None:
         """Until the script has made it. Raises `ScriptFailed` when that is too late, or the script ends before."""
         deadline = time.monotonic() + timeout_s
