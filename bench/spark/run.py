@@ -167,6 +167,9 @@ def measure_beside(plan: Plan, shape: Shape, rows: Rows, bench: Bench, display: 
     with Session(kind, bench.folder / "spark-background") as background:
         background.wait_until_ready()
         with_background = dataclasses.replace(bench, ours=background)
+        for side in (scans.DIRECT, scans.BROKERS):
+            display.doing(f"warming up in the background: {side}")
+            background.ask(scans.told_of(bench, "warm", side, "value"))
         found = []
         for _ in range(plan.windows):
             found.append(beside.one_round(with_background, shape.name, rows, plan.window_s, display.doing))
