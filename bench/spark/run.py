@@ -250,8 +250,8 @@ def main() -> None:
     quick = arguments.quick
     plan = Plan(
         gigabytes=arguments.gigabytes or (0.3 if quick else 5.0),
-        rounds=arguments.rounds or (1 if quick else 3),
-        window_s=8.0 if quick else 20.0,
+        rounds=arguments.rounds or (1 if quick else 2),
+        window_s=8.0 if quick else 12.0,
         windows=1 if quick else 3,
         cores=arguments.cores,
         room_gigabytes=arguments.room_gigabytes,
