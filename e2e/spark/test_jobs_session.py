@@ -40,6 +40,8 @@ Sent = tuple[str, str | None, int, dict[str, str]]
 
 
 class Person(Record):  # type: ignore[misc] # The client has no types.
+    """What one topic holds."""
+
     name = String()
     age = Integer()
 
@@ -154,6 +156,8 @@ def uncommit(checkpoint: Path) -> None:
 
 
 class TestArchiveAndReplay:
+    """What is archived, and read back into a topic."""
+
     def test_archive_restart_and_replay(
         self, spark: SparkSession, cluster: ThreadedCluster, stock: pulsar.Client, tmp_path: Path, quiet: Console
     ) -> None:

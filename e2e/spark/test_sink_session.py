@@ -128,6 +128,8 @@ def urls(cluster: ThreadedCluster) -> dict[str, str]:
 
 
 class TestBatches:
+    """`df.write`."""
+
     def test_written_once(self, spark: SparkSession, cluster: ThreadedCluster, stock: pulsar.Client) -> None:
         topic = cluster.unique_topic("batch")
         frame = spark.range(0, 4000, 1, 3).selectExpr("cast(id as string) as value", "cast(id % 7 as string) as __key")
@@ -171,6 +173,8 @@ class TestBatches:
 
 
 class TestStreams:
+    """`df.writeStream`."""
+
     @pytest.mark.parametrize("kind", ["exit", "raise"])
     def test_stream_and_its_restart_in_the_middle_of_a_batch(
         self, spark: SparkSession, cluster: ThreadedCluster, stock: pulsar.Client, tmp_path: Path, kind: str
