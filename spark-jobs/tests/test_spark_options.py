@@ -116,6 +116,7 @@ def test_all_at_once() -> None:
     [
         ({"startingofsets": "x"}, "did you mean startingOffsets?"),
         ({"maxrowpertrigger": "1"}, "did you mean maxRowsPerTrigger"),
+        ({"option__topic": "t", "owner": "x", "provider": "pulsar"}, "CREATE TEMPORARY VIEW"),
         ({"frobnicate": "1"}, "those there are: admin.url, allowDifferentTopicSchemas"),
         ({"pulsar__client__numIoThreads": "8"}, "no counterpart here; leave it out"),
         ({"pulsar__client__authParam": "8"}, "did you mean pulsar.client.authParams?"),

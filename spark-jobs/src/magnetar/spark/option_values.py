@@ -39,6 +39,10 @@ SPARKS_OWN: Final = {
 }
 """Options that Spark itself adds: no user of ours has mistyped anything."""
 
+CATALOGS_COPIES: Final = "option."
+"""What Spark's catalog puts in front of a table's options (`TableCatalog.OPTION_PREFIX`). It asks a Python source for a
+new table's columns with them, and later reads the table without any options (seen in 4.3)."""
+
 _NOT_FOR_US: Final = {
     "pulsar.reader.": "settings of the Java client's Reader mean nothing here",
     "pulsar.producer.": "settings of the Java client's producer mean nothing here",
@@ -73,6 +77,11 @@ def check_known(given: Iterable[str], known: Sequence[Option], refused: Mapping[
         lower = name.lower()
         if lower in spellings or lower in SPARKS_OWN:
             continue
+        if lower.startswith(CATALOGS_COPIES):
+            raise BadOption(
+                "Spark's catalog keeps no options for tables of sources in Python, so that CREATE TABLE … USING pulsar "
+                "makes none that can be read: CREATE TEMPORARY VIEW … USING pulsar OPTIONS (…) does"
+            )
         if lower in reasons:
             raise BadOption(f"option {name}: {reasons[lower]}")
         foreign = [reason for prefix, reason in _NOT_FOR_US.items() if lower.startswith(prefix)]
