@@ -24,6 +24,8 @@ BROKER_SETTINGS = {
     "managedLedgerDefaultEnsembleSize": "1",
     "managedLedgerDefaultWriteQuorum": "1",
     "managedLedgerDefaultAckQuorum": "1",
+    # Smaller than the smallest topic of a full run, so that scans through brokers are cold, too.
+    "managedLedgerCacheSizeMB": "64",
     "loadBalancerSheddingEnabled": "false",
     "loadBalancerAutoBundleSplitEnabled": "false",
 }
