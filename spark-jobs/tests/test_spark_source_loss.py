@@ -54,8 +54,11 @@ class TestTrimmed:
     def test_told(self, topics: Topics) -> None:
         case = Trimmed(topics, fail=True, looked_between=False)
         first, newest = case.ledgers[0], case.ledgers[-1]
+        # One that has seen nothing of the topic yet.
+        case.driver.die()
+        driver = Driver(streaming(topics, case.topic), case.checkpoint)
         with pytest.raises(DataLoss) as caught:
-            case.driver.run_until(100)
+            driver.plan()
         assert str(caught.value) == (
             f"{case.topic}: entries from {first}:6 up to before {newest}:0 can no longer be read (it cannot be known "
             f"how many; perhaps none). The topic now begins at {newest}:0: retention has trimmed what is older before "
@@ -64,7 +67,7 @@ class TestTrimmed:
             f"the namespace. With failOnDataLoss=false the query goes on from {newest}:0."
         )
         # Nothing has gone on meanwhile: the same again.
-        case.driver.die()
+        driver.die()
         driver = Driver(streaming(topics, case.topic), case.checkpoint)
         with pytest.raises(DataLoss, match=f"entries from {first}:6 up to before"):
             driver.run()
@@ -214,7 +217,7 @@ class TestDeleted:
         topics.delete(topic)
         topics.send(topic, numbered(10, 12))
         if fail:
-            with pytest.raises(DataLoss, match="or the topic was deleted and made anew"):
+            with pytest.raises(DataLoss, match=r"the topic was (deleted and )?made anew"):
                 driver.run_until(100)
         else:
             driver.run_until(5)
