@@ -18,9 +18,9 @@ from tools.compile import HOT_MODULES, ROOT, SOURCES, compile_modules, stale
 COPY: Final = ROOT / "build" / "compiled"
 COPIED: Final = (
     *("pyproject.toml", "conftest.py"),
-    *("lib", "bookie", "broker", "proxy", "standalone", "docs", "e2e", "images"),
+    *("lib", "bookie", "broker", "proxy", "standalone", "spark-jobs", "docs", "e2e", "images", "tools"),
 )
-TESTS: Final = ("lib/tests", "bookie/tests", "broker/tests", "proxy/tests")
+TESTS: Final = ("lib/tests", "bookie/tests", "broker/tests", "proxy/tests", "spark-jobs/tests")
 OPTIMIZATION: Final = "1"
 """Enough to find what differs, at a third of the compilation time."""
 
