@@ -23,13 +23,14 @@ from magnetar.spark.jobs.archive_layout import SINK_LOG
 from magnetar.spark.jobs.audit import AuditJob, run_audit
 from magnetar.spark.jobs.dead_letters import DeadLetterJob, run_dead_letters
 from magnetar.spark.jobs.job import ConnectionChoices
-from magnetar.spark.jobs.replay import ReplayJob, in_order, part_of, run_replay
+from magnetar.spark.jobs.replay import ReplayJob, in_order, outgoing, part_of, run_replay
 from magnetar.spark.jobs.replay_plan import Round
 from magnetar.spark.jobs.window_aggregation import WindowJob, run_windows
 from magnetar.spark.jobs.window_columns import Aggregate, Duration
 from magnetar.standalone.threaded import ThreadedCluster
 from pulsar.schema import AvroSchema, Integer, Record, String
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 from rich.console import Console
 
 # On a machine that does a lot else, the session alone may take more than a minute.
@@ -194,6 +195,63 @@ class TestArchiveAndReplay:
             run_archive(spark, replace(job, checkpoint=str(tmp_path / "new")), quiet)
         with pytest.raises(BadOption, match="begun without --raw"):
             run_archive(spark, replace(job, raw=True), quiet)
+
+    def test_keys_of_bytes(self, spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path, quiet: Console) -> None:
+        topic, target = cluster.unique_topic("keys"), cluster.unique_topic("restored")
+        keys: list[tuple[str, bytes | None, bool | None]] = [
+            ("text", b"k", False),
+            ("text as bytes", b"k", True),
+            ("base64 as text", b"/wA=", False),
+            ("bytes", b"\xff\x00", True),
+            ("none", None, None),
+        ]
+        options = {**choices(cluster).options(), "keyType": "binary", "columns": "*,__keyIsBytes"}
+
+        def restored(name: str, **more: str) -> list[tuple[str, bytes | None, bool | None]]:
+            rows = spark.read.format("pulsar").options(**options, topic=name, **more).load()
+            found = rows.select("value", "__key", "__keyIsBytes").collect()
+            return [(row[0], None if row[1] is None else bytes(row[1]), row[2]) for row in found]
+
+        frame = spark.createDataFrame(keys, "value string, __key binary, __keyIsBytes boolean").coalesce(1)
+        writing = {**choices(cluster).options(), "deliveryGuarantee": "at-least-once"}
+        frame.write.format("pulsar").options(**writing, topic=topic).mode("append").save()
+        assert restored(topic) == keys
+        output = str(tmp_path / "archive")
+        run_archive(spark, ArchiveJob(choices=choices(cluster), selection={"topic": topic}, output=output), quiet)
+        archived = {row["value"]: row["__key"] for row in spark.read.parquet(output).collect()}
+        assert archived == {
+            "text": "k", "text as bytes": "aw==", "base64 as text": "/wA=", "bytes": "/wA=", "none": None,
+        }  # fmt: skip
+        replay = ReplayJob(choices=choices(cluster), archive=output, topic=target)
+        run_replay(spark, replay, quiet)
+        assert restored(target) == keys
+
+        # An archive from before there was the column tells only by schemas.
+        old = spark.read.parquet(output).withColumns({"__topic": f.lit(topic)}).drop("__keyIsBytes").orderBy("value")
+        for apart, keys_of_old in ((set(), [b"/wA=", b"/wA=", None, b"k", b"aw=="]), ({topic}, None)):
+            rows = outgoing(old.where("value <> 'text'") if apart else old, replay, {topic: target}, keys_apart=apart)
+            found = [bytes(row["__key"]) if row["__key"] is not None else None for row in rows.collect()]
+            assert found == (keys_of_old or [b"\xff\x00", b"\xff\x00", None, b"k"])
+            assert {row["__keyIsBytes"] for row in rows.collect()} == {bool(apart)}
+
+    def test_filters_by_keys_of_bytes(self, spark: SparkSession, cluster: ThreadedCluster) -> None:
+        topic = cluster.unique_topic("filtered")
+        options = {**choices(cluster).options(), "topic": topic}
+        frame = spark.createDataFrame([(b"\xff",), (b"k",), (None,)], "__key binary").withColumn("value", f.lit("v"))
+        frame.write.format("pulsar").options(**options, deliveryGuarantee="at-least-once").mode("append").save()
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+        try:
+            for given, condition, found in (
+                ("binary", "__key = X'FF'", [b"\xff"]),
+                ("binary", "__key in (X'FF', X'6B')", [b"\xff", b"k"]),
+                ("text", "__key = 'k'", ["k"]),
+                ("text", "__key = '/w=='", ["/w=="]),
+            ):
+                reader = spark.read.format("pulsar").options(**options, keyType=given, pushFilters="true")
+                rows = reader.load().where(condition).select("__key").collect()
+                assert sorted(key if given == "text" else bytes(key) for (key,) in rows) == sorted(found)
+        finally:
+            spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
 
     def test_records_of_partitions_into_another_namespace(
         self, spark: SparkSession, cluster: ThreadedCluster, stock: pulsar.Client, tmp_path: Path, quiet: Console

@@ -15,6 +15,7 @@ from magnetar.spark.decode.metadata_columns import METADATA_TYPES
 from magnetar.spark.decode.tables import Joiner
 from magnetar.spark.entries import WholeEntry
 from magnetar.spark.errors import BadOption, BadRecord
+from magnetar.spark.message_keys import KeyType
 from magnetar.spark.options import BadRecordMode
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.pushdown import EVERYTHING, MessageFilters
@@ -71,6 +72,7 @@ def builder(
     first: MessagePosition = BEGINNING,
     end: MessagePosition = END,
     policy: BadRecordPolicy | None = None,
+    key_type: KeyType = "text",
 ) -> BatchBuilder:
     return BatchBuilder(
         topic=TOPIC,
@@ -80,6 +82,7 @@ def builder(
         first=first,
         end=end,
         policy=policy or BadRecordPolicy("FAILFAST"),
+        key_type=key_type,
     )
 
 
@@ -198,7 +201,7 @@ async def test_the_slice_and_filters_decide_before_values_are_decoded(
         publish_time_ms_max=data.draw(bounds),
         event_time_ms_min=data.draw(bounds | st.just(0)),
         event_time_ms_max=data.draw(bounds),
-        keys=data.draw(st.none() | st.frozensets(TEXT, max_size=20)),
+        keys=data.draw(st.none() | st.frozensets(TEXT.map(str.encode), max_size=20)),
     )
     places = st.builds(
         MessagePosition, st.integers(6, 9), st.sampled_from([0, 5, 7, 10, 15, 20, 25]), st.integers(0, 5)
@@ -245,7 +248,7 @@ def fits(row: Row, filters: MessageFilters, first: MessagePosition, end: Message
         time_ms = (row[name] - EPOCH) // timedelta(milliseconds=1)
         if (low is not None and time_ms < low) or (high is not None and time_ms > high):
             return False
-    return filters.keys is None or row["__key"] in filters.keys
+    return filters.keys is None or (row["__key"] is not None and row["__key"].encode() in filters.keys)
 
 
 @pytest.mark.slow
@@ -260,12 +263,70 @@ async def test_decoders_get_versions_and_keys(given_entries: list[WholeEntry]) -
     ]
 
 
-async def test_keys_in_base64_stay_as_they_are_and_decoders_are_told() -> None:
+def coded(key: str | None) -> OutgoingMessage:
+    message = OutgoingMessage(b"", key=key)
+    message.key_is_base64 = True
+    return message
+
+
+# Key, whether it has the flag, as text, as bytes, whether it counts as bytes.
+KEYS: list[tuple[str | None, bool, str | None, bytes | None, bool | None]] = [
+    ("YQ==", False, "YQ==", b"YQ==", False),
+    ("é", False, "é", "é".encode(), False),
+    ("w6k=", True, "é", "é".encode(), True),
+    ("/wA=", True, "/wA=", b"\xff\x00", True),
+    ("/wA", True, "/wA", b"\xff\x00", True),  # As Java's decoder takes it.
+    ("", True, "", b"", True),
+    ("no base64", True, "no base64", b"no base64", False),
+    ("Y", True, "Y", b"Y", False),
+    (None, True, None, None, None),
+    (None, False, None, None, None),
+]
+KEY_SCHEMAS: dict[KeyType, pa.Schema] = {
+    "text": pa.schema([("__key", pa.string()), ("__keyIsBytes", pa.bool_())]),
+    "binary": pa.schema([("__keyIsBytes", pa.bool_()), ("__key", pa.binary())]),
+}
+
+
+def keyed_entries() -> list[WholeEntry]:
+    """The same keys in a batch and one by one."""
+    messages = [coded(key) if flag else OutgoingMessage(b"", key=key) for key, flag, *_ in KEYS]
+    singles = [
+        single_entry(message, partition_key_b64_encoded=True) if message.key_is_base64 else single_entry(message)
+        for message in messages
+    ]
+    return [whole(data, place) for place, data in enumerate([batch_entry(messages), *singles])]
+
+
+@pytest.mark.parametrize("key_type", ["text", "binary"])
+async def test_keys_that_are_bytes(key_type: KeyType) -> None:
+    rows = await rows_of(builder(KEY_SCHEMAS[key_type], key_type=key_type), keyed_entries())
+    shown: list[Row] = [
+        {"__key": as_bytes if key_type == "binary" else as_text, "__keyIsBytes": are_bytes}
+        for _, _, as_text, as_bytes, are_bytes in KEYS
+    ]
+    assert rows == shown * 2
+
+
+@pytest.mark.parametrize("key_type", ["text", "binary"])
+async def test_keys_are_filtered_as_they_are_shown(key_type: KeyType) -> None:
+    filters = MessageFilters(keys=frozenset([b"YQ==", "é".encode(), b"\xff\x00", b"/wA="]))
+    schema = KEY_SCHEMAS[key_type]
+    rows = await rows_of(builder(schema, filters=filters, key_type=key_type), keyed_entries())
+    shown = [row["__key"] for row in rows]
+    text = ["YQ==", "é", "é", "/wA="]
+    assert shown == (text if key_type == "text" else [b"YQ==", *["é".encode()] * 2, *[b"\xff\x00"] * 2]) * 2
+    # Also where the key is no column.
+    without = pa.schema([("__messageId", pa.string())])
+    assert len(await rows_of(builder(without, filters=filters, key_type=key_type), keyed_entries())) == len(rows)
+
+
+async def test_decoders_get_keys_as_they_are() -> None:
     decoder = Bytes(needs_keys=True)
     plain = single_entry(OutgoingMessage(b"a", key="YQ=="))
-    coded = single_entry(OutgoingMessage(b"b", key="Yg=="), partition_key_b64_encoded=True)
-    rows = await rows_of(builder(values=decoder), [whole(plain, 0), whole(coded, 1)])
-    assert [row["__key"] for row in rows] == ["YQ==", "Yg=="]
+    in_base64 = single_entry(OutgoingMessage(b"b", key="Yg=="), partition_key_b64_encoded=True)
+    rows = await rows_of(builder(values=decoder), [whole(plain, 0), whole(in_base64, 1)])
+    assert [row["__key"] for row in rows] == ["YQ==", "b"]
     assert [(key, base64) for _, _, key, base64 in decoder.seen] == [(b"YQ==", False), (b"Yg==", True)]
 
 
@@ -350,7 +411,7 @@ async def test_dropmalformed_leaves_bad_messages_out_and_counts_them() -> None:
 
 
 async def test_filters_leave_out_bad_messages_unless_nobody_knows_what_they_hold() -> None:
-    filters = MessageFilters(keys=frozenset(["other"]), publish_time_ms_max=10)
+    filters = MessageFilters(keys=frozenset([b"other"]), publish_time_ms_max=10)
     policy = BadRecordPolicy("DROPMALFORMED")
     assert await rows_of(builder(filters=filters, policy=policy), bad_entries()) == []
     assert policy.dropped == 2  # The broken batch, and the entry without readable metadata.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,10 +29,10 @@ from magnetar.spark.jobs.job import ConnectionChoices
 from magnetar.spark.jobs.replay import time_option
 from magnetar.spark.jobs.replay_plan import (
     ArchivedLedger,
-    keys_are_base64,
     rounds_of,
     schema_of_target,
     targets_of,
+    topics_with_keys_apart,
 )
 from magnetar.spark.jobs.running import RowsSeen, moment, parse_offset_log, selection_options, short_topic, whole_topic
 from magnetar.spark.jobs.window_aggregation import WindowJob
@@ -128,6 +129,15 @@ class TestArchive:
         assert job.checkpoint_path == "/archive/_magnetar/checkpoint"
         assert job.source_options()["rawValues"] == "false"
 
+    def test_keys_are_read_so_that_they_can_be_restored(self) -> None:
+        def given(*further: str) -> tuple[str, str]:
+            choices = replace(CHOICES, further=further)
+            options = ArchiveJob(choices=choices, selection={"topic": "t"}, output="/a").source_options()
+            return options["keyType"], options["columns"]
+
+        assert given() == ("binary", '["*", "__keyIsBytes"]')
+        assert given("columns=close,__key", "keyType=text") == ("binary", '["close", "__key", "__keyIsBytes"]')
+
 
 class TestReplay:
     def test_rounds_go_by_ledgers(self) -> None:
@@ -164,11 +174,8 @@ class TestReplay:
     def test_keys(self) -> None:
         apart = SchemaDefinition(type=SchemaType.KEY_VALUE, properties={"kv.encoding.type": "SEPARATED"})
         inline = SchemaDefinition(type=SchemaType.KEY_VALUE, properties={"kv.encoding.type": "INLINE"})
-        assert keys_are_base64([apart])
-        assert not keys_are_base64([inline, None])
-        assert not keys_are_base64([])
-        with pytest.raises(BadOption, match="--from-topic"):
-            keys_are_base64([apart, None])
+        schemas = {"x": apart, "y": inline, "z": None}
+        assert topics_with_keys_apart(schemas, {"a": "x", "b": "x", "c": "y", "d": "z"}) == {"a", "b"}
 
     def test_times(self) -> None:
         assert time_option("--published-from", "") is None

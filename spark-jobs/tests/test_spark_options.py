@@ -96,7 +96,7 @@ def test_all_at_once() -> None:
         publish_time_ms_min=1_772_366_400_000,
         publish_time_ms_max=1_772_369_999_999,
         event_time_ms_min=1_772_362_800_000,
-        keys=frozenset(["a,b", "c"]),
+        keys=frozenset([b"a,b", b"c"]),
         partitions=frozenset([0, 2, 5, 6, 7]),
     )
     assert not options.fail_on_data_loss

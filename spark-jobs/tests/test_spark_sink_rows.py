@@ -106,6 +106,17 @@ class TestColumns:
         ((_, message),) = converted({"value": pa.array(["x"]), "__key": pa.array([b"\x00\xff"])})
         assert (message.key, message.key_is_base64) == (base64.b64encode(b"\x00\xff").decode(), True)
 
+    def test_keys_are_what_they_were_when_it_is_said(self) -> None:
+        keys = pa.array([b"\x00", "é".encode(), b"n", None])
+        are_bytes = pa.array([True, False, None, False])
+        found = converted({"value": pa.array(list("abcd")), "__key": keys, "__keyIsBytes": are_bytes})
+        assert [(message.key, message.key_is_base64) for _, message in found] == [
+            ("AA==", True),
+            ("é", False),
+            ("bg==", True),
+            (None, False),
+        ]
+
     def test_separated_keys_are_the_encoders(self) -> None:
         batch = pa.RecordBatch.from_pydict({"value": pa.array(["x", ""])})
         found = converter(batch.schema).messages(batch, range(2), target(), SeparatingEncoder())
@@ -123,6 +134,11 @@ class TestColumns:
             ({"value": pa.array(["x"]), "__keys": pa.array(["k"])}, "__keys means nothing here"),
             ({"__key": pa.array(["k"])}, "no column for the messages' values"),
             ({"value": pa.array(["x"]), "__eventTime": pa.array(["soon"])}, "__eventTime has to be timestamp"),
+            (
+                {"value": pa.array(["x"]), "__keyIsBytes": pa.array([True]), "__key": pa.array(["k"])},
+                "__keyIsBytes goes with a binary __key",
+            ),
+            ({"value": pa.array(["x"]), "__keyIsBytes": pa.array([True])}, "__keyIsBytes goes with a binary __key"),
         ],
     )
     def test_bad_columns_are_refused(self, columns: dict[str, pa.Array], says: str) -> None:
@@ -133,6 +149,10 @@ class TestColumns:
         ("columns", "says"),
         [
             ({"__eventTime": pa.array([5, -1])}, "row 1 of Spark partition 0: __eventTime is before 1970"),
+            (
+                {"__key": pa.array([b"k", b"\xff"]), "__keyIsBytes": pa.array([False, False])},
+                "row 1 of Spark partition 0: __keyIsBytes is false, and __key is no text",
+            ),
             (
                 {"__messageProperties": pa.array([[], [("p", None)]], pa.map_(pa.string(), pa.string()))},
                 "row 1 of Spark partition 0: property 'p' is null",

@@ -156,6 +156,18 @@ class TestSchemas:
             b"", None, None, [],
         )  # fmt: skip
 
+    def test_key_as_bytes(self, topics: Topics) -> None:
+        topic = topics.new("keys")
+        topics.send(topic, [b"v"], partition_key="é")
+        (row,) = read(options(topics, topic, keyType="binary", columns="*,__keyIsBytes"))
+        assert list(row) == ["value", *METADATA, "__keyIsBytes"]
+        assert (row["__key"], row["__keyIsBytes"]) == ("é".encode(), False)
+        is_key = [IsNotNull(("__key",)), EqualTo(("__key",), "é".encode())]
+        assert len(read(options(topics, topic, keyType="binary"), filters=is_key)) == 1
+        assert len(read(options(topics, topic, keyType="binary", keys="é", columns="value"))) == 1
+        with pytest.raises(BadOption, match="column __key is string in Arrow's terms, not binary"):
+            read(options(topics, topic), StructType().add("__key", "binary"))
+
     def test_string(self, topics: Topics) -> None:
         topic = topics.new("string")
         topics.send(topic, ["grün", ""], StringSchema())

@@ -13,6 +13,7 @@ from magnetar.spark.catalog import TopicSelection
 from magnetar.spark.connecting import ConnectionOptions
 from magnetar.spark.connection_options import CONNECTION_OPTIONS, connection_options
 from magnetar.spark.errors import BadOption
+from magnetar.spark.message_keys import KeyType
 from magnetar.spark.offsets import (
     AtTime,
     Earliest,
@@ -29,6 +30,9 @@ from magnetar.spark.pushdown import EVERYTHING, MessageFilters
 
 ReadMode: TypeAlias = Literal["auto", "bookies", "brokers"]
 BadRecordMode: TypeAlias = Literal["FAILFAST", "PERMISSIVE", "DROPMALFORMED"]
+
+ALL_COLUMNS: Final = "*"
+"""In the option `columns`: those that there are without it."""
 
 SPLIT_BYTES_MIN: Final = 1 << 20
 """Smaller tasks cost more than what they read."""
@@ -105,8 +109,8 @@ FILTER_OPTIONS: Final = (
     Option(
         name="columns",
         default="",
-        what="The columns there are, in this order: a,b or a JSON list. Spark asks sources for all columns, so this "
-        "spares decoding those that nobody looks at.",
+        what="The columns there are, in this order: a,b or a JSON list; * stands for those that are there by default. "
+        "Spark asks sources for all columns, so this spares decoding those that nobody looks at.",
     ),
 )
 
@@ -144,6 +148,12 @@ READING_OPTIONS: Final = (
         name="rawValues",
         default="false",
         what="Whether values are left as bytes, instead of decoded by the topic's schema.",
+    ),
+    Option(
+        name="keyType",
+        default="text",
+        what="What __key is: text, where a key given as bytes is the text that these are, and in base64 if they are "
+        "none; or binary, the bytes of every key.",
     ),
     Option(
         name="mode",
@@ -215,6 +225,8 @@ class SourceOptions:
     """[columnNameOfCorruptRecord]"""
     raw_values: bool = False
     """[rawValues]"""
+    key_type: KeyType = "text"
+    """[keyType]"""
     read_compacted: bool = False
     """[readCompacted]"""
     topic_discovery_seconds: float = 60.0
@@ -246,6 +258,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         mode=cast("BadRecordMode", values.choice("mode", ("FAILFAST", "PERMISSIVE", "DROPMALFORMED"))),
         corrupt_record_column=values.text("columnNameOfCorruptRecord"),
         raw_values=values.boolean("rawValues"),
+        key_type=cast("KeyType", values.choice("keyType", ("text", "binary"))),
         read_compacted=values.boolean("readCompacted"),
         topic_discovery_seconds=values.seconds("topicDiscoveryInterval", 1),
         poll_seconds=values.seconds("pollInterval", 0.01),
@@ -358,7 +371,7 @@ def _filters(values: OptionValues) -> MessageFilters:
         publish_time_ms_max=None if publish_end is None else publish_end - 1,
         event_time_ms_min=event_min,
         event_time_ms_max=None if event_end is None else event_end - 1,
-        keys=None if keys is None else frozenset(keys),
+        keys=None if keys is None else frozenset(key.encode() for key in keys),
         partitions=None if partitions is None else _partitions(values, partitions),
     )
     if filters.nothing:

@@ -34,8 +34,8 @@ class MessageFilters:
     """Inclusive. A message without an event time fits no bound."""
     event_time_ms_max: int | None = None
     """Inclusive."""
-    keys: frozenset[str] | None = None
-    """One of these; a message without a key has none of them."""
+    keys: frozenset[bytes] | None = None
+    """The key as the table shows it is one of these, texts in UTF-8; a message without a key has none of them."""
     topics: frozenset[str] | None = None
     """Complete names, with `-partition-N`."""
     topic_prefixes: tuple[str, ...] = ()
@@ -127,7 +127,7 @@ def _narrow_event_time(filters: MessageFilters, one: object) -> tuple[MessageFil
 
 
 def _narrow_key(filters: MessageFilters, one: object) -> tuple[MessageFilters, bool] | None:
-    keys = _texts(one)
+    keys = _keys(one)
     if keys is None:
         return None
     return replace(filters, keys=keys if filters.keys is None else filters.keys & keys), True
@@ -153,17 +153,29 @@ _NARROWING: Final[dict[str, Callable[[MessageFilters, object], tuple[MessageFilt
 }
 
 
-def _texts(one: object) -> frozenset[str] | None:
-    """The texts that a column may have by `=`, `<=>` or IN; None: the filter says something else."""
+def _equal_to(one: object) -> list[object] | None:
+    """What a column may be by `=`, `<=>` or IN; None: the filter says something else."""
     value = getattr(one, "value", None)
-    if _kind(one) in ("EqualTo", "EqualNullSafe") and isinstance(value, str):
-        return frozenset((value,))
+    if _kind(one) in ("EqualTo", "EqualNullSafe") and value is not None:
+        return [value]
     if _kind(one) == "In" and isinstance(value, list | tuple):
         # A NULL in the list makes no row fit.
-        texts = [text for text in value if text is not None]
-        if all(isinstance(text, str) for text in texts):
-            return frozenset(texts)
+        return [each for each in value if each is not None]
     return None
+
+
+def _texts(one: object) -> frozenset[str] | None:
+    values = _equal_to(one)
+    texts = [value for value in values or () if isinstance(value, str)]
+    return None if values is None or len(texts) < len(values) else frozenset(texts)
+
+
+def _keys(one: object) -> frozenset[bytes] | None:
+    """Spark compares a column of texts with texts, and one of bytes with bytes."""
+    values = _equal_to(one)
+    keys = [value.encode() if isinstance(value, str) else value for value in values or ()]
+    known = [bytes(key) for key in keys if isinstance(key, bytes | bytearray)]
+    return None if values is None or len(known) < len(values) else frozenset(known)
 
 
 def _time_bounds(one: object) -> _Bounds | None:

@@ -17,6 +17,7 @@ from google_crc32c import extend as extend_crc32c
 from magnetar.client.message import OutgoingMessage
 from magnetar.core.hashing import java_string_hash, murmur3_32
 from magnetar.spark.errors import SinkRefused
+from magnetar.spark.message_keys import KEY_IS_BYTES
 from magnetar.spark.option_values import complete_name
 from magnetar.spark.values.api import SchemaDefinition, ValueEncoder
 from magnetar.spark.values.definitions import is_bytes, is_text
@@ -106,18 +107,22 @@ class RowLayout:
             TOPIC_COLUMN: ("string", is_text),
             PARTITION_COLUMN: ("int", pa.types.is_integer),
             KEY_COLUMN: ("string or binary", lambda kind: is_text(kind) or is_bytes(kind)),
+            KEY_IS_BYTES: ("boolean, beside a binary __key", pa.types.is_boolean),
             EVENT_TIME_COLUMN: ("timestamp, or bigint in milliseconds", _is_time),
             DELIVER_AT_COLUMN: ("timestamp, or bigint in milliseconds", _is_time),
             PROPERTIES_COLUMN: ("map<string,string>", _is_properties),
         }
         self.value_columns: list[str] = []
         self._present: set[str] = set()
+        self.binary_keys = False
         for field in schema:
             if field.name in kinds:
                 wanted, fits = kinds[field.name]
                 if not fits(field.type):
                     raise SinkRefused(f"column {field.name} has to be {wanted}; it is {field.type}")
                 self._present.add(field.name)
+                if field.name == KEY_COLUMN:
+                    self.binary_keys = not is_text(field.type)
             elif field.name.startswith("__") and field.name not in MADE_BY_BROKERS:
                 raise SinkRefused(
                     f"column {field.name} means nothing here: {', '.join((*kinds, *MADE_BY_BROKERS))} and columns "
@@ -125,6 +130,10 @@ class RowLayout:
                 )
             elif field.name not in MADE_BY_BROKERS:
                 self.value_columns.append(field.name)
+        if self.has(KEY_IS_BYTES) and not self.binary_keys:
+            raise SinkRefused(
+                f"column {KEY_IS_BYTES} goes with a binary {KEY_COLUMN}, as keyType=binary reads them: leave it out"
+            )
         if not self.value_columns:
             raise SinkRefused(
                 "the data frame has no column for the messages' values: add `value`, or columns of any name"
@@ -192,7 +201,7 @@ class RowConverter:
         except SinkRefused as error:
             where = f"rows {row_numbers[0]} to {row_numbers[-1]} of Spark partition {rules.spark_partition}"
             raise SinkRefused(f"{target.topic}: {where}: {error}") from error
-        keys, are_base64 = self._keys(batch, encoder)
+        keys, are_base64 = self._keys(batch, row_numbers, encoder)
         for row in rows_of_nulls(columns):
             if keys[row] is not None:
                 values[row] = None
@@ -204,7 +213,7 @@ class RowConverter:
         found: list[tuple[int, OutgoingMessage]] = []
         for row in range(count):
             message = OutgoingMessage(values[row], key=keys[row], event_time_ms=event_times[row])
-            message.key_is_base64 = are_base64
+            message.key_is_base64 = are_base64[row]
             if properties[row]:
                 message.properties = self._properties(properties[row], row_numbers[row])
             message.deliver_at_ms = delivery_times[row]
@@ -213,15 +222,32 @@ class RowConverter:
             found.append((partitions[row], message))
         return found
 
-    def _keys(self, batch: pa.RecordBatch, encoder: ValueEncoder) -> tuple[list[str | None], bool]:
+    def _keys(
+        self, batch: pa.RecordBatch, row_numbers: Sequence[int], encoder: ValueEncoder
+    ) -> tuple[list[str | None], list[bool]]:
+        """Each key as it stands in a message, and whether that is base64."""
+        count = batch.num_rows
         if encoder.separates_keys:
-            return _base64(encoder.encode_keys(batch.select(self._layout.value_columns))), True
+            return _base64(encoder.encode_keys(batch.select(self._layout.value_columns))), [True] * count
         if not self._layout.has(KEY_COLUMN):
-            return [None] * batch.num_rows, False
-        column = batch.column(KEY_COLUMN)
-        if is_text(column.type):
-            return column.to_pylist(), False
-        return _base64(column.to_pylist()), True
+            return [None] * count, [False] * count
+        plain = batch.column(KEY_COLUMN).to_pylist()
+        if not self._layout.binary_keys:
+            return plain, [False] * count
+        keys = _base64(plain)
+        if not self._layout.has(KEY_IS_BYTES):
+            return keys, [True] * count
+        are_bytes: list[bool] = batch.column(KEY_IS_BYTES).fill_null(True).to_pylist()
+        for row in range(count):
+            if not are_bytes[row] and plain[row] is not None:
+                keys[row] = self._text(plain[row], row_numbers[row])
+        return keys, are_bytes
+
+    def _text(self, key: bytes, row_number: int) -> str:
+        try:
+            return key.decode()
+        except UnicodeDecodeError:
+            raise self._bad(row_number, f"{KEY_IS_BYTES} is false, and {KEY_COLUMN} is no text (UTF-8)") from None
 
     def _times_ms(self, batch: pa.RecordBatch, name: str, row_numbers: Sequence[int]) -> list[int]:
         if not self._layout.has(name):

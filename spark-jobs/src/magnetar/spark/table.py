@@ -11,9 +11,10 @@ import pyarrow as pa
 from magnetar.core.topic_name import TopicName
 from magnetar.spark.broker_catalog import definition_of_version, schema_definitions
 from magnetar.spark.cluster import Cluster
-from magnetar.spark.decode.metadata_columns import METADATA_TYPES
+from magnetar.spark.decode.metadata_columns import METADATA_NAMES, metadata_types
 from magnetar.spark.errors import BadOption
-from magnetar.spark.options import SourceOptions
+from magnetar.spark.message_keys import KEY_IS_BYTES
+from magnetar.spark.options import ALL_COLUMNS, SourceOptions
 from magnetar.spark.values.api import SchemaDefinition, SchemaVersions, ValueDecoder
 from magnetar.spark.values.registry import decoder_for
 
@@ -52,16 +53,20 @@ class Table:
 
         A field of the schema that is named as one of our columns gives way to it."""
         fields = decoder_for(self.definition).fields()
-        found = [one for one in fields if one[0] not in METADATA_TYPES] + list(METADATA_TYPES.items())
+        found = [one for one in fields if one[0] not in METADATA_NAMES]
+        found += metadata_types(options.key_type).items()
         if options.columns is None:
             return found
-        by_name = dict(found)
+        by_name = {**dict(found), KEY_IS_BYTES: pa.bool_()}
         if options.mode == "PERMISSIVE":
             by_name.setdefault(options.corrupt_record_column, pa.binary())
-        unknown = [name for name in options.columns if name not in by_name]
+        unknown = [name for name in options.columns if name not in by_name and name != ALL_COLUMNS]
         if unknown:
             raise BadOption(f"option columns: there is no {', '.join(unknown)}; there are {', '.join(by_name)}")
-        return [(name, by_name[name]) for name in options.columns]
+        names = dict.fromkeys(
+            name for one in options.columns for name in ([each for each, _ in found] if one == ALL_COLUMNS else [one])
+        )
+        return [(name, by_name[name]) for name in names]
 
 
 async def find_table(cluster: Cluster, options: SourceOptions, topics: Sequence[str]) -> Table:

@@ -51,6 +51,7 @@ async def batches_of(task: ReadTask) -> AsyncIterator[pa.RecordBatch]:
         first=part.first,
         end=part.end,
         policy=policy,
+        key_type=task.options.key_type,
     )
     messages = SliceMessages(task, cluster)
     try:

@@ -12,21 +12,23 @@ import numpy as np
 import pyarrow as pa
 from magnetar.spark.decode.bad_records import BadRecordPolicy
 from magnetar.spark.decode.filters import MessageScreen
+from magnetar.spark.decode.key_columns import keys_are_bytes
 from magnetar.spark.decode.metadata_columns import (
     MESSAGE_ID,
-    METADATA_TYPES,
+    METADATA_NAMES,
     PROPERTIES,
     MessageIdTexts,
     Numbers,
     RepeatedText,
+    metadata_types,
     properties_column,
-    texts,
     timestamps,
 )
 from magnetar.spark.decode.rows import NO_TIME, RowGroup
 from magnetar.spark.decode.tables import BATCH_BYTES, BATCH_ROWS, GroupTable, Joiner
 from magnetar.spark.entries import WholeEntry
 from magnetar.spark.errors import BadOption
+from magnetar.spark.message_keys import KEY_IS_BYTES, KeyType
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.pushdown import EVENT_TIME, KEY, PUBLISH_TIME, TOPIC, MessageFilters
 from magnetar.spark.values.api import ValueDecoder
@@ -58,7 +60,10 @@ class WantedColumns:
 
 
 def wanted_columns(
-    schema: pa.Schema, value_fields: Sequence[tuple[str, pa.DataType]], corrupt_record_column: str = ""
+    schema: pa.Schema,
+    value_fields: Sequence[tuple[str, pa.DataType]],
+    corrupt_record_column: str = "",
+    key_type: KeyType = "text",
 ) -> WantedColumns:
     """The columns of a schema, found among metadata columns, the decoder's `fields()` and the column for bad records
     (wanted if the schema has it; empty: there is none). Raises `BadOption` for one that is nowhere, or of another type.
@@ -66,8 +71,8 @@ def wanted_columns(
     A name that metadata has is metadata's, though the topic's records have a field of it."""
     types: dict[str, pa.DataType] = {corrupt_record_column: pa.binary()} if corrupt_record_column else {}
     types |= dict(value_fields)
-    types |= METADATA_TYPES
-    places = {name: place for place, (name, _) in enumerate(value_fields) if name not in METADATA_TYPES}
+    types |= {**metadata_types(key_type), KEY_IS_BYTES: pa.bool_()}
+    places = {name: place for place, (name, _) in enumerate(value_fields) if name not in METADATA_NAMES}
     for field in schema:
         if field.name not in types:
             close = difflib.get_close_matches(field.name, types, 1)
@@ -76,7 +81,7 @@ def wanted_columns(
         if field.type != types[field.name]:
             raise BadOption(
                 f"column {field.name} is {types[field.name]} in Arrow's terms, not {field.type}: leave out the schema, "
-                "and cast in the query"
+                f"and {'set keyType' if field.name == KEY else 'cast in the query'}"
             )
     corrupt = corrupt_record_column if corrupt_record_column in schema.names else ""
     return WantedColumns(
@@ -99,13 +104,14 @@ class BatchBuilder:
         first: MessagePosition,
         end: MessagePosition,
         policy: BadRecordPolicy,
+        key_type: KeyType = "text",
     ) -> None:
         """`schema` is of the batches. Messages before `first`, and from `end` on, are left out. Raises `BadOption` for
         a schema that does not fit the topic."""
         self._topic = topic
-        self._wanted = wanted_columns(schema, values.fields(), policy.corrupt_record_column)
+        self._wanted = wanted_columns(schema, values.fields(), policy.corrupt_record_column, key_type)
         self._decoder = values
-        self._screen = MessageScreen(filters)
+        self._screen = MessageScreen(filters, key_type)
         self._first = first
         self._end = end
         self._policy = policy
@@ -150,7 +156,8 @@ class BatchBuilder:
             self._fill()
 
     def _new_group(self) -> RowGroup:
-        keys = self._wanted.has(KEY) or self._screen.by_key or (self._decoder.needs_keys and self._wanted.decodes)
+        keys = self._wanted.has(KEY) or self._wanted.has(KEY_IS_BYTES) or self._screen.by_key
+        keys |= self._decoder.needs_keys and self._wanted.decodes
         event_times = self._wanted.has(EVENT_TIME) or self._screen.by_event_time
         return RowGroup(keys=keys, event_times=event_times, properties=self._wanted.has(PROPERTIES))
 
@@ -232,7 +239,9 @@ class BatchBuilder:
     def _column(self, name: str, table: GroupTable, rows: Numbers, bad_rows: list[int]) -> pa.Array:
         match name:
             case _ if name == KEY:
-                return texts(table.keys.take(rows))
+                return table.shown_keys(rows, self._screen.key_type)
+            case _ if name == KEY_IS_BYTES:
+                return keys_are_bytes(table.keys.take(rows), table.base64_keys(rows))
             case _ if name == TOPIC:
                 return self._topics.rows(len(rows))
             case _ if name == MESSAGE_ID:

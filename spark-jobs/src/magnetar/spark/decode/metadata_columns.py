@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from magnetar.spark.message_keys import KEY_IS_BYTES, KeyType
 from magnetar.spark.pushdown import EVENT_TIME, KEY, PUBLISH_TIME, TOPIC
 
 MESSAGE_ID: Final = "__messageId"
@@ -25,10 +26,17 @@ METADATA_TYPES: Final[dict[str, pa.DataType]] = {
     EVENT_TIME: TIMESTAMP,
     PROPERTIES: pa.map_(pa.string(), pa.string()),
 }
-"""In the order in which a table has them, behind its value columns."""
+"""In the order in which a table has them, behind its value columns; of keys as texts."""
+METADATA_NAMES: Final = frozenset((*METADATA_TYPES, KEY_IS_BYTES))
+"""A field of the topic's records with one of these names gives way to it."""
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
+
+
+def metadata_types(key_type: KeyType) -> dict[str, pa.DataType]:
+    """`METADATA_TYPES`, with keys as they are to be shown."""
+    return {**METADATA_TYPES, KEY: pa.binary() if key_type == "binary" else pa.string()}
 
 
 def numbers(values: Sequence[int]) -> Numbers:

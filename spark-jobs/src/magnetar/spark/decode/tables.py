@@ -8,8 +8,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 from magnetar.spark.decode.filters import MessageScreen
-from magnetar.spark.decode.metadata_columns import Flags, MessageIdTexts, Numbers, Ranges, numbers, texts
+from magnetar.spark.decode.key_columns import shown_keys
+from magnetar.spark.decode.metadata_columns import Flags, MessageIdTexts, Numbers, Ranges, numbers
 from magnetar.spark.decode.rows import NO_TIME, RowGroup
+from magnetar.spark.message_keys import KeyType
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 4 * 1024 * 1024
@@ -74,7 +76,7 @@ class GroupTable:
         if screen.by_event_time:
             kept &= screen.fitting_event_times(self.event_times_ms)
         if screen.by_key:
-            kept &= screen.fitting_keys(texts(self.keys.take(np.arange(len(kept)))))
+            kept &= screen.fitting_keys(self.shown_keys(np.arange(len(kept)), screen.key_type))
         return kept
 
     def message_id(self, row: int) -> str:
@@ -117,6 +119,10 @@ class GroupTable:
                 length += runs.pop()[1]
             runs.append((versions[entry], length))
         return runs
+
+    def shown_keys(self, rows: Numbers, key_type: KeyType) -> pa.Array:
+        """The column `__key` of some rows."""
+        return shown_keys(self.keys.take(rows), self.base64_keys(rows), key_type)
 
     def base64_keys(self, rows: Numbers) -> pa.Array | None:
         """Per row whether its key is base64 text; None: none is."""

@@ -8,6 +8,7 @@ stay together; readers that go by Spark's manifest (Spark itself does) see whole
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final, cast
@@ -56,9 +57,11 @@ from magnetar.spark.jobs.running import (
     starting_options,
     whole_topic,
 )
+from magnetar.spark.message_keys import KEY_IS_BYTES
 from magnetar.spark.option_values import Option, OptionValues
-from magnetar.spark.options import parse_source_options
+from magnetar.spark.options import ALL_COLUMNS, OPTIONS, parse_source_options
 from magnetar.spark.planner import open_planner
+from magnetar.spark.pushdown import KEY
 from magnetar.spark.values.api import SchemaDefinition
 from rich.console import Console
 
@@ -104,10 +107,17 @@ class ArchiveJob:
             **starting_options(self.starting_offsets, self.choices.further),
             "maxBytesPerTrigger": self.batch_bytes_max,
             "rawValues": str(self.raw).lower(),
+            "keyType": "binary",
+            "columns": self._columns(),
         }
         if self.subscription:
             options["predefinedSubscription"] = self.subscription
         return {**self.choices.options(), **options}
+
+    def _columns(self) -> str:
+        """Those that are asked for, with what keys need to be restored as they were."""
+        asked = OptionValues(self.choices.options(), OPTIONS).names("columns") or (ALL_COLUMNS,)
+        return json.dumps([*asked, KEY_IS_BYTES])
 
     def tasks_max(self) -> int:
         """In how many tasks a micro-batch is written, each of which makes a file a day (and topic). `BadOption`."""
@@ -145,7 +155,7 @@ def run_archive(spark: SparkSession, job: ArchiveJob, console: Console) -> Archi
     rows = stream_reader(spark, job.choices).options(**job.source_options()).load()
     _write_down(files, under(job.output, *DESCRIPTION), description)
     writer = (
-        with_folders(rows, by_topic=description.by_topic)
+        with_folders(with_text_keys(rows), by_topic=description.by_topic)
         .coalesce(tasks_max)
         .writeStream.format("parquet")
         .option("path", job.output)
@@ -156,6 +166,15 @@ def run_archive(spark: SparkSession, job: ArchiveJob, console: Console) -> Archi
     )
     seen = run_to_end(start(writer, job.continuous), console)
     return Archived(rows=seen.rows, batches=len(seen.rows_of), offsets=offsets_reached(files, job.checkpoint_path))
+
+
+def with_text_keys(rows: DataFrame) -> DataFrame:
+    """Keys as messages have them: texts, and base64 of those that were given as bytes, which __keyIsBytes tells."""
+    from pyspark.sql import functions as f
+
+    if KEY not in rows.columns:
+        return rows.drop(KEY_IS_BYTES)
+    return rows.withColumn(KEY, f.when(f.col(KEY_IS_BYTES), f.base64(KEY)).otherwise(f.col(KEY).cast("string")))
 
 
 def with_folders(rows: DataFrame, *, by_topic: bool) -> DataFrame:

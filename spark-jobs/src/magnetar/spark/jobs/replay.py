@@ -7,13 +7,14 @@ their order, and so do those without a key. Keys, properties and event times are
 new. A replay that failed half-way goes on with --resume and what it printed: what is there already is not stored
 again.
 
-A key that is bytes comes back as such where the topic's schema says that keys are (KEY_VALUE, separated), else as the
-base64 text that its column has. To hold a replay back, limit the topic's publish rate in its policies."""
+A key that was given as bytes comes back as such. (Archives from before `__keyIsBytes` was a column of theirs tell it
+only where the topic's schema says that keys are bytes: KEY_VALUE, separated.) To hold a replay back, limit the topic's
+publish rate in its policies."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -42,13 +43,15 @@ from magnetar.spark.jobs.job import (
 from magnetar.spark.jobs.replay_plan import (
     ArchivedLedger,
     Round,
-    keys_are_base64,
     rounds_of,
     schema_of_target,
     targets_of,
+    topics_with_keys_apart,
 )
 from magnetar.spark.jobs.running import moment, short_topic, whole_topic
+from magnetar.spark.message_keys import KEY_IS_BYTES
 from magnetar.spark.option_values import TIME_FORMS, parse_time_ms
+from magnetar.spark.pushdown import KEY
 from magnetar.spark.sink_targets import wire_schema
 from magnetar.spark.values.api import SchemaDefinition, SchemaType
 from rich.console import Console
@@ -104,15 +107,16 @@ def run_replay(spark: SparkSession, job: ReplayJob, console: Console) -> Replaye
     description = read_description(SparkFiles(spark), job.archive)
     schemas = schema_of_target(description, targets)
     runtime.run(_prepare(job, schemas))
-    as_bytes = description is not None and description.raw and keys_are_base64(schemas.values())
+    raw = description is not None and description.raw
+    apart = topics_with_keys_apart(schemas, targets) if raw else ()
     console.print(_table(ledgers, targets))
     console.print(f"should this replay fail, go on with --resume {name}", highlight=False)
     rounds = rounds_of(ledgers)
     for number, part in enumerate(rounds):
         wanted = rows if len(rounds) == 1 else part_of(rows, part)
-        frame = outgoing(in_order(wanted, part.tasks), job, targets, base64_keys=as_bytes)
+        frame = outgoing(in_order(wanted, part.tasks), job, targets, keys_apart=apart)
         options = {**job.choices.options(), **dict(job.sink_options), "writeId": f"replay-{name}-{number}"}
-        if description is not None and description.raw:
+        if raw:
             options["rawValues"] = "true"
         frame.write.format(FORMAT).options(**options).mode("append").save()
         console.print(f"round {number + 1} of {len(rounds)}: {part.rows:,} messages", highlight=False)
@@ -173,15 +177,19 @@ def in_order(rows: DataFrame, tasks: int) -> DataFrame:
     return rows.repartition(tasks, "__topic").sortWithinPartitions(*ORDER)
 
 
-def outgoing(rows: DataFrame, job: ReplayJob, targets: Mapping[str, str], *, base64_keys: bool) -> DataFrame:
-    """As the sink wants them."""
+def outgoing(rows: DataFrame, job: ReplayJob, targets: Mapping[str, str], *, keys_apart: Collection[str]) -> DataFrame:
+    """As the sink wants them. `keys_apart`: the archived topics whose keys are bytes where no column says it."""
     from pyspark.sql import functions as f
 
     if job.keep_partitions:
         number = f.regexp_extract("__topic", r"-partition-(\d+)$", 1)
         rows = rows.withColumn("__partition", f.when(number != "", number.cast("int")))
-    if base64_keys:
-        rows = rows.withColumn("__key", f.unbase64("__key"))
+    if KEY in rows.columns:
+        are_bytes = f.col("__topic").isin(*keys_apart) if keys_apart else f.lit(False)
+        if KEY_IS_BYTES in rows.columns:
+            are_bytes = f.coalesce(KEY_IS_BYTES, are_bytes)
+        key = f.when(are_bytes, f.unbase64(KEY)).otherwise(f.encode(KEY, "UTF-8"))
+        rows = rows.withColumns({KEY: key, KEY_IS_BYTES: are_bytes})
     places = f.create_map(*(f.lit(text) for pair in sorted(targets.items()) for text in pair))
     return rows.withColumn("__topic", places[f.col("__topic")]).drop(*ORDER[1:])
 

@@ -106,18 +106,13 @@ def _if_all_alike(those: Sequence[SchemaDefinition | None]) -> SchemaDefinition 
     return first if len(kinds) == 1 else None
 
 
-def keys_are_base64(schemas: Iterable[SchemaDefinition | None]) -> bool:
-    """Whether keys of raw messages are base64 texts: of a KEY_VALUE schema that has them apart. `BadOption` where some
-    are and others are not, which no column can say."""
-    found = {
-        schema is not None
-        and schema.type == SchemaType.KEY_VALUE
-        and schema.properties.get(ENCODING_PROPERTY, "").upper() == "SEPARATED"
-        for schema in schemas
-    }
-    if len(found) > 1:
-        raise BadOption(
-            "some of the archived topics have keys apart (KEY_VALUE, separated) and others do not: replay them one "
-            "after the other, with --from-topic"
-        )
-    return found == {True}
+def topics_with_keys_apart(schemas: Mapping[str, SchemaDefinition | None], targets: Mapping[str, str]) -> set[str]:
+    """The archived topics (partitions) whose schema is KEY_VALUE with separated keys, which are bytes. `schemas` are by
+    target, `targets` by archived topic."""
+    return {topic for topic, target in targets.items() if _has_keys_apart(schemas[target])}
+
+
+def _has_keys_apart(schema: SchemaDefinition | None) -> bool:
+    if schema is None or schema.type != SchemaType.KEY_VALUE:
+        return False
+    return schema.properties.get(ENCODING_PROPERTY, "").upper() == "SEPARATED"

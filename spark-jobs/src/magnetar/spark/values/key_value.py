@@ -6,7 +6,6 @@ one column, a struct where that side has fields (Pulsar: KeyValue, KeyValueSchem
 
 from __future__ import annotations
 
-import base64
 import binascii
 import json
 import struct
@@ -18,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from magnetar.spark.errors import SchemaRefused
+from magnetar.spark.message_keys import decoded_key
 from magnetar.spark.values.api import KEY_COLUMN, VALUE_COLUMN, DecodedValues, SchemaDefinition, SchemaType
 from magnetar.spark.values.payloads import Payloads
 from magnetar.spark.values.shapes import struct_type
@@ -118,7 +118,7 @@ def decoded_keys(keys: pa.Array, base64_flags: pa.Array | None) -> tuple[pa.Arra
     for row, flag in enumerate(base64_flags.to_pylist()):
         if flag and plain[row] is not None:
             try:
-                plain[row] = base64.b64decode(plain[row], validate=True)
+                plain[row] = decoded_key(plain[row])
             except binascii.Error:
                 plain[row] = None
                 bad[row] = "key: no base64"
