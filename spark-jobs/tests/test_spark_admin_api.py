@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -10,6 +11,7 @@ from magnetar.broker.auth.testing import ADMIN, broker_settings, grants, make_na
 from magnetar.broker.session_testing import MemoryBroker
 from magnetar.core.topic_name import TopicName
 from magnetar.net.free_ports import free_port
+from magnetar.spark import admin_api
 from magnetar.spark.admin_api import AdminApi, urls_of
 from magnetar.spark.broker_catalog import ledgers_of
 from magnetar.spark.connecting import ConnectionOptions
@@ -160,15 +162,68 @@ async def test_other_redirects_are_not_followed(servers: Servers) -> None:
     await api.close()
 
 
-async def test_answers_that_are_none(servers: Servers) -> None:
+async def test_answers_that_are_none(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_api, "FIRST_PAUSE_SECONDS", 0.001)
+
     async def page(request: web.Request) -> web.Response:
         return web.Response(text="<html>", status=503 if "stats" in request.path.lower() else 200)
 
-    api = api_of(await servers(page))
+    api = api_of(url := await servers(page))
     with pytest.raises(ClusterUnreachable, match="is no broker"):
         await api.internal_configuration()
-    with pytest.raises(ClusterUnreachable, match="503"):
+    address = f"{url}/admin/v2/persistent/public/default/t/internalStats"
+    with pytest.raises(ClusterUnreachable, match=rf"asked 8 times in .* s: {re.escape(address)}: 503 <html>"):
         await api.internal_stats(TOPIC)
+    await api.close()
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 429])
+async def test_what_passes_is_waited_for(servers: Servers, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    monkeypatch.setattr(admin_api, "FIRST_PAUSE_SECONDS", 0.001)
+    asked: list[str] = []
+
+    async def handing_over(request: web.Request) -> web.Response:
+        asked.append(request.raw_path)
+        if len(asked) == 2:
+            assert request.transport is not None
+            request.transport.close()  # Without an answer.
+        return web.Response(text="{}", status=200 if len(asked) > 4 else status)
+
+    api = api_of(await servers(handing_over))
+    assert await api.internal_stats(TOPIC) == {}
+    assert len(asked) == 5
+    await api.close()
+
+
+async def test_a_topic_that_one_host_fails_at_is_asked_for_at_the_next(servers: Servers) -> None:
+    async def failing(request: web.Request) -> web.Response:
+        del request
+        return web.Response(text="{}", status=500)
+
+    async def well(request: web.Request) -> web.Response:
+        del request
+        return web.Response(text='{"ledgers": []}')
+
+    hosts = [(await servers(one)).removeprefix("http://") for one in (failing, well)]
+    api = api_of(f"http://{','.join(hosts)}")
+    assert await api.internal_stats(TOPIC) == {"ledgers": []}
+    assert api._first == 1
+    await api.close()
+
+
+async def test_what_stays_is_told_at_once(servers: Servers) -> None:
+    asked = 0
+
+    async def old(request: web.Request) -> web.Response:
+        nonlocal asked
+        del request
+        asked += 1
+        return web.Response(text="{}", status=501)
+
+    api = api_of(await servers(old))
+    with pytest.raises(ClusterUnreachable, match=r"asked once in .*: 501"):
+        await api.internal_stats(TOPIC)
+    assert asked == 1
     await api.close()
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 from collections.abc import Mapping
+from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.client.backoff import Backoff
 from magnetar.core.topic_name import TopicName, java_url_encode
 from magnetar.spark.broker_errors import HOW_TO_SHOW
 from magnetar.spark.client_factory import credentials_of, tls_of
@@ -16,9 +20,26 @@ if TYPE_CHECKING:
     import aiohttp
     from yarl import URL
 
+logger: Final = logging.getLogger(__name__)
+
 REDIRECTS: Final = (301, 302, 307, 308)
 REDIRECTS_MAX: Final = 10
 """More than there are brokers that could each believe another to be the owner for a moment."""
+
+TRY_AGAIN_STATUSES: Final = (429, 500, 502, 503, 504)
+"""Of brokers that start, stop or hand a topic over, of busy ones, and of proxies and load balancers before those."""
+
+ROUNDS_MAX: Final = 8
+"""How often all hosts are asked: with its pauses some five seconds, in which a topic comes to another broker."""
+
+ROUNDS_SECONDS_MAX: Final = 10.0
+"""No round begins later than this after the first one: hosts that swallow packets take five seconds each."""
+
+FIRST_PAUSE_SECONDS: Final = 0.1
+PAUSE_SECONDS_MAX: Final = 2.0
+
+CONFIGURATION_ROUNDS_MAX: Final = 3
+"""For what can be done without: a query should not begin much later for it."""
 
 CONNECT_SECONDS_MAX: Final = 5.0
 """So that a host that is gone leaves time for the others of `admin.url`."""
@@ -50,7 +71,9 @@ class AdminApi:
 
     async def internal_configuration(self) -> dict[str, Any]:
         """Where the cluster's metadata is: `metadataStoreUrl`, `ledgersRootPath` and the like."""
-        found: dict[str, Any] = await self.get("/admin/v2/brokers/internal-configuration", "the cluster's metadata")
+        found: dict[str, Any] = await self.get(
+            "/admin/v2/brokers/internal-configuration", "the cluster's metadata", rounds_max=CONFIGURATION_ROUNDS_MAX
+        )
         return found
 
     async def internal_stats(self, topic: TopicName) -> dict[str, Any]:
@@ -85,24 +108,51 @@ class AdminApi:
 
     # --- how
 
-    async def get(self, path: str, what: str) -> Any:
-        """The decoded answer, None for an empty one. `what` is wanted, for texts."""
+    async def get(self, path: str, what: str, *, rounds_max: int = ROUNDS_MAX) -> Any:
+        """The decoded answer, None for an empty one. `what` is wanted, for texts. All hosts are asked again, up to
+        `rounds_max` times, where that may help."""
+        loop = asyncio.get_running_loop()
+        begun_seconds = loop.time()
+        backoff = Backoff(FIRST_PAUSE_SECONDS, PAUSE_SECONDS_MAX, Random())  # noqa: S311 - Pauses, no secrets.
+        number = 0
+        while True:
+            number += 1
+            status, body, failures, may_pass = await self._ask_all(path)
+            if status:
+                return _checked(status, body, what)
+            seconds = loop.time() - begun_seconds
+            if not may_pass or number >= rounds_max or seconds > ROUNDS_SECONDS_MAX:
+                times = "once" if number == 1 else f"{number} times"
+                raise ClusterUnreachable(
+                    f"{what}: the admin API does not answer (option admin.url), asked {times} in {seconds:.1f} s: "
+                    f"{'; '.join(failures)}"
+                )
+            logger.debug("%s: asked again: %s", what, failures)
+            await asyncio.sleep(backoff.next_seconds())
+
+    async def _ask_all(self, path: str) -> tuple[int, bytes, list[str], bool]:
+        """Status and body of the first host that answers. If none does: 0, nothing, what each of them says, and whether
+        it may pass."""
         import aiohttp
 
         failures: list[str] = []
+        may_pass = False
         for offset in range(len(self._urls)):
             index = (self._first + offset) % len(self._urls)
+            address = self._urls[index] + path
             try:
-                status, body = await self._follow(self._urls[index] + path)
+                status, body = await self._follow(address)
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-                failures.append(f"{self._urls[index]}: {str(error) or type(error).__name__}")
+                failures.append(f"{address}: {str(error) or type(error).__name__}")
+                may_pass |= not isinstance(error, (_WrongWay, ValueError, aiohttp.ClientSSLError))
                 continue
-            if status >= 500:
-                failures.append(f"{self._urls[index]}: {status} {_reason(body)}")
+            if status >= 500 or status in TRY_AGAIN_STATUSES:
+                failures.append(f"{address}: {status} {_reason(body)}".rstrip())
+                may_pass |= status in TRY_AGAIN_STATUSES
                 continue
             self._first = index
-            return _checked(status, body, what)
-        raise ClusterUnreachable(f"{what}: the admin API does not answer (option admin.url): {'; '.join(failures)}")
+            return status, body, [], False
+        return 0, b"", failures, may_pass
 
     async def _follow(self, address: str) -> tuple[int, bytes]:
         from yarl import URL
@@ -118,7 +168,7 @@ class AdminApi:
                 if answer.status not in REDIRECTS:
                     return answer.status, await _body(answer)
                 url = _target(url, answer.headers)
-        raise OSError(f"more than {REDIRECTS_MAX} redirects")
+        raise OSError(f"more than {REDIRECTS_MAX} redirects")  # Brokers that do not agree yet whose a topic is.
 
     def _headers(self) -> Mapping[str, str]:
         return {"Accept": "application/json", **self._credentials.http_headers()}
@@ -145,13 +195,17 @@ class AdminApi:
             await session.close()
 
 
+class _WrongWay(OSError):
+    """What would be the same the next time."""
+
+
 async def _body(answer: aiohttp.ClientResponse) -> bytes:
     parts: list[bytes] = []
     size_bytes = 0
     while part := await answer.content.read(1 << 20):
         size_bytes += len(part)
         if size_bytes > ANSWER_BYTES_MAX:
-            raise OSError(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
+            raise _WrongWay(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
         parts.append(part)
     return b"".join(parts)
 
@@ -161,12 +215,12 @@ def _target(asked: URL, headers: Mapping[str, str]) -> URL:
 
     location = headers.get("Location", "")
     if not location:
-        raise OSError(f"{asked} redirects to nowhere")
+        raise _WrongWay(f"{asked} redirects to nowhere")
     url = asked.join(URL(location, encoded=True))
     if url.scheme not in ("http", "https") or (asked.scheme == "https" and url.scheme != "https"):
-        raise OSError(f"{asked} redirects to {url}, where credentials would be seen by others")
+        raise _WrongWay(f"{asked} redirects to {url}, where credentials would be seen by others")
     if url.raw_path != asked.raw_path:
-        raise OSError(f"{asked} redirects to {url}, which is no broker: does admin.url name the brokers or a proxy?")
+        raise _WrongWay(f"{asked} redirects to {url}, which is no broker: does admin.url name the brokers or a proxy?")
     return url
 
 

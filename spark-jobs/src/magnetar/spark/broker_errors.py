@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from magnetar.client.backoff import Backoff
 from magnetar.client.errors import is_final
-from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.core.errors import MagnetarError, PeerError, Unavailable
 from magnetar.spark.connecting import ConnectionOptions
 from magnetar.spark.errors import AccessRefused, ClusterUnreachable, SparkSourceError, TopicMissing
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -29,9 +29,13 @@ def is_missing(error: MagnetarError) -> bool:
 
 
 def told(error: MagnetarError, what: str, service_url: str = "") -> SparkSourceError:
-    """The error to raise instead. `what` was tried, such as `reading persistent://…`."""
+    """The error to raise instead. `what` was tried, such as `reading persistent://…`.
+
+    What is no answer of the cluster's, above all a `Misuse`, is a bug and is raised as it is."""
     if isinstance(error, SparkSourceError):
         return error
+    if not isinstance(error, (PeerError, Unavailable)):
+        raise error
     if isinstance(error, PulsarError):
         if error.code == ServerError.TOPIC_NOT_FOUND:
             return TopicMissing(f"{what}: the topic is not there: {error.message}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import MagnetarError, Misuse
 
 HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
 """What Spark's own setting `…hideTraceback.enabled` makes of itself in workers; a worker ends with its error, so that
@@ -20,6 +20,8 @@ def shown_plainly() -> Iterator[None]:
     theirs."""
     try:
         yield
+    except Misuse:
+        raise
     except MagnetarError:
         os.environ[HIDE_TRACEBACK] = "1"
         raise
