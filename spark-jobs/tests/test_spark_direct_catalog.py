@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -248,6 +249,23 @@ async def test_too_few_bookies_say_how_far_it_goes(cluster: Cluster) -> None:
     end = MessagePosition(writer.ledger_id, 3)
     state = (await DirectCatalog(cluster, told({TOPIC: end})).states([TOPIC]))[TOPIC]
     assert (state.end, state.ledgers[0].entries) == (end, 3)
+
+
+async def test_brokers_tell_and_not_one_bookie_says_anything(cluster: Cluster) -> None:
+    one = await cluster.ledger(3, close=False)
+    await cluster.topic(TOPIC, [LedgerRecord(one.ledger_id)])
+    catalog = DirectCatalog(cluster, told({TOPIC: MessagePosition(one.ledger_id, 3)}))
+    for bookie in cluster.bookies.bookies.values():
+        bookie.stop()
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    with pytest.raises(ClusterUnreachable, match=r"for 10 s none of the bookies .* answers"):
+        await catalog.states([TOPIC])
+    assert 10 <= loop.time() - begun < 30
+    # One that is started again meanwhile is waited for.
+    first = next(iter(cluster.bookies.bookies.values()))
+    loop.call_later(5, first.heal)
+    assert (await catalog.states([TOPIC]))[TOPIC].end.entry_id == 3
 
 
 async def test_the_store_is_away(cluster: Cluster) -> None:

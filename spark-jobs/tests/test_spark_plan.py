@@ -16,6 +16,7 @@ from magnetar.spark.errors import BadOption
 from magnetar.spark.loss import LossKind, deleted_topic, goes_on_from, losses
 from magnetar.spark.offsets import LATEST
 from magnetar.spark.plan import (
+    ends_before,
     entries_between,
     entry_bounds,
     normalised,
@@ -255,6 +256,13 @@ def test_a_topic_whose_ledgers_nobody_knows() -> None:
     begun = TopicState(topic=TOPIC, ledgers=(ledger(9, 0),), end=MessagePosition(9, 0), ledgers_known=False)
     assert admit({"t": begun}, {"t": start}, {}, 10, None, {}) == {"t": MessagePosition(9, 0)}
     assert losses(state, start, end, {5: 3}) == []
+    # The metadata store tells of a ledger behind that has no entries yet; brokers do not.
+    behind = MessagePosition(10, 0)
+    assert normalised(state, behind) == end
+    assert not ends_before(state, behind)
+    assert losses(state, start, behind, {}) == losses(state, behind, LATEST, {}) == []
+    assert admit({"t": state}, {"t": behind}, {}, 10, None, {}) == {"t": behind}
+    assert ends_before(state, MessagePosition(10, 1))
     empty = TopicState(topic=TOPIC, ledgers=(), end=BEGINNING, ledgers_known=False)
     assert losses(empty, start, LATEST, {}) == []
     assert one_loss(state, (9, 5), (9, 110), {})[:2] == (LossKind.TRUNCATED, 10)
@@ -310,7 +318,13 @@ def test_retention_of_ledgers_that_nobody_saw_closed() -> None:
     state = topic(ledger(15, 10))
     kind, entries, text = one_loss(state, (12, 340), (15, 10), {})
     assert (kind, entries) == (LossKind.RETENTION, None)
-    assert "12:340 up to before 15:0 can no longer be read (it cannot be known how many; perhaps none)" in text
+    assert (
+        "entries after 12:339 of ledger 12, if any, and of others behind it before 15:0, if any, can no longer be read "
+        "(how many cannot be known: the query has not seen where ledger 12 ended)"
+    ) in text
+    assert "entries of ledger 12, if any, and of others" in one_loss(state, (12, 0), (15, 10), {})[2]
+    assert "messages from 12:340:7 on of ledger 12, and of others" in one_loss(state, (12, 340, 7), (15, 10), {})[2]
+    assert "entries after 12:339 of ledger 12, if any up to" not in one_loss(state, (12, 340), (12, 350), {})[2]
     kind, entries, text = one_loss(state, (12, 340), (12, 350), {12: 400})
     assert (kind, entries) == (LossKind.RETENTION, 10)
     assert "12:340 to 12:349" in text
@@ -449,3 +463,12 @@ async def test_a_billion_entries_take_thirty_reads() -> None:
 
     assert await first_at(state, 123_456_789, publish_time_of) == MessagePosition(1, 123_456_789)
     assert reads <= 30
+
+
+def test_ledgers_that_never_had_entries_are_no_holes() -> None:
+    # 12 was in use and empty when the query came to it; brokers drop such ones when they close them.
+    state = topic(ledger(10, 5), ledger(15, 10))
+    assert losses(state, MessagePosition(12, 0), LATEST, {}) == []
+    assert one_loss(state, (12, 0, 3), (15, 1), {})[0] is LossKind.HOLE
+    assert one_loss(state, (12, 0), (12, 4), {})[:2] == (LossKind.HOLE, 4)
+    assert one_loss(state, (12, 0), (15, 1), {12: 7})[:2] == (LossKind.HOLE, 7)

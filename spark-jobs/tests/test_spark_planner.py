@@ -67,6 +67,8 @@ async def test_what_only_brokers_know_is_neither_lost_nor_left_out() -> None:
 class Compacted:
     """A cluster with a topic that was compacted up to 2:3, into a ledger that is gone."""
 
+    opened_direct = None
+
     async def direct(self) -> Compacted:
         return self
 
@@ -88,7 +90,7 @@ class Tiered(Compacted):
         self.topic = MemoryTopic({1: [plain(at, publish_time_ms=HOUR + at) for at in range(5)]})
         self.looked_up: set[int] = set()
 
-    def entries(self, topic: str) -> Entries:
+    def entries(self, topic: str, *, give_up_seconds: float = 0.0) -> Entries:
         return Entries(MemoryTopic({}))
 
     def broker_entries(self, topic: str) -> Entries:

@@ -38,6 +38,9 @@ BLOCK_BYTES: Final = 1 * MIB
 PATIENCE_SECONDS: Final = 3.0
 """How long a bookie may take before the next one is asked; doubled with each round over all of them."""
 
+GIVE_UP_SECONDS: Final = 30.0
+"""How long bookies that cannot be reached are waited for, unless somebody else can be asked."""
+
 PAUSE_SECONDS: Final = 0.2
 """Before the second round; doubled for each further one, up to `PAUSE_SECONDS_MAX`."""
 
@@ -85,7 +88,7 @@ class BookieEntries:
         bookies: EntryGivers,
         metadata_of_now: LedgerMetadataOfNow | None = None,
         *,
-        give_up_seconds: float = 30.0,
+        give_up_seconds: float = GIVE_UP_SECONDS,
     ) -> None:
         """`metadata_of_now` is asked only about entries that cannot be had where the range's metadata says. Without it
         entries that were moved meanwhile count as missing. `give_up_seconds`: how long bookies that cannot be reached

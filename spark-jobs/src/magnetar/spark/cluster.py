@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from typing import Final
 
 from magnetar.client.client import PulsarClient
+from magnetar.core.errors import PeerError, Unavailable
 from magnetar.spark.admin_api import AdminApi
 from magnetar.spark.broker_catalog import BrokerCatalog
 from magnetar.spark.broker_entries import BrokerEntries
@@ -19,12 +21,22 @@ from magnetar.spark.direct_catalog import DirectCatalog
 from magnetar.spark.entries import EntrySource
 from magnetar.spark.errors import ClusterUnreachable
 
+logger: Final = logging.getLogger(__name__)
+
 CLUSTERS_MAX: Final = 8
 """A process serves one query, or a few. The one unused for longest is closed first."""
 
 TRIED_AGAIN_SECONDS: Final = 60.0
 """How long bookies that could not be reached are not tried again: what keeps them away is mostly there to stay, and
 trying takes seconds."""
+
+LOOKED_FOR_AGAIN_SECONDS_MAX: Final = 300.0
+"""While reading goes on through brokers, it is looked whether bookies are back after `TRIED_AGAIN_SECONDS`, then after
+twice as long each time up to this. An access that lasted longer than this begins with the shortest pause again: one
+that comes and goes costs a stream some ten seconds each time it goes."""
+
+CLOSED_SECONDS_MAX: Final = 5.0
+"""How long the end of an access that does not answer may take."""
 
 
 class Cluster:
@@ -41,6 +53,10 @@ class Cluster:
         self._opening = asyncio.Lock()
         self._refused: tuple[float, str] | None = None
         """Until when it is not tried again, and why."""
+        self._opened_at_seconds = 0.0
+        self._looking: asyncio.Task[None] | None = None
+        self._look_at_seconds = time.monotonic() + TRIED_AGAIN_SECONDS
+        self._look_pause_seconds = TRIED_AGAIN_SECONDS
         self._direct_catalog: DirectCatalog | None = None
         self._tasks: TaskAccess | None = None
 
@@ -54,14 +70,63 @@ class Cluster:
             try:
                 self._direct = await open_direct(self.options, self.admin)
             except ClusterUnreachable as error:
-                self._refused = time.monotonic() + TRIED_AGAIN_SECONDS, str(error)
+                self._refuse(str(error))
                 raise
+            self._opened_at_seconds = time.monotonic()
             return self._direct
+
+    @property
+    def opened_direct(self) -> DirectAccess | None:
+        """What `direct` gives, if it is open."""
+        return self._direct
+
+    async def leave_direct(self, access: DirectAccess | None, reason: str, *, refuse: bool) -> None:
+        """This access has failed: close it, unless another one has taken its place. `refuse`: none is opened for a
+        while."""
+        async with self._opening:
+            if access is None or access is not self._direct:
+                return
+            self._direct = None
+            if time.monotonic() - self._opened_at_seconds > LOOKED_FOR_AGAIN_SECONDS_MAX:
+                self._look_pause_seconds = TRIED_AGAIN_SECONDS
+            if refuse:
+                self._refuse(reason)
+        try:
+            async with asyncio.timeout(CLOSED_SECONDS_MAX):
+                await access.close()
+        except (Unavailable, PeerError, TimeoutError) as error:
+            logger.info("the access to store and bookies that has failed does not close well: %s", error)
+
+    def direct_is_back(self) -> bool:
+        """Whether metadata store and bookies are open. If not, a look at whether they can be is begun, unless the last
+        one is too fresh: those who ask go on meanwhile."""
+        if self._direct is not None:
+            return True
+        if self._looking is None and time.monotonic() >= self._look_at_seconds:
+            self._looking = self.loop.create_task(self._look(), name="looking for bookies again")
+        return False
+
+    async def _look(self) -> None:
+        try:
+            await self.direct()
+        except ClusterUnreachable as error:
+            logger.info("still reading through brokers: %s", error)
+        finally:
+            self._looking = None
+
+    def _refuse(self, reason: str) -> None:
+        now = time.monotonic()
+        self._refused = now + TRIED_AGAIN_SECONDS, reason
+        self._look_at_seconds = now + self._look_pause_seconds
+        self._look_pause_seconds = min(2 * self._look_pause_seconds, LOOKED_FOR_AGAIN_SECONDS_MAX)
 
     async def direct_catalog(self) -> DirectCatalog:
         """Topics by the metadata store. Raises `ClusterUnreachable`."""
+        access = await self.direct()
         if self._direct_catalog is None:
-            self._direct_catalog = DirectCatalog(await self.direct(), self.brokers.ends)
+            self._direct_catalog = DirectCatalog(access, self.brokers.ends)
+        else:
+            self._direct_catalog.go_on_with(access)
         return self._direct_catalog
 
     async def catalog(self, *, direct: bool) -> TopicCatalog:
@@ -88,6 +153,9 @@ class Cluster:
 
     async def close(self) -> None:
         """Close everything."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
         await self.brokers.close()
         if self._tasks is not None:
             await self._tasks.close()

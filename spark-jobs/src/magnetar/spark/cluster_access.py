@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final, Protocol
 
-from magnetar.core.errors import MagnetarError, SettingError, Unavailable
+from magnetar.core.errors import MagnetarError, Misuse, PeerError, SettingError, Unavailable
 from magnetar.ledger.addressed_bookies import AddressedBookies
 from magnetar.ledger.last_confirmed import ask_last_confirmed
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, ledger_path
@@ -18,7 +18,7 @@ from magnetar.managed.paths import cursor_path
 from magnetar.metadata.factory import open_store
 from magnetar.metadata.store import MetadataStore
 from magnetar.spark.assembly.compaction import COMPACTION_CURSOR, Compaction, read_compaction
-from magnetar.spark.bookie_entries import BookieEntries
+from magnetar.spark.bookie_entries import GIVE_UP_SECONDS, BookieEntries
 from magnetar.spark.catalog import TopicLedger
 from magnetar.spark.connecting import ConnectionOptions
 from magnetar.spark.errors import ClusterUnreachable
@@ -34,7 +34,12 @@ PROBED_BOOKIES_MAX: Final = 3
 """One may be down while the network is open; the first that answers decides."""
 
 STORE_SECONDS: Final = 10.0
-"""For a session with a store whose port answers."""
+"""For a session with a store whose port answers, and for a connection once it has gone away. A ZooKeeper ensemble that
+elects another leader is away for a second or two, with the sessions' move to it for five."""
+
+SESSION_SECONDS: Final = 15.0
+"""A server that says nothing is noticed after two thirds of it. Nothing here hangs on the session: its watches are set
+anew."""
 
 ANSWER_SECONDS: Final = 5.0
 
@@ -80,7 +85,7 @@ class DirectAccess:
             found = await self._compaction(topic)
             if found is not None and found[1].missing:
                 found = await self._compaction(topic)  # Another one has just taken its place, and it was deleted.
-        except MagnetarError as error:
+        except (Unavailable, PeerError) as error:
             raise ClusterUnreachable(f"{topic}: its compaction cannot be looked up: {error}") from error
         return found
 
@@ -104,9 +109,9 @@ class DirectAccess:
             metadata=stored,
         )
 
-    def entries(self, topic: str) -> BookieEntries:
+    def entries(self, topic: str, *, give_up_seconds: float = GIVE_UP_SECONDS) -> BookieEntries:
         """A source of one topic's entries, from here."""
-        return BookieEntries(topic, self.bookies, self.ledger_metadata)
+        return BookieEntries(topic, self.bookies, self.ledger_metadata, give_up_seconds=give_up_seconds)
 
     async def close(self) -> None:
         """End the session and close all connections."""
@@ -220,7 +225,7 @@ async def _find_urls(options: ConnectionOptions, admin: InternalConfiguration | 
         )
     try:
         return urls_by_brokers(await admin.internal_configuration())
-    except ClusterUnreachable:
+    except (ClusterUnreachable, Misuse):
         raise
     except MagnetarError as error:
         raise ClusterUnreachable(f"the brokers do not say where their metadata store is: {error}") from error
@@ -233,7 +238,12 @@ async def _open_store(url: str) -> MetadataStore:
     try:
         # The store's own patience ends first: it cleans up better than who cancels it.
         async with asyncio.timeout(STORE_SECONDS + PROBE_SECONDS):
-            return await open_store(url, operation_timeout_ms=int(STORE_SECONDS * 1000), make_root=False)
+            return await open_store(
+                url,
+                session_timeout_ms=int(SESSION_SECONDS * 1000),
+                operation_timeout_ms=int(STORE_SECONDS * 1000),
+                make_root=False,
+            )
     except (Unavailable, SettingError, TimeoutError) as error:
         raise ClusterUnreachable(f"the metadata store {url} cannot be opened: {error}") from error
 

@@ -53,6 +53,12 @@ SIZE_SECONDS: Final = 0.5
 ENDS_KEPT_MAX: Final = 100_000
 """Topics of which it is kept what brokers told last, some 200 bytes each."""
 
+SILENT_SECONDS: Final = 10.0
+"""How long not one bookie may answer, where only the size is wanted: tasks would wait longer for them. A bookie that is
+alone and is started again takes less."""
+
+ASKED_AGAIN_SECONDS: Final = 0.5
+
 GUESSED_ENTRY_BYTES: Final = 1024
 
 logger: Final = logging.getLogger(__name__)
@@ -90,15 +96,23 @@ class DirectCatalog:
     ) -> None:
         """`access`: such as `DirectAccess`. Without `ends`, and while no broker answers (`ClusterUnreachable`), bookies
         tell how far topics go, see above."""
-        self._store = access.store
-        self._ledgers_store = access.ledgers_store
-        self._bookies = access.bookies
+        self.go_on_with(access)
         self._ends = ends
         self._limit = asyncio.Semaphore(READS_AT_ONCE)
         # Closed ledgers change only when entries are moved; who finds no entry there looks again.
         self._closed: OrderedDict[int, bytes] = OrderedDict()
         # What was confirmed once stays so: a topic does not seem to shrink when its broker goes away.
         self._told: OrderedDict[str, MessagePosition] = OrderedDict()
+        self._heard = False
+        """Whether a bookie has said anything in the present look at topics."""
+        self._silent: tuple[int, LedgerMetadata] | None = None
+        """A ledger of which none has, in this look."""
+
+    def go_on_with(self, access: ClusterStores) -> None:
+        """Another access to the same cluster, as the one before has failed. What was learnt is kept."""
+        self._store = access.store
+        self._ledgers_store = access.ledgers_store
+        self._bookies = access.bookies
 
     async def topics(self, selection: TopicSelection) -> list[str]:
         """See `TopicCatalog.topics`. Raises `BadOption`, too. Partitions that nobody has used yet are topics, empty
@@ -116,8 +130,10 @@ class DirectCatalog:
         """See `TopicCatalog.states`, and above."""
         # Brokers first: their end then is in a ledger that the list of ledgers, read later, has.
         ends = await self._ask_ends(topics)
+        self._heard, self._silent = False, None
         try:
             found = await side_by_side(self._limit, topics, lambda topic: self._state(topic, ends.get(topic)))
+            await self._check_bookies()
         except (Unavailable, PeerError) as error:
             raise _unreachable(error) from error
         return {state.topic: state for state in found if state is not None}
@@ -239,6 +255,10 @@ class DirectCatalog:
         tells."""
         seconds = SIZE_SECONDS if told else ANSWER_SECONDS
         found = await ask_last_confirmed(ledger_id, metadata, self._bookies, seconds)
+        if found.answers:
+            self._heard = True
+        elif told:
+            self._silent = ledger_id, metadata
         if not told and not found.covered:
             # As BookKeeper's client: fewer may not have heard of what is confirmed, and a stream would go back behind
             # what it was told before.
@@ -249,6 +269,19 @@ class DirectCatalog:
         entries = found.last_add_confirmed + 1
         # The length counts the entry that brought it, which is one further.
         return entries, found.length_bytes * entries // (entries + 1)
+
+    async def _check_bookies(self) -> None:
+        """Raises `Unavailable` when bookies say nothing at all, though brokers do: nothing could be read from them."""
+        if self._heard or self._silent is None:
+            return
+        loop = asyncio.get_running_loop()
+        give_up_at_seconds = loop.time() + SILENT_SECONDS
+        ledger_id, metadata = self._silent
+        while not (await ask_last_confirmed(ledger_id, metadata, self._bookies, ANSWER_SECONDS)).answers:
+            if loop.time() >= give_up_at_seconds:
+                bookies = ", ".join(metadata.ensembles[-1][1])
+                raise Unavailable(f"for {SILENT_SECONDS:g} s none of the bookies {bookies} answers")
+            await asyncio.sleep(ASKED_AGAIN_SECONDS)
 
 
 def _closed_ledger(record: LedgerRecord) -> TopicLedger:

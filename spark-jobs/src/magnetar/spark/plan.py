@@ -39,11 +39,15 @@ class Span(NamedTuple):
 def normalised(state: TopicState, position: MessagePosition) -> MessagePosition:
     """The same place named in one way, so that places can be compared: what is at the end of a ledger is at the
     beginning of the next one (those without entries are skipped), and what is before the topic's beginning is at its
-    beginning. A place behind everything stays as it is, and so does any place when the ledgers are not known."""
+    beginning. A place behind everything stays as it is.
+
+    When the ledgers are not known, so does any place but the beginning of a ledger behind the end's: that one may be
+    there without entries, and then is what the metadata store has told the end to be."""
     if position == LATEST:
         position = state.end
     if not state.ledgers_known:
-        return position
+        behind = position.ledger_id > state.end.ledger_id and position[1:] == (0, 0)
+        return state.end if behind else position
     ledgers = state.ledgers
     place = bisect_left(ledgers, position.ledger_id, key=_ledger_id)
     if place < len(ledgers) and ledgers[place].ledger_id == position.ledger_id:

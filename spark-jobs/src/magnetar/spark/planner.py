@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from magnetar.spark.assembly.compaction import compacted_slices
-from magnetar.spark.catalog import CLOSED_AT_UNKNOWN_TIME, TopicState
+from magnetar.spark.catalog import CLOSED_AT_UNKNOWN_TIME, TopicCatalog, TopicState
 from magnetar.spark.cluster import Cluster, cluster_of
 from magnetar.spark.cluster_access import choose
 from magnetar.spark.entries import EntrySource
@@ -21,13 +21,20 @@ from magnetar.spark.plan import ends_before, normalised, slices_of, slices_of_al
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.publish_times import PublishTimes
 from magnetar.spark.pushdown import MessageFilters
+from magnetar.spark.side_by_side import side_by_side
 from magnetar.spark.slices import Slice
 from magnetar.spark.time_search import first_at, ledgers_searched
+from magnetar.spark.way import Way
+
+T = TypeVar("T")
 
 logger: Final = logging.getLogger(__name__)
 
 TIMES_SOUGHT_AT_ONCE: Final = 16
 """Topics in which a time is looked for side by side: each search is some twenty reads, one after the other."""
+
+ENTRIES_SECONDS: Final = 10.0
+"""How long bookies that cannot be reached are waited for when the driver wants a few entries."""
 
 NAMED_MAX: Final = 10
 """Topics in an error's text."""
@@ -49,16 +56,21 @@ class Reach:
 class ReadPlanner:
     """Plans reads of what the options select. Made by `open_planner`, on the process's event loop."""
 
-    def __init__(self, options: SourceOptions, cluster: Cluster, *, direct: bool) -> None:
+    def __init__(self, options: SourceOptions, cluster: Cluster, reason: str = "", *, direct: bool) -> None:
+        """`reason`: why it is this way."""
         self.options = options
         self.cluster = cluster
-        self.direct = direct
-        """Whether bookies are read from."""
+        self.way = Way(cluster, options.read_mode, reason, direct=direct)
+
+    @property
+    def direct(self) -> bool:
+        """Whether bookies are read from. It changes between calls, see `Way`."""
+        return self.way.direct
 
     async def topics(self, filters: MessageFilters, *, must_exist: bool = True) -> list[str]:
         """All that are selected and wanted. Raises `TopicMissing` for what is named and is not there, if it must be."""
         selection = self.options.selection
-        found = await (await self.cluster.catalog(direct=self.direct)).topics(selection)
+        found = await self._catalogued(lambda catalog: catalog.topics(selection))
         if must_exist and not self.options.wait_for_topics:
             there = {*found, *(topic.rpartition("-partition-")[0] for topic in found)}
             missing = [name for name in selection.names if name not in there]
@@ -71,7 +83,7 @@ class ReadPlanner:
 
     async def states(self, topics: Sequence[str]) -> dict[str, TopicState]:
         """As they are now; without those that are gone."""
-        return await (await self.cluster.catalog(direct=self.direct)).states(topics)
+        return await self._catalogued(lambda catalog: catalog.states(topics))
 
     async def positions(
         self, point: StartingPoint | EndingPoint, states: Iterable[TopicState], option: str
@@ -85,11 +97,10 @@ class ReadPlanner:
                 if place == LATEST:
                     return state.end
                 return normalised(state, place) if place == BEGINNING else place
-            async with gate:
-                return await self._first_at(state, place)
+            return await self._first_at(state, place)
 
         wanted = list(states)
-        found = await asyncio.gather(*(one(state) for state in wanted))
+        found = await self.way.ask(lambda: side_by_side(gate, wanted, one))
         return {state.topic: position for state, position in zip(wanted, found, strict=True)}
 
     async def slices(
@@ -99,7 +110,8 @@ class ReadPlanner:
 
         Raises `DataLoss` for what cannot be read any more, or logs it and goes on behind it, as the options say; and
         `ClusterUnreachable` when nobody knows."""
-        wanted = await asyncio.gather(*map(self._with_metadata, reaches))
+        asked = list(reaches)
+        wanted = await self.way.ask(lambda: asyncio.gather(*map(self._with_metadata, asked)))
         found = list(gone)
         for reach in wanted:
             _check_end(reach)
@@ -110,6 +122,9 @@ class ReadPlanner:
             replace(reach, first=goes_on_from(reach.state, reach.first)) if reach.state.topic in lost else reach
             for reach in wanted
         ]
+        return await self.way.ask(lambda: self._cut(wanted))
+
+    async def _cut(self, wanted: Sequence[Reach]) -> list[Slice]:
         if self.options.read_compacted and not self.direct:
             # What a compaction has kept may be of ledgers that are no more.
             return [
@@ -134,11 +149,26 @@ class ReadPlanner:
 
     async def source(self, topic: str) -> EntrySource:
         """For a few entries of one topic, read in the driver."""
-        return (await self.cluster.direct()).entries(topic) if self.direct else self.cluster.broker_entries(topic)
+        if not self.direct:
+            return self.cluster.broker_entries(topic)
+        return (await self.cluster.direct()).entries(topic, give_up_seconds=ENTRIES_SECONDS)
 
     async def addresses(self) -> dict[str, tuple[str, int]]:
         """Bookies that tasks will read from."""
-        return (await self.cluster.direct()).addresses() if self.direct else {}
+
+        async def known() -> dict[str, tuple[str, int]]:
+            return (await self.cluster.direct()).addresses() if self.direct else {}
+
+        return await self.way.ask(known)
+
+    async def _catalogued(self, ask: Callable[[TopicCatalog], Awaitable[T]]) -> T:
+        """What the catalog of the present way answers."""
+        self.way.look_again()
+
+        async def call() -> T:
+            return await ask(await self.cluster.catalog(direct=self.direct))
+
+        return await self.way.ask(call)
 
     async def _with_metadata(self, reach: Reach) -> Reach:
         """Ledgers that are read have their metadata: where their entries are."""
@@ -160,6 +190,12 @@ class ReadPlanner:
         return slices + slices_of(reach.state, max(reach.first, compaction.rest), reach.end, split_bytes)
 
     async def _first_at(self, state: TopicState, time_ms: int) -> MessagePosition:
+        if not state.ledgers_known and self.options.read_mode == "auto" and self.options.connection.metadata_url:
+            # Options are as they should be.
+            raise ClusterUnreachable(
+                f"{state.topic}: a time is looked for in the topic's ledgers, which only the metadata store tells as "
+                f"admin.url is not given; brokers were asked: {self.way.reason}"
+            )
         source = await self.source(state.topic)
         if self.direct:
             searched = ledgers_searched(state, time_ms)
@@ -195,7 +231,7 @@ async def open_planner(options: SourceOptions) -> ReadPlanner:
     cluster = await cluster_of(options.connection)
     mode, reason = await choose(cluster, options.read_mode)
     logger.info("reading from %s: %s", mode, reason)
-    return ReadPlanner(options, cluster, direct=mode == "bookies")
+    return ReadPlanner(options, cluster, reason, direct=mode == "bookies")
 
 
 def _check_end(reach: Reach) -> None:
