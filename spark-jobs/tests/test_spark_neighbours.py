@@ -78,3 +78,22 @@ async def test_a_walk_goes_on_behind_what_was_read_otherwise() -> None:
     block = await walk.step()
     assert block is not None
     assert block.entries == [b"8", b"9"]
+
+
+async def test_walks_say_that_brokers_alone_do_not_tell_ledgers() -> None:
+    async def states_of(topics: Sequence[str]) -> dict[str, TopicState]:
+        ledger = TopicLedger(ledger_id=6, entries=3, size_bytes=0)
+        return {TOPIC: TopicState(topic=TOPIC, ledgers=(ledger,), end=MessagePosition(6, 3), ledgers_known=False)}
+
+    topic = TopicNeighbours(TOPIC, states_of, Source)
+    before = Walk(topic, DEFAULT_BOUNDS, (4, 0), forward=False)
+    while await before.step() is not None:
+        pass
+    assert before.ended == (
+        "it is not known which ledgers are before ledger 4: brokers tell the topic's ledgers by the admin API alone: "
+        "set admin.url, with a role that may see internal stats, or read from bookies (readMode)"
+    )
+    behind = Walk(topic, DEFAULT_BOUNDS, (6, 3), forward=True)
+    assert await behind.step() is None
+    assert behind.ended.startswith("it is not known which ledgers are behind ledger 6")
+    assert await TopicNeighbours(TOPIC, states, Source).unknown() == ""

@@ -50,6 +50,12 @@ class Bounds:
 DEFAULT_BOUNDS: Final = Bounds()
 
 
+LEDGERS_UNKNOWN: Final = (
+    "brokers tell the topic's ledgers by the admin API alone: set admin.url, with a role that may "
+    "see internal stats, or read from bookies (readMode)"
+)
+
+
 class Neighbours(Protocol):
     """The rest of a slice's topic, in steps. What cannot be read is left out; `ClusterUnreachable` as when reading."""
 
@@ -67,6 +73,10 @@ class Neighbours(Protocol):
 
     async def following(self, ledger_id: int) -> int | None:
         """The ledger behind this one; None: it is the topic's last."""
+        ...
+
+    async def unknown(self) -> str:
+        """Why `previous` and `following` may have left out ledgers that there are; empty: they have not."""
         ...
 
 
@@ -128,6 +138,11 @@ class TopicNeighbours:
     async def following(self, ledger_id: int) -> int | None:
         """See `Neighbours`."""
         return min((each for each in await self._known() if each > ledger_id), default=None)
+
+    async def unknown(self) -> str:
+        """See `Neighbours`."""
+        await self._known()
+        return LEDGERS_UNKNOWN if self._others_unknown else ""
 
     async def close(self) -> None:
         """Let go of the source. Twice is no error, and the next read makes another one."""
@@ -192,15 +207,21 @@ class Walk:
         if self._forward:
             following = await self._neighbours.following(self._ledger_id)
             if following is None:
-                self.ended = "the topic ends before it"
+                self.ended = await self._unknown("behind") or "the topic ends before it"
             else:
                 self._ledger_id, self._entry_id = following, 0
         else:
             previous = await self._neighbours.previous(self._ledger_id)
             if previous is None:
-                self.ended = "the topic begins there: what was before is gone by retention"
+                self.ended = (
+                    await self._unknown("before") or "the topic begins there: what was before is gone by retention"
+                )
             else:
                 self._ledger_id, self._entry_id = previous, await self._neighbours.last_entry(previous)
+
+    async def _unknown(self, where: str) -> str:
+        why = await self._neighbours.unknown()
+        return f"it is not known which ledgers are {where} ledger {self._ledger_id}: {why}" if why else ""
 
     def _account(self, entries: int, block: EntryBlock) -> None:
         size_bytes = sum(map(len, block.entries))

@@ -95,3 +95,7 @@ class MemoryTopic:
     async def following(self, ledger_id: int) -> int | None:
         """See `Neighbours`."""
         return min((each for each in self.ledgers if each > ledger_id), default=None)
+
+    async def unknown(self) -> str:
+        """See `Neighbours`."""
+        return ""
