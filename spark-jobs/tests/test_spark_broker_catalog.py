@@ -21,6 +21,7 @@ from magnetar.spark.broker_catalog import (
     BrokerCatalog,
     definition_of_version,
     schema_definitions,
+    trimmed_entries,
 )
 from magnetar.spark.catalog import TopicSelection
 from magnetar.spark.client_factory import make_client
@@ -81,6 +82,23 @@ async def world() -> AsyncIterator[World]:
 
 def names(*given: str) -> TopicSelection:
     return TopicSelection(names=tuple(f"{NAMESPACE}/{name}" for name in given))
+
+
+def test_what_is_certain_of_trimmed_ledgers() -> None:
+    """Places as `internalStats` shows them."""
+    cursors = {"a%2Fb": {"markDeletePosition": "12:9"}, "reader-1": {"markDeletePosition": "12:3"}}
+    stats = {"ledgers": [{"ledgerId": 15}], "lastConfirmedEntry": "12:9", "cursors": cursors}
+    assert trimmed_entries(stats, "") == {12: 10}
+    # Something has come since: where the ledger ended only a subscription of its own knows, which keeps what is behind.
+    stats["lastConfirmedEntry"] = "15:0"
+    assert trimmed_entries(stats, "") == {}
+    assert trimmed_entries(stats, "c") == {}
+    assert trimmed_entries(stats, "a/b") == {12: 10}
+    cursors["a%2Fb"]["markDeletePosition"] = "12:-1"
+    assert trimmed_entries(stats, "a/b") == {12: 0}
+    cursors["a%2Fb"]["markDeletePosition"] = "15:-1"
+    assert trimmed_entries(stats, "a/b") == {}
+    assert trimmed_entries({"ledgers": [], "lastConfirmedEntry": "-1:-1"}, "a/b") == {}
 
 
 async def test_topics_by_name(world: World) -> None:

@@ -324,6 +324,11 @@ class TestCommands:
         [
             (["archive", "--output", "/o"], "name topics by --topic or by --topics-pattern"),
             (["archive", "--output", "/o", "--topic", "t", "--compression", "rar"], "--compression 'rar'"),
+            (
+                ["archive", "--output", "/o", "--topic", "t", "--file-bytes", "100k"],
+                "option --file-bytes: '100k' is not understood; a size from 1048576 bytes on is accepted: 1048576, "
+                "64m, 1g. About how many stored bytes go into one file",
+            ),
             (["replay", "--archive", "/a"], "--topic or by --namespace"),
             (["replay", "--archive", "/a", "--topic", "t", "--published-from", "noon"], "--published-from 'noon'"),
             (["windows", "--topic", "t", "--window", "5"], "--window '5'"),

@@ -133,3 +133,38 @@ async def test_a_compaction_that_is_gone_is_not_an_empty_one() -> None:
         await planner.slices([reach(10, 20, 0)], {})
     planner = ReadPlanner(replace(options, fail_on_data_loss=False), cast("Cluster", Compacted()), direct=True)
     assert [(one.first, one.end) for one in await planner.slices([reach(10, 20, 0)], {})] == [((2, 4, 0), END)]
+
+
+class Brokers:
+    """They tell of a ledger that the topic has no more, or do not answer."""
+
+    def __init__(self, told: dict[int, int] | None) -> None:
+        self.told = told
+        self.brokers = self
+
+    async def trimmed_entries(self, topic: str, subscription: str) -> dict[int, int]:
+        if self.told is None:
+            raise ClusterUnreachable("away")
+        return self.told
+
+
+async def test_brokers_are_asked_whether_a_trimmed_ledger_was_read_to_its_end() -> None:
+    options = parse_source_options({"service.url": "pulsar://h:1", "topic": "t"})
+    trimmed = reach(10 * HOUR, 20 * HOUR, 0)
+    trimmed = replace(
+        trimmed, first=MessagePosition(1, 3), state=replace(trimmed.state, ledgers=trimmed.state.ledgers[1:])
+    )
+
+    async def planned(told: dict[int, int] | None, *, fail: bool = True) -> list[MessagePosition]:
+        wanted = replace(options, fail_on_data_loss=fail)
+        planner = ReadPlanner(wanted, cast("Cluster", Brokers(told)), direct=False)
+        return [one.first for one in await planner.slices([trimmed], {})]
+
+    assert await planned({1: 3}) == [(1, 3, 0)]
+    with pytest.raises(DataLoss, match=r"entries 1:3 to 1:4 can no longer be read \(2 in all\)"):
+        await planned({1: 5})
+    with pytest.raises(DataLoss, match="entries after 1:2 of ledger 1, if any, and of others"):
+        await planned({})
+    with pytest.raises(ClusterUnreachable):
+        await planned(None)
+    assert await planned(None, fail=False) == [(2, 0, 0)]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import time
 
+import pulsar
 import pytest
 from magnetar.spark.errors import DataLoss, TopicMissing
-from magnetar.spark.testing import Checkpoint, Driver, planned, read, read_planned
+from magnetar.spark.testing import Checkpoint, Driver, forget_clusters, planned, read, read_planned
 from magnetar.spark.topics_testing import Topics, wait_until
+from pyspark.sql.types import StringType, StructType
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(60)]
 
@@ -60,16 +62,17 @@ class TestTrimmed:
         with pytest.raises(DataLoss) as caught:
             driver.plan()
         assert str(caught.value) == (
-            f"{case.topic}: entries from {first}:6 up to before {newest}:0 can no longer be read (it cannot be known "
-            f"how many; perhaps none). The topic now begins at {newest}:0: retention has trimmed what is older before "
-            "the query came to it, or the topic was deleted and made anew (then none of its ledgers is older). The "
+            f"{case.topic}: entries after {first}:5 of ledger {first}, if any, and of others behind it before "
+            f"{newest}:0, if any, can no longer be read (how many cannot be known: the query has not seen where ledger "
+            f"{first} ended). The topic now begins at {newest}:0: retention has trimmed what is older before the query "
+            "came to it, or the topic was deleted and made anew (then none of its ledgers is older). The "
             "option predefinedSubscription keeps what the query has not read yet, and so does a longer retention of "
             f"the namespace. With failOnDataLoss=false the query goes on from {newest}:0."
         )
         # Nothing has gone on meanwhile: the same again.
         driver.die()
         driver = Driver(streaming(topics, case.topic), case.checkpoint)
-        with pytest.raises(DataLoss, match=f"entries from {first}:6 up to before"):
+        with pytest.raises(DataLoss, match=f"entries after {first}:5 of ledger {first}, if any"):
             driver.run()
 
     def test_what_was_seen_is_counted(self, topics: Topics) -> None:
@@ -142,6 +145,54 @@ class TestTrimmed:
         assert len(read({**topics.urls, "topic": topic})) == 1
 
 
+class TestTrimmedWhenRead:
+    """What was read to its end in a ledger that was in use, and is trimmed, nobody having looked."""
+
+    def test_nothing_came_since(self, topics: Topics) -> None:
+        topic = topics.new("idle")
+        topics.send(topic, numbered(0, 5))
+        checkpoint = Checkpoint()
+        driver = Driver(streaming(topics, topic), checkpoint)
+        driver.run()
+        driver.die()
+        topics.roll(topic)
+        topics.truncate(topic)
+        driver = Driver(streaming(topics, topic), checkpoint)
+        driver.run()
+        topics.send(topic, numbered(5, 8))
+        driver.run_until(8)
+        assert checkpoint.values() == numbered(0, 8)
+
+    def test_nothing_came_since_but_before(self, topics: Topics) -> None:
+        topic = topics.new("idle")
+        first = topics.send(topic, numbered(0, 5))[0].ledger_id()
+        checkpoint = Checkpoint()
+        driver = Driver(streaming(topics, topic), checkpoint)
+        driver.run()
+        driver.die()
+        topics.send(topic, numbered(5, 8))
+        topics.roll(topic)
+        topics.truncate(topic)
+        with pytest.raises(DataLoss, match=rf"entries {first}:5 to {first}:7 can no longer be read \(3 in all\)"):
+            Driver(streaming(topics, topic), checkpoint).run()
+
+    def test_empty_ledgers_are_dropped(self, topics: Topics) -> None:
+        topic = topics.new("empty")
+        topics.send(topic, numbered(0, 5))
+        topics.roll(topic)
+        checkpoint = Checkpoint()
+        driver = Driver(streaming(topics, topic), checkpoint)
+        driver.run_until(5)
+        driver.run()
+        driver.die()
+        topics.roll(topic)
+        topics.roll(topic)
+        topics.send(topic, numbered(5, 8))
+        driver = Driver(streaming(topics, topic), checkpoint)
+        driver.run_until(8)
+        assert checkpoint.values() == numbered(0, 8)
+
+
 class TestDeleted:
     @pytest.mark.parametrize("fail", [True, False])
     def test_while_streaming(self, topics: Topics, fail: bool) -> None:
@@ -189,12 +240,80 @@ class TestDeleted:
         driver.run_until(7)
         assert checkpoint.values()[-1] == b"anew"
 
+    @pytest.mark.parametrize("spark_4_0", [False, True])
+    @pytest.mark.parametrize("given", ["schema", "rawValues"])
+    def test_while_no_driver_lives(
+        self, topics: Topics, given: str, spark_4_0: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        topic = topics.new("deleted")
+        topics.send(topic, ["a", "b"], pulsar.schema.StringSchema())
+        raw = given == "rawValues"
+        columns = StructType().add("value", StringType()) if given == "schema" else None
+        options = streaming(topics, topic, fail=False, rawValues=str(raw).lower(), topicDiscoveryInterval="1s")
+        checkpoint = Checkpoint()
+        driver = Driver(options, checkpoint, schema=columns, spark_4_0=spark_4_0)
+        driver.run()
+        place = checkpoint.planned[-1][topic]
+        driver.die()
+        topics.delete(topic)
+        with pytest.raises(DataLoss, match=rf"{topic}: entries from {place} up to .*The topic was deleted"):
+            Driver({**options, "failOnDataLoss": "true"}, checkpoint, schema=columns, spark_4_0=spark_4_0).plan()
+        for _ in range(2):
+            driver = Driver(options, checkpoint, schema=columns, spark_4_0=spark_4_0)
+            driver.run()
+            driver.die()
+        assert checkpoint.planned[-1] == {}
+        assert f"{topic}: entries from {place} up to" in caplog.text
+        driver = Driver(options, checkpoint, schema=columns, spark_4_0=spark_4_0)
+        driver.run()
+        topics.send(topic, ["c"], pulsar.schema.StringSchema())
+        driver.run_until(3)
+        assert checkpoint.values() == ([b"a", b"b", b"c"] if raw else ["a", "b", "c"])
+
+    @pytest.mark.parametrize("fail", [True, False])
+    def test_one_of_two_while_no_driver_lives(self, topics: Topics, fail: bool) -> None:
+        kept, deleted = topics.new("kept"), topics.new("deleted")
+        for topic in (kept, deleted):
+            topics.send(topic, ["a", "b"], pulsar.schema.StringSchema())
+        options = streaming(topics, "", fail=fail)
+        del options["topic"]
+        options["topics"] = f"{kept},{deleted}"
+        checkpoint = Checkpoint()
+        driver = Driver(options, checkpoint)
+        driver.run()
+        driver.die()
+        topics.delete(deleted)
+        topics.send(kept, ["c"], pulsar.schema.StringSchema())
+        driver = Driver(options, checkpoint)
+        if fail:
+            with pytest.raises(DataLoss, match=f"{deleted}.*The topic was deleted"):
+                driver.run()
+            return
+        driver.run_until(5)
+        assert checkpoint.values()[-1] == "c"
+        assert set(checkpoint.planned[-1]) == {kept}
+
+    def test_nothing_tells_columns(self, topics: Topics) -> None:
+        topic = topics.new("deleted")
+        topics.send(topic, [b"a"])
+        options = streaming(topics, topic, fail=False)
+        checkpoint = Checkpoint()
+        Driver(options, checkpoint).run()
+        forget_clusters()
+        topics.delete(topic)
+        with pytest.raises(TopicMissing, match=rf"there is no topic {topic}.*needs them from you to go on: \.schema"):
+            Driver(options, checkpoint)
+
     def test_named_and_never_there(self, topics: Topics) -> None:
         missing = topics.new("there") + "-not"
         with pytest.raises(TopicMissing, match=re.escape(f"there is no topic {missing}")):
             read({**topics.urls, "topic": missing})
         with pytest.raises(TopicMissing, match=re.escape(f"there is no topic {missing}")):
             Driver(streaming(topics, missing), Checkpoint())
+        for fail in (True, False):
+            driver = Driver(streaming(topics, missing, fail=fail, rawValues="true"), Checkpoint())
+            with pytest.raises(TopicMissing, match=re.escape(f"there is no topic {missing}")):
+                driver.plan()
         with pytest.raises(TopicMissing, match="there is no topic that matches"):
             read({**topics.urls, "topicsPattern": f"{missing}.*"})
         assert not [name for name in topics.admin("GET", "persistent/public/spark-source") if name == missing]

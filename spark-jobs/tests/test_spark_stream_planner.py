@@ -10,9 +10,9 @@ import pytest
 from magnetar.spark import stream_planner
 from magnetar.spark.catalog import TopicLedger, TopicState
 from magnetar.spark.cluster import Cluster
-from magnetar.spark.errors import DataLoss
+from magnetar.spark.errors import DataLoss, TopicMissing
 from magnetar.spark.options import SourceOptions, parse_source_options
-from magnetar.spark.planner import ReadPlanner
+from magnetar.spark.planner import ReadPlanner, Selected
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.pushdown import MessageFilters
 from magnetar.spark.stream_planner import StreamPlanner
@@ -34,12 +34,14 @@ class Planner(ReadPlanner):
         self.look_seconds = 0.0
         self.brokers_answer = True
 
-    async def topics(self, filters: MessageFilters, *, must_exist: bool = True) -> list[str]:
-        return [TOPIC]
+    async def selected(self, filters: MessageFilters) -> Selected:
+        return Selected([TOPIC], "") if self.ledgers else Selected([], "there is no topic t")
 
     async def states(self, topics: Sequence[str]) -> dict[str, TopicState]:
         self.looks += 1
         await asyncio.sleep(self.look_seconds)
+        if not self.ledgers:
+            return {}
         last = max(self.ledgers)
         ledgers = tuple(
             TopicLedger(ledger_id=each, entries=entries, size_bytes=100 * entries, closed_ms=0 if each == last else 1)
@@ -117,3 +119,66 @@ async def test_a_stream_waits_where_bookies_have_heard_of_less_than_it_has_read(
     await asyncio.sleep(0.02)
     with pytest.raises(DataLoss, match="ends before 1:100"):
         await planner.latest({TOPIC: "1:101"})
+
+
+def forget_looks(planner: StreamPlanner) -> None:
+    """The next one is due."""
+    planner._topics_at_seconds = planner._states_at_seconds = float("-inf")
+
+
+class TestMissing:
+    """A topic that is named and not there when a driver starts."""
+
+    @pytest.mark.parametrize("fail", ["true", "false"])
+    @pytest.mark.parametrize("spark_4_0", [True, False])
+    async def test_a_new_query_fails(self, monkeypatch: pytest.MonkeyPatch, fail: str, spark_4_0: bool) -> None:
+        planner, _ = stream(monkeypatch, {}, failOnDataLoss=fail)
+        await planner.stop_at_present()
+        with pytest.raises(TopicMissing, match="there is no topic t"):
+            await planner.latest(None if spark_4_0 else await planner.initial())
+
+    @pytest.mark.parametrize("spark_4_0", [True, False])
+    async def test_gone_on(
+        self, monkeypatch: pytest.MonkeyPatch, spark_4_0: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        planner, made = stream(monkeypatch, {}, failOnDataLoss="false", topicDiscoveryInterval="1s")
+        await planner.initial()
+        start = {TOPIC: "1:40"}
+        if spark_4_0:
+            assert await planner.tasks(start, start) == []
+        assert await planner.latest(None if spark_4_0 else start) == {}
+        assert f"{TOPIC}: entries from 1:40 up to before the topic's end can no longer be read" in caplog.text
+        assert "there is no topic t; once it is there, it is read from its beginning" in caplog.text
+        assert await planner.tasks(start, {}) == []
+        caplog.clear()
+        forget_looks(planner)
+        assert await planner.latest(None if spark_4_0 else {}) == {}
+        assert not caplog.text
+        made.ledgers[7] = 3
+        forget_looks(planner)
+        assert await planner.latest(None if spark_4_0 else {}) == {TOPIC: "7:3"}
+
+    async def test_gone_on_without_it_before(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        planner, _ = stream(monkeypatch, {}, failOnDataLoss="false")
+        assert await planner.initial() == {stream_planner.MISSING: "there is no topic t"}
+        assert await planner.latest({}) == {}
+
+    async def test_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        planner, _ = stream(monkeypatch, {})
+        await planner.initial()
+        with pytest.raises(DataLoss, match=f"{TOPIC}: entries from 1:40 up to.*The topic was deleted.*goes on without"):
+            await planner.latest({TOPIC: "1:40"})
+        planner, _ = stream(monkeypatch, {})
+        with pytest.raises(TopicMissing, match="there is no topic t"):
+            await planner.latest({})
+
+    async def test_a_first_micro_batch_that_is_planned_again(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        end = {TOPIC: "1:40"}
+        planner, _ = stream(monkeypatch, {}, failOnDataLoss="false")
+        assert await planner.tasks(await planner.initial(), end) == []
+        assert f"{TOPIC}: entries from the topic's beginning up to before the topic's end" in caplog.text
+        planner, _ = stream(monkeypatch, {})
+        with pytest.raises(DataLoss, match="The topic was deleted"):
+            await planner.tasks(await planner.initial(), end)

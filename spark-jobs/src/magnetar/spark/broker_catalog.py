@@ -17,7 +17,7 @@ from magnetar.client.connection import BrokerConnection
 from magnetar.client.consumer import Receiver
 from magnetar.client.message import LATEST_ID, Message, MessageId
 from magnetar.client.topic_end import ClientParts
-from magnetar.core.topic_name import InvalidTopicName, TopicName
+from magnetar.core.topic_name import InvalidTopicName, TopicName, java_url_encode
 from magnetar.spark.admin_api import AdminApi
 from magnetar.spark.broker_errors import is_missing, patiently
 from magnetar.spark.catalog import CLOSED_AT_UNKNOWN_TIME, TopicLedger, TopicSelection, TopicState
@@ -117,6 +117,20 @@ class BrokerCatalog:
         except AccessRefused:
             return None
         return frozenset(int(each["ledgerId"]) for each in stats.get("ledgers", ()))
+
+    async def trimmed_entries(self, topic: str, subscription: str = "") -> dict[int, int]:
+        """How many entries ledgers had that the topic has no more, of those of which that is certain: the ledger that
+        the topic's last entry was in, while nothing came since; and the one that a durable subscription has come to:
+        brokers trim no ledger before all of it is acknowledged. Only the admin API knows; nothing without it.
+
+        Ask after the topic's ledgers were asked for: what is trimmed later is no concern of those."""
+        if self._admin is None:
+            return {}
+        try:
+            stats = await self._admin.internal_stats(TopicName.parse(topic))
+        except (AccessRefused, TopicMissing):
+            return {}
+        return trimmed_entries(stats, subscription)
 
     async def close(self) -> None:
         """As `TopicCatalog`."""
@@ -282,6 +296,21 @@ def ledgers_of(stats: dict[str, Any], closed_ms: dict[int, int]) -> list[TopicLe
                 offloaded=bool(each.get("offloaded", False)),
             )
         )
+    return found
+
+
+def trimmed_entries(stats: dict[str, Any], subscription: str) -> dict[int, int]:
+    """See `BrokerCatalog.trimmed_entries`."""
+    cursors = stats.get("cursors", {})
+    # Apache's brokers show names encoded.
+    named = {subscription, java_url_encode(subscription)} & set(cursors)
+    places = [stats.get("lastConfirmedEntry"), *(cursors[name].get("markDeletePosition") for name in named)]
+    listed = {int(each["ledgerId"]) for each in stats.get("ledgers", ())}
+    found: dict[int, int] = {}
+    for place in places:
+        ledger_id, _, entry_id = str(place or "-1:-1").partition(":")
+        if int(ledger_id) >= 0 and int(ledger_id) not in listed:
+            found[int(ledger_id)] = max(int(entry_id) + 1, found.get(int(ledger_id), 0))
     return found
 
 

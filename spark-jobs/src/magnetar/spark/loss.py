@@ -47,8 +47,10 @@ class Loss:
     def __str__(self) -> str:
         if self.end == self.first:
             return f"{self.topic}: {self.first}, where reading should go on, is not there. {self.cause} {self.remedy}"
+        if self.kind is LossKind.RETENTION and self.entries is None:
+            return f"{self.topic}: {_unseen(self.first, self.end)}. {self.cause} {self.remedy}"
         if self.last is None:
-            extent = f"entries from {self.first} up to before {_place(self.end)} can no longer be read"
+            extent = f"entries from {_place(self.first)} up to before {_place(self.end)} can no longer be read"
         elif self.last == self.first:
             extent = f"entry {self.first} can no longer be read"
         else:
@@ -64,7 +66,9 @@ def losses(
 
     `known_entries` are ledgers of this topic that were seen closed, with their numbers of entries: one that was read
     to its end and then trimmed is no loss, and others can be counted. What was written and trimmed while nobody looked
-    is noticed, unless `first` was the end of a closed ledger and no newer one was there yet.
+    is noticed, unless `first` was the end of a closed ledger and no newer one was there yet. What is gone from between
+    other ledgers, and of which the query had come to the beginning, had no entries: brokers take out such ledgers when
+    they are closed, and none else but from the front (Pulsar: ManagedLedgerImpl.ledgerClosed, internalTrimLedgers).
 
     Of a topic whose ledgers are not known only `TRUNCATED` can be seen.
 
@@ -90,8 +94,8 @@ def deleted_topic(topic: str, first: MessagePosition) -> Loss:
         last=None,
         entries=None,
         cause="The topic was deleted: by an administrator, or as inactive for want of subscriptions and clients.",
-        remedy="With failOnDataLoss=false the query goes on without it; the option predefinedSubscription keeps a "
-        "topic from being deleted as inactive.",
+        remedy="With failOnDataLoss=false the query goes on without it, and reads it from its beginning if it is made "
+        "anew; the option predefinedSubscription keeps a topic from being deleted as inactive.",
     )
 
 
@@ -202,7 +206,8 @@ def _holes(
             f"The topic has no ledger {ledger_id} any more, though it has older ones: retention does not do that. "
             "Someone removed it, or the place is of another topic."
         )
-        if high == _UNKNOWN or low < high:
+        never_written = high == _UNKNOWN and first == MessagePosition(ledger_id, 0)
+        if low < high or (high == _UNKNOWN and not never_written):
             found.append(_hole(state.topic, ledger_id, low, high, cause))
     return sorted(found, key=lambda loss: loss.first)
 
@@ -243,5 +248,25 @@ def _last_before(end: MessagePosition) -> MessagePosition:
     return MessagePosition(end.ledger_id, end.entry_id if end.batch_index else end.entry_id - 1)
 
 
+def _unseen(first: MessagePosition, end: MessagePosition) -> str:
+    """What a ledger held that is gone, and whose last entry nobody knows."""
+    ledger_id = first.ledger_id
+    what, if_any = f"entries after {ledger_id}:{first.entry_id - 1} of ledger {ledger_id}", ", if any,"
+    if first.batch_index:
+        what, if_any = f"messages from {first} on of ledger {ledger_id}", ""
+    elif not first.entry_id:
+        what = f"entries of ledger {ledger_id}"
+    if end.ledger_id == ledger_id:
+        extent = f"{what} up to before {end}{if_any}"
+    else:
+        extent = f"{what}{if_any or ','} and of others behind it before {end}, if any,"
+    return (
+        f"{extent} can no longer be read (how many cannot be known: the query has not seen where ledger {ledger_id} "
+        "ended)"
+    )
+
+
 def _place(position: MessagePosition) -> str:
+    if position == BEGINNING:
+        return "the topic's beginning"
     return "the topic's end" if position == LATEST else str(position)

@@ -153,10 +153,10 @@ class OptionValues:
         text = self.text(name)
         if not text:
             return None
-        match = _SIZE.fullmatch(text)
-        size = int(match[1]) * _SIZE_UNITS[(match[2] or "")[:1].lower()] if match else -1
+        size = _size_bytes(text)
         if size < minimum or size >= 1 << 63:
-            raise self.bad(name, f"a size from {minimum} bytes on is accepted: 1048576, 512k, 64m, 1g")
+            examples = [text for text in ("1048576", "512k", "64m", "1g") if _size_bytes(text) >= minimum]
+            raise self.bad(name, f"a size from {minimum} bytes on is accepted: {', '.join(examples)}")
         return size
 
     def seconds(self, name: str, minimum: float) -> float:
@@ -216,6 +216,12 @@ TIME_FORMS: Final = (
     "milliseconds since 1970 (1772362800000) or an ISO time (2026-03-01T12:00:00Z, 2026-03-01 12:00:00+01:00, "
     "2026-03-01; without a zone it is UTC) is accepted"
 )
+
+
+def _size_bytes(text: str) -> int:
+    """-1: it is none."""
+    match = _SIZE.fullmatch(text)
+    return int(match[1]) * _SIZE_UNITS[(match[2] or "")[:1].lower()] if match else -1
 
 
 def parse_time_ms(text: str) -> int | None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from magnetar.spark.assembly.compaction import compacted_slices
-from magnetar.spark.catalog import CLOSED_AT_UNKNOWN_TIME, TopicCatalog, TopicState
+from magnetar.spark.catalog import CLOSED_AT_UNKNOWN_TIME, TopicCatalog, TopicSelection, TopicState
 from magnetar.spark.cluster import Cluster, cluster_of
 from magnetar.spark.cluster_access import choose
 from magnetar.spark.entries import EntrySource
 from magnetar.spark.errors import ClusterUnreachable, DataLoss, TopicMissing
-from magnetar.spark.loss import Loss, goes_on_from, losses, missing_compaction
+from magnetar.spark.loss import Loss, LossKind, goes_on_from, losses, missing_compaction
 from magnetar.spark.offsets import LATEST, EndingPoint, StartingPoint, place_of
 from magnetar.spark.options import SourceOptions
 from magnetar.spark.plan import ends_before, normalised, slices_of, slices_of_all, spans_between, stretch_ranges
@@ -53,6 +54,15 @@ class Reach:
     end: MessagePosition
 
 
+class Selected(NamedTuple):
+    """What a look for the selected topics has found."""
+
+    topics: list[str]
+    """Complete names of those that are wanted."""
+    missing: str
+    """What is not there though it is asked for, for the user; empty: nothing."""
+
+
 class ReadPlanner:
     """Plans reads of what the options select. Made by `open_planner`, on the process's event loop."""
 
@@ -67,19 +77,19 @@ class ReadPlanner:
         """Whether bookies are read from. It changes between calls, see `Way`."""
         return self.way.direct
 
-    async def topics(self, filters: MessageFilters, *, must_exist: bool = True) -> list[str]:
-        """All that are selected and wanted. Raises `TopicMissing` for what is named and is not there, if it must be."""
+    async def selected(self, filters: MessageFilters) -> Selected:
+        """All topics that are selected and wanted, as far as they are there."""
         selection = self.options.selection
         found = await self._catalogued(lambda catalog: catalog.topics(selection))
-        if must_exist and not self.options.wait_for_topics:
-            there = {*found, *(topic.rpartition("-partition-")[0] for topic in found)}
-            missing = [name for name in selection.names if name not in there]
-            if missing:
-                more = f" and {len(missing) - NAMED_MAX} others" if len(missing) > NAMED_MAX else ""
-                raise TopicMissing(f"there is no topic {', '.join(missing[:NAMED_MAX])}{more}")
-            if not found:
-                raise TopicMissing(f"there is no topic that matches {selection.pattern}")
-        return [topic for topic in found if filters.wants_topic(topic)]
+        missing = "" if self.options.wait_for_topics else _missing(selection, found)
+        return Selected([topic for topic in found if filters.wants_topic(topic)], missing)
+
+    async def topics(self, filters: MessageFilters) -> list[str]:
+        """The same. Raises `TopicMissing` for what is not there."""
+        found = await self.selected(filters)
+        if found.missing:
+            raise TopicMissing(found.missing)
+        return found.topics
 
     async def states(self, topics: Sequence[str]) -> dict[str, TopicState]:
         """As they are now; without those that are gone."""
@@ -112,10 +122,10 @@ class ReadPlanner:
         `ClusterUnreachable` when nobody knows."""
         asked = list(reaches)
         wanted = await self.way.ask(lambda: asyncio.gather(*map(self._with_metadata, asked)))
-        found = list(gone)
         for reach in wanted:
             _check_end(reach)
-            found += losses(reach.state, reach.first, reach.end, known_entries.get(reach.state.topic, {}))
+        each = await asyncio.gather(*(self._lost(one, known_entries.get(one.state.topic, {})) for one in wanted))
+        found = [*gone, *itertools.chain.from_iterable(each)]
         self.judge(found)
         lost = {loss.topic for loss in found}
         wanted = [
@@ -170,6 +180,19 @@ class ReadPlanner:
 
         return await self.way.ask(call)
 
+    async def _lost(self, reach: Reach, known_entries: Mapping[int, int]) -> list[Loss]:
+        """See `losses`. Where it cannot be seen whether a trimmed ledger was read to its end, brokers are asked."""
+        found = losses(reach.state, reach.first, reach.end, known_entries)
+        if not any(loss.kind is LossKind.RETENTION and loss.entries is None for loss in found):
+            return found
+        try:
+            told = await self.cluster.brokers.trimmed_entries(reach.state.topic, self.options.predefined_subscription)
+        except ClusterUnreachable:
+            if self.options.fail_on_data_loss:
+                raise  # Asked again: a query does not fail for what may be none.
+            return found
+        return losses(reach.state, reach.first, reach.end, {**told, **known_entries})
+
     async def _with_metadata(self, reach: Reach) -> Reach:
         """Ledgers that are read have their metadata: where their entries are."""
         if not self.direct:
@@ -209,6 +232,15 @@ class ReadPlanner:
             return await first_at(state, time_ms, times.of)
         finally:
             await times.close()
+
+
+def _missing(selection: TopicSelection, found: Sequence[str]) -> str:
+    there = {*found, *(topic.rpartition("-partition-")[0] for topic in found)}
+    names = [name for name in selection.names if name not in there]
+    if names:
+        more = f" and {len(names) - NAMED_MAX} others" if len(names) > NAMED_MAX else ""
+        return f"there is no topic {', '.join(names[:NAMED_MAX])}{more}"
+    return "" if found else f"there is no topic that matches {selection.pattern}"
 
 
 def narrowed(reach: Reach, filters: MessageFilters) -> Reach:

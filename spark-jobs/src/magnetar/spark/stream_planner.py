@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from magnetar.spark.admission import admit
 from magnetar.spark.catalog import TopicState
 from magnetar.spark.durable_cursor import DurableCursor
-from magnetar.spark.errors import ClusterUnreachable
+from magnetar.spark.errors import ClusterUnreachable, TopicMissing
 from magnetar.spark.loss import deleted_topic, goes_on_from, losses
 from magnetar.spark.offsets import LATEST, Earliest, Latest, advance, begins_at_end, decode_offset, encode_offset
 from magnetar.spark.options import SourceOptions, stream_start
@@ -39,6 +39,11 @@ error of its source."""
 PAUSE_SECONDS_MAX: Final = 5.0
 """Between attempts; doubled from a tenth of a second on."""
 
+MISSING: Final = "missing"
+"""Beside the topics in where a query begins: what is named and not there. Only a new query goes on from that, and fails
+of it. Those that have a checkpoint are asked where they begin, too, and may have read a topic before it was deleted.
+Checkpoints never have it."""
+
 Offset = dict[str, str]
 
 
@@ -57,9 +62,16 @@ class StreamPlanner:
         """Where the durable cursor was told to be."""
         self._initial: dict[str, MessagePosition] | None = None
         self._begins_empty = begins_at_end(self._starting)
+        self._begins_without = ""
+        """What was missing then; empty: nothing."""
+        self._has_tasks = False
+        """Whether Spark has asked for tasks: a query with a checkpoint, or one that has begun."""
         self._planned: dict[str, MessagePosition] = {}
         """Where the newest micro-batch ends, for Sparks that do not say where the next one begins."""
         self._topics: list[str] = []
+        self._missing = ""
+        """What is selected and not there, as it was last looked for."""
+        self._missing_told = ""
         self._topics_at_seconds = float("-inf")
         self._states: dict[str, TopicState] = {}
         self._states_at_seconds = float("-inf")
@@ -75,17 +87,22 @@ class StreamPlanner:
         """Where a new query begins."""
         if self._initial is None:
             self._initial = await self._patiently(self._begin)
+            self._begins_without = self._missing
             self._planned = dict(self._initial)
-        return encode_offset(self._initial)
+        offset = encode_offset(self._initial)
+        return {**offset, MISSING: self._begins_without} if self._begins_without else offset
 
     async def latest(self, start: Mapping[str, Any] | None) -> Offset:
-        """How far the next micro-batch goes from `start`, or from the last one.
+        """How far the next micro-batch goes from `start`, or from the last one. Raises `TopicMissing` for a new query.
 
         A query that begins at the end has an empty first micro-batch: where it began is in the checkpoint then. If a
         driver dies in the first one, Spark asks where to begin again, and the end is another place by then."""
         if start is None and not self._planned:
             # Before 4.2 Spark asks this of a new query first, and where it begins thereafter.
             await self.initial()
+        missing = self._begins_without if start is None and not self._has_tasks else (start or {}).get(MISSING)
+        if missing:
+            raise TopicMissing(str(missing))
         begin = decode_offset(start) if start is not None else dict(self._planned)
         if start is not None:
             # Spark asks when the last micro-batch is committed, and tells so only when there is another one.
@@ -108,7 +125,10 @@ class StreamPlanner:
 
     async def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         """The tasks of a micro-batch."""
-        firsts, ends = decode_offset(start), decode_offset(end)
+        self._has_tasks = True
+        # The first micro-batch of a query that is started again begins where it is said to begin now.
+        firsts = decode_offset({topic: place for topic, place in start.items() if topic != MISSING})
+        ends = decode_offset(end)
         self._planned = advance(self._planned, ends)
         return await self._patiently(lambda: self._tasks(firsts, ends))
 
@@ -141,8 +161,7 @@ class StreamPlanner:
         """Look at the cluster again, if the last look is old enough."""
         planner, now = await self._plan(), time.monotonic()
         if now - self._topics_at_seconds >= self._options.topic_discovery_seconds:
-            # Once the query has begun, what is not there any more is a loss.
-            self._topics = await planner.topics(self._options.filters, must_exist=self._initial is None)
+            self._topics, self._missing = await planner.selected(self._options.filters)
             self._topics_at_seconds = now
             self._states_at_seconds = float("-inf")
         now = time.monotonic()
@@ -172,6 +191,7 @@ class StreamPlanner:
         await self._refresh()
         planner = await self._plan()
         deleted = await self._not_there(begin)
+        self._tell_missing()
         if self._cursor is not None:
             await asyncio.gather(*map(self._cursor.forget, deleted))
         restarted = await self._cut_off(begin)
@@ -196,6 +216,18 @@ class StreamPlanner:
             logger.warning("%s is in the checkpoint and is not selected any more: it is left out", topic)
         planner.judge([deleted_topic(topic, begin[topic]) for topic in strangers if topic not in there])
         return strangers
+
+    def _tell_missing(self) -> None:
+        """What is named, is not there, and is not a loss either: it was one before, or is named anew."""
+        if self._missing == self._missing_told:
+            return
+        if self._options.fail_on_data_loss:
+            raise TopicMissing(self._missing)
+        logger.warning(
+            "failOnDataLoss is false, so reading goes on: %s; once it is there, it is read from its beginning",
+            self._missing,
+        )
+        self._missing_told = self._missing
 
     async def _cut_off(self, begin: Mapping[str, MessagePosition]) -> dict[str, MessagePosition]:
         """Where to go on in topics that now end before the place at which the query is."""
@@ -234,15 +266,19 @@ class StreamPlanner:
             if ends[topic] < first and ends_before(state, first):
                 # Planned as `_cut_off` says.
                 firsts[topic] = goes_on_from(state, first)
-        gone = [topic for topic, end in ends.items() if topic not in self._states and firsts.get(topic, end) < end]
+        gone = {topic: firsts.get(topic, BEGINNING) for topic in ends if topic not in self._states}
         reaches = [
             Reach(self._states[topic], firsts[topic], end)
             for topic, end in ends.items()
             if topic in self._states and firsts[topic] < end
         ]
         slices = await planner.slices(
-            reaches, self._known_entries, [deleted_topic(topic, firsts[topic]) for topic in gone]
+            reaches,
+            self._known_entries,
+            [deleted_topic(topic, first) for topic, first in gone.items() if first < ends[topic]],
         )
+        if not slices:
+            return []  # The topics that are there may say nothing of those to come.
         if self._table is None:
             self._table = await find_table(planner.cluster, self._options, list(self._states))
         return await tasks_of(slices, planner, self._table, self._options.filters, self._schema)

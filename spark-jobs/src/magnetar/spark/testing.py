@@ -96,11 +96,13 @@ class Driver:
         options: Mapping[str, str],
         checkpoint: Checkpoint,
         *,
+        schema: StructType | None = None,
         available_now: bool = False,
         spark_4_0: bool = False,
     ) -> None:
+        """`schema` is what a user gives."""
         source = source_of(options)
-        schema = source.schema()
+        schema = schema if schema is not None else source.schema()
         self._source = across(source)
         self._schema = across(schema)
         self._reader = self._stream_reader()

@@ -18,7 +18,7 @@ from magnetar.core.topic_name import TopicName
 from magnetar.spark import runtime
 from magnetar.spark.broker_catalog import schema_definitions
 from magnetar.spark.cluster import close_clusters
-from magnetar.spark.errors import BadOption
+from magnetar.spark.errors import BadOption, TopicMissing
 from magnetar.spark.jobs.archive_layout import (
     CHECKPOINT,
     DATE_COLUMN,
@@ -69,6 +69,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
+
+SIZE_BYTES_MIN: Final = 1 << 20
+"""Of micro-batches and files: smaller ones would be files without number."""
+
+BYTES_PER_BATCH: Final = Option(
+    name="--max-bytes-per-batch", default="2g", what="About how many stored bytes a micro-batch reads at the most."
+)
+FILE_BYTES: Final = Option(
+    name="--file-bytes",
+    default="128m",
+    what="About how many stored bytes go into one file, where a micro-batch has as many.",
+)
 
 app = typer.Typer(add_completion=False)
 
@@ -121,10 +133,9 @@ class ArchiveJob:
 
     def tasks_max(self) -> int:
         """In how many tasks a micro-batch is written, each of which makes a file a day (and topic). `BadOption`."""
-        names = ("--max-bytes-per-batch", "--file-bytes")
-        known = [Option(name=name, default="", what="") for name in names]
-        values = OptionValues(dict(zip(names, (self.batch_bytes_max, self.file_bytes), strict=True)), known)
-        batch, file = (cast("int", values.size_bytes(name, 1 << 20)) for name in names)
+        given = {BYTES_PER_BATCH.name: self.batch_bytes_max, FILE_BYTES.name: self.file_bytes}
+        values = OptionValues(given, (BYTES_PER_BATCH, FILE_BYTES))
+        batch, file = (cast("int", values.size_bytes(name, SIZE_BYTES_MIN)) for name in given)
         return max(1, math.ceil(batch / file))
 
 
@@ -141,15 +152,16 @@ class Archived:
 def run_archive(spark: SparkSession, job: ArchiveJob, console: Console) -> Archived:
     """Archive until the end, or until told to stop. Raises `BadOption` and what the query failed of."""
     files = SparkFiles(spark)
+    begun = bool(files.names(under(job.checkpoint_path, "offsets")))
     check_beginnings(
-        planned=bool(files.names(under(job.checkpoint_path, "offsets"))),
+        planned=begun,
         committed=bool(files.names(under(job.checkpoint_path, "commits"))),
         files=files.exists(under(job.output, SINK_LOG)),
         checkpoint=job.checkpoint_path,
         output=job.output,
     )
     tasks_max = job.tasks_max()
-    description = _described(files, job)
+    description = _described(files, job, begun=begun)
     # How Parquet has timestamps that others can read too.
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     rows = stream_reader(spark, job.choices).options(**job.source_options()).load()
@@ -189,8 +201,8 @@ def with_folders(rows: DataFrame, *, by_topic: bool) -> DataFrame:
     return rows.withColumn(DATE_COLUMN, f.to_date(f.col("__publishTime")))
 
 
-def _described(files: SparkFiles, job: ArchiveJob) -> ArchiveDescription:
-    schemas = runtime.run(_schemas(job))
+def _described(files: SparkFiles, job: ArchiveJob, *, begun: bool) -> ArchiveDescription:
+    schemas = runtime.run(_schemas(job, begun=begun))
     path = under(job.output, *DESCRIPTION)
     before = ArchiveDescription.from_json(files.read(path)) if files.exists(path) else None
     by_topic = job.by_topic
@@ -206,11 +218,15 @@ def _write_down(files: SparkFiles, path: str, description: ArchiveDescription) -
         files.write(path, text)
 
 
-async def _schemas(job: ArchiveJob) -> dict[str, list[SchemaDefinition]]:
+async def _schemas(job: ArchiveJob, *, begun: bool) -> dict[str, list[SchemaDefinition]]:
     options = parse_source_options(job.source_options())
     planner = await open_planner(options)
     found: dict[str, list[SchemaDefinition]] = {}
-    for topic in sorted({whole_topic(topic) for topic in await planner.topics(options.filters)}):
+    # Topics that an archive has begun with may be deleted since: what becomes of it is up to the stream.
+    topics, missing = await planner.selected(options.filters)
+    if missing and not begun:
+        raise TopicMissing(missing)
+    for topic in sorted(set(map(whole_topic, topics))):
         found[topic] = await schema_definitions(planner.cluster.client, TopicName.parse(topic), options.connection)
     return found
 
@@ -240,9 +256,7 @@ Subscription = Annotated[
     ),
 ]
 Compression = Annotated[str, typer.Option(help=f"Of Parquet files: {', '.join(COMPRESSIONS)}.")]
-FileBytes = Annotated[
-    str, typer.Option(help="About how many stored bytes go into one file, where a micro-batch has as many.")
-]
+FileBytes = Annotated[str, typer.Option(help=f"{FILE_BYTES.what} At least 1m.")]
 
 
 @app.command()
@@ -292,6 +306,7 @@ def main(
             batch_bytes_max=max_bytes_per_batch,
             file_bytes=file_bytes,
         )
+        job.tasks_max()  # Before a session is there, whose executors are waited for.
         try:
             done = run_archive(spark_session("archive"), job, console)
         finally:
