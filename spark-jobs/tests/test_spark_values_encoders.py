@@ -262,6 +262,86 @@ def test_what_cannot_be_written_is_refused_before_anything_is() -> None:
         encoder_for(SchemaDefinition(type=SchemaType.KEY_VALUE, data=bytes(8)), [("value", pa.string())])
 
 
+TIMES: list[tuple[str, pa.DataType]] = [
+    ("day", pa.date32()),
+    ("at", pa.timestamp("us", tz="UTC")),
+    ("local", pa.timestamp("us")),
+    ("days", list_type(struct_type([("day", pa.date32())]))),
+    ("times", map_type(pa.timestamp("us", tz="UTC"))),
+]
+
+
+async def test_times_in_json_are_texts() -> None:
+    first, last = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC)
+    local = datetime(1969, 12, 31, 23, 59, 59, 999_999)  # noqa: DTZ001 - local.
+    days = [{"day": date(1, 1, 1)}, {"day": None}, None, {"day": date(9999, 12, 31)}]
+    rows: list[dict[str, Any]] = [
+        {"day": date(1582, 10, 10), "at": first, "local": local, "days": days, "times": [("a", last), ("b", None)]},
+        {**dict.fromkeys(dict(TIMES)), "at": datetime(2026, 3, 1, 12, 0, 0, 5000, UTC)},
+    ]
+    batch = batch_of([rows[1], *rows], TIMES).slice(1)
+    definition = definition_for(batch.schema, "json")
+    payloads = encoder_for(definition, TIMES).encode(batch)
+    assert [json.loads(payload) for payload in payloads if payload] == [
+        {
+            "day": "1582-10-10",
+            "at": "0001-01-01T00:00:00.000Z",
+            "local": -1,
+            "days": [{"day": "0001-01-01"}, {"day": None}, None, {"day": "9999-12-31"}],
+            "times": {"a": "9999-12-31T23:59:59.999999Z", "b": None},
+        },
+        {**dict.fromkeys(dict(TIMES)), "at": "2026-03-01T12:00:00.005Z"},
+    ]
+    decoder = decoder_for(definition)
+    # What was written with numbers, as Avro has them, stands between them.
+    old = b'{"day":-1,"at":-1,"local":5,"days":[{"day":1}],"times":{"a":1}}'
+    result = await decoder.decode(pa.array([payloads[0], old, payloads[1]], pa.binary()), [(b"", 3)])
+    assert not result.bad
+    *texts, numbers = [pa.Table.from_arrays(result.columns, list(dict(TIMES))).to_pylist()[row] for row in (0, 2, 1)]
+    assert texts == rows
+    assert numbers == {
+        "day": date(1969, 12, 31),
+        "at": datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC),
+        "local": datetime(1970, 1, 1, 0, 0, 0, 5),  # noqa: DTZ001 - local.
+        "days": [{"day": date(1970, 1, 2)}],
+        "times": [("a", datetime(1970, 1, 1, 0, 0, 0, 1, UTC))],
+    }
+
+
+async def test_times_in_json_by_a_schema_of_others() -> None:
+    """Where a value could be of several types, and where the connector expects a number, it is one."""
+    fields = [
+        {"name": "ms", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "ns", "type": {"type": "long", "logicalType": "timestamp-nanos"}},
+        {"name": "any", "type": ["null", {"type": "int", "logicalType": "date"}, "string"]},
+        {"name": "clock", "type": {"type": "int", "logicalType": "time-millis"}},
+    ]
+    schema = json.dumps({"type": "record", "name": "R", "fields": fields}).encode()
+    definition = SchemaDefinition(type=SchemaType.JSON, data=schema)
+    decoder = decoder_for(definition)
+    types = decoder.fields()
+    at = datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)
+    row = {"ms": at, "ns": at, "any": {"member0": date(1970, 1, 2), "member1": None}, "clock": 5}
+    payloads = encoder_for(definition, types).encode(batch_of([row], types))
+    assert payloads == [b'{"ms":"1969-12-31T23:59:59.999Z","ns":-1000,"any":1,"clock":5}']
+    result = await decoder.decode(pa.array(payloads, pa.binary()), [(b"", 1)])
+    assert [column.to_pylist() for column in result.columns] == [
+        [at.replace(microsecond=999_000)], [at], [{"member0": date(1970, 1, 2), "member1": None}], [5],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("day", 2_932_897), ("day", -719_163), ("at", 253_402_300_800_000_000), ("at", -(2**62))]
+)
+def test_times_without_a_text(column: str, value: int) -> None:
+    numbers = pa.array([0, value], pa.int32() if column == "day" else pa.int64())
+    batch = pa.RecordBatch.from_arrays([numbers.view(dict(TIMES)[column])], [column])
+    fields = [(column, dict(TIMES)[column])]
+    with pytest.raises(SinkRefused, match=r"row 1 of a batch .* outside of the years 1 to 9999"):
+        encoder_for(definition_for(batch.schema, "json"), fields).encode(batch)
+    encoder_for(definition_for(batch.schema, "avro"), fields).encode(batch)
+
+
 def test_numbers_that_are_none_in_json() -> None:
     fields = [("d", pa.float64())]
     batch = batch_of([{"d": float("nan")}, {"d": float("-inf")}], fields)

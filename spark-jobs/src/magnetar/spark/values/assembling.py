@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from itertools import accumulate, chain
 from typing import Any, Final, TypeAlias
@@ -30,6 +31,8 @@ VALUE_ERRORS: Final = (
 GetterOf: TypeAlias = Callable[[Shape, str], Callable[[Any], Any]]
 """How the values of a record's field are got at: of a dict, of an object with attributes."""
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 _FACTORS: Final = {"timestamp-millis": 1000, "local-timestamp-millis": 1000}
 _STREAM: Final = re.compile(r"<_io\.BytesIO object at \w+>")
 _DECIMAL_SIZE_BYTES: Final = 16
@@ -73,7 +76,7 @@ def array_of(shape: Shape, values: list[Any], getter_of: GetterOf) -> pa.Array:
     if shape.kind in ("bytes", "fixed"):
         return _bytes(shape, values)
     if shape.logical:
-        return number_column(shape, pa.array(values, pa.int64()))
+        return number_column(shape, _numbers(shape, values))
     if shape.kind == "enum":
         values = [value[1] if value.__class__ is tuple else value for value in values]
     return pa.array(values, shape.arrow_type)
@@ -88,6 +91,22 @@ def number_column(shape: Shape, numbers: pa.Array) -> pa.Array:
     elif shape.logical.endswith("-nanos"):
         numbers = floor_divided(numbers, 1000)
     return numbers.view(shape.arrow_type)
+
+
+def _numbers(shape: Shape, values: list[Any]) -> pa.Array:
+    """In the logical type's unit. Dates and datetimes, which texts in JSON are read to, are rounded down to it."""
+    try:
+        return pa.array(values, pa.int64())
+    except pa.ArrowInvalid:
+        return pa.array([_number(shape, value) for value in values], pa.int64())
+
+
+def _number(shape: Shape, value: Any) -> Any:
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        microseconds = (moment - _EPOCH) // _MICROSECOND
+        return microseconds // 1000 if shape.logical == "timestamp-millis" else microseconds
+    return value.toordinal() - _EPOCH.toordinal() if isinstance(value, date) else value
 
 
 def floor_divided(numbers: pa.Array, divisor: int) -> pa.Array:

@@ -16,7 +16,8 @@ from magnetar.spark.values.api import KEY_COLUMN, VALUE_COLUMN, SchemaDefinition
 from magnetar.spark.values.assembling import VALUE_ERRORS, reason_of
 from magnetar.spark.values.avro_columns import NotInStep
 from magnetar.spark.values.avro_encoding import StepEncoder
-from magnetar.spark.values.disassembling import columns_for, values_of
+from magnetar.spark.values.disassembling import TimesOf, columns_for, numbers_of, values_of
+from magnetar.spark.values.json_times import texts_of
 from magnetar.spark.values.key_value import inline, is_separated, sides
 from magnetar.spark.values.primitives import PRIMITIVES, encode_primitives
 from magnetar.spark.values.protobuf_encoder import ProtobufWriter
@@ -101,8 +102,9 @@ def _writer(definition: SchemaDefinition, types: dict[str, pa.DataType]) -> _Wri
     match definition.type:
         case SchemaType.JSON | SchemaType.AVRO:
             shape_of = AvroDefinition(definition.data)
-            as_records = _Records(shape_of, types, definition.type == SchemaType.AVRO)
-            return AvroWriter(as_records) if definition.type == SchemaType.AVRO else _JsonWriter(as_records)
+            if definition.type == SchemaType.AVRO:
+                return AvroWriter(_Records(shape_of, types, numbers_of, wants_all=True))
+            return _JsonWriter(_Records(shape_of, types, texts_of, wants_all=False))
         case SchemaType.PROTOBUF_NATIVE:
             return ProtobufWriter(definition.data)
         case _:
@@ -168,8 +170,11 @@ class _OneColumnWriter:
 class _Records:
     """Rows as the values of a definition."""
 
-    def __init__(self, definition: AvroDefinition, types: dict[str, pa.DataType], wants_all: bool) -> None:
+    def __init__(
+        self, definition: AvroDefinition, types: dict[str, pa.DataType], times_of: TimesOf, *, wants_all: bool
+    ) -> None:
         self.definition = definition
+        self._times_of = times_of
         self.shape = definition.shape
         self._is_record = self.shape.kind == "record"
         wanted = dict(self.shape.fields) if self._is_record else {VALUE_COLUMN: self.shape}
@@ -186,8 +191,9 @@ class _Records:
     def of(self, batch: pa.RecordBatch) -> list[Any]:
         """Records as dicts, or single values."""
         if self._is_record:
-            return list(columns_for(self.shape, batch.schema.names, batch.columns, batch.num_rows))
-        return values_of(self.shape, batch.column(VALUE_COLUMN))
+            names, columns = batch.schema.names, batch.columns
+            return list(columns_for(self.shape, names, columns, batch.num_rows, self._times_of))
+        return values_of(self.shape, batch.column(VALUE_COLUMN), self._times_of)
 
     def _check_missing(self, types: dict[str, pa.DataType]) -> None:
         with_default = {field["name"] for field in self.definition.plain["fields"] if "default" in field}
@@ -251,7 +257,7 @@ class AvroWriter:
 
 
 class _JsonWriter:
-    """bytes are base64, decimals numbers, times the numbers that Avro would have."""
+    """bytes are base64, decimals numbers, times as in `json_times`."""
 
     def __init__(self, records: _Records) -> None:
         self._records = records

@@ -1,13 +1,15 @@
 """JSON payloads, by the Avro schema that is registered for them.
 
 Fields are found by their names; what a payload lacks is null, what the schema lacks is ignored. bytes are base64, as
-Java writes them. Payloads are first read strictly into typed objects, which is fast; one that is not as the schema says
-is read again by what Java's Jackson writes and accepts (see `json_lenient`) before it counts as bad.
+Java writes them; dates and timestamps are ISO texts (rounded to the microsecond), or the numbers that Avro would have.
+Payloads are first read strictly into typed objects, which is fast; one that is not as the schema says is read again by
+what Java's Jackson writes and accepts (see `json_lenient`) before it counts as bad.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date, datetime
 from decimal import Decimal
 from operator import attrgetter
 from typing import Annotated, Any, Final
@@ -33,6 +35,13 @@ _PYTHON_TYPES: Final[dict[str, Any]] = {
     "string": str,
     "enum": str,
 }
+
+_TIMES: Final[dict[str, Any]] = {
+    "date": _INT | date,
+    "timestamp-millis": _LONG | datetime,
+    "timestamp-micros": _LONG | datetime,
+}
+"""Texts, as is written here, or the numbers that Avro would have."""
 
 JSON_ERRORS: Final = (msgspec.MsgspecError, RecursionError, *VALUE_ERRORS)
 
@@ -132,7 +141,9 @@ class RecordClasses:
             return dict[str, self.type_of(shape.item) | None]  # type: ignore[misc]
         if shape.kind in ("union", "null"):
             return Any
-        return Decimal if shape.logical == "decimal" else _PYTHON_TYPES[shape.kind]
+        if shape.logical == "decimal":
+            return Decimal
+        return _TIMES.get(shape.logical) or _PYTHON_TYPES[shape.kind]
 
     def getter(self, shape: Shape, name: str) -> Callable[[Any], Any]:
         """Gets a shown field of a record."""
