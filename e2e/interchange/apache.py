@@ -107,13 +107,18 @@ class Shell:
 
 
 def initialize_cluster(
-    zookeeper: str, name: str, logs: Path, addresses: tuple[str, str] = ("http://127.0.0.1:1", "pulsar://127.0.0.1:1")
+    zookeeper: str,
+    name: str,
+    logs: Path,
+    addresses: tuple[str, str] = ("http://127.0.0.1:1", "pulsar://127.0.0.1:1"),
+    transaction_coordinators: int = 16,
 ) -> None:
     """`pulsar initialize-cluster-metadata`. subprocess.CalledProcessError when it fails."""
     store = f"zk:{zookeeper}"
     urls = ["--web-service-url", addresses[0], "--broker-service-url", addresses[1]]
     command = [str(distribution.home() / "bin" / "pulsar"), "initialize-cluster-metadata", "--cluster", name]
     command += ["--metadata-store", store, "--configuration-metadata-store", store, *urls]
+    command += ["--initial-num-transaction-coordinators", str(transaction_coordinators)]
     logs.mkdir(parents=True, exist_ok=True)
     with (logs / "initialize.log").open("ab") as log:
         subprocess.run(

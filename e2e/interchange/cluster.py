@@ -140,6 +140,9 @@ class Cluster:
         distribution.configure(distribution.home() / "conf" / "bookkeeper.conf", target, values)
         return target
 
-    def initialize_pulsar(self) -> None:
+    def initialize_pulsar(self, transaction_coordinators: int = 16) -> None:
         """What brokers want to find, made by Apache's own tool."""
-        apache.initialize_cluster(self.zookeeper.address, CLUSTER, self.folder / "logs")
+        logs = self.folder / "logs"
+        apache.initialize_cluster(
+            self.zookeeper.address, CLUSTER, logs, transaction_coordinators=transaction_coordinators
+        )
