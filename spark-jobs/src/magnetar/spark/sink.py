@@ -12,7 +12,8 @@ import pyspark.sql.datasource
 from magnetar.spark.errors import SinkRefused
 from magnetar.spark.shown_errors import shown_plainly
 from magnetar.spark.sink_options import SinkOptions, parse_sink_options
-from magnetar.spark.sink_writing import TaskIdentity, TaskWriter, prepare
+from magnetar.spark.sink_writing import TaskIdentity, TaskWriter, WritePlan, prepare
+from magnetar.spark.worker_memory import keep_modules
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -63,7 +64,7 @@ class PulsarBatchWriter(DataSourceArrowWriter):
             context = TaskContext.get()
             assert context is not None
             identity = TaskIdentity(query=self._query, batch_id=0, spark_partition=context.partitionId())
-            return RowsWritten(TaskWriter(self._plan, identity).write(iterator))
+            return _written(self._plan, identity, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing: what is stored is stored."""
@@ -90,13 +91,19 @@ class PulsarStreamWriter(_ArrowStreamWriter):  # type: ignore[misc] # Its base d
     def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsWritten:
         """One Spark partition of one micro-batch, on an executor."""
         with shown_plainly():
-            return RowsWritten(TaskWriter(self._plan, _stream_identity(self._plan.options)).write(iterator))
+            return _written(self._plan, _stream_identity(self._plan.options), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Nothing: what is stored is stored."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Nothing: when the batch runs again, brokers drop what they have of it."""
+
+
+def _written(plan: WritePlan, identity: TaskIdentity, rows: Iterator[pa.RecordBatch]) -> RowsWritten:
+    written = RowsWritten(TaskWriter(plan, identity).write(rows))
+    keep_modules()
+    return written
 
 
 def _stream_identity(options: SinkOptions) -> TaskIdentity:
