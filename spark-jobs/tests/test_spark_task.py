@@ -73,8 +73,8 @@ class World(Cluster):
         return state
 
 
-async def read(world: World, first: MessagePosition = FIRST, **options: str) -> list[tuple[int, int]]:
-    task = ReadTask(
+def task_of(world: World, first: MessagePosition, **options: str) -> ReadTask:
+    return ReadTask(
         slice_=world.topic.slice_of(first, END),
         options=parse_source_options({**OPTIONS, **options}),
         filters=EVERYTHING,
@@ -83,7 +83,10 @@ async def read(world: World, first: MessagePosition = FIRST, **options: str) -> 
         direct=True,
         bookie_addresses={},
     )
-    messages = SliceMessages(task, world)
+
+
+async def read(world: World, first: MessagePosition = FIRST, **options: str) -> list[tuple[int, int]]:
+    messages = SliceMessages(task_of(world, first, **options), world)
     try:
         return [(one.ledger_id, one.entry_id) async for some in messages.whole() for one in some if not one.broken]
     finally:
@@ -108,6 +111,18 @@ async def test_nothing_is_left_out_when_neighbours_cannot_be_reached() -> None:
     with pytest.raises(ClusterUnreachable):
         await read(World(topic, 1000, 0), MessagePosition(1, 1))
     assert await read(World(topic, 1000, 1000), MessagePosition(1, 1)) == [(1, 1), (1, 2), (1, 3)]
+
+
+async def test_chunks_before_ledgers_that_nobody_tells() -> None:
+    payloads = [b"x" * 10, b"y" * 10]
+    world = World(MemoryTopic({1: [chunk(7, 0, payloads)], 2: [chunk(7, 1, payloads)], 9: [plain(8)]}), 0)
+    task = task_of(world, MessagePosition(2, 0))
+    messages = SliceMessages(task, world)
+    (broken,) = [one for some in [each async for each in messages.whole()] for one in some if one.broken]
+    await messages.close()
+    await world.close()
+    assert "chunk 0 was not found: it is not known which ledgers are before ledger 2" in broken.broken
+    assert "set admin.url" in broken.broken
 
 
 async def test_open_transactions_are_decided_by_brokers_that_tell_no_ledgers() -> None:
