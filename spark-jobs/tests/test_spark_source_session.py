@@ -184,3 +184,30 @@ class TestStreams:
         assert "can no longer be read" in str(caught)
         assert "Traceback" not in str(caught)
         query.stop()
+
+    def test_deleted_while_a_query_is_stopped(self, spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+        topic = topics.new("deleted")
+        topics.send(topic, [b"0", b"1"])
+
+        def run(**options: str) -> None:
+            source = spark.readStream.format("pulsar").schema("value binary")
+            rows = source.options(**topics.urls, topic=topic, startingOffsets="earliest", **options).load()
+            writer = rows.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+            query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+            try:
+                query.awaitTermination(60)
+            finally:
+                query.stop()
+
+        run()
+        topics.delete(topic)
+        with pytest.raises(Exception, match="The topic was deleted") as caught:
+            run()
+        assert f"{topic}: entries from " in str(caught.value)
+        for _ in range(2):
+            run(failOnDataLoss="false")
+        topics.send(topic, [b"2"])
+        run()
+        assert sorted(row.value for row in spark.read.parquet(str(tmp_path / "out")).collect()) == [b"0", b"1", b"2"]
+        with pytest.raises(Exception, match="there is no topic"):
+            spark.readStream.format("pulsar").options(**topics.urls, topic=f"{topic}-not").load()
