@@ -286,7 +286,7 @@ async def test_times_in_json_are_texts() -> None:
         {
             "day": "1582-10-10",
             "at": "0001-01-01T00:00:00.000Z",
-            "local": -1,
+            "local": "1969-12-31T23:59:59.999999",
             "days": [{"day": "0001-01-01"}, {"day": None}, None, {"day": "9999-12-31"}],
             "times": {"a": "9999-12-31T23:59:59.999999Z", "b": None},
         },
@@ -309,9 +309,10 @@ async def test_times_in_json_are_texts() -> None:
 
 
 async def test_times_in_json_by_a_schema_of_others() -> None:
-    """Where a value could be of several types, and where the connector expects a number, it is one."""
+    """Where a value could be of several types, it is a number."""
     fields = [
         {"name": "ms", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "local", "type": {"type": "long", "logicalType": "local-timestamp-millis"}},
         {"name": "ns", "type": {"type": "long", "logicalType": "timestamp-nanos"}},
         {"name": "any", "type": ["null", {"type": "int", "logicalType": "date"}, "string"]},
         {"name": "clock", "type": {"type": "int", "logicalType": "time-millis"}},
@@ -321,12 +322,19 @@ async def test_times_in_json_by_a_schema_of_others() -> None:
     decoder = decoder_for(definition)
     types = decoder.fields()
     at = datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)
-    row = {"ms": at, "ns": at, "any": {"member0": date(1970, 1, 2), "member1": None}, "clock": 5}
+    row = {
+        "ms": at,
+        "local": at.replace(tzinfo=None),
+        "ns": at,
+        "any": {"member0": date(1970, 1, 2), "member1": None},
+        "clock": 5,
+    }
     payloads = encoder_for(definition, types).encode(batch_of([row], types))
-    assert payloads == [b'{"ms":"1969-12-31T23:59:59.999Z","ns":-1000,"any":1,"clock":5}']
+    written = {"ms": "1969-12-31T23:59:59.999Z", "local": "1969-12-31T23:59:59.999", "ns": -1000, "any": 1, "clock": 5}
+    assert [json.loads(payload or b"") for payload in payloads] == [written]
     result = await decoder.decode(pa.array(payloads, pa.binary()), [(b"", 1)])
     assert [column.to_pylist() for column in result.columns] == [
-        [at.replace(microsecond=999_000)], [at], [{"member0": date(1970, 1, 2), "member1": None}], [5],
+        [at.replace(microsecond=999_000)], [at.replace(microsecond=999_000, tzinfo=None)], [at], [{"member0": date(1970, 1, 2), "member1": None}], [5],
     ]  # fmt: skip
 
 

@@ -105,7 +105,7 @@ def _number(shape: Shape, value: Any) -> Any:
     if isinstance(value, datetime):
         moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
         microseconds = (moment - _EPOCH) // _MICROSECOND
-        return microseconds // 1000 if shape.logical == "timestamp-millis" else microseconds
+        return microseconds // 1000 if shape.logical in _FACTORS else microseconds
     return value.toordinal() - _EPOCH.toordinal() if isinstance(value, date) else value
 
 

@@ -1,8 +1,11 @@
-"""Dates and timestamps as JSON has them: ISO 8601, in UTC.
+"""Dates and timestamps as JSON has them: ISO 8601, in UTC; local ones without a zone.
 
-That is what Jackson reads into Java's LocalDate and Instant, what Spark's from_json reads, and what StreamNative's
-connector does (JSONParser; that is for timestamps, of which it takes numbers for seconds: it reads no dates at all).
-What it shows as numbers stays the number that Avro would have: local timestamps, nanoseconds, times of day.
+Tried with Java's client 4.0.8: Jackson reads these into LocalDate, Instant and LocalDateTime. Of numbers it takes those
+of instants for seconds, and refuses those of local times. StreamNative's connector 3.1.1.4, on Spark 3.1, reads
+timestamps from texts to the microsecond and takes numbers for seconds too; of dates it reads neither (and goes on with
+what the row before had), and local timestamps are bigint to it. Spark's from_json reads the texts.
+
+Times of day and timestamps in nanoseconds, which are in no schema of Java's, stay the numbers that Avro would have.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from magnetar.spark.values.assembling import floor_divided
 from magnetar.spark.values.disassembling import numbers_of
 from magnetar.spark.values.shapes import Shape
 
-TEXTS: Final = ("date", "timestamp-millis", "timestamp-micros")
+TEXTS: Final = ("date", "timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros")
 """The logical types whose values are texts."""
 
 _YEARS_US: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
@@ -36,11 +39,12 @@ def texts_of(shape: Shape, array: pa.Array) -> list[Any]:
     _check(numbers, _YEARS_US)
     millis = floor_divided(numbers, 1000)
     texts = millis.view(pa.timestamp("ms")).cast(pa.string())
-    if shape.logical == "timestamp-micros":
+    if shape.logical.endswith("-micros"):
         # Three digits where they are enough: the connector's pattern has them, six take it another attempt.
         whole = pc.equal(pc.multiply(millis, 1000), numbers)
         texts = pc.if_else(whole, texts, numbers.view(pa.timestamp("us")).cast(pa.string()))
-    found: list[Any] = pc.binary_join_element_wise(pc.replace_substring(texts, " ", "T"), "Z", "").to_pylist()
+    zone = "Z" if shape.arrow_type.tz else ""
+    found: list[Any] = pc.binary_join_element_wise(pc.replace_substring(texts, " ", "T"), zone, "").to_pylist()
     return found
 
 

@@ -40,6 +40,8 @@ _TIMES: Final[dict[str, Any]] = {
     "date": _INT | date,
     "timestamp-millis": _LONG | datetime,
     "timestamp-micros": _LONG | datetime,
+    "local-timestamp-millis": _LONG | datetime,
+    "local-timestamp-micros": _LONG | datetime,
 }
 """Texts, as is written here, or the numbers that Avro would have."""
 
