@@ -5,7 +5,7 @@ fails the tests: nothing is skipped here."""
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pulsar
@@ -75,11 +75,21 @@ def stock(server: StandaloneProcess) -> Iterator[pulsar.Client]:
 @pytest.fixture(scope="session")
 def make_spark(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Spark]:
     """Gives a Spark: called with `pyspark` and `python`, their versions, and `configuration`; without versions, the
-    repository's own, in which our data source is installed."""
+    repository's own, in which our data source is installed, and with it what is named as `beside`."""
 
-    def make(pyspark: str | None = None, python: str = "3.11", configuration: Mapping[str, str] | None = None) -> Spark:
+    def make(
+        pyspark: str | None = None,
+        python: str = "3.11",
+        configuration: Mapping[str, str] | None = None,
+        beside: Sequence[str] = (),
+        home: Path | None = None,
+    ) -> Spark:
         try:
-            interpreter = environments.python_with(pyspark, python) if pyspark else Path(sys.executable)
+            interpreter = Path(sys.executable)
+            if pyspark:
+                interpreter = environments.python_with(pyspark, python)
+            elif beside:
+                interpreter = environments.python_beside(*beside)
             java_home = environments.java_home(JAVA_RELEASE)
         except environments.Unfit as lacking:
             pytest.fail(str(lacking), pytrace=False)
@@ -88,6 +98,7 @@ def make_spark(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Spark]
             java_home=java_home,
             folder=Path(tmp_path_factory.mktemp(f"spark-{pyspark or 'ours'}")),
             configuration=configuration or {},
+            home=home,
         )
 
     return make

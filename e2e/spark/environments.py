@@ -5,10 +5,15 @@ MAGNETAR_E2E_CACHE says where, else it is below XDG_CACHE_HOME or ~/.cache. At m
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import re
 import shutil
 import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from importlib.metadata import distributions
 from pathlib import Path
 
 KEPT_MAX = 4
@@ -36,31 +41,55 @@ def python_with(pyspark: str, python: str) -> Path:
     """The interpreter of an environment with that PySpark on that version of Python, made if it is not there.
 
     Raises `Unfit` without uv, and when uv cannot make it."""
+    name = f"pyspark-{pyspark}-python-{python}"
+    return _made(name, lambda folder: _make(folder, python, [f"pyspark=={pyspark}"]))
+
+
+def python_beside(*packages: str) -> Path:
+    """The interpreter of an environment that has everything this one has, and these packages beside, made if it is not
+    there. Nothing that is here already comes in another version. Raises `Unfit` as `python_with`."""
+    here = sorted(f"{each.name}=={each.version}" for each in distributions())
+    told = "\n".join([sys.prefix, sys.version, *here, *packages])
+
+    def make(folder: Path) -> None:
+        _make(folder, sys.executable, list(packages), constraints=here)
+        # Its own come first, then those of this one, with all that stands in its own files of this kind.
+        site = folder / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+        (site / "beside.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+
+    return _made(f"beside-{hashlib.sha256(told.encode()).hexdigest()[:16]}", make)
+
+
+def _made(name: str, make: Callable[[Path], None]) -> Path:
     environments = cache() / "environments"
     environments.mkdir(parents=True, exist_ok=True)
-    folder = environments / f"pyspark-{pyspark}-python-{python}"
+    folder = environments / name
     with (environments / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / _READY).exists():
-            _make(folder, pyspark, python)
+            make(folder)
         (folder / _READY).touch()
         _forget_oldest(environments)
     return folder / "bin" / "python"
 
 
-def _make(folder: Path, pyspark: str, python: str) -> None:
+def _make(folder: Path, python: str, packages: list[str], constraints: list[str] | None = None) -> None:
     uv = _uv()
+    _run([uv, "venv", "--clear", "--python", python, str(folder)])
+    file = folder / "constraints.txt"
+    file.write_text("".join(f"{each}\n" for each in constraints or ()))
+    python = str(folder / "bin" / "python")
+    _run([uv, "pip", "install", "--python", python, "--constraints", str(file), *packages])
+
+
+def _run(command: list[str]) -> None:
     # uv would rather use the environment that is active than find another Python.
     environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-    for command in (
-        [uv, "venv", "--clear", "--python", python, str(folder)],
-        [uv, "pip", "install", "--python", str(folder / "bin" / "python"), f"pyspark=={pyspark}"],
-    ):
-        ended = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=MAKE_TIMEOUT_S, check=False
-        )
-        if ended.returncode:
-            raise Unfit(f"no PySpark {pyspark} on Python {python}: {' '.join(command)} said:\n{ended.stderr[-2000:]}")
+    ended = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=MAKE_TIMEOUT_S, check=False
+    )
+    if ended.returncode:
+        raise Unfit(f"{' '.join(command)} said:\n{ended.stderr[-2000:]}")
 
 
 def _forget_oldest(environments: Path) -> None:

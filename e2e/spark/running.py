@@ -59,6 +59,8 @@ class Spark:
     """For arguments, answers, logs and whatever else a session leaves."""
     configuration: Mapping[str, str]
     """Beside CONFIGURATION, or instead of what stands there."""
+    home: Path | None = None
+    """SPARK_HOME, where it is not the interpreter's PySpark itself."""
 
     def run(self, script: Path, arguments: object, *, timeout_s: float = 600.0) -> Any:
         """What the script answers. Raises `ScriptFailed`."""
@@ -83,9 +85,10 @@ class Spark:
             "SPARK_CONF_DIR": str(folder),
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
+        named = [] if self.home is None else [f"SPARK_HOME={self.home}"]
         without = [part for name in NOT_THE_USERS for part in ("-u", name)]
         program = [str(self.python), str(script), str(folder / "arguments.json"), str(folder / "answer.json")]
-        command = ["env", *without, *program]
+        command = ["env", *without, *named, *program]
         return RunningScript(processes.spawn(command, folder / "log", environment), folder)
 
 

@@ -1,7 +1,8 @@
 """Reads and writes topics with the data source `pulsar` of the Spark it runs in, whichever that is.
 
 Options are named alike in ours and in the JVM connector, so that the same steps are done with both. Called with two
-paths: {"steps": [{"do": "read", …}, …]}, and where the list of the steps' answers goes.
+paths: {"steps": [{"do": "read", …}, …]}, and where the list of the steps' answers goes. `remote` beside the steps makes
+it a client of Spark Connect: of a server that is there, or of one that `local[2]` starts.
 
 What a step has: `options` of the source or sink; `select`, expressions that make its columns; for writes `count`, of
 how many ids (0, 1, …) in the column `id` the expressions make rows. Nothing but Spark and the standard library is
@@ -15,8 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import struct, to_json
+from pyspark.sql.functions import struct, to_json, udf
+from pyspark.sql.types import LongType
 
 SOURCE = "pulsar"
 
@@ -33,9 +36,29 @@ def read(spark: SparkSession, step: dict[str, Any]) -> dict[str, Any]:
     return {"columns": dict(frame.dtypes), "rows": rows_of(frame.selectExpr(*step["select"]))}
 
 
+def slowly(slow: dict[str, Any]) -> Any:
+    """A number as it is. The first attempt of the first task stands still for some `seconds` `at` one of them; another
+    attempt of that task makes the file `flag`."""
+    at, seconds, flag = slow["at"], slow["seconds"], Path(slow["flag"])
+
+    def same(number: int) -> int:
+        context = TaskContext.get()
+        assert context is not None
+        if context.partitionId() == 0 and context.attemptNumber() > 0:
+            flag.touch()
+        elif number == at:
+            time.sleep(seconds)
+        return number
+
+    return udf(same, LongType())
+
+
 def write(spark: SparkSession, step: dict[str, Any]) -> None:
-    """In two tasks."""
-    frame = spark.range(0, step["count"], 1, 2).selectExpr(*step["select"])
+    """In two tasks, or as many as `tasks` says."""
+    frame: DataFrame = spark.range(0, step["count"], 1, step.get("tasks", 2))
+    if "slow" in step:
+        frame = frame.select(slowly(step["slow"])("id").alias("id"))
+    frame = frame.selectExpr(*step["select"])
     frame.write.format(SOURCE).options(**step["options"]).mode("append").save()
 
 
@@ -73,8 +96,11 @@ STEPS: dict[str, Callable[[SparkSession, dict[str, Any]], Any]] = {
 
 
 def main(told: Path, answer: Path) -> None:
-    spark = SparkSession.builder.getOrCreate()
-    answers = [STEPS[step["do"]](spark, step) for step in json.loads(told.read_text())["steps"]]
+    arguments = json.loads(told.read_text())
+    remote = arguments.get("remote")
+    builder = SparkSession.builder
+    spark = (builder.remote(remote) if remote else builder).getOrCreate()
+    answers = [STEPS[step["do"]](spark, step) for step in arguments["steps"]]
     answer.write_text(json.dumps(answers))
     spark.stop()
 
