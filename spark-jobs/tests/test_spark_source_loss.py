@@ -270,6 +270,26 @@ class TestDeleted:
         driver.run_until(3)
         assert checkpoint.values() == ([b"a", b"b", b"c"] if raw else ["a", "b", "c"])
 
+    def test_partitions_with_a_subscription_while_no_driver_lives(self, topics: Topics) -> None:
+        topic = topics.new("deleted", partitions=2)
+        topics.send(topic, numbered(0, 3))
+        options = streaming(topics, topic, fail=False, rawValues="true", predefinedSubscription="spark")
+        checkpoint = Checkpoint()
+        driver = Driver(options, checkpoint)
+        driver.run()
+        driver.die()
+        topics.admin("DELETE", f"{topic.replace('://', '/')}/partitions?force=true")
+        Driver(options, checkpoint).run()
+        forget_clusters()
+        # Nobody has made it again by looking for it, or by moving its subscription.
+        assert checkpoint.planned[-1] == {}
+        assert not [name for name in topics.admin("GET", "persistent/public/spark-source") if topic in name]
+        topics.admin("PUT", f"{topic.replace('://', '/')}/partitions", 3)
+        topics.send(topic, numbered(3, 9))
+        Driver(options, checkpoint).run_until(9)
+        assert sorted(checkpoint.values()) == numbered(0, 9)
+        assert len(checkpoint.planned[-1]) == 3
+
     @pytest.mark.parametrize("fail", [True, False])
     def test_one_of_two_while_no_driver_lives(self, topics: Topics, fail: bool) -> None:
         kept, deleted = topics.new("kept"), topics.new("deleted")

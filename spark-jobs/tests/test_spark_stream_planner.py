@@ -157,6 +157,7 @@ class TestMissing:
         made.ledgers[7] = 3
         forget_looks(planner)
         assert await planner.latest(None if spark_4_0 else {}) == {TOPIC: "7:3"}
+        assert not caplog.text
 
     async def test_gone_on_without_it_before(self, monkeypatch: pytest.MonkeyPatch) -> None:
         planner, _ = stream(monkeypatch, {}, failOnDataLoss="false")

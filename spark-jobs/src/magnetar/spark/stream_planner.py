@@ -219,14 +219,13 @@ class StreamPlanner:
 
     def _tell_missing(self) -> None:
         """What is named, is not there, and is not a loss either: it was one before, or is named anew."""
-        if self._missing == self._missing_told:
-            return
-        if self._options.fail_on_data_loss:
-            raise TopicMissing(self._missing)
-        logger.warning(
-            "failOnDataLoss is false, so reading goes on: %s; once it is there, it is read from its beginning",
-            self._missing,
-        )
+        if self._missing and self._missing != self._missing_told:
+            if self._options.fail_on_data_loss:
+                raise TopicMissing(self._missing)
+            logger.warning(
+                "failOnDataLoss is false, so reading goes on: %s; once it is there, it is read from its beginning",
+                self._missing,
+            )
         self._missing_told = self._missing
 
     async def _cut_off(self, begin: Mapping[str, MessagePosition]) -> dict[str, MessagePosition]:
