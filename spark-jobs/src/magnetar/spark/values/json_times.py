@@ -2,8 +2,8 @@
 
 Tried with Java's client 4.0.8: Jackson reads these into LocalDate, Instant and LocalDateTime. Of numbers it takes those
 of instants for seconds, and refuses those of local times. StreamNative's connector 3.1.1.4, on Spark 3.1, reads
-timestamps from texts to the microsecond and takes numbers for seconds too; of dates it reads neither (and goes on with
-what the row before had), and local timestamps are bigint to it. Spark's from_json reads the texts.
+timestamps from texts to the microsecond and takes numbers for seconds too; dates it reads from neither (and the row is
+wrong then, without an error), and local timestamps are bigint to it. Spark's from_json reads the texts.
 
 Times of day and timestamps in nanoseconds, which are in no schema of Java's, stay the numbers that Avro would have.
 """
