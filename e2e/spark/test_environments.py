@@ -13,6 +13,7 @@ import pyspark
 import pytest
 
 from e2e.spark.running import Spark
+from e2e.spark.topic_driver import VALUE
 from e2e.spark.workers import SparkWorkers
 
 TOPICS = Path(__file__).parent / "programs" / "topics.py"
@@ -30,6 +31,7 @@ SPECULATION = {
     "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50",
 }
+STANDSTILL_SECONDS = 10
 
 # A first run makes an environment.
 pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -110,18 +112,22 @@ class TestExecutors:
         tmp_path: Path,
     ) -> None:
         """Speculation: the first attempt stands still, before it has stored anything and in the middle; a second one
-        begins. In the middle the first has the producer's name, so that the second waits for it."""
+        begins. In the middle the first has the producer's name, and the second waits for it."""
         spark = make_spark(configuration={"spark.master": workers.url, **SPECULATION})
+        folders = {"beginning": tmp_path / "beginning", "middle": tmp_path / "middle"}
         steps: list[dict[str, Any]] = []
-        for at in (0, 200):
-            topic = new_topic(f"twice-at-{at}")
-            slow = {"at": at, "seconds": 10, "flag": str(tmp_path / f"twice-at-{at}")}
-            write = {"do": "write", "options": {**urls, "topic": topic, "batchingMaxMessages": "50"}, "slow": slow}
-            steps.append({**write, "count": COUNT, "tasks": 4, "select": ["CAST(id AS STRING) AS value"]})
-            steps.append({"do": "read", "options": {**urls, "topic": topic}, "select": ["value"]})
+        for word, folder in folders.items():
+            folder.mkdir()
+            options = {**urls, "topic": new_topic(f"twice-{word}"), "batchingMaxMessages": "10"}
+            slow = {"at": 0 if word == "beginning" else 200, "seconds": STANDSTILL_SECONDS, "folder": str(folder)}
+            steps.append(
+                {"do": "write", "options": options, "count": COUNT, "tasks": 4, "slow": slow, "select": ["id AS value"]}
+            )
+            steps.append({"do": "read", "options": {**urls, "topic": options["topic"]}, "select": [VALUE]})
         answers = spark.run(TOPICS, {"steps": steps})
-        for at, answer in zip((0, 200), answers[1::2], strict=True):
-            assert (tmp_path / f"twice-at-{at}").exists()
+        assert (folders["middle"] / "awake").exists()
+        for folder, answer in zip(folders.values(), answers[1::2], strict=True):
+            assert (folder / "again").exists()
             assert Counter(row["value"] for row in answer["rows"]) == Counter(NUMBERS)
 
 

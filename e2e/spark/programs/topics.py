@@ -19,7 +19,7 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import struct, to_json, udf
-from pyspark.sql.types import LongType
+from pyspark.sql.types import StringType
 
 SOURCE = "pulsar"
 
@@ -37,20 +37,22 @@ def read(spark: SparkSession, step: dict[str, Any]) -> dict[str, Any]:
 
 
 def slowly(slow: dict[str, Any]) -> Any:
-    """A number as it is. The first attempt of the first task stands still for some `seconds` `at` one of them; another
-    attempt of that task makes the file `flag`."""
-    at, seconds, flag = slow["at"], slow["seconds"], Path(slow["flag"])
+    """A number as text, filled up with dots to 4 kB, so that no buffer keeps many of them. The first attempt of the
+    first task stands still for some `seconds` `at` one of them, and makes the file `awake` after that; another attempt
+    of that task makes the file `again`."""
+    at, seconds, folder = slow["at"], slow["seconds"], Path(slow["folder"])
 
-    def same(number: int) -> int:
+    def filled(number: int) -> str:
         context = TaskContext.get()
         assert context is not None
         if context.partitionId() == 0 and context.attemptNumber() > 0:
-            flag.touch()
+            (folder / "again").touch()
         elif number == at:
             time.sleep(seconds)
-        return number
+            (folder / "awake").touch()
+        return f"{number}".ljust(4096, ".")
 
-    return udf(same, LongType())
+    return udf(filled, StringType())
 
 
 def write(spark: SparkSession, step: dict[str, Any]) -> None:
