@@ -21,11 +21,11 @@ def test_a_worker_walks_its_modules_no_more() -> None:
     try:
         keep_modules()
         kept = gc.get_freeze_count()
-        left = list(range(10)), [[] for _ in range(1000)]
+        made_later: list[list[int]] = [[] for _ in range(1000)]
         keep_modules()
         assert kept > 1000
         assert gc.get_freeze_count() == kept, "what later tasks make is collected as ever"
-        assert len(left[1]) == 1000
+        assert len(made_later) == 1000
     finally:
         gc.unfreeze()
 
