@@ -12,6 +12,7 @@ imported: this runs in environments that have nothing else.
 import json
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from pyspark.sql.functions import struct, to_json, udf
 from pyspark.sql.types import StringType
 
 SOURCE = "pulsar"
+WAIT_SECONDS_MAX = 120
 
 
 def rows_of(frame: DataFrame) -> list[Any]:
@@ -36,19 +38,36 @@ def read(spark: SparkSession, step: dict[str, Any]) -> dict[str, Any]:
     return {"columns": dict(frame.dtypes), "rows": rows_of(frame.selectExpr(*step["select"]))}
 
 
+def until(holds: Callable[[], bool]) -> None:
+    """Waits, within bounds."""
+    give_up_at = time.monotonic() + WAIT_SECONDS_MAX
+    while not holds() and time.monotonic() < give_up_at:
+        time.sleep(0.1)
+
+
 def slowly(slow: dict[str, Any]) -> Any:
-    """A number as text, filled up with dots to 4 kB, so that no buffer keeps many of them. The first attempt of the
-    first task stands still for some `seconds` `at` one of them, and makes the file `awake` after that; another attempt
-    of that task makes the file `again`."""
-    at, seconds, folder = slow["at"], slow["seconds"], Path(slow["folder"])
+    """A number as text, filled up with dots to 4 kB, so that no buffer keeps many of them.
+
+    The first attempt of the first task stands still `at` one of them until there is a second one, and for some
+    `seconds` more; then it makes the file `awake`. The second one makes the file `again`, and begins once the topic
+    whose statistics are at `producing` has a producer, if that is named."""
+    folder, producing = Path(slow["folder"]), slow["producing"]
+
+    def produced_to() -> bool:
+        with urllib.request.urlopen(producing, timeout=10) as answer:
+            return bool(json.load(answer)["publishers"])
 
     def filled(number: int) -> str:
         context = TaskContext.get()
         assert context is not None
         if context.partitionId() == 0 and context.attemptNumber() > 0:
-            (folder / "again").touch()
-        elif number == at:
-            time.sleep(seconds)
+            if not (folder / "again").exists():
+                (folder / "again").touch()
+                if producing:
+                    until(produced_to)
+        elif number == slow["at"]:
+            until((folder / "again").exists)
+            time.sleep(slow["seconds"])
             (folder / "awake").touch()
         return f"{number}".ljust(4096, ".")
 
