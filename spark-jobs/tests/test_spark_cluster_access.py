@@ -23,10 +23,11 @@ from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import MetadataStore
 from magnetar.net.free_ports import free_port
 from magnetar.spark import cluster_access
-from magnetar.spark.assembly.compaction import COMPACTION_CURSOR, LEDGER_PROPERTY
+from magnetar.spark.assembly.compaction import COMPACTION_CURSOR, LEDGER_PROPERTY, Compaction
 from magnetar.spark.cluster_access import DirectAccess, TaskAccess, choose, open_direct
 from magnetar.spark.connecting import ConnectionOptions
 from magnetar.spark.errors import ClusterUnreachable
+from magnetar.spark.positions import MessagePosition
 from magnetar.spark.slices import LedgerRange
 from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import LongProperty, ManagedCursorInfo, PositionInfo
 
@@ -234,7 +235,12 @@ async def test_compactions(world: World) -> None:
     await world.start_bookie()
     await world.start_bookie()
     access = await open_direct(OPTIONS)
-    assert await access.compaction(TOPIC) is None
+    told: list[Compaction | None] = []
+
+    async def tell() -> Compaction | None:
+        return told.pop()
+
+    assert await access.compaction(TOPIC, tell) is None
     client, compacted = await world.write(access, [b"a", b"b"])
     await compacted.close()
     position = PositionInfo(ledgerId=3, entryId=9)
@@ -244,14 +250,21 @@ async def test_compactions(world: World) -> None:
     info = ManagedCursorInfo(cursorsLedgerId=cursor.ledger_id, markDeleteLedgerId=1, markDeleteEntryId=1)
     await world.store.put(cursor_path("public/default/persistent/t", COMPACTION_CURSOR), info.SerializeToString())
     await cursor.close()
-    found = await access.compaction(TOPIC)
+    found = await access.compaction(TOPIC, tell)
     assert found is not None
     compaction, ledger = found
     assert (compaction.ledger_id, tuple(compaction.horizon)[:2]) == (compacted.ledger_id, (3, 9))
     assert (ledger.entries, ledger.size_bytes, ledger.missing) == (2, 2, False)
     await client.delete(compacted.ledger_id)
-    found = await access.compaction(TOPIC)
+    # Its broker may know of a newer one, of which nothing is stored yet.
+    newer = Compaction(cursor.ledger_id, MessagePosition(4, 0))
+    told += [newer, Compaction(compacted.ledger_id, MessagePosition(3, 9)), None]
+    for _ in range(2):
+        found = await access.compaction(TOPIC, tell)
+        assert found is not None
+        assert found[1].missing
+    found = await access.compaction(TOPIC, tell)
     assert found is not None
-    assert found[1].missing
+    assert (found[0], found[1].entries, found[1].missing) == (newer, 2, False)
     await client.close()
     await access.close()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -65,9 +65,12 @@ async def test_what_only_brokers_know_is_neither_lost_nor_left_out() -> None:
 
 
 class Compacted:
-    """A cluster with a topic that was compacted up to 2:3, into a ledger that is gone."""
+    """A cluster with a topic that was compacted up to 2:3, into a ledger that is gone; its broker may tell more."""
 
     opened_direct = None
+
+    def __init__(self, told: Compaction | None = None) -> None:
+        self.brokers = ToldCompaction(told)
 
     async def direct(self) -> Compacted:
         return self
@@ -78,15 +81,31 @@ class Compacted:
     async def with_metadata(self, state: TopicState, ledger_ids: set[int]) -> TopicState:
         return state
 
-    async def compaction(self, topic: str) -> tuple[Compaction, TopicLedger]:
+    async def compaction(
+        self, topic: str, told: Callable[[], Awaitable[Compaction | None]]
+    ) -> tuple[Compaction, TopicLedger]:
+        newer = await told()
+        if newer is not None:
+            return newer, TopicLedger(ledger_id=newer.ledger_id, entries=1, size_bytes=10)
         gone = TopicLedger(ledger_id=70, entries=0, size_bytes=0, missing=True)
         return Compaction(70, MessagePosition(2, 3)), gone
+
+
+class ToldCompaction:
+    def __init__(self, told: Compaction | None) -> None:
+        self.told = told
+
+    async def compaction(self, topic: str) -> Compaction | None:
+        if self.told is None:
+            raise ClusterUnreachable("away")
+        return self.told
 
 
 class Tiered(Compacted):
     """A cluster of which bookies have nothing, and brokers have all."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.topic = MemoryTopic({1: [plain(at, publish_time_ms=HOUR + at) for at in range(5)]})
         self.looked_up: set[int] = set()
 
@@ -133,6 +152,17 @@ async def test_a_compaction_that_is_gone_is_not_an_empty_one() -> None:
         await planner.slices([reach(10, 20, 0)], {})
     planner = ReadPlanner(replace(options, fail_on_data_loss=False), cast("Cluster", Compacted()), direct=True)
     assert [(one.first, one.end) for one in await planner.slices([reach(10, 20, 0)], {})] == [((2, 4, 0), END)]
+
+
+async def test_a_compaction_that_only_its_broker_knows_of_is_read() -> None:
+    options = parse_source_options({"service.url": "pulsar://h:1", "topic": "t", "readCompacted": "true"})
+    newer = Compaction(71, MessagePosition(3, 1))
+    planner = ReadPlanner(options, cast("Cluster", Compacted(newer)), direct=True)
+    found = await planner.slices([reach(10, 20, 0)], {})
+    assert [(one.compacted, one.ranges[0].ledger_id, one.first, one.end) for one in found] == [
+        (True, 71, FIRST, (3, 2, 0)),
+        (False, 3, (3, 2, 0), END),
+    ]
 
 
 class Brokers:

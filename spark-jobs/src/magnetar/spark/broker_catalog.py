@@ -19,6 +19,7 @@ from magnetar.client.message import LATEST_ID, Message, MessageId
 from magnetar.client.topic_end import ClientParts
 from magnetar.core.topic_name import InvalidTopicName, TopicName, java_url_encode
 from magnetar.spark.admin_api import AdminApi
+from magnetar.spark.assembly.compaction import Compaction, compaction_in_stats
 from magnetar.spark.broker_errors import is_missing, patiently
 from magnetar.spark.catalog import CLOSED_AT_UNKNOWN_TIME, TopicLedger, TopicSelection, TopicState
 from magnetar.spark.connecting import ConnectionOptions
@@ -131,6 +132,16 @@ class BrokerCatalog:
         except (AccessRefused, TopicMissing):
             return {}
         return trimmed_entries(stats, subscription)
+
+    async def compaction(self, topic: str) -> Compaction | None:
+        """The topic's newest compaction, as its broker has it in memory. Only the admin API knows; None without it."""
+        if self._admin is None:
+            return None
+        try:
+            found = compaction_in_stats(await self._admin.internal_stats(TopicName.parse(topic)))
+        except (AccessRefused, TopicMissing):
+            return None
+        return None if found is None else found[0]
 
     async def close(self) -> None:
         """As `TopicCatalog`."""

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from magnetar.core.errors import MagnetarError, Misuse, PeerError, SettingError, Unavailable
 from magnetar.ledger.addressed_bookies import AddressedBookies
@@ -46,6 +46,7 @@ ANSWER_SECONDS: Final = 5.0
 BOOKIE_SETTINGS: Final = TcpBookieSettings(connect_timeout_seconds=5.0)
 
 Addresses = dict[str, tuple[str, int]]
+CompactedInto: TypeAlias = "tuple[Compaction, TopicLedger]"
 
 
 class InternalConfiguration(Protocol):
@@ -78,18 +79,24 @@ class DirectAccess:
         node = await self.ledgers_store.get(ledger_path(ledger_id), watch=False)
         return None if node is None else node.value
 
-    async def compaction(self, topic: str) -> tuple[Compaction, TopicLedger] | None:
+    async def compaction(self, topic: str, told: Callable[[], Awaitable[Compaction | None]]) -> CompactedInto | None:
         """The topic's newest compaction and its ledger, which may be `missing`; None when it was never compacted.
-        Raises `ClusterUnreachable`."""
+
+        `told` is what a broker says, asked when the ledger is missing: the newest position of a cursor may be in its
+        memory alone for a minute (Pulsar: `managedLedgerCursorPositionFlushSeconds`), while the ledger that the stored
+        one names is deleted already. Raises `ClusterUnreachable`."""
         try:
             found = await self._compaction(topic)
             if found is not None and found[1].missing:
                 found = await self._compaction(topic)  # Another one has just taken its place, and it was deleted.
+            if found is not None and found[1].missing and (newer := await told()) is not None:
+                ledger = await self.compacted_ledger(newer.ledger_id)
+                found = found if ledger.missing else (newer, ledger)
         except (Unavailable, PeerError) as error:
             raise ClusterUnreachable(f"{topic}: its compaction cannot be looked up: {error}") from error
         return found
 
-    async def _compaction(self, topic: str) -> tuple[Compaction, TopicLedger] | None:
+    async def _compaction(self, topic: str) -> CompactedInto | None:
         path = cursor_path(persistent_topic(topic).persistence_name, COMPACTION_CURSOR)
         node = await self.store.get(path, watch=False)
         if node is None:
@@ -97,13 +104,16 @@ class DirectAccess:
         compaction = await read_compaction(node.value, self._last_payload)
         if compaction is None:
             return None
-        stored = await self.ledger_metadata(compaction.ledger_id)
+        return compaction, await self.compacted_ledger(compaction.ledger_id)
+
+    async def compacted_ledger(self, ledger_id: int) -> TopicLedger:
+        """A ledger that a topic was compacted into, perhaps `missing`. Raises `Unavailable`."""
+        stored = await self.ledger_metadata(ledger_id)
         if stored is None:
-            missing = TopicLedger(ledger_id=compaction.ledger_id, entries=0, size_bytes=0, missing=True)
-            return compaction, missing
+            return TopicLedger(ledger_id=ledger_id, entries=0, size_bytes=0, missing=True)
         metadata = decode_ledger_metadata(stored)
-        return compaction, TopicLedger(
-            ledger_id=compaction.ledger_id,
+        return TopicLedger(
+            ledger_id=ledger_id,
             entries=metadata.last_entry_id + 1,
             size_bytes=metadata.length_bytes,
             metadata=stored,

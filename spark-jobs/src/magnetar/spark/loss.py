@@ -101,7 +101,11 @@ def deleted_topic(topic: str, first: MessagePosition) -> Loss:
 
 def missing_compaction(topic: str, ledger_id: int) -> Loss:
     """That the ledger which a topic was compacted into is not there. What it held is not known."""
-    cause = f"The topic was compacted into ledger {ledger_id}, and the metadata store has it no more."
+    cause = (
+        f"The topic was compacted into ledger {ledger_id}, and the metadata store has it no more. If it was compacted "
+        "again a moment ago, its broker alone knows into which one: set admin.url, with a role that may see internal "
+        "stats, or try again in a minute."
+    )
     return _hole(topic, ledger_id, 0, _UNKNOWN, cause)
 
 

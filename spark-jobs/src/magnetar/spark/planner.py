@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeVar
 
-from magnetar.spark.assembly.compaction import compacted_slices
+from magnetar.spark.assembly.compaction import Compaction, compacted_slices
 from magnetar.spark.catalog import CLOSED_AT_UNKNOWN_TIME, TopicCatalog, TopicSelection, TopicState
 from magnetar.spark.cluster import Cluster, cluster_of
 from magnetar.spark.cluster_access import choose
@@ -203,13 +203,22 @@ class ReadPlanner:
 
     async def _compacted(self, reach: Reach) -> list[Slice]:
         split_bytes = self.options.split_bytes
-        found = await (await self.cluster.direct()).compaction(reach.state.topic)
+        topic = reach.state.topic
+
+        async def told() -> Compaction | None:
+            try:
+                return await self.cluster.brokers.compaction(topic)
+            except ClusterUnreachable as error:
+                logger.warning("%s: no broker tells of a newer compaction: %s", topic, error)
+                return None
+
+        found = await (await self.cluster.direct()).compaction(topic, told)
         if found is None:
             return slices_of(reach.state, reach.first, reach.end, split_bytes)
         compaction, ledger = found
         if ledger.missing:
-            self.judge([missing_compaction(reach.state.topic, ledger.ledger_id)])
-        slices = compacted_slices(reach.state.topic, compaction, ledger, (reach.first, reach.end), split_bytes)
+            self.judge([missing_compaction(topic, ledger.ledger_id)])
+        slices = compacted_slices(topic, compaction, ledger, (reach.first, reach.end), split_bytes)
         return slices + slices_of(reach.state, max(reach.first, compaction.rest), reach.end, split_bytes)
 
     async def _first_at(self, state: TopicState, time_ms: int) -> MessagePosition:
