@@ -1,4 +1,7 @@
-"""A live producer, alone and while somebody scans another topic of the same cluster."""
+"""A live producer, alone and while somebody scans another topic of the same cluster.
+
+Spark is on the machine of the cluster, which by itself costs a producer several times its latency, whatever Spark does:
+hence the same scan of Parquet files, of which the cluster knows nothing, as what to compare with."""
 
 from __future__ import annotations
 
@@ -13,8 +16,10 @@ from bench.spark.clusters import drop_page_cache
 from bench.spark.filling import Rows
 from bench.spark.scans import Bench
 
-ALONE, DIRECT, BROKERS = "alone", "beside a direct scan", "beside a scan through brokers"
-SIDES = {ALONE: None, DIRECT: scans.DIRECT, BROKERS: scans.BROKERS}
+ALONE, FILES, DIRECT, BROKERS = (
+    "alone", "beside a scan of Parquet", "beside a direct scan", "beside a scan through brokers",
+)  # fmt: skip
+SIDES = {ALONE: None, FILES: scans.PARQUET, DIRECT: scans.DIRECT, BROKERS: scans.BROKERS}
 MESSAGES_PER_S = 1_000
 SIZE_BYTES = 1024
 CHANGE_MAX = 1.10

@@ -167,7 +167,7 @@ def measure_beside(plan: Plan, shape: Shape, rows: Rows, bench: Bench, display: 
     with Session(kind, bench.folder / "spark-background") as background:
         background.wait_until_ready()
         with_background = dataclasses.replace(bench, ours=background)
-        for side in (scans.DIRECT, scans.BROKERS):
+        for side in (scans.PARQUET, scans.DIRECT, scans.BROKERS):
             display.doing(f"warming up in the background: {side}")
             background.ask(scans.told_of(bench, "warm", side, "value"))
         found = []
@@ -223,7 +223,7 @@ def write_pages(kept: Kept, wanted: set[str], console: Console, *, in_page: bool
         results, taken = found
         figures = page.Figures(
             name=BESIDE, title="a live producer", results=results, metrics=beside.METRICS, ours=beside.DIRECT,
-            reference=beside.ALONE,
+            reference=beside.FILES,
         )  # fmt: skip
         page.write(figures, taken, console, in_page=in_page)
 
