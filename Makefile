@@ -4,7 +4,8 @@ SHELL := /bin/bash
 # uv: the one on the path, the one this Makefile has installed, the user's, else install it here.
 UV_HERE := .uv/bin/uv
 UV := $(firstword $(shell command -v uv) $(wildcard $(UV_HERE) $(HOME)/.local/bin/uv) $(UV_HERE))
-RUN := $(UV) run --frozen --all-packages
+# With all that `make setup` installs, so that each target runs on a fresh clone.
+RUN := $(UV) run --frozen --all-packages --all-groups
 PYTEST_WORKERS ?= 2
 
 .PHONY: help setup run cluster compile decompile test test-compiled lint fix generate sim sim-operator interchange storm faults admin-cli e2e bench bench-bookies bench-cluster bench-spark scale images kube-up kube-down e2e-clients e2e-spark e2e-kubernetes
