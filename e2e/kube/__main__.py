@@ -64,10 +64,11 @@ def prepare(chosen: Current, *, quick: bool) -> dict[str, str]:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m e2e.kube", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m e2e.kube", description=__doc__, epilog="Further arguments are pytest's, such as -k bookies."
+    )
     parser.add_argument("--part", choices=("quick", "full"), default="full", help="quick: what fits into 20 minutes")
     parser.add_argument("--keep", action="store_true", help="leave a node that this run starts running")
-    parser.add_argument("tests", nargs="*", help="further arguments of pytest, such as -k bookies")
     options, further = parser.parse_known_args()
     end_in_order()
     was_up = Node(places()).is_up
@@ -90,7 +91,6 @@ def main() -> int:
             "--timeout",
             TEST_SECONDS_MAX,
             *files,
-            *options.tests,
             *further,
         ]
         return subprocess.run(command, env=environment, check=False).returncode
