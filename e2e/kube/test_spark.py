@@ -68,11 +68,18 @@ class Orders:
 
     cluster: DeployedCluster
 
-    def publish(self, first: int, count: int) -> None:
-        """Each acknowledged. Somebody subscribes and reads nothing: else ledgers would be trimmed."""
-        client = pulsar.Client(self.cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    def keep(self) -> None:
+        """Somebody subscribes: else ledgers would be trimmed. Before there are messages, which would be sent to it."""
+        client = self._client()
         try:
             client.subscribe(TOPIC, "keeper", initial_position=pulsar.InitialPosition.Earliest).close()
+        finally:
+            client.close()
+
+    def publish(self, first: int, count: int) -> None:
+        """Each acknowledged."""
+        client = self._client()
+        try:
             producer = client.create_producer(
                 TOPIC, schema=JsonSchema(Order), batching_enabled=True, batching_max_messages=200,
                 block_if_queue_full=True, send_timeout_millis=120_000,
@@ -90,6 +97,9 @@ class Orders:
             producer.close()
         finally:
             client.close()
+
+    def _client(self) -> pulsar.Client:
+        return pulsar.Client(self.cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
 
     def sent_by_brokers(self) -> int:
         """Messages that brokers have given to anybody."""
@@ -283,6 +293,7 @@ def test_topics_are_archived_by_executors_that_read_from_bookies(
     cluster = new_cluster(broker={"settings": small_ledgers})
     cluster.admin("PUT", f"/admin/v2/{TOPIC.replace('://', '/')}/partitions", PARTITIONS)
     orders = Orders(cluster)
+    orders.keep()
     orders.publish(0, FIRST)
     ledgers = orders.ledgers()
     assert ledgers > PARTITIONS
