@@ -1,7 +1,7 @@
 """A live producer, alone and while somebody scans another topic of the same cluster.
 
 Spark is on the machine of the cluster, which by itself costs a producer several times its latency, whatever Spark does:
-hence the same scan of Parquet files, of which the cluster knows nothing, as what to compare with."""
+hence the same scan of Parquet files, of which the cluster knows nothing, beside the others."""
 
 from __future__ import annotations
 

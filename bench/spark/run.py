@@ -223,7 +223,7 @@ def write_pages(kept: Kept, wanted: set[str], console: Console, *, in_page: bool
         results, taken = found
         figures = page.Figures(
             name=BESIDE, title="a live producer", results=results, metrics=beside.METRICS, ours=beside.DIRECT,
-            reference=beside.FILES,
+            reference=beside.ALONE,
         )  # fmt: skip
         page.write(figures, taken, console, in_page=in_page)
 

@@ -6,10 +6,8 @@ import functools
 import subprocess
 import tempfile
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from e2e.interchange.parts import LEAN_COLLECTOR, LEAN_JVM
+from e2e.interchange.java_pipe import JavaPipe
 from e2e.peers import distribution
 
 SOURCE = Path(__file__).parent / "java" / "LedgerDriver.java"
@@ -47,48 +45,23 @@ def jars() -> str:
     return f"{distribution.home()}/lib/*"
 
 
-class LedgerDriver:
+class LedgerDriver(JavaPipe):
     """One JVM with any number of clients and ledger handles, each known by a name."""
 
     def __init__(self, log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         opened = [word for package in OPENED for word in ("--add-opens", f"{package}=ALL-UNNAMED")]
-        quiet = ["-Dlog4j2.level=WARN", "-Djava.net.preferIPv4Stack=true", "-Dio.netty.tryReflectionSetAccessible=true"]
-        command = ["java", *LEAN_JVM.split(), *LEAN_COLLECTOR.split(), *opened, *quiet]
-        command += ["-cp", f"{compiled()}:{jars()}", "LedgerDriver"]
-        self._log = log.open("ab")
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, encoding="utf-8"
-        )
+        quiet = ["-Djava.net.preferIPv4Stack=true", "-Dio.netty.tryReflectionSetAccessible=true"]
+        super().__init__([*opened, *quiet, "-cp", f"{compiled()}:{jars()}", "LedgerDriver"], log)
         self._names = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.kill()
-        self._process.wait()
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._log.close()
 
     def ask(self, operation: str, **options: Value) -> dict[str, str]:
         """One operation; its answer by name. ClientError."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         words = [
             f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in options.items()
         ]
-        self._process.stdin.write(" ".join([operation, *words]) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline().rstrip("\n")
+        self.tell(" ".join([operation, *words]))
+        answer = self.answer()
         outcome, _, rest = answer.partition(" ")
         if outcome == "error":
             code, _, text = rest.partition(" ")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import select
-import subprocess
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
-from e2e.interchange.parts import LEAN_COLLECTOR, LEAN_JVM
+from e2e.interchange.java_pipe import JavaPipe
 from e2e.peers import distribution
 
 SOURCE = Path(__file__).parent / "java" / "TopicDriver.java"
@@ -30,35 +28,13 @@ class Read(NamedTuple):
     value: str | None
 
 
-class TopicDriver:
-    """One client with transactions, each known by a name."""
+class TopicDriver(JavaPipe):
+    """One client with transactions, each known by a name. Those that are open at its end stay so until they time
+    out."""
 
     def __init__(self, service_url: str, log: Path) -> None:
-        command = ["java", *LEAN_JVM.split(), *LEAN_COLLECTOR.split(), "-Dlog4j2.level=WARN"]
-        command += ["-cp", f"{distribution.home()}/lib/*", str(SOURCE), service_url]
+        super().__init__(["-cp", f"{distribution.home()}/lib/*", str(SOURCE), service_url], log)
         self._log_path = log
-        self._log = log.open("ab")
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, encoding="utf-8"
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Transactions that are open stay so until they time out."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.kill()
-        self._process.wait()
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._log.close()
 
     def begin(self, *names: str) -> None:
         """Transactions."""
@@ -83,12 +59,9 @@ class TopicDriver:
         return [Read(place, *(None if word == NOTHING else word for word in words)) for place, *words in rows]
 
     def _ask(self, *words: str) -> list[str]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(" ".join(words) + "\n")
-        self._process.stdin.flush()
-        ready, _, _ = select.select([self._process.stdout], [], [], ANSWER_SECONDS_MAX)
+        self.tell(" ".join(words))
+        ready, _, _ = select.select([self.answers], [], [], ANSWER_SECONDS_MAX)
         assert ready, f"no answer to {words[0]} in {ANSWER_SECONDS_MAX:.0f} s, see {self._log_path}"
-        outcome, _, rest = self._process.stdout.readline().rstrip("\n").partition(" ")
+        outcome, _, rest = self.answer().partition(" ")
         assert outcome == "ok", f"{' '.join(words[:3])}: {outcome} {rest}, see {self._log_path}"
-        return [self._process.stdout.readline().rstrip("\n") for _ in range(int(rest))]
+        return [self.answer() for _ in range(int(rest))]

@@ -7,6 +7,7 @@ import importlib.machinery
 import sys
 
 import pytest
+from magnetar.spark import worker_memory
 from magnetar.spark.worker_memory import is_spark_worker, keep_modules
 
 
@@ -14,6 +15,7 @@ from magnetar.spark.worker_memory import is_spark_worker, keep_modules
 def spark_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = importlib.machinery.ModuleSpec("pyspark.daemon", None)
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
+    monkeypatch.setattr(worker_memory, "_kept", False)
 
 
 @pytest.mark.usefixtures("spark_worker")

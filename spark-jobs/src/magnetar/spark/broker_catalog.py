@@ -125,23 +125,21 @@ class BrokerCatalog:
         brokers trim no ledger before all of it is acknowledged. Only the admin API knows; nothing without it.
 
         Ask after the topic's ledgers were asked for: what is trimmed later is no concern of those."""
-        if self._admin is None:
-            return {}
-        try:
-            stats = await self._admin.internal_stats(TopicName.parse(topic))
-        except (AccessRefused, TopicMissing):
-            return {}
-        return trimmed_entries(stats, subscription)
+        return trimmed_entries(await self._stats_if_told(topic), subscription)
 
     async def compaction(self, topic: str) -> Compaction | None:
         """The topic's newest compaction, as its broker has it in memory. Only the admin API knows; None without it."""
-        if self._admin is None:
-            return None
-        try:
-            found = compaction_in_stats(await self._admin.internal_stats(TopicName.parse(topic)))
-        except (AccessRefused, TopicMissing):
-            return None
+        found = compaction_in_stats(await self._stats_if_told(topic))
         return None if found is None else found[0]
+
+    async def _stats_if_told(self, topic: str) -> dict[str, Any]:
+        """Internal stats; empty where there is no admin API, it may not be asked, or the topic has just gone."""
+        if self._admin is None:
+            return {}
+        try:
+            return await self._admin.internal_stats(TopicName.parse(topic))
+        except (AccessRefused, TopicMissing):
+            return {}
 
     async def close(self) -> None:
         """As `TopicCatalog`."""

@@ -9,13 +9,17 @@ from typing import Final
 
 _DAEMON: Final = "pyspark.daemon"
 
+_kept = False
+
 
 def keep_modules() -> None:
     """Call at the end of a task, when all is imported: what is there now is not walked any more. Once for a process,
     and only in those that Spark's daemon forks: elsewhere the objects are not ours to decide about."""
-    if is_spark_worker() and not gc.get_freeze_count():
+    global _kept
+    if not _kept and is_spark_worker():
         gc.collect()
         gc.freeze()
+        _kept = True  # Noted, as counting what is frozen walks all of it.
 
 
 def is_spark_worker() -> bool:
