@@ -94,16 +94,16 @@ class ServerLink:
         elif isinstance(request, v2.BatchRead):
             where = (request.ledger_id, request.first_entry_id, request.request_id)
             if not self.server.knows_batches:
-                self.connection.write(v2.encode_batch_read_response(BookieCode.EBADREQ, *where, []))
+                self.connection.write_parts(v2.encode_batch_read_response(BookieCode.EBADREQ, *where, []))
                 return
             try:
                 entries = await bookie.read_entries(
                     request.ledger_id, request.first_entry_id, request.count_max, request.size_bytes_max
                 )
-                answer = v2.encode_batch_read_response(0, *where, entries)
+                parts = v2.encode_batch_read_response(0, *where, entries)
             except BookieError as error:
-                answer = v2.encode_batch_read_response(error.code, *where, [])
-            self.connection.write(answer)
+                parts = v2.encode_batch_read_response(error.code, *where, [])
+            self.connection.write_parts(parts)
 
 
 @pytest.fixture

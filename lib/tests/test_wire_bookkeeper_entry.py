@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.core.errors import Misuse, PeerError
-from magnetar.wire.bookkeeper.entry import DigestMismatch, EntryCodec, header, master_key
+from magnetar.wire.bookkeeper.entry import DigestMismatch, EntryCodec, header, master_key, run_of
 
 HEADER_HEX = "00000000000000070000000000000003000000000000000200000000000004d2"
 DIGEST_HEX = {
@@ -99,14 +99,17 @@ def test_garbage_raises_peer_error_only(digest_type: str, garbage: bytes) -> Non
 def test_a_run_is_good_up_to_the_first_wrong_entry(digest_type: str, payloads: list[bytes], at: int, flip: int) -> None:
     codec = EntryCodec(7, digest_type)
     entries = codec.encode_many(3, -1, 0, payloads)
-    assert codec.decode_run(entries, 3) == (payloads, None)
-    assert codec.decode_run(entries, 4)[0] == []
+    run = run_of(entries)
+    assert run.entries() == entries
+    assert codec.decode_run(run, 3, len(run)) == (payloads, None)
+    assert codec.decode_run(run, 3, 2) == (payloads[:2], None)
+    assert codec.decode_run(run, 4, len(run))[0] == []
     if digest_type != "DUMMY" and entries:
         wrong = at % len(entries)
         damaged = bytearray(entries[wrong])
         damaged[at % len(damaged)] ^= flip
         entries[wrong] = bytes(damaged)
-        good, error = codec.decode_run(entries, 3)
+        good, error = codec.decode_run(run_of(entries), 3, len(entries))
         assert good == payloads[:wrong]
         assert error is not None
-    assert codec.decode_run([b"short"], 0)[1] is not None
+    assert codec.decode_run(run_of([b"short"]), 0, 1)[1] is not None

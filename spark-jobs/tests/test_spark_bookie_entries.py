@@ -19,6 +19,7 @@ from magnetar.spark.entries import EntryBlock, Hole
 from magnetar.spark.errors import ClusterUnreachable, DataLoss
 from magnetar.spark.ledger_place import REQUEST_COUNT_MAX
 from magnetar.spark.slices import LedgerRange
+from magnetar.wire.bookkeeper.entry import EntryRun, run_of
 
 new_event_loop = VirtualTimeLoop
 
@@ -309,10 +310,10 @@ async def test_an_answer_without_entries_is_no_hole(cluster: Cluster, monkeypatc
     part = await cluster.range(writer.ledger_id, 0, 4)
     (holder,) = cluster.bookies.holders(writer.ledger_id, 0)
 
-    async def nothing(*_: int) -> list[bytes]:
-        return []
+    async def nothing(*_: int) -> EntryRun:
+        return run_of([])
 
-    monkeypatch.setattr(cluster.bookies.connection(holder), "read_entries", nothing)
+    monkeypatch.setattr(cluster.bookies.connection(holder), "read_run", nothing)
     with pytest.raises(ClusterUnreachable, match="answers with nothing"):
         await read(cluster.entries(), [part])
 

@@ -20,7 +20,8 @@ V2Request: TypeAlias = v2.Read | v2.BatchRead | v2.Auth
 
 
 async def answer_v2(bookie: Bookie, requests: Sequence[V2Request]) -> list[bytes]:
-    """Frames of the replies. Plain reads share one trip to the disk; version 2 replies may come in any order."""
+    """Frames of the replies, as parts to be written one after the other. Plain reads share one trip to the disk;
+    version 2 replies may come in any order."""
     plain: list[tuple[int, int]] = []
     replies: list[bytes] = []
     for request in requests:
@@ -30,7 +31,7 @@ async def answer_v2(bookie: Bookie, requests: Sequence[V2Request]) -> list[bytes
             else:
                 replies.append(await _fencing_read(bookie, request))
         elif isinstance(request, v2.BatchRead):
-            replies.append(await _batch_read(bookie, request))
+            replies += await _batch_read(bookie, request)
         else:
             replies.append(v2.encode_auth(AUTH_DISABLED_PLUGIN, b""))
     if plain:
@@ -55,7 +56,7 @@ async def _fencing_read(bookie: Bookie, request: v2.Read) -> bytes:
     return v2.encode_read_response(BookieCode.EOK, request.ledger_id, request.entry_id, entry)
 
 
-async def _batch_read(bookie: Bookie, request: v2.BatchRead) -> bytes:
+async def _batch_read(bookie: Bookie, request: v2.BatchRead) -> list[bytes]:
     ids = (request.ledger_id, request.first_entry_id, request.request_id)
     if request.first_entry_id < 0:
         return v2.encode_batch_read_response(BookieCode.EBADREQ, *ids, [])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from magnetar.wire.bookkeeper.codes import BookieError
+from magnetar.wire.bookkeeper.entry import EntryRun
 
 ADD_FLAG_NONE: Final = 0x0
 ADD_FLAG_RECOVERY: Final = 0x2
@@ -88,10 +89,8 @@ class EntryGiver(Protocol):
         """See `BookieConnection.read_entry`."""
         ...
 
-    async def read_entries(
-        self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int
-    ) -> list[bytes]:
-        """See `BookieConnection.read_entries`."""
+    async def read_run(self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int) -> EntryRun:
+        """As `BookieConnection.read_entries`, and nothing is copied yet."""
         ...
 
     async def read_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | BookieError]:

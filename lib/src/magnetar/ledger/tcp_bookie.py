@@ -24,6 +24,7 @@ from magnetar.net.connection import Connection
 from magnetar.net.endpoints import connect
 from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
+from magnetar.wire.bookkeeper.entry import EntryRun, run_of
 from magnetar.wire.bookkeeper.frame import FrameSplitter
 
 logger: Final = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class PendingBatchRead:
 
     __slots__ = ("future", "sent_at_seconds")
 
-    def __init__(self, future: asyncio.Future[list[bytes]], now_seconds: float) -> None:
+    def __init__(self, future: asyncio.Future[EntryRun], now_seconds: float) -> None:
         self.future = future
         self.sent_at_seconds = now_seconds
 
@@ -219,6 +220,10 @@ class TcpBookie:
         self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int
     ) -> list[bytes]:
         """As the Protocol says."""
+        return (await self.read_run(ledger_id, first_entry_id, count_max, size_bytes_max)).entries()
+
+    async def read_run(self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int) -> EntryRun:
+        """As `read_entries`, and nothing is copied yet."""
         if self._clock.monotonic_seconds() >= self._batch_reads_refused_until_seconds:
             try:
                 return await self._read_batch(ledger_id, first_entry_id, count_max, size_bytes_max)
@@ -227,11 +232,9 @@ class TcpBookie:
                 if not refused and error.code is not BookieCode.EBADREQ:
                     raise
                 self._pause_batch_reads()
-        return await self._read_singly(ledger_id, first_entry_id, count_max, size_bytes_max)
+        return run_of(await self._read_singly(ledger_id, first_entry_id, count_max, size_bytes_max))
 
-    async def _read_batch(
-        self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int
-    ) -> list[bytes]:
+    async def _read_batch(self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int) -> EntryRun:
         if not self._reach():
             raise BookieError(BookieCode.UNREACHABLE, self.bookie_id)
         self._next_request_id += 1
@@ -316,8 +319,8 @@ class TcpBookie:
         read = self._batch_reads.pop(response.request_id, None)
         if read is None or read.future.done():
             return
-        if response.code is BookieCode.EOK and response.entries:
-            read.future.set_result(response.entries)
+        if response.code is BookieCode.EOK and len(response.run):
+            read.future.set_result(response.run)
         else:
             code = BookieCode.ENOENTRY if response.code is BookieCode.EOK else response.code
             where = f"{self.bookie_id}, entry {response.ledger_id}:{response.first_entry_id}"
@@ -387,7 +390,7 @@ class TcpBookie:
         held, self._held_adds = self._held_adds, deque()
         reads, self._reads = self._reads, {}
         batch_reads, self._batch_reads = self._batch_reads, {}
-        futures: list[asyncio.Future[bytes] | asyncio.Future[list[bytes]]] = []
+        futures: list[asyncio.Future[bytes] | asyncio.Future[EntryRun]] = []
         futures += [read.future for line in reads.values() for read in line]
         futures += [read.future for read in batch_reads.values()]
         for future in futures:

@@ -15,6 +15,7 @@ from magnetar.ledger.bookie_connection import (
     AddCallback,
 )
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
+from magnetar.wire.bookkeeper.entry import EntryRun, run_of
 
 ANSWER_TIMEOUT_SECONDS: Final = 0.02
 """After this long a read of a hanging bookie is given up, as a real connection does after its own timeout."""
@@ -154,6 +155,10 @@ class MemoryBookie:
         if not found:
             raise BookieError(BookieCode.ENOENTRY, f"{ledger_id}:{first_entry_id}")
         return found
+
+    async def read_run(self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int) -> EntryRun:
+        """See `EntryGiver.read_run`."""
+        return run_of(await self.read_entries(ledger_id, first_entry_id, count_max, size_bytes_max))
 
     async def read_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | BookieError]:
         """See `EntryGiver.read_each`."""

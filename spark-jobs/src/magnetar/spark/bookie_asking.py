@@ -83,11 +83,11 @@ class BookieAsker:
             count = last - first + 1
             try:
                 async with asyncio.timeout(patience_seconds):
-                    entries = await connection.read_entries(codec.ledger_id, first, count, ANSWER_BYTES_MAX)
+                    run = await connection.read_run(codec.ledger_id, first, count, ANSWER_BYTES_MAX)
             except (BookieError, TimeoutError) as error:
                 reasons.append(self._reason(bookie_id, error))
                 continue
-            payloads, wrong = codec.decode_run(entries[:count] if len(entries) > count else entries, first)
+            payloads, wrong = codec.decode_run(run, first, count)
             if payloads:
                 return payloads, []
             # An empty answer denies nothing: nobody has said that the entry is not there.

@@ -58,6 +58,36 @@ def header(entry: bytes) -> tuple[int, int, int, int]:
     return fields
 
 
+class EntryRun:
+    """Consecutive whole entries as they came, in one buffer: what is wanted of them is copied out of it once."""
+
+    __slots__ = ("bounds", "buffer")
+
+    def __init__(self, buffer: bytes, bounds: list[int]) -> None:
+        self.buffer = buffer
+        self.bounds = bounds
+        """Where they are: [start, end, start, end, …]."""
+
+    def __len__(self) -> int:
+        return len(self.bounds) // 2
+
+    def entries(self) -> list[bytes]:
+        """Each as bytes of its own."""
+        buffer, bounds = self.buffer, self.bounds
+        return [buffer[bounds[index] : bounds[index + 1]] for index in range(0, len(bounds), 2)]
+
+
+def run_of(entries: Sequence[bytes]) -> EntryRun:
+    """Entries that came one by one."""
+    bounds: list[int] = []
+    end = 0
+    for entry in entries:
+        bounds.append(end)
+        end += len(entry)
+        bounds.append(end)
+    return EntryRun(b"".join(entries), bounds)
+
+
 class EntryCodec:
     """Makes and checks the entries of one ledger."""
 
@@ -137,27 +167,32 @@ class EntryCodec:
             entry_id += 1
         return payloads
 
-    def decode_run(self, entries: Sequence[bytes], first_entry_id: int) -> tuple[list[bytes], DigestMismatch | None]:
-        """The payloads of entries with consecutive ids, up to the first that is wrong, and what is wrong with it."""
+    def decode_run(
+        self, run: EntryRun, first_entry_id: int, count_max: int
+    ) -> tuple[list[bytes], DigestMismatch | None]:
+        """The payloads of the first `count_max` entries, up to the first that is wrong, and what is wrong with it."""
         payloads: list[bytes] = []
         entry_id = first_entry_id
-        start = self.overhead_bytes
         ledger_id = self.ledger_id
+        overhead_bytes = self.overhead_bytes
         in_a_row = self.digest_type == CRC32C
-        for entry in entries:
-            if in_a_row and len(entry) >= start:
-                payload = entry[start:]
-                found_ledger, found_entry, _, _, digest = _CRC32C_HEADER.unpack_from(entry)
+        buffer, bounds = run.buffer, run.bounds
+        for index in range(0, min(len(bounds), 2 * count_max), 2):
+            start = bounds[index]
+            end = bounds[index + 1]
+            if in_a_row and end - start >= overhead_bytes:
+                payload = buffer[start + overhead_bytes : end]
+                found_ledger, found_entry, _, _, digest = _CRC32C_HEADER.unpack_from(buffer, start)
                 if (
                     found_entry == entry_id
                     and found_ledger == ledger_id
-                    and _crc32c_extend(_crc32c_extend(0, entry[:HEADER_BYTES]), payload) == digest
+                    and _crc32c_extend(_crc32c_extend(0, buffer[start : start + HEADER_BYTES]), payload) == digest
                 ):
                     payloads.append(payload)
                     entry_id += 1
                     continue
             try:
-                payloads.append(self.decode(entry, entry_id))
+                payloads.append(self.decode(buffer[start:end], entry_id))
             except DigestMismatch as error:
                 return payloads, error
             entry_id += 1

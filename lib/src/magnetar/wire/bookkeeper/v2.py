@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from google.protobuf.message import DecodeError
 from magnetar.core.errors import PeerError
 from magnetar.wire.bookkeeper.codes import BookieCode, known_code
-from magnetar.wire.bookkeeper.entry import HEADER_BYTES, MASTER_KEY_BYTES
+from magnetar.wire.bookkeeper.entry import HEADER_BYTES, MASTER_KEY_BYTES, EntryRun
 from magnetar.wire.bookkeeper.generated.bookkeeper_protocol_pb2 import AuthMessage
 
 VERSION: Final = 2
@@ -118,12 +118,12 @@ class ReadResponse:
 class BatchReadResponse:
     """Whole entries from `first_entry_id` on, or why there are none."""
 
-    __slots__ = ("code", "entries", "first_entry_id", "ledger_id", "request_id")
+    __slots__ = ("code", "first_entry_id", "ledger_id", "request_id", "run")
 
-    def __init__(self, code: BookieCode, fields: tuple[int, int, int], entries: list[bytes]) -> None:
+    def __init__(self, code: BookieCode, fields: tuple[int, int, int], run: EntryRun) -> None:
         self.code = code
         self.ledger_id, self.first_entry_id, self.request_id = fields
-        self.entries = entries
+        self.run = run
 
 
 Request: TypeAlias = AddGroup | Read | BatchRead | Auth
@@ -248,12 +248,12 @@ def _decode_response(buffer: bytes, start: int, end: int, opcode: int) -> Respon
     if end - start < _BATCH_READ_RESPONSE_BYTES:
         raise PeerError(f"a reply to a batch read of {end - start} bytes")
     request_id: int = _ENTRY.unpack_from(buffer, start + _RESPONSE_BYTES)[0]
-    entries = _cut_entries(buffer, start + _BATCH_READ_RESPONSE_BYTES, end) if code == BookieCode.EOK else []
-    return BatchReadResponse(code, (ledger_id, entry_id, request_id), entries)
+    bounds = _entry_bounds(buffer, start + _BATCH_READ_RESPONSE_BYTES, end) if code == BookieCode.EOK else []
+    return BatchReadResponse(code, (ledger_id, entry_id, request_id), EntryRun(buffer, bounds))
 
 
-def _cut_entries(buffer: bytes, at: int, end: int) -> list[bytes]:
-    entries: list[bytes] = []
+def _entry_bounds(buffer: bytes, at: int, end: int) -> list[int]:
+    bounds: list[int] = []
     while at < end:
         if end - at < 4:
             raise PeerError("a batch of entries that is cut short")
@@ -261,9 +261,10 @@ def _cut_entries(buffer: bytes, at: int, end: int) -> list[bytes]:
         at += 4
         if end - at < size:
             raise PeerError("a batch of entries that is cut short")
-        entries.append(buffer[at : at + size])
+        bounds.append(at)
         at += size
-    return entries
+        bounds.append(at)
+    return bounds
 
 
 def encode_add_requests(master_key: bytes, entries: Sequence[bytes], flags: int) -> list[bytes]:
@@ -316,8 +317,9 @@ def encode_read_response(code: int, ledger_id: int, entry_id: int, entry: bytes 
 
 def encode_batch_read_response(
     code: int, ledger_id: int, first_entry_id: int, request_id: int, entries: Sequence[bytes]
-) -> bytes:
-    """The frame of a reply to a batch read; no entries with an error."""
+) -> list[bytes]:
+    """The frame of a reply to a batch read, as parts to be written one after the other; the entries are passed on as
+    they are. No entries with an error."""
     parts: list[bytes] = [b""]
     body_bytes = _BATCH_READ_RESPONSE_BYTES
     for entry in entries:
@@ -325,7 +327,7 @@ def encode_batch_read_response(
         parts.append(entry)
         body_bytes += 4 + len(entry)
     parts[0] = _BATCH_READ_RESPONSE.pack(body_bytes, _word(BATCH_READ, 0), code, ledger_id, first_entry_id, request_id)
-    return b"".join(parts)
+    return parts
 
 
 def _word(opcode: int, flags: int) -> int:
