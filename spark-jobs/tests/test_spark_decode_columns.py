@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from magnetar.client.message import Message, MessageId, OutgoingMessage, entry_of_batch, messages_of_entry
 from magnetar.spark.decode.columns import BadRecordPolicy, BatchBuilder
 from magnetar.spark.decode.metadata_columns import METADATA_TYPES
-from magnetar.spark.decode.tables import Joiner
+from magnetar.spark.decode.pieces import Joiner
 from magnetar.spark.entries import WholeEntry
 from magnetar.spark.errors import BadOption, BadRecord
 from magnetar.spark.message_keys import KeyType

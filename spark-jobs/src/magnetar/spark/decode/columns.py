@@ -18,14 +18,14 @@ from magnetar.spark.decode.metadata_columns import (
     METADATA_NAMES,
     PROPERTIES,
     MessageIdTexts,
-    Numbers,
     RepeatedText,
     metadata_types,
     properties_column,
     timestamps,
 )
+from magnetar.spark.decode.pieces import Joiner, Numbers
 from magnetar.spark.decode.rows import NO_TIME, RowGroup
-from magnetar.spark.decode.tables import BATCH_BYTES, BATCH_ROWS, GroupTable, Joiner
+from magnetar.spark.decode.tables import BATCH_BYTES, BATCH_ROWS, GroupTable
 from magnetar.spark.entries import WholeEntry
 from magnetar.spark.errors import BadOption
 from magnetar.spark.message_keys import KEY_IS_BYTES, KeyType

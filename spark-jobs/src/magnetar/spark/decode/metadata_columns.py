@@ -6,11 +6,11 @@ a JVM would read it. Arrow does not check text that is built from buffers, and S
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+from magnetar.spark.decode.pieces import Flags, Numbers, Ranges, numbers
 from magnetar.spark.message_keys import KEY_IS_BYTES, KeyType
 from magnetar.spark.pushdown import EVENT_TIME, KEY, PUBLISH_TIME, TOPIC
 
@@ -30,46 +30,10 @@ METADATA_TYPES: Final[dict[str, pa.DataType]] = {
 METADATA_NAMES: Final = frozenset((*METADATA_TYPES, KEY_IS_BYTES))
 """A field of the topic's records with one of these names gives way to it."""
 
-Numbers: TypeAlias = npt.NDArray[np.int64]
-Flags: TypeAlias = npt.NDArray[np.bool_]
-
 
 def metadata_types(key_type: KeyType) -> dict[str, pa.DataType]:
     """`METADATA_TYPES`, with keys as they are to be shown."""
     return {**METADATA_TYPES, KEY: pa.binary() if key_type == "binary" else pa.string()}
-
-
-def numbers(values: Sequence[int]) -> Numbers:
-    """As an array."""
-    return np.fromiter(values, np.int64, len(values))
-
-
-class Ranges:
-    """Parts of a buffer as `MessagePositions` notes them, to be copied out as binary columns."""
-
-    def __init__(self, buffer: pa.Buffer, noted: Sequence[int]) -> None:
-        found = numbers(noted)
-        absent = found < 0
-        self.absent: Flags | None = absent if absent.any() else None
-        """Per range whether it was complemented."""
-        self._pairs = np.where(absent, ~found, found) if self.absent is not None else found
-        # [start, end, start, end, …] read as offsets: element 2i is range i, the others are what lies between.
-        count = max(0, 2 * len(found) - 1)
-        offsets = self._pairs if count else np.zeros(1, np.int64)
-        self._elements = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), buffer])
-
-    def sizes(self) -> Numbers:
-        """In bytes."""
-        return (self._pairs >> 32) - (self._pairs & 0xFFFF_FFFF)
-
-    def take(self, rows: Numbers) -> pa.Array:
-        """Binary; null where the range was complemented."""
-        return self.take_but(rows, None if self.absent is None else self.absent[rows])
-
-    def take_but(self, rows: Numbers, absent: Flags | None) -> pa.Array:
-        """Binary; null where `absent` says so, which is as long as `rows`."""
-        places = 2 * rows
-        return self._elements.take(places if absent is None else pa.array(places, mask=absent))
 
 
 def texts(raw: pa.Array) -> pa.Array:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from io import BytesIO
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from magnetar.spark.decode.filters import MessageScreen
 from magnetar.spark.decode.key_columns import shown_keys
-from magnetar.spark.decode.metadata_columns import Flags, MessageIdTexts, Numbers, Ranges, numbers
+from magnetar.spark.decode.metadata_columns import MessageIdTexts
+from magnetar.spark.decode.pieces import Flags, Joiner, Numbers, Pieces, Ranges, numbers
 from magnetar.spark.decode.rows import NO_TIME, RowGroup
 from magnetar.spark.message_keys import KeyType
 
@@ -17,42 +17,20 @@ BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """What a record batch has at about: half or twice as much is as fast, tenfold is slower (measured into a JVM)."""
 
-_REUSED_BYTES_MAX: Final = 4 * BATCH_BYTES
-"""What is longer, which is one batch packed well, is not kept."""
-
-
-class Joiner:
-    """Joins pieces in memory that is used again: fresh memory costs more than the copying."""
-
-    def __init__(self) -> None:
-        self._stream = BytesIO()
-
-    def joined(self, pieces: list[bytes], size_bytes: int) -> pa.Buffer:
-        """All in one, until `joined` is called again; as long as anything holds the buffer, it stays as it is."""
-        if len(pieces) == 1 or size_bytes > _REUSED_BYTES_MAX:
-            return pa.py_buffer(b"".join(pieces))
-        try:
-            self._stream.seek(0)
-            self._stream.writelines(pieces)
-        except BufferError:
-            self._stream = BytesIO()
-            self._stream.writelines(pieces)
-        return pa.py_buffer(self._stream.getbuffer())
-
 
 class GroupTable:
     """A group that gets no more rows. Row numbers are the group's."""
 
     def __init__(self, group: RowGroup, joiner: Joiner) -> None:
         positions = group.positions
-        buffer = joiner.joined(group.pieces, group.size_bytes)
+        pieces = Pieces(group.pieces, group.size_bytes, joiner)
         self.group: Final = group
-        self.values: Final = Ranges(buffer, positions.values)
-        self.keys: Final = Ranges(buffer, positions.keys)
+        self.values: Final = Ranges(pieces, positions.values)
+        self.keys: Final = Ranges(pieces, positions.keys)
         self.event_times_ms: Final = numbers(positions.event_times_ms)
         self.property_rows: Final = numbers(positions.property_rows)
-        self.property_keys: Final = Ranges(buffer, positions.property_keys)
-        self.property_values: Final = Ranges(buffer, positions.property_values)
+        self.property_keys: Final = Ranges(pieces, positions.property_keys)
+        self.property_values: Final = Ranges(pieces, positions.property_values)
         counts = numbers(group.row_counts)
         self.entry_of_row: Final = np.repeat(np.arange(len(counts)), counts)
         self.index_of_row: Final = np.arange(positions.rows) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -97,7 +75,7 @@ class GroupTable:
         """The rows cut into record batches. A batch that was packed well is many of them."""
         if not len(rows):
             return []
-        shares = self.values.sizes()[rows] / BATCH_BYTES
+        shares = self.values.sizes[rows] / BATCH_BYTES
         count = max(1, round(max(float(shares.sum()), len(rows) / BATCH_ROWS)))
         if count == 1:
             return [rows]
