@@ -60,6 +60,14 @@ def test_limits() -> None:
         FrameSplitter(10).feed(struct.pack(">I", 3))
 
 
+@pytest.mark.parametrize(
+    ("begins", "told"), [(b"HTTP/1.1 400", "HTTP"), (b"GET / HT", "HTTP"), (b"\x15\x03\x03\x00\x02", "TLS")]
+)
+def test_other_protocols_are_told(begins: bytes, told: str) -> None:
+    with pytest.raises(FrameTooLarge, match=f"speaks {told}"):
+        FrameSplitter().feed(begins)
+
+
 def test_a_large_frame_in_small_chunks_is_joined_once() -> None:
     body = bytes(5 * 1024 * 1024)
     stream = framed([body, b"next"])

@@ -15,6 +15,11 @@ FRAME_BYTES_MIN: Final = 4
 
 _U32: Final = Struct(">I")
 
+_HTTP: Final = ". The other side speaks HTTP: is it the port of the admin API?"
+_TLS: Final = ". The other side speaks TLS: pulsar+ssl://"
+_OTHER_PROTOCOLS: Final = {b"HT": _HTTP, b"GE": _HTTP, b"PO": _HTTP, b"PU": _HTTP, b"\x15\x03": _TLS, b"\x16\x03": _TLS}
+"""What may be said of a stream that begins like this: HTTP's answers and requests, TLS's alerts and handshakes."""
+
 
 class FrameSplitter:
     """Holds what has not become a frame yet: less than one frame, so at most `frame_bytes_max` and one chunk."""
@@ -54,7 +59,8 @@ class FrameSplitter:
         while length - at >= SIZE_BYTES:
             size: int = unpack_from(buffer, at)[0]
             if size > frame_bytes_max:
-                raise FrameTooLarge(f"a frame of {size} bytes; the limit is {frame_bytes_max}")
+                seems = _OTHER_PROTOCOLS.get(buffer[at : at + 2], "")
+                raise FrameTooLarge(f"a frame of {size} bytes; the limit is {frame_bytes_max}{seems}")
             if size < FRAME_BYTES_MIN:
                 raise BadFrame(f"a frame of {size} bytes cannot hold a command")
             start = at + SIZE_BYTES
