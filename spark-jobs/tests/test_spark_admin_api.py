@@ -55,6 +55,10 @@ async def test_what_a_broker_tells(broker: MemoryBroker) -> None:
         assert await api.deduplication(TOPIC) is False
         await call(broker, "POST", "namespaces/public/default/deduplication", body=True)
         assert await api.deduplication(TOPIC) is True
+        not_yet = TopicName.parse("not-yet")
+        assert await api.deduplication(not_yet) is True
+        await call(broker, "POST", "namespaces/public/default/deduplication", body=False)
+        assert await api.deduplication(not_yet) is False
         with pytest.raises(TopicMissing, match="nowhere"):
             await api.internal_stats(TopicName.parse("nowhere"))
     finally:

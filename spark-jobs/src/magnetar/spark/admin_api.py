@@ -89,8 +89,8 @@ class AdminApi:
     async def deduplication(self, topic: TopicName) -> bool | None:
         """Whether brokers drop what producers of this topic send twice, as it is in force; None: that cannot be known.
 
-        Asked of the topic; where topic policies are off (405) or the role may not see them, of its namespace, then of
-        the brokers' settings."""
+        Asked of the topic; where it is not there yet, topic policies are off (405) or the role may not see them, of its
+        namespace, then of the brokers' settings."""
         for path, name in (
             (f"{_path(topic)}/deduplicationEnabled?applied=true", ""),
             (f"/admin/v2/namespaces/{topic.namespace_name}/deduplication", ""),
@@ -98,7 +98,7 @@ class AdminApi:
         ):
             try:
                 found = await self.get(path, f"deduplication of {topic}")
-            except AccessRefused:
+            except (AccessRefused, TopicMissing):
                 continue
             if name:
                 found = {"true": True, "false": False}.get(str((found or {}).get(name, "")).lower())

@@ -10,7 +10,7 @@ from magnetar.client.client import PulsarClient
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.spark.broker_errors import retried
-from magnetar.spark.errors import SchemaRefused, SinkRefused, TopicMissing
+from magnetar.spark.errors import SchemaRefused, SinkRefused
 from magnetar.spark.sink_errors import deduplication_off, explained
 from magnetar.spark.sink_options import SinkOptions
 from magnetar.spark.sink_rows import Target
@@ -74,10 +74,7 @@ class TargetFinder:
     async def _checked_deduplication(self, name: TopicName) -> bool:
         if not self._options.exactly_once or self._deduplicates is None:
             return False
-        try:
-            answer = await self._deduplicates(name)
-        except TopicMissing:
-            answer = None  # It will be created by the first row, which then shows it.
+        answer = await self._deduplicates(name)
         if answer is False:
             raise SinkRefused(deduplication_off(name))
         return bool(answer)
