@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +15,7 @@ from magnetar.spark.errors import BadOption
 from magnetar.spark.jobs.__main__ import app
 from magnetar.spark.jobs.archive import ArchiveJob
 from magnetar.spark.jobs.archive_layout import ArchiveDescription, check_beginnings, check_columns, partition_columns
+from magnetar.spark.jobs.archive_parts import ArchivePart, part_of_archive
 from magnetar.spark.jobs.audit_report import (
     Compaction,
     DuplicateGroup,
@@ -25,13 +28,23 @@ from magnetar.spark.jobs.audit_report import document as audit_document
 from magnetar.spark.jobs.audit_report import show as show_audit
 from magnetar.spark.jobs.dead_letter_report import DeadLetters, Origin, OriginGroup, ReasonGroup, Sample, document, show
 from magnetar.spark.jobs.dead_letters import write_report
-from magnetar.spark.jobs.job import ConnectionChoices
+from magnetar.spark.jobs.job import (
+    PIPED_COLUMNS,
+    ConnectionChoices,
+    NoSpark,
+    job_console,
+    job_errors,
+    reason_of,
+    spark_session,
+)
 from magnetar.spark.jobs.replay import time_option
 from magnetar.spark.jobs.replay_plan import (
     ArchivedLedger,
+    new_name,
     rounds_of,
     schema_of_target,
     targets_of,
+    tasks_in,
     topics_with_keys_apart,
 )
 from magnetar.spark.jobs.running import RowsSeen, moment, parse_offset_log, selection_options, short_topic, whole_topic
@@ -139,6 +152,46 @@ class TestArchive:
         assert given("columns=close,__key", "keyType=text") == ("binary", '["close", "__key", "__keyIsBytes"]')
 
 
+class ArchiveFiles:
+    """Two archives, with these folders."""
+
+    def __init__(self, *folders: str) -> None:
+        self._folders = list(folders)
+
+    def exists(self, path: str) -> bool:
+        return path in ("file:/one/_spark_metadata", "file:/two/_spark_metadata")
+
+    def matching(self, pattern: str) -> list[str]:
+        return [f"file:{one}" for one in self._folders]
+
+
+class TestPartsOfArchives:
+    def test_the_archive_around_folders(self) -> None:
+        days = ("/one/source_topic=a.b.c%25/publish_date=2026-03-01", "/one/source_topic=a.b.d/publish_date=2026-03-02")
+        for folders, found in (
+            (days, [{"publish_date": "2026-03-01", "source_topic": "a.b.c%"},
+                    {"publish_date": "2026-03-02", "source_topic": "a.b.d"}]),
+            (["/one/publish_date=2026-03-01/"], [{"publish_date": "2026-03-01"}]),
+            (["/one"], []),
+            (["/one/"], []),
+            ([days[0], "/one"], []),
+        ):  # fmt: skip
+            part = part_of_archive(ArchiveFiles(*folders), "as named")
+            assert (part.archive, [dict(one) for one in part.folders]) == ("file:/one", found)
+
+    def test_what_is_in_no_archive_is_read_as_it_is_named(self) -> None:
+        for folders in (
+            [],
+            ["/three"],
+            ["/three/publish_date=2026-03-01"],
+            ["/one/publish_date=2026-03-01/part-0.parquet"],
+            ["/one/of=another/publish_date=2026-03-01"],
+            ["/one/publish_date=2026-03-01", "/two/publish_date=2026-03-01"],
+            ["/one/publish_date=2026-03-01", "/three"],
+        ):
+            assert part_of_archive(ArchiveFiles(*folders), "as named") == ArchivePart("as named")
+
+
 class TestReplay:
     def test_rounds_go_by_ledgers(self) -> None:
         ledgers = [ArchivedLedger("t", ledger, 4, 0, 0) for ledger in (12, 10, 11)]
@@ -149,6 +202,15 @@ class TestReplay:
             ({"t": (12, 12), "u": (9, 9)}, 5, 2),
         ]
         assert rounds_of([]) == []
+
+    def test_a_name_keeps_the_number_of_tasks(self) -> None:
+        def name(topics: int) -> str:
+            return new_name("0a1b", rounds_of([ArchivedLedger(f"t{topic}", 1, 1, 0, 0) for topic in range(topics)]))
+
+        assert [name(0), name(3), name(1_000)] == ["0a1b-1", "0a1b-3", "0a1b-256"]
+        assert [tasks_in(name(3)), tasks_in(name(1_000)), tasks_in("a-1-7")] == [3, 256, 7]
+        # Of an older version, or somebody's own.
+        assert [tasks_in(one) for one in ("0a1b2c3d4e5f", "256", "a-0", "a-257", "a-b", "a-", "a-٣")] == [None] * 7
 
     def test_targets(self) -> None:
         topics = ["persistent://a/b/t-partition-0", "persistent://a/b/u"]
@@ -315,9 +377,15 @@ class TestReports:
 class TestCommands:
     @pytest.mark.parametrize("name", ["archive", "replay", "windows", "dead-letters", "audit", "load-planning"])
     def test_help(self, name: str) -> None:
-        found = typer.testing.CliRunner().invoke(app, [name, "--help"])
+        found = typer.testing.CliRunner(env={"COLUMNS": "80"}).invoke(app, [name, "-h"])
         assert found.exit_code == 0
-        assert "--service-url" in found.output
+        text = shown(found.output)
+        for part in ("--service-url", "Exit code: 0", f"magnetar-spark {name} --"):
+            assert part in text
+        assert not re.search(r"--[a-z-]*…", text), "a name is cut off"
+
+    def test_completion_is_there_to_be_installed(self) -> None:
+        assert "--install-completion" in typer.testing.CliRunner().invoke(app, ["--help"]).output
 
     @pytest.mark.parametrize(
         ("arguments", "why"),
@@ -337,5 +405,55 @@ class TestCommands:
     )
     def test_wrong_arguments_end_before_spark_begins(self, arguments: list[str], why: str) -> None:
         found = typer.testing.CliRunner().invoke(app, [*arguments, "--service-url", "pulsar://localhost:6650"])
-        assert found.exit_code == 1
+        assert found.exit_code == 2
         assert why in shown(found.output)
+
+
+class UnderSpark(Exception):
+    """As PySpark's, which have their module."""
+
+    __module__ = "pyspark.errors.exceptions.captured"
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("error", "told"),
+        [
+            (BadOption("there is no option x"), ("BadOption", "there is no option x")),
+            (
+                UnderSpark("An exception was thrown from the Python worker:\nmagnetar.spark.errors.SinkRefused: why\n"),
+                ("SinkRefused", "why"),
+            ),
+            (
+                UnderSpark(
+                    "[PYTHON_DATA_SOURCE_ERROR] Failed: magnetar.spark.errors.BadOption: which\n SQLSTATE: 38000"
+                ),
+                ("BadOption", "which"),
+            ),
+            (
+                UnderSpark(
+                    "[STREAM_FAILED] Query terminated: Writing job failed.\n\nJVM stacktrace:\norg.apache.X\n\tat a.b\n"
+                    "Caused by: org.apache.Y: magnetar.spark.errors.DataLoss: gone\n\tat c.d"
+                ),
+                ("DataLoss", "gone"),
+            ),
+            (UnderSpark("[PATH_NOT_FOUND] Path.\n\nJVM stacktrace:\n\tat a"), ("UnderSpark", "[PATH_NOT_FOUND] Path.")),
+        ],
+    )
+    def test_the_reason_is_told_alone(self, error: Exception, told: tuple[str, str]) -> None:
+        assert reason_of(error) == told
+
+    @pytest.mark.parametrize(("error", "code"), [(BadOption("x"), 2), (UnderSpark("y"), 1)])
+    def test_exit_codes(self, error: Exception, code: int) -> None:
+        with pytest.raises(typer.Exit) as ended, job_errors():
+            raise error
+        assert ended.value.exit_code == code
+
+    def test_what_is_no_terminal_gets_tables_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+        assert job_console().width == PIPED_COLUMNS
+
+    def test_without_pyspark(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "pyspark.errors", None)
+        with pytest.raises(NoSpark, match="pip install"):
+            spark_session("x")

@@ -39,11 +39,14 @@ from magnetar.spark.jobs.job import (
     SourceOptionPairs,
     TokenFile,
     TrustFile,
+    job_app,
+    job_console,
     job_errors,
     spark_session,
     stream_reader,
 )
 from magnetar.spark.jobs.running import (
+    SIZES_PANEL,
     BytesPerBatch,
     Continuous,
     StartingOffsets,
@@ -82,7 +85,7 @@ FILE_BYTES: Final = Option(
     what="About how many stored bytes go into one file, where a micro-batch has as many.",
 )
 
-app = typer.Typer(add_completion=False)
+app = job_app()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,10 +234,13 @@ async def _schemas(job: ArchiveJob, *, begun: bool) -> dict[str, list[SchemaDefi
     return found
 
 
-Output = Annotated[str, typer.Option(help="The archive's folder: a path, s3a://…, hdfs://…")]
+Output = Annotated[str, typer.Option(metavar="FOLDER", help="The archive's folder: a path, s3a://…, hdfs://…")]
 Checkpoint = Annotated[
     str,
-    typer.Option(help="Where it stands how far topics are archived; by default _magnetar/checkpoint in the archive."),
+    typer.Option(
+        metavar="FOLDER",
+        help="Where it stands how far topics are archived; by default _magnetar/checkpoint in the archive.",
+    ),
 ]
 Raw = Annotated[
     bool,
@@ -251,12 +257,15 @@ ByTopic = Annotated[
 Subscription = Annotated[
     str,
     typer.Option(
+        metavar="NAME",
         help="A durable subscription that follows the archive, for it alone: it keeps what is not archived from being "
-        "deleted, and shows how much that is. It may lag a micro-batch behind."
+        "deleted, and shows how much that is. It may lag a micro-batch behind.",
     ),
 ]
-Compression = Annotated[str, typer.Option(help=f"Of Parquet files: {', '.join(COMPRESSIONS)}.")]
-FileBytes = Annotated[str, typer.Option(help=f"{FILE_BYTES.what} At least 1m.")]
+Compression = Annotated[str, typer.Option(metavar="NAME", help=f"Of Parquet files: {', '.join(COMPRESSIONS)}.")]
+FileBytes = Annotated[
+    str, typer.Option(metavar="SIZE", help=f"{FILE_BYTES.what} At least 1m.", rich_help_panel=SIZES_PANEL)
+]
 
 
 @app.command()
@@ -280,8 +289,16 @@ def main(
     max_bytes_per_batch: BytesPerBatch = "2g",
     file_bytes: FileBytes = "128m",
 ) -> None:
-    """Archive topics to Parquet, each message once; a run goes on where the one before ended."""
-    console = Console()
+    """Archive topics to Parquet, each message once; a run goes on where the one before ended.
+
+    Exit code: 0 archived (also where nothing was new), 1 failed, 2 wrong options.
+
+    [dim]Examples:[/]
+      magnetar-spark archive --topic orders --output archive/orders
+      magnetar-spark archive --topics-pattern 'shop/orders/.*' \\\\
+        --output s3a://bucket/shop --continuous 1min
+    """
+    console = job_console()
     with job_errors():
         if compression not in COMPRESSIONS:
             raise BadOption(f"--compression {compression!r}: {', '.join(COMPRESSIONS)} are accepted")

@@ -34,6 +34,8 @@ from magnetar.spark.jobs.job import (
     SourceOptionPairs,
     TokenFile,
     TrustFile,
+    job_app,
+    job_console,
     job_errors,
     reader,
     spark_session,
@@ -50,7 +52,7 @@ MINUTE_MS: Final = 60_000
 SOON_MS: Final = 60_000
 """A producer's retries come within its send timeout, 30 s unless set otherwise."""
 
-app = typer.Typer(add_completion=False)
+app = job_app()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +257,10 @@ def _silences(messages: DataFrame) -> Mapping[str, Silence]:
     return {row[0]: Silence(begin=moment(row[1][0]), end=moment(row[1][1])) for row in longest.collect()}
 
 
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the audit to this file too; - : only to stdout.")]
+JsonFile = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write the audit to this file too; - : nothing but it, to stdout."),
+]
 KeylessStay = Annotated[
     bool,
     typer.Option(
@@ -278,7 +283,14 @@ def main(
     keyless_stay: KeylessStay = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Tell what a compaction of topics would leave and save, what lies in them twice, and where they have gaps."""
+    """Tell what a compaction of topics would leave and save, what lies in them twice, and where they have gaps.
+
+    Exit code: 0 told, 1 failed, 2 wrong options.
+
+    [dim]Examples:[/]
+      magnetar-spark audit --topic prices
+      magnetar-spark audit --topics-pattern 'shop/orders/.*' --json audit.json
+    """
     with job_errors():
         job = AuditJob(
             choices=ConnectionChoices(
@@ -299,7 +311,7 @@ def main(
             runtime.run(close_clusters())
         write_report(document(audits), json_file)
         if json_file is None or str(json_file) != "-":
-            show(audits, Console())
+            show(audits, job_console())
             if not audits:
                 Console().print("[bold]no messages[/bold] in these topics")
 

@@ -50,6 +50,14 @@ class SparkFiles:
         file_system.delete(place, False)
         file_system.rename(beside, place)
 
+    def matching(self, pattern: str) -> list[str]:
+        """Complete names of what a path means that may have `*` and the like in it, but for what Spark does not read;
+        none where there is nothing."""
+        file_system, place = self._place(pattern)
+        found = file_system.globStatus(place)  # None where no such thing is there and nothing is to be matched.
+        paths = [status.getPath() for status in found or ()]
+        return sorted(str(path.toString()) for path in paths if not str(path.getName()).startswith(("_", ".")))
+
     def complete(self, path: str) -> str:
         """With its scheme, as others have to name it."""
         file_system, place = self._place(path)

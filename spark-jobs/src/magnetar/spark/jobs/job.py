@@ -11,6 +11,7 @@ A job is a typer function whose connection options are the annotated names below
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ import typer
 from magnetar.core.errors import MagnetarError
 from magnetar.spark.connecting import ConnectionOptions
 from magnetar.spark.connection_options import connection_options
-from magnetar.spark.errors import BadOption
+from magnetar.spark.errors import BadOption, SparkSourceError
 from rich.console import Console
 from rich.markup import escape
 
@@ -32,30 +33,85 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "pulsar"
 
+CLUSTER_PANEL: Final = "Cluster"
+"""Where help has the options that all jobs share."""
+
+HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}
+
+SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""`spark-submit` sets it: logs are then as it was told."""
+
+PIPED_COLUMNS: Final = 200
+"""How wide tables may be where nobody's terminal says it: a file, a pod's log."""
+
+FAILED: Final = 1
+WRONG_OPTIONS: Final = 2
+"""Exit codes. The second is typer's own, for what it finds wrong itself."""
+
+_OF_OURS: Final = re.compile(r"\bmagnetar\.spark\.errors\.(\w+): (.+?)(?=\n\s*(?:SQLSTATE:|at |\n)|\Z)", re.DOTALL)
+"""An error of the data source within one of Spark's, in whose workers it was raised."""
+
 ServiceUrl = Annotated[
-    str, typer.Option("--service-url", envvar="PULSAR_SERVICE_URL", help="The brokers or proxies, pulsar://host:6650.")
+    str,
+    typer.Option(
+        "--service-url",
+        envvar="PULSAR_SERVICE_URL",
+        metavar="URL",
+        help="The brokers or proxies, pulsar://host:6650.",
+        rich_help_panel=CLUSTER_PANEL,
+    ),
 ]
 AdminUrl = Annotated[
-    str, typer.Option("--admin-url", envvar="PULSAR_ADMIN_URL", help="The brokers' admin API, http://host:8080.")
+    str,
+    typer.Option(
+        "--admin-url",
+        envvar="PULSAR_ADMIN_URL",
+        metavar="URL",
+        help="The brokers' admin API, http://host:8080.",
+        rich_help_panel=CLUSTER_PANEL,
+    ),
 ]
 MetadataUrl = Annotated[
     str,
     typer.Option(
         "--metadata-url",
+        metavar="URL",
         help="The metadata store, zk:host:2181, for reading from bookies; else the admin API is asked.",
+        rich_help_panel=CLUSTER_PANEL,
     ),
 ]
 TokenFile = Annotated[
     Path | None,
-    typer.Option("--token-file", envvar="PULSAR_TOKEN_FILE", help="A file with a JSON Web Token to show."),
+    typer.Option(
+        "--token-file",
+        envvar="PULSAR_TOKEN_FILE",
+        metavar="FILE",
+        help="A file with a JSON Web Token to show.",
+        rich_help_panel=CLUSTER_PANEL,
+    ),
 ]
 TrustFile = Annotated[
-    str, typer.Option("--tls-trust-certs", help="A PEM file with the authorities of the servers' certificates.")
+    str,
+    typer.Option(
+        "--tls-trust-certs",
+        metavar="FILE",
+        help="A PEM file with the authorities of the servers' certificates.",
+        rich_help_panel=CLUSTER_PANEL,
+    ),
 ]
 SourceOptionPairs = Annotated[
     list[str] | None,
-    typer.Option("--option", help="Any further option of the data source, name=value. May be repeated."),
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        help="Any further option of the data source (docs/spark.md, Options). May be repeated.",
+        rich_help_panel=CLUSTER_PANEL,
+    ),
 ]
+
+
+class NoSpark(SparkSourceError):
+    """Spark cannot be started; the text says what is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +153,40 @@ class ConnectionChoices:
 
 
 def spark_session(name: str) -> SparkSession:
-    """The session of a job: that of `spark-submit`, or one of its own on this machine. Times are UTC."""
+    """The session of a job: that of `spark-submit`, or one of its own on this machine. Times are UTC. `NoSpark`."""
     # Workers would run whatever `python3` the path has.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession
+    try:
+        from pyspark.errors import PySparkRuntimeError
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError:
+        raise NoSpark("PySpark is not installed: pip install 'pyspark>=4.0', in the same environment") from None
 
     builder = SparkSession.builder.appName(f"magnetar-{name}").config("spark.sql.session.timeZone", "UTC")
     # What it draws would stand between a job's own lines.
-    return builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    if SUBMITTED not in os.environ and sys.stderr.isatty():
+        # Its stacks would hide the line that says what is wrong.
+        builder = builder.config("spark.log.level", "FATAL")
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise NoSpark("Java does not start: Spark needs Java 17 or newer, on the path or in JAVA_HOME") from None
+
+
+def job_app() -> typer.Typer:
+    """For a module's one command, with what all commands have in common."""
+    return typer.Typer(add_completion=False, context_settings=HELP_NAMES)
+
+
+def job_console() -> Console:
+    """For a job's own lines on stdout: what is no terminal gets them whole."""
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPED_COLUMNS
+    return console
 
 
 def reader(spark: SparkSession, choices: ConnectionChoices) -> DataFrameReader:
@@ -126,8 +208,16 @@ def job_errors() -> Iterator[None]:
         told = isinstance(error, MagnetarError) or type(error).__module__.startswith("pyspark.errors")
         if not told:
             raise
-        # Spark's own carry what its Java side was doing.
-        text = str(error).partition("JVM stacktrace:")[0].strip()
-        line = f"[red]{type(error).__name__}[/red]: {escape(text)}"
-        Console(stderr=True).print(line, highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from None
+        name, text = reason_of(error)
+        Console(stderr=True).print(f"[red]{name}[/red]: {escape(text)}", highlight=False, soft_wrap=True)
+        raise typer.Exit(WRONG_OPTIONS if name == BadOption.__name__ else FAILED) from None
+
+
+def reason_of(error: Exception) -> tuple[str, str]:
+    """An error's name and text, without what Spark puts around those of its workers and of its Java side."""
+    text = str(error)
+    ours = _OF_OURS.findall(text)
+    if ours and not isinstance(error, MagnetarError):
+        name, reason = ours[-1]  # Those before are what it came from.
+        return str(name), str(reason).strip()
+    return type(error).__name__, text.partition("JVM stacktrace:")[0].strip()

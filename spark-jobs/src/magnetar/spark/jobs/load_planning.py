@@ -24,6 +24,8 @@ from magnetar.spark.jobs.job import (
     SourceOptionPairs,
     TokenFile,
     TrustFile,
+    job_app,
+    job_console,
     job_errors,
     reader,
     spark_session,
@@ -43,7 +45,12 @@ HISTORY_TOPIC: Final = "persistent://pulsar/system/load-history"
 
 _DEFAULTS: Final = PlanOptions()
 
-app = typer.Typer(add_completion=False)
+FORECAST_PANEL: Final = "Forecast"
+BROKERS_PANEL: Final = "Brokers"
+BOOKIES_PANEL: Final = "Bookies"
+"""Where help has the options about them."""
+
+app = job_app()
 
 
 def read_history(choices: ConnectionChoices, topic: str) -> LoadHistory:
@@ -83,27 +90,94 @@ def admin_of(connection: ConnectionOptions) -> AbstractContextManager[HttpAdmin 
     return HttpAdmin(connection) if connection.admin_url else nullcontext()
 
 
-Output = Annotated[Path, typer.Option(help="The folder for plan.json and the pictures.")]
-Topic = Annotated[str, typer.Option(help="The topic of the load history.")]
+Output = Annotated[Path, typer.Option(metavar="FOLDER", help="The folder for plan.json and the pictures.")]
+Topic = Annotated[str, typer.Option(metavar="NAME", help="The topic of the load history.")]
 TargetPercent = Annotated[
-    float, typer.Option(min=5, max=100, help="How much of its limits a broker may use in its busiest hour.")
+    float,
+    typer.Option(
+        min=5,
+        max=100,
+        metavar="PERCENT",
+        help="How much of its limits a broker may use in its busiest hour.",
+        rich_help_panel=BROKERS_PANEL,
+    ),
 ]
-SpareBrokers = Annotated[int, typer.Option(min=0, help="Brokers beyond what is needed, so that some may be away.")]
-BrokersMin = Annotated[int, typer.Option(min=1, help="Never fewer brokers.")]
+SpareBrokers = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="NUMBER",
+        help="Brokers beyond what is needed, so that some may be away.",
+        rich_help_panel=BROKERS_PANEL,
+    ),
+]
+BrokersMin = Annotated[
+    int, typer.Option(min=1, metavar="NUMBER", help="Never fewer brokers.", rich_help_panel=BROKERS_PANEL)
+]
 IntervalPercent = Annotated[
-    float, typer.Option(min=50, max=99, help="How many hours should end up inside of the intervals.")
+    float,
+    typer.Option(
+        min=50,
+        max=99,
+        metavar="PERCENT",
+        help="How many hours should end up inside of the intervals.",
+        rich_help_panel=FORECAST_PANEL,
+    ),
 ]
-GrowthPercent = Annotated[float | None, typer.Option(help="Growth in a week, for who knows better than the history.")]
-BookieDisk = Annotated[float, typer.Option(min=1, help="How large a bookie's ledger disk may be.")]
-BookieWrite = Annotated[float, typer.Option(min=0.1, help="MiB that a bookie takes in a second.")]
-DiskTarget = Annotated[float, typer.Option(min=5, max=94, help="How full disks may become.")]
-DiskOverhead = Annotated[float, typer.Option(min=0, help="Room for what is deleted and not collected yet.")]
-SpareBookies = Annotated[int, typer.Option(min=0, help="Bookies beyond what is needed.")]
-BookiesMin = Annotated[int, typer.Option(min=1, help="Never fewer bookies.")]
+GrowthPercent = Annotated[
+    float | None,
+    typer.Option(
+        metavar="PERCENT",
+        help="Growth in a week, for who knows better than the history: 10, or -5.",
+        rich_help_panel=FORECAST_PANEL,
+    ),
+]
+BookieDisk = Annotated[
+    float,
+    typer.Option(min=1, metavar="GIB", help="How large a bookie's ledger disk may be.", rich_help_panel=BOOKIES_PANEL),
+]
+BookieWrite = Annotated[
+    float,
+    typer.Option(min=0.1, metavar="MIB", help="What a bookie takes in a second.", rich_help_panel=BOOKIES_PANEL),
+]
+DiskTarget = Annotated[
+    float,
+    typer.Option(min=5, max=94, metavar="PERCENT", help="How full disks may become.", rich_help_panel=BOOKIES_PANEL),
+]
+DiskOverhead = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        metavar="PERCENT",
+        help="Room for what is deleted and not collected yet.",
+        rich_help_panel=BOOKIES_PANEL,
+    ),
+]
+SpareBookies = Annotated[
+    int,
+    typer.Option(min=0, metavar="NUMBER", help="Bookies beyond what is needed.", rich_help_panel=BOOKIES_PANEL),
+]
+BookiesMin = Annotated[
+    int, typer.Option(min=1, metavar="NUMBER", help="Never fewer bookies.", rich_help_panel=BOOKIES_PANEL)
+]
 RetentionHours = Annotated[
-    float, typer.Option(min=-1, help="How long messages are kept where the admin API does not tell; -1: for ever.")
+    float,
+    typer.Option(
+        min=-1,
+        metavar="HOURS",
+        help="How long messages are kept where the admin API does not tell; -1: for ever.",
+        rich_help_panel=BOOKIES_PANEL,
+    ),
 ]
-WriteQuorum = Annotated[int, typer.Option(min=1, help="Copies of each entry where the admin API does not tell.")]
+WriteQuorum = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        metavar="NUMBER",
+        help="Copies of each entry where the admin API does not tell.",
+        rich_help_panel=BOOKIES_PANEL,
+    ),
+]
 Plots = Annotated[bool, typer.Option(help="Whether pictures are drawn (needs matplotlib).")]
 
 
@@ -132,7 +206,17 @@ def main(
     write_quorum: WriteQuorum = _DEFAULTS.storage.write_quorum,
     plots: Plots = True,
 ) -> None:
-    """Tell what the coming week needs: splits of bundles, brokers by the hour, bookies and their disks."""
+    """Tell what the coming week needs: splits of bundles, brokers by the hour, bookies and their disks.
+
+    Takes the load history that the leading broker writes.
+
+    Exit code: 0 planned, 1 failed, 2 wrong options.
+
+    [dim]Examples:[/]
+      magnetar-spark load-planning --output plan
+      magnetar-spark load-planning --output plan \\\\
+        --growth-percent 20 --bookie-disk-gib 500 --no-plots
+    """
     choices = ConnectionChoices(
         service_url=service_url,
         admin_url=admin_url,
@@ -159,7 +243,7 @@ def main(
     with job_errors():
         with admin_of(choices.connection()) as admin:
             plan = ask_and_plan(read_history(choices, topic), options, admin)
-        write_plan(plan, output, plots=plots, console=Console())
+        write_plan(plan, output, plots=plots, console=job_console())
 
 
 if __name__ == "__main__":

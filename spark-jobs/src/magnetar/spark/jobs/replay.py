@@ -29,23 +29,29 @@ from magnetar.spark.broker_errors import told
 from magnetar.spark.cluster import close_clusters, cluster_of
 from magnetar.spark.errors import BadOption
 from magnetar.spark.jobs.archive_layout import DATE_COLUMN, DESCRIPTION, TOPIC_FOLDER_COLUMN, ArchiveDescription
+from magnetar.spark.jobs.archive_parts import ArchivePart, part_of_archive
 from magnetar.spark.jobs.files import SparkFiles, under
 from magnetar.spark.jobs.job import (
+    CLUSTER_PANEL,
     FORMAT,
     AdminUrl,
     ConnectionChoices,
     ServiceUrl,
     TokenFile,
     TrustFile,
+    job_app,
+    job_console,
     job_errors,
     spark_session,
 )
 from magnetar.spark.jobs.replay_plan import (
     ArchivedLedger,
     Round,
+    new_name,
     rounds_of,
     schema_of_target,
     targets_of,
+    tasks_in,
     topics_with_keys_apart,
 )
 from magnetar.spark.jobs.running import moment, short_topic, whole_topic
@@ -64,7 +70,7 @@ NEEDED: Final = ("__topic", "__messageId", "__publishTime")
 ORDER: Final = ("__topic", "__ledger", "__entry", "__index")
 """The columns that a message's place is taken apart to; they are not written."""
 
-app = typer.Typer(add_completion=False)
+app = job_app()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,23 +104,25 @@ class Replayed:
 
 def run_replay(spark: SparkSession, job: ReplayJob, console: Console) -> Replayed:
     """All rounds. Raises `BadOption`, and what writing fails of."""
-    rows = archived_rows(spark, job)
+    files = SparkFiles(spark)
+    archived = part_of_archive(files, job.archive)
+    rows = archived_rows(spark, job, archived)
     ledgers = archived_ledgers(rows)
-    name = job.resume or uuid.uuid4().hex[:12]
+    rounds = rounds_of(ledgers)
+    name = job.resume or new_name(uuid.uuid4().hex[:12], rounds)
     if not ledgers:
         return Replayed(rows=0, name=name)
     targets = targets_of({ledger.topic for ledger in ledgers}, job.topic, job.namespace)
-    description = read_description(SparkFiles(spark), job.archive)
+    description = read_description(files, archived.archive)
     schemas = schema_of_target(description, targets)
     runtime.run(_prepare(job, schemas))
     raw = description is not None and description.raw
     apart = topics_with_keys_apart(schemas, targets) if raw else ()
     console.print(_table(ledgers, targets))
     console.print(f"should this replay fail, go on with --resume {name}", highlight=False)
-    rounds = rounds_of(ledgers)
     for number, part in enumerate(rounds):
         wanted = rows if len(rounds) == 1 else part_of(rows, part)
-        frame = outgoing(in_order(wanted, part.tasks), job, targets, keys_apart=apart)
+        frame = outgoing(in_order(wanted, tasks_in(name) or part.tasks), job, targets, keys_apart=apart)
         options = {**job.choices.options(), **dict(job.sink_options), "writeId": f"replay-{name}-{number}"}
         if raw:
             options["rawValues"] = "true"
@@ -123,11 +131,13 @@ def run_replay(spark: SparkSession, job: ReplayJob, console: Console) -> Replaye
     return Replayed(rows=sum(part.rows for part in rounds), name=name)
 
 
-def archived_rows(spark: SparkSession, job: ReplayJob) -> DataFrame:
+def archived_rows(spark: SparkSession, job: ReplayJob, archived: ArchivePart) -> DataFrame:
     """What of the archive is wanted, with its places as numbers. `BadOption` for what is no archive."""
     from pyspark.sql import functions as f
 
-    rows = spark.read.option("mergeSchema", "true").parquet(job.archive).drop(DATE_COLUMN, TOPIC_FOLDER_COLUMN)
+    rows = spark.read.option("mergeSchema", "true").parquet(archived.archive)
+    within = archived.condition()
+    rows = (rows if within is None else rows.where(within)).drop(DATE_COLUMN, TOPIC_FOLDER_COLUMN)
     missing = [name for name in NEEDED if name not in rows.columns]
     if missing:
         raise BadOption(f"{job.archive} is no archive of messages: it has no column {', '.join(missing)}")
@@ -173,7 +183,7 @@ def part_of(rows: DataFrame, part: Round) -> DataFrame:
 
 def in_order(rows: DataFrame, tasks: int) -> DataFrame:
     """Each topic (partition) in one task, in which its rows lie as they lay in it. What is in which task, and in which
-    order, follows from the archive alone."""
+    order, follows from the archive and the number of tasks alone."""
     return rows.repartition(tasks, "__topic").sortWithinPartitions(*ORDER)
 
 
@@ -195,7 +205,7 @@ def outgoing(rows: DataFrame, job: ReplayJob, targets: Mapping[str, str], *, key
 
 
 def read_description(files: SparkFiles, archive: str) -> ArchiveDescription | None:
-    """What is written down about the archive; None where it is but a part of one."""
+    """What is written down about the archive; None where there is nothing."""
     path = under(archive, *DESCRIPTION)
     return ArchiveDescription.from_json(files.read(path)) if files.exists(path) else None
 
@@ -248,14 +258,25 @@ def time_option(name: str, text: str) -> int | None:
     return time_ms
 
 
-Archive = Annotated[str, typer.Option(help="The archive's folder, or a part of it: …/publish_date=2026-03-01.")]
-Target = Annotated[str, typer.Option("--topic", help="The topic that all messages go to.")]
-TargetNamespace = Annotated[
-    str, typer.Option("--namespace", help="Instead of --topic: messages go to the topic of their own name in there.")
+Archive = Annotated[
+    str, typer.Option(metavar="FOLDER", help="The archive's folder, or a part of it: …/publish_date=2026-03-01.")
 ]
-FromTopics = Annotated[list[str] | None, typer.Option("--from-topic", help="Only of this topic. May be repeated.")]
-PublishedFrom = Annotated[str, typer.Option(help="Only messages published then or later: 2026-03-01T12:00:00Z.")]
-PublishedBefore = Annotated[str, typer.Option(help="Only messages published before.")]
+Target = Annotated[str, typer.Option("--topic", metavar="NAME", help="The topic that all messages go to.")]
+TargetNamespace = Annotated[
+    str,
+    typer.Option(
+        "--namespace",
+        metavar="NAME",
+        help="Instead of --topic, a tenant/namespace: messages go to the topic of their own name in there.",
+    ),
+]
+FromTopics = Annotated[
+    list[str] | None, typer.Option("--from-topic", metavar="NAME", help="Only of this topic. May be repeated.")
+]
+PublishedFrom = Annotated[
+    str, typer.Option(metavar="TIME", help="Only messages published then or later: 2026-03-01T12:00:00Z.")
+]
+PublishedBefore = Annotated[str, typer.Option(metavar="TIME", help="Only messages published before.")]
 KeepPartitions = Annotated[
     bool,
     typer.Option(
@@ -263,10 +284,15 @@ KeepPartitions = Annotated[
         help="Each message goes to the partition of the number that it came from, whatever its key says.",
     ),
 ]
-Resume = Annotated[str, typer.Option(help="Go on with a replay that failed, by what it printed.")]
+Resume = Annotated[str, typer.Option(metavar="NAME", help="Go on with a replay that failed, by what it printed.")]
 SinkOptionPairs = Annotated[
     list[str] | None,
-    typer.Option("--option", help="Any further option of the data source for writing, name=value. May be repeated."),
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        help="Any further option of the data source for writing (docs/spark.md, Options). May be repeated.",
+        rich_help_panel=CLUSTER_PANEL,
+    ),
 ]
 
 
@@ -286,8 +312,18 @@ def main(
     keep_partitions: KeepPartitions = False,
     resume: Resume = "",
 ) -> None:
-    """Write an archive of Parquet files back to topics: in order, each message once."""
-    console = Console()
+    """Write an archive of Parquet files back to topics: in order, each message once.
+
+    Topics need deduplication, or --option deliveryGuarantee=at-least-once.
+
+    Exit code: 0 written, 1 failed (--resume goes on), 2 wrong options.
+
+    [dim]Examples:[/]
+      magnetar-spark replay --archive archive/orders --topic orders-again
+      magnetar-spark replay --archive s3a://bucket/shop --namespace shop/copy \\\\
+        --published-from 2026-03-01
+    """
+    console = job_console()
     with job_errors():
         choices = ConnectionChoices(
             service_url=service_url, admin_url=admin_url, token_file=token_file, tls_trust_certs=tls_trust_certs

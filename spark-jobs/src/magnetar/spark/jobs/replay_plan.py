@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -41,8 +42,20 @@ class Round:
 
     @property
     def tasks(self) -> int:
-        """Depends on what is in the archive alone, so that a further attempt has the same."""
+        """In a replay whose name says nothing of it (`tasks_in`)."""
         return min(len(self.ranges), TASKS_MAX)
+
+
+def new_name(unique: str, rounds: Sequence[Round]) -> str:
+    """What a replay goes by, and goes on by with `--resume`. It says in how many tasks the rows are: the archive may
+    have got further topics until then, and brokers tell repetitions of one task only."""
+    return f"{unique}-{max((one.tasks for one in rounds), default=1)}"
+
+
+def tasks_in(name: str) -> int | None:
+    """How many `new_name` has put into it; None: nothing, as it was before there was such a number."""
+    number = name.rpartition("-")[2] if "-" in name else ""
+    return int(number) if re.fullmatch(r"[1-9][0-9]{0,2}", number) and int(number) <= TASKS_MAX else None
 
 
 def rounds_of(ledgers: Iterable[ArchivedLedger], rows_max: int = ROUND_ROWS_MAX) -> list[Round]:

@@ -26,13 +26,18 @@ LOOKED_AT_SECONDS: Final = 1
 
 TOPICS_SHOWN: Final = 30
 
+SIZES_PANEL: Final = "Sizes"
+"""Where help has how large files and micro-batches are."""
+
 Topics = Annotated[
-    list[str] | None, typer.Option("--topic", help="A topic; with partitions: all of them. May be repeated.")
+    list[str] | None,
+    typer.Option("--topic", metavar="NAME", help="A topic; with partitions: all of them. May be repeated."),
 ]
 TopicsPattern = Annotated[
     str,
     typer.Option(
         "--topics-pattern",
+        metavar="REGEX",
         help="Instead of --topic: a regular expression of one namespace's topics, public/default/orders-.*",
     ),
 ]
@@ -49,12 +54,19 @@ StartingOffsets = Annotated[
     str,
     typer.Option(
         "--starting-offsets",
+        metavar="OFFSETS",
         help='Where the very first run begins: earliest, latest or {"topic": "ledger:entry"}. Later runs go on where '
         "the one before ended.",
     ),
 ]
 BytesPerBatch = Annotated[
-    str, typer.Option("--max-bytes-per-batch", help="About how many stored bytes a micro-batch reads at the most.")
+    str,
+    typer.Option(
+        "--max-bytes-per-batch",
+        metavar="SIZE",
+        help="About how many stored bytes a micro-batch reads at the most: 512m, 2g.",
+        rich_help_panel=SIZES_PANEL,
+    ),
 ]
 
 

@@ -28,6 +28,8 @@ from magnetar.spark.jobs.job import (
     SourceOptionPairs,
     TokenFile,
     TrustFile,
+    job_app,
+    job_console,
     job_errors,
     spark_session,
     stream_reader,
@@ -66,7 +68,7 @@ ROWS_SHOWN: Final = 100
 WRITES_NAME: Final = ("_magnetar", "writes")
 """In the checkpoint."""
 
-app = typer.Typer(add_completion=False)
+app = job_app()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,35 +208,56 @@ def _writer(windows: DataFrame, job: WindowJob, name: str) -> DataStreamWriter:
     return writer.outputMode(job.mode).queryName("magnetar-windows")
 
 
-Window = Annotated[str, typer.Option(help="How long a window is: 30s, 5min, 1h.")]
-Slide = Annotated[str, typer.Option(help="After how long the next window begins; by default as one ends.")]
-Watermark = Annotated[str, typer.Option(help="How much later than the latest time seen a message may come.")]
+Window = Annotated[str, typer.Option(metavar="DURATION", help="How long a window is: 30s, 5min, 1h.")]
+Slide = Annotated[
+    str, typer.Option(metavar="DURATION", help="After how long the next window begins; by default as one ends.")
+]
+Watermark = Annotated[
+    str, typer.Option(metavar="DURATION", help="How much older than the latest time seen a message may be: 30s, 10min.")
+]
 Time = Annotated[
     str,
     typer.Option(
-        help="Which time: event (where a message has none, that of its publishing), publish, or the name of a column."
+        metavar="TIME",
+        help="Which time: event (where a message has none, that of its publishing), publish, or the name of a column.",
     ),
 ]
 By = Annotated[
-    list[str] | None, typer.Option(help="A column to group by: __key, __topic, or one of the values. May be repeated.")
+    list[str] | None,
+    typer.Option(metavar="COLUMN", help="A column to group by: __key, __topic, or one of the values. May be repeated."),
 ]
 Aggregates = Annotated[
     list[str] | None,
     typer.Option(
-        "--aggregate", help="count, sum:COLUMN, avg:, min:, max:, distinct: (about). May be repeated; count by default."
+        "--aggregate",
+        metavar="WHAT",
+        help="count, sum:COLUMN, avg:, min:, max:, distinct: (about). May be repeated; count by default.",
     ),
 ]
-OutputTopic = Annotated[str, typer.Option(help="Windows go to this topic, as JSON; it needs deduplication.")]
-Output = Annotated[str, typer.Option(help="Windows go to Parquet files in this folder. By default to the terminal.")]
-Checkpoint = Annotated[str, typer.Option(help="The folder for open windows and how far topics are read.")]
+OutputTopic = Annotated[
+    str, typer.Option(metavar="NAME", help="Windows go to this topic, as JSON; it needs deduplication.")
+]
+Output = Annotated[
+    str, typer.Option(metavar="FOLDER", help="Windows go to Parquet files in this folder. By default to the terminal.")
+]
+Checkpoint = Annotated[
+    str,
+    typer.Option(
+        metavar="FOLDER",
+        help="For open windows and how far topics are read; needed with --output-topic and --output.",
+    ),
+]
 Mode = Annotated[
     str,
     typer.Option(
+        metavar="MODE",
         help="append: a window comes out when it is final; update: whenever it has changed; complete: all of "
-        "them each time (terminal only). By default append, on the terminal update."
+        "them each time (terminal only). By default append, on the terminal update.",
     ),
 ]
-StatePartitions = Annotated[int, typer.Option(min=1, help="In how many tasks windows are kept; a checkpoint fixes it.")]
+StatePartitions = Annotated[
+    int, typer.Option(min=1, metavar="NUMBER", help="In how many tasks windows are kept; a checkpoint fixes it.")
+]
 
 
 @app.command()
@@ -262,7 +285,16 @@ def main(
     max_bytes_per_batch: BytesPerBatch = "1g",
     state_partitions: StatePartitions = 8,
 ) -> None:
-    """Count, sum and average messages by window of time and group."""
+    """Count, sum and average messages by window of time and group.
+
+    Exit code: 0 all read, or told to stop, 1 failed, 2 wrong options.
+
+    [dim]Examples:[/]
+      magnetar-spark windows --topic orders --window 1h --by customer \\\\
+        --aggregate sum:amount
+      magnetar-spark windows --topic orders --window 5min \\\\
+        --output-topic totals --checkpoint totals --continuous 10s
+    """
     with job_errors():
         length, step = parse_windows(window, slide)
         choices = ConnectionChoices(
@@ -292,7 +324,7 @@ def main(
             state_partitions=state_partitions,
         )
         job.check()
-        _run_and_tell(job, Console())
+        _run_and_tell(job, job_console())
 
 
 def _run_and_tell(job: WindowJob, console: Console) -> None:
