@@ -394,7 +394,7 @@ def test_without_matplotlib_all_but_the_pictures_is_there(tmp_path: Path, monkey
 )
 def test_what_cannot_be_done_ends_with_a_line(arguments: list[str], words: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(load_planning.app, [*arguments, "--output", str(tmp_path)])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert words in " ".join(done.output.split())
 
 
