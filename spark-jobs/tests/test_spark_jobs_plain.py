@@ -15,7 +15,6 @@ from magnetar.spark.errors import BadOption
 from magnetar.spark.jobs.__main__ import app
 from magnetar.spark.jobs.archive import ArchiveJob
 from magnetar.spark.jobs.archive_layout import ArchiveDescription, check_beginnings, check_columns, partition_columns
-from magnetar.spark.jobs.archive_parts import ArchivePart, part_of_archive
 from magnetar.spark.jobs.audit_report import (
     Compaction,
     DuplicateGroup,
@@ -40,11 +39,9 @@ from magnetar.spark.jobs.job import (
 from magnetar.spark.jobs.replay import time_option
 from magnetar.spark.jobs.replay_plan import (
     ArchivedLedger,
-    new_name,
     rounds_of,
     schema_of_target,
     targets_of,
-    tasks_in,
     topics_with_keys_apart,
 )
 from magnetar.spark.jobs.running import RowsSeen, moment, parse_offset_log, selection_options, short_topic, whole_topic
@@ -152,46 +149,6 @@ class TestArchive:
         assert given("columns=close,__key", "keyType=text") == ("binary", '["close", "__key", "__keyIsBytes"]')
 
 
-class ArchiveFiles:
-    """Two archives, with these folders."""
-
-    def __init__(self, *folders: str) -> None:
-        self._folders = list(folders)
-
-    def exists(self, path: str) -> bool:
-        return path in ("file:/one/_spark_metadata", "file:/two/_spark_metadata")
-
-    def matching(self, pattern: str) -> list[str]:
-        return [f"file:{one}" for one in self._folders]
-
-
-class TestPartsOfArchives:
-    def test_the_archive_around_folders(self) -> None:
-        days = ("/one/source_topic=a.b.c%25/publish_date=2026-03-01", "/one/source_topic=a.b.d/publish_date=2026-03-02")
-        for folders, found in (
-            (days, [{"publish_date": "2026-03-01", "source_topic": "a.b.c%"},
-                    {"publish_date": "2026-03-02", "source_topic": "a.b.d"}]),
-            (["/one/publish_date=2026-03-01/"], [{"publish_date": "2026-03-01"}]),
-            (["/one"], []),
-            (["/one/"], []),
-            ([days[0], "/one"], []),
-        ):  # fmt: skip
-            part = part_of_archive(ArchiveFiles(*folders), "as named")
-            assert (part.archive, [dict(one) for one in part.folders]) == ("file:/one", found)
-
-    def test_what_is_in_no_archive_is_read_as_it_is_named(self) -> None:
-        for folders in (
-            [],
-            ["/three"],
-            ["/three/publish_date=2026-03-01"],
-            ["/one/publish_date=2026-03-01/part-0.parquet"],
-            ["/one/of=another/publish_date=2026-03-01"],
-            ["/one/publish_date=2026-03-01", "/two/publish_date=2026-03-01"],
-            ["/one/publish_date=2026-03-01", "/three"],
-        ):
-            assert part_of_archive(ArchiveFiles(*folders), "as named") == ArchivePart("as named")
-
-
 class TestReplay:
     def test_rounds_go_by_ledgers(self) -> None:
         ledgers = [ArchivedLedger("t", ledger, 4, 0, 0) for ledger in (12, 10, 11)]
@@ -202,15 +159,6 @@ class TestReplay:
             ({"t": (12, 12), "u": (9, 9)}, 5, 2),
         ]
         assert rounds_of([]) == []
-
-    def test_a_name_keeps_the_number_of_tasks(self) -> None:
-        def name(topics: int) -> str:
-            return new_name("0a1b", rounds_of([ArchivedLedger(f"t{topic}", 1, 1, 0, 0) for topic in range(topics)]))
-
-        assert [name(0), name(3), name(1_000)] == ["0a1b-1", "0a1b-3", "0a1b-256"]
-        assert [tasks_in(name(3)), tasks_in(name(1_000)), tasks_in("a-1-7")] == [3, 256, 7]
-        # Of an older version, or somebody's own.
-        assert [tasks_in(one) for one in ("0a1b2c3d4e5f", "256", "a-0", "a-257", "a-b", "a-", "a-٣")] == [None] * 7
 
     def test_targets(self) -> None:
         topics = ["persistent://a/b/t-partition-0", "persistent://a/b/u"]
