@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -44,7 +45,15 @@ from magnetar.spark.jobs.replay_plan import (
     targets_of,
     topics_with_keys_apart,
 )
-from magnetar.spark.jobs.running import RowsSeen, moment, parse_offset_log, selection_options, short_topic, whole_topic
+from magnetar.spark.jobs.running import (
+    RowsSeen,
+    moment,
+    offsets_table,
+    parse_offset_log,
+    selection_options,
+    short_topic,
+    whole_topic,
+)
 from magnetar.spark.jobs.window_aggregation import WindowJob
 from magnetar.spark.jobs.window_columns import Aggregate, Duration, check_names, parse_windows
 from magnetar.spark.values.api import SchemaDefinition, SchemaType
@@ -66,6 +75,12 @@ class TestRunning:
     def test_topics(self) -> None:
         assert whole_topic("persistent://a/b/t-partition-3") == "persistent://a/b/t"
         assert short_topic("persistent://a/b/t") == "a/b/t"
+
+    def test_names_of_topics_are_never_cut_off(self) -> None:
+        file = io.StringIO()
+        Console(width=40, file=file).print(offsets_table({f"persistent://{'n' * 60}": "3:7"}))
+        assert "…" not in file.getvalue()
+        assert file.getvalue().count("n") == 60 + "topic next message".count("n")
 
     def test_rows_of_batches_are_counted_once(self) -> None:
         seen = RowsSeen()

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from magnetar.spark.jobs.running import short_topic
+from magnetar.spark.jobs.running import short_topic, whole
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -127,7 +127,16 @@ def show(report: DeadLetters, console: Console, reasons_shown: int) -> None:
         f"{len(report.topics)} dead-letter topics",
         highlight=False,
     )
-    table = Table("topic", "subscription", "dead letters", "reasons", "first", "last", box=None, padding=(0, 2, 0, 0))
+    table = Table(
+        whole("topic"),
+        whole("subscription"),
+        "dead letters",
+        "reasons",
+        "first",
+        "last",
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
     for group in report.groups:
         table.add_row(
             escape(short_topic(group.origin.topic)),
@@ -142,7 +151,7 @@ def show(report: DeadLetters, console: Console, reasons_shown: int) -> None:
         origin = group.origin
         title = f"{short_topic(origin.topic)}, {origin.subscription}: {short_topic(origin.dead_letter_topic)}"
         console.print(f"\n[bold]{escape(title)}[/bold]", highlight=False)
-        reasons = Table("reason", "messages", "tried", "oldest (origin)", "newest (origin)")
+        reasons = Table(whole("reason"), "messages", "tried", "oldest (origin)", "newest (origin)")
         for one in group.reasons[:reasons_shown]:
             reasons.add_row(
                 escape(one.reason),

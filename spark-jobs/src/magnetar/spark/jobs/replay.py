@@ -54,7 +54,7 @@ from magnetar.spark.jobs.replay_plan import (
     tasks_in,
     topics_with_keys_apart,
 )
-from magnetar.spark.jobs.running import moment, short_topic, whole_topic
+from magnetar.spark.jobs.running import moment, short_topic, whole, whole_topic
 from magnetar.spark.message_keys import KEY_IS_BYTES
 from magnetar.spark.option_values import TIME_FORMS, parse_time_ms
 from magnetar.spark.pushdown import KEY
@@ -235,7 +235,9 @@ def _table(ledgers: Iterable[ArchivedLedger], targets: Mapping[str, str]) -> Tab
     rows: dict[tuple[str, str], list[ArchivedLedger]] = {}
     for ledger in ledgers:
         rows.setdefault((whole_topic(ledger.topic), targets[ledger.topic]), []).append(ledger)
-    table = Table("archived topic", "to", "messages", "published from", "to", box=None, padding=(0, 2, 0, 0))
+    table = Table(
+        whole("archived topic"), whole("to"), "messages", "published from", "until", box=None, padding=(0, 2, 0, 0)
+    )
     for (topic, target), found in sorted(rows.items()):
         first, last = min(one.first_ms for one in found), max(one.last_ms for one in found)
         table.add_row(

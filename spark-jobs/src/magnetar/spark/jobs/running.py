@@ -15,7 +15,7 @@ from magnetar.core.topic_name import InvalidTopicName, TopicName
 from magnetar.spark.errors import BadOption
 from magnetar.spark.jobs.files import SparkFiles, under
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -175,9 +175,14 @@ def parse_offset_log(text: str) -> dict[str, str]:
     return {str(topic): str(place) for topic, place in found.items()}
 
 
+def whole(header: str) -> Column:
+    """A table's column of names: they go on in the next line rather than being cut off."""
+    return Column(header, overflow="fold")
+
+
 def offsets_table(offsets: Mapping[str, str]) -> Table:
     """For a terminal."""
-    table = Table("topic", "next message", box=None, padding=(0, 2, 0, 0))
+    table = Table(whole("topic"), "next message", box=None, padding=(0, 2, 0, 0))
     for topic in sorted(offsets)[:TOPICS_SHOWN]:
         table.add_row(short_topic(topic), offsets[topic])
     if len(offsets) > TOPICS_SHOWN:
