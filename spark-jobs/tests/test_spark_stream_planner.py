@@ -33,6 +33,7 @@ class Planner(ReadPlanner):
         self.looks = 0
         self.look_seconds = 0.0
         self.brokers_answer = True
+        self.ledgers_known = True
 
     async def selected(self, filters: MessageFilters) -> Selected:
         return Selected([TOPIC], "") if self.ledgers else Selected([], "there is no topic t")
@@ -52,6 +53,7 @@ class Planner(ReadPlanner):
             ledgers=ledgers,
             end=MessagePosition(last, self.ledgers[last]),
             end_certain=self.brokers_answer,
+            ledgers_known=self.ledgers_known,
         )
         return {topic: state for topic in topics if topic == TOPIC}
 
@@ -95,6 +97,25 @@ async def test_what_takes_long_is_not_done_all_the_time(
         await planner.latest(start)
         await asyncio.sleep(0.005)
     assert made.looks <= 2
+
+
+@pytest.mark.parametrize(("fail", "known", "told"), [("true", False, 1), ("false", False, 0), ("true", True, 0)])
+async def test_a_stream_that_could_not_see_a_loss_says_so_once(
+    monkeypatch: pytest.MonkeyPatch,
+    ledgers: dict[int, int],
+    caplog: pytest.LogCaptureFixture,
+    fail: str,
+    known: bool,
+    told: int,
+) -> None:
+    planner, made = stream(monkeypatch, ledgers, failOnDataLoss=fail)
+    made.ledgers_known = known
+    start = await planner.initial()
+    for _ in range(2):
+        await asyncio.sleep(0.02)
+        await planner.latest(start)
+    assert made.looks > 1
+    assert sum("it would not be noticed if retention took messages" in line for line in caplog.messages) == told
 
 
 async def test_the_end_of_a_run_is_at_the_next_ledger_when_there_is_one(

@@ -72,6 +72,8 @@ class StreamPlanner:
         self._missing = ""
         """What is selected and not there, as it was last looked for."""
         self._missing_told = ""
+        self._unseen_told = False
+        """That retention may take what was not read unnoticed."""
         self._topics_at_seconds = float("-inf")
         self._states: dict[str, TopicState] = {}
         self._states_at_seconds = float("-inf")
@@ -169,6 +171,7 @@ class StreamPlanner:
             self._states = await planner.states(self._topics)
             self._states_at_seconds = time.monotonic()
             self._look_seconds = self._states_at_seconds - now
+            self._tell_unseen()
             for topic, state in self._states.items():
                 known = self._known_entries.get(topic, {})
                 # What is older than the topic and what was read of it is of no use any more.
@@ -227,6 +230,19 @@ class StreamPlanner:
                 self._missing,
             )
         self._missing_told = self._missing
+
+    def _tell_unseen(self) -> None:
+        """Once: where ledgers are not known, one that was trimmed looks like one that was read to its end."""
+        if self._unseen_told or not self._options.fail_on_data_loss:
+            return
+        unseen = [topic for topic, state in self._states.items() if not state.ledgers_known]
+        if unseen:
+            logger.warning(
+                "failOnDataLoss is true, and it would not be noticed if retention took messages of %s before they are "
+                "read: set admin.url, with a role that may see internal stats, or metadata.url",
+                unseen[0] if len(unseen) == 1 else f"{unseen[0]} and {len(unseen) - 1} others",
+            )
+        self._unseen_told = bool(unseen)
 
     async def _cut_off(self, begin: Mapping[str, MessagePosition]) -> dict[str, MessagePosition]:
         """Where to go on in topics that now end before the place at which the query is."""
