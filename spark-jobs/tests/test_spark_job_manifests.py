@@ -67,7 +67,7 @@ def test_jobs_run_spark_submit_in_restricted_pods(name: str) -> None:
     assert pod["serviceAccountName"] == "magnetar-spark"
     [container] = pod["containers"]
     assert container["command"] == ["spark-submit"]
-    settings, _ = split_arguments(container["args"])
+    settings, arguments = split_arguments(container["args"])
     assert settings["spark.kubernetes.container.image"] == container["image"] == "localhost/magnetar/spark:dev"
     assert settings["spark.driver.host"] == "$(POD_IP)"
     # Executors go with their driver.
@@ -77,7 +77,8 @@ def test_jobs_run_spark_submit_in_restricted_pods(name: str) -> None:
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
     claim = "spark.kubernetes.executor.volumes.persistentVolumeClaim.archive.options.claimName"
     mounted = any("persistentVolumeClaim" in volume for volume in pod["volumes"])
-    assert (settings.get(claim) == "magnetar-archive") == mounted
+    # A plan is written by its driver alone.
+    assert (settings.get(claim) == "magnetar-archive") == (mounted and arguments[0] != "load-planning")
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -118,3 +119,21 @@ def test_an_archive_is_not_made_by_two_at_a_time() -> None:
     assert document["spec"]["concurrencyPolicy"] == "Forbid"
     once, hourly = (job_of(name)["template"]["spec"] for name in ("archive.yaml", "archive-cronjob.yaml"))
     assert once == hourly
+
+
+def test_no_jobs_file_takes_the_volume_with_it() -> None:
+    """`kubectl delete -f` is how a job is made room for; what it has archived stays."""
+    holding = [
+        path.name
+        for path in sorted(MANIFESTS.glob("*.yaml"))
+        if any(one["kind"] == "PersistentVolumeClaim" for one in documents(path.name))
+    ]
+    assert holding == ["storage.yaml"]
+    [claim] = documents("storage.yaml")
+    claims = {
+        volume["persistentVolumeClaim"]["claimName"]
+        for name in JOBS
+        for volume in job_of(name)["template"]["spec"]["volumes"]
+        if "persistentVolumeClaim" in volume
+    }
+    assert claims == {claim["metadata"]["name"]}
