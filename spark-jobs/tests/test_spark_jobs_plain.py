@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import re
 import sys
 from dataclasses import replace
@@ -415,6 +416,12 @@ class TestErrors:
     def test_what_is_no_terminal_gets_tables_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("COLUMNS", raising=False)
         assert job_console().width == PIPED_COLUMNS
+
+    def test_interrupts_leave_no_stack(self, caplog: pytest.LogCaptureFixture) -> None:
+        with job_errors():
+            for text in ("KeyboardInterrupt while sending command.", "something else"):
+                logging.getLogger().error(text)
+        assert [record.message for record in caplog.records] == ["something else"]
 
     def test_without_pyspark(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "pyspark.errors", None)

@@ -10,6 +10,7 @@ A job is a typer function whose connection options are the annotated names below
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -202,6 +203,7 @@ def stream_reader(spark: SparkSession, choices: ConnectionChoices) -> DataStream
 @contextmanager
 def job_errors() -> Iterator[None]:
     """What a user can do something about ends the command with a line; anything else keeps its traceback."""
+    logging.getLogger().addFilter(_is_no_interrupt)
     try:
         yield
     except Exception as error:
@@ -211,6 +213,13 @@ def job_errors() -> Iterator[None]:
         name, text = reason_of(error)
         Console(stderr=True).print(f"[red]{name}[/red]: {escape(text)}", highlight=False, soft_wrap=True)
         raise typer.Exit(WRONG_OPTIONS if name == BadOption.__name__ else FAILED) from None
+    finally:
+        logging.getLogger().removeFilter(_is_no_interrupt)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Py4J hands Ctrl-C on, but logs before where it met it, with a stack."""
+    return not str(record.msg).startswith("KeyboardInterrupt while")
 
 
 def reason_of(error: Exception) -> tuple[str, str]:
