@@ -15,10 +15,12 @@ import pulsar
 import pytest
 from magnetar.spark import runtime
 from magnetar.spark.cluster import close_clusters
+from magnetar.spark.errors import BadOption
 from magnetar.spark.jobs.archive import ArchiveJob, run_archive
 from magnetar.spark.jobs.job import ConnectionChoices
 from magnetar.spark.jobs.replay import ReplayJob, run_replay
 from magnetar.standalone.threaded import ThreadedCluster
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
@@ -135,3 +137,19 @@ def test_a_part_of_an_archive_has_no_files_of_attempts_that_failed(
         replay = ReplayJob(choices=choices(cluster), archive=str(part), topic=target)
         assert run_replay(spark, replay, QUIET).rows == 5
         assert read(stock, target) == sent
+
+
+def test_an_archive_without_messages(
+    spark: SparkSession, cluster: ThreadedCluster, stock: pulsar.Client, tmp_path: Path
+) -> None:
+    stock.create_producer("public/from/silent").close()
+    output = tmp_path / "archive"
+    job = ArchiveJob(choices=choices(cluster), selection={"topic": "public/from/silent"}, output=str(output))
+    assert run_archive(spark, job, QUIET).rows == 0
+    (tmp_path / "empty").mkdir()
+    for folder in (output, tmp_path / "empty"):
+        replay = ReplayJob(choices=choices(cluster), archive=str(folder), topic="public/to/silent")
+        with pytest.raises(BadOption, match="is no archive of messages, or one without any"):
+            run_replay(spark, replay, QUIET)
+    with pytest.raises(AnalysisException, match="PATH_NOT_FOUND"):
+        run_replay(spark, replace(replay, archive=str(tmp_path / "nowhere")), QUIET)

@@ -133,9 +133,15 @@ def run_replay(spark: SparkSession, job: ReplayJob, console: Console) -> Replaye
 
 def archived_rows(spark: SparkSession, job: ReplayJob, archived: ArchivePart) -> DataFrame:
     """What of the archive is wanted, with its places as numbers. `BadOption` for what is no archive."""
+    from pyspark.errors import AnalysisException
     from pyspark.sql import functions as f
 
-    rows = spark.read.option("mergeSchema", "true").parquet(archived.archive)
+    try:
+        rows = spark.read.option("mergeSchema", "true").parquet(archived.archive)
+    except AnalysisException as error:
+        if error.getCondition() != "UNABLE_TO_INFER_SCHEMA":
+            raise
+        raise BadOption(f"{job.archive} is no archive of messages, or one without any: it has no files") from None
     within = archived.condition()
     rows = (rows if within is None else rows.where(within)).drop(DATE_COLUMN, TOPIC_FOLDER_COLUMN)
     missing = [name for name in NEEDED if name not in rows.columns]
