@@ -5,7 +5,14 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.wire.bookkeeper.frame import FrameSplitter, FrameTooLarge, frame
+from magnetar.wire.bookkeeper.frame import (
+    MEMORY_BYTES,
+    MEMORY_KEPT_BYTES_MAX,
+    FrameBuffer,
+    FrameSplitter,
+    FrameTooLarge,
+    frame,
+)
 
 
 def frames_of(splitter: FrameSplitter, chunks: list[bytes]) -> list[bytes]:
@@ -14,6 +21,21 @@ def frames_of(splitter: FrameSplitter, chunks: list[bytes]) -> list[bytes]:
         buffer, bounds = splitter.feed(chunk)
         frames += [buffer[start:end] for start, end in zip(bounds[::2], bounds[1::2], strict=True)]
     return frames
+
+
+def frames_received(frames: FrameBuffer, chunks: list[bytes]) -> list[bytes]:
+    """As the kernel would put them: each chunk into as many rooms as it takes."""
+    found: list[bytes] = []
+    for chunk in chunks:
+        at = 0
+        while at < len(chunk):
+            room = frames.room()
+            part = chunk[at : at + len(room)]
+            room[: len(part)] = part
+            buffer, bounds = frames.received(len(part))
+            found += [buffer[start:end] for start, end in zip(bounds[::2], bounds[1::2], strict=True)]
+            at += len(part)
+    return found
 
 
 @given(bodies=st.lists(st.binary(max_size=40), max_size=8), cuts=st.lists(st.integers(0, 400), max_size=10))
@@ -47,3 +69,31 @@ def test_too_large_is_refused_before_its_body_comes() -> None:
     with pytest.raises(FrameTooLarge):
         FrameSplitter(frame_bytes_max=10).feed(b"\x00\x00\x00\x0b")
     assert FrameSplitter(frame_bytes_max=10).feed(frame(bytes(10)))[1] == [4, 14]
+
+
+@given(
+    bodies=st.lists(st.one_of(st.binary(max_size=40), st.integers(0, 200_000).map(bytes)), max_size=8),
+    cuts=st.lists(st.integers(0, 1_000_000), max_size=10),
+)
+def test_a_buffer_gives_the_frames_that_a_splitter_gives(bodies: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(frame(body) for body in bodies)
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    chunks = [stream[start:end] for start, end in itertools.pairwise(edges)]
+    assert frames_received(FrameBuffer(), chunks) == bodies
+
+
+def test_a_buffer_grows_for_a_large_frame_and_gives_back_what_is_not_needed_often() -> None:
+    frames = FrameBuffer()
+    assert len(frames.room()) == MEMORY_BYTES
+    large = bytes(range(256)) * 4_096
+    assert frames_received(frames, [frame(large)]) == [large]
+    assert MEMORY_BYTES < len(frames.room()) <= MEMORY_KEPT_BYTES_MAX
+    largest = large * 4
+    assert frames_received(frames, [frame(largest) + frame(b"x")]) == [largest, b"x"]
+    assert len(frames.room()) == MEMORY_BYTES
+
+
+def test_a_buffer_refuses_what_is_too_large_before_its_body_comes() -> None:
+    with pytest.raises(FrameTooLarge):
+        frames_received(FrameBuffer(frame_bytes_max=10), [b"\x00\x00\x00\x0b"])
+    assert frames_received(FrameBuffer(frame_bytes_max=10), [frame(bytes(10))]) == [bytes(10)]

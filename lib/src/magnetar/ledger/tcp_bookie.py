@@ -25,7 +25,7 @@ from magnetar.net.endpoints import connect
 from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import EntryRun, run_of
-from magnetar.wire.bookkeeper.frame import FrameSplitter
+from magnetar.wire.bookkeeper.frame import FrameBuffer
 
 logger: Final = logging.getLogger(__name__)
 
@@ -90,20 +90,24 @@ class PendingBatchRead:
 
 
 class BookieLink:
-    """The protocol's side of one TCP connection: a `net` handler."""
+    """The protocol's side of one TCP connection: a `net` handler with memory of its own, as answers may be large."""
 
     def __init__(self, bookie: TcpBookie, connection: Connection) -> None:
         self._bookie = bookie
         self._connection = connection
-        self._splitter = FrameSplitter()
+        self._frames = FrameBuffer()
 
     def connection_made(self) -> None:
         """Nothing to be said first: version 2 needs no greeting."""
 
-    def data_received(self, data: bytes) -> None:
+    def room(self) -> memoryview:
+        """For answers."""
+        return self._frames.room()
+
+    def received(self, size_bytes: int) -> None:
         """Answers, in any chunking."""
         try:
-            buffer, bounds = self._splitter.feed(data)
+            buffer, bounds = self._frames.received(size_bytes)
             responses = v2.decode_responses(buffer, bounds)
         except PeerError as error:
             logger.warning("bookie %s broke the protocol: %s", self._bookie.bookie_id, error)

@@ -2,6 +2,8 @@
 
 The rest of the program meets asyncio's transports only here. Incoming bytes go to the handler as they come;
 outgoing ones collect in an outbox that is flushed once per loop turn, because each transport write is a system call.
+A handler that is sent megabytes may have them read into memory of its own (`ReceivingHandler`): new bytes objects for
+each read, and their joining, are most of what receiving costs then.
 Both directions push back: a slow peer stops `writable`, and anybody who holds too much of this peer's data pauses
 reading, each under a reason of its own.
 """
@@ -11,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 from magnetar.core.errors import Misuse
 from magnetar.core.limits import MIB
@@ -26,15 +28,11 @@ OUTBOX_LOW_WATER_BYTES: Final = 1 * MIB
 """Unsent bytes at which `writable` turns true again; far enough below not to flap."""
 
 
-class Handler(Protocol):
-    """What a connection needs from the protocol that runs over it. All calls come from the event loop."""
+class ConnectionHandler(Protocol):
+    """What all handlers have. All calls come from the event loop."""
 
     def connection_made(self) -> None:
         """The connection stands; the handler may write."""
-        ...
-
-    def data_received(self, data: bytes) -> None:
-        """Some bytes; any chunking."""
         ...
 
     def writable_changed(self, writable: bool) -> None:
@@ -46,6 +44,26 @@ class Handler(Protocol):
         ...
 
 
+class Handler(ConnectionHandler, Protocol):
+    """What a connection needs from the protocol that runs over it."""
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes; any chunking."""
+        ...
+
+
+class ReceivingHandler(ConnectionHandler, Protocol):
+    """A handler that gives the memory for what comes in."""
+
+    def room(self) -> memoryview:
+        """Where the next bytes are to be put, at least one of them."""
+        ...
+
+    def received(self, size_bytes: int) -> None:
+        """So many bytes were put at the beginning of the room given last; any chunking."""
+        ...
+
+
 class HandlerFactory(Protocol):
     """Makes the handler of a new connection."""
 
@@ -54,19 +72,23 @@ class HandlerFactory(Protocol):
         ...
 
 
+AnyHandlerFactory: TypeAlias = "Callable[[Connection], Handler | ReceivingHandler]"
+"""As `HandlerFactory`, for those who connect."""
+
+
 class Connection(asyncio.Protocol):
     """A transport, an outbox, and the reasons why we are not reading."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        make_handler: HandlerFactory,
+        make_handler: AnyHandlerFactory,
         on_lost: Callable[[Connection], None] | None = None,
     ) -> None:
         self._loop = loop
         self._on_lost = on_lost
         self._make_handler = make_handler
-        self._handler: Handler | None = None
+        self._handler: Handler | ReceivingHandler | None = None
         self._transport: asyncio.Transport | None = None
         self._outbox: list[bytes] = []
         self._flush_scheduled = False
@@ -202,13 +224,14 @@ class Connection(asyncio.Protocol):
             raw_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = transport.get_extra_info("peername")
         self.peer_address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "")
-        self._handler = self._make_handler(self)
-        self._handler.connection_made()
+        handler = self._handler = self._make_handler(self)
+        if hasattr(handler, "room"):
+            transport.set_protocol(_BufferedSide(self, cast(ReceivingHandler, handler)))
+        handler.connection_made()
 
     def data_received(self, data: bytes) -> None:
         """asyncio: some bytes."""
-        assert self._handler is not None
-        self._handler.data_received(data)
+        cast(Handler, self._handler).data_received(data)
 
     def pause_writing(self) -> None:
         """asyncio: the transport's buffer is over its high water mark."""
@@ -230,3 +253,26 @@ class Connection(asyncio.Protocol):
             self._on_lost(self)
         if self._handler is not None:
             self._handler.connection_lost(exc)
+
+
+class _BufferedSide(asyncio.BufferedProtocol):
+    """Reads into a handler's memory; everything else is the connection's."""
+
+    def __init__(self, connection: Connection, handler: ReceivingHandler) -> None:
+        self._connection = connection
+        self._handler = handler
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._handler.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._handler.received(nbytes)
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.connection_lost(exc)

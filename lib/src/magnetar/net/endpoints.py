@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from magnetar.net.connection import Connection, HandlerFactory
+from magnetar.net.connection import AnyHandlerFactory, Connection, HandlerFactory
 from magnetar.net.tls import HANDSHAKE_SECONDS_MAX, ClientTls, ServerTls
 
 LISTEN_BACKLOG: Final = 4096
@@ -90,7 +90,7 @@ async def listen(
 async def connect(
     host: str,
     port: int,
-    make_handler: HandlerFactory,
+    make_handler: AnyHandlerFactory,
     timeout_seconds: float | None,
     *,
     tls: ClientTls | None = None,

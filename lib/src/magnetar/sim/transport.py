@@ -148,7 +148,10 @@ class SimulatedTransport(asyncio.Transport):
         if chunk is None:
             self._lose(None)
             return
-        self._protocol.data_received(chunk)
+        if isinstance(self._protocol, asyncio.BufferedProtocol):
+            _put(chunk, self._protocol)
+        else:
+            self._protocol.data_received(chunk)
         self.other.acknowledged(len(chunk))
 
     def _drain(self) -> None:
@@ -263,3 +266,13 @@ class SimulatedTransport(asyncio.Transport):
     def can_write_eof(self) -> bool:
         """There are no half-closed connections."""
         return False
+
+
+def _put(chunk: bytes, protocol: asyncio.BufferedProtocol) -> None:
+    """Into the protocol's memory, as much at a time as it has room for."""
+    while chunk:
+        room = memoryview(protocol.get_buffer(len(chunk)))
+        part = chunk[: len(room)]
+        room[: len(part)] = part
+        protocol.buffer_updated(len(part))
+        chunk = chunk[len(part) :]

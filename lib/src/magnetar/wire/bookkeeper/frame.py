@@ -6,10 +6,16 @@ import struct
 from typing import Final
 
 from magnetar.core.errors import PeerError
-from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX
+from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX, MIB
 
 LENGTH: Final = struct.Struct(">I")
 LENGTH_BYTES: Final = 4
+
+MEMORY_BYTES: Final = 64 * 1024
+"""What a `FrameBuffer` begins with: many small frames."""
+
+MEMORY_KEPT_BYTES_MAX: Final = 2 * MIB
+"""What it keeps between large frames; it has one for each connection. Answers to batch reads have 1 MB at about."""
 
 
 class FrameTooLarge(PeerError):
@@ -47,23 +53,58 @@ class FrameSplitter:
         return chunk, self._cut(chunk)
 
     def _cut(self, buffer: bytes) -> list[int]:
-        bounds: list[int] = []
-        at = 0
         end_of_buffer = len(buffer)
-        self._needed_bytes = LENGTH_BYTES
-        while end_of_buffer - at >= LENGTH_BYTES:
-            size: int = LENGTH.unpack_from(buffer, at)[0]
-            if size > self._frame_bytes_max:
-                raise FrameTooLarge(f"frame of {size} bytes; at most {self._frame_bytes_max} are taken")
-            end = at + LENGTH_BYTES + size
-            if end > end_of_buffer:
-                self._needed_bytes = LENGTH_BYTES + size
-                break
-            bounds.append(at + LENGTH_BYTES)
-            bounds.append(end)
-            at = end
+        bounds, self._needed_bytes = _whole_frames(buffer, end_of_buffer, self._frame_bytes_max)
+        at = bounds[-1] if bounds else 0
         if at < end_of_buffer:
             # A copy of the tail only: keeping the whole buffer alive for it would hold all its frames in memory.
             self._parts.append(buffer[at:])
             self._pending_bytes = end_of_buffer - at
         return bounds
+
+
+class FrameBuffer:
+    """What a `FrameSplitter` does, in memory that is used again: frames are copied once, when they are whole."""
+
+    def __init__(self, frame_bytes_max: int = BOOKKEEPER_FRAME_BYTES_MAX) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._memory = memoryview(bytearray(MEMORY_BYTES))
+        self._filled_bytes = 0
+
+    def room(self) -> memoryview:
+        """Where the next bytes go: there is room for more than the frame that is coming, or else for that."""
+        return self._memory[self._filled_bytes :]
+
+    def received(self, size_bytes: int) -> tuple[bytes, list[int]]:
+        """So many bytes were put into the room. The frames that are complete now, as `FrameSplitter.feed` gives them.
+        Raises `FrameTooLarge`, after which this is of no more use."""
+        filled = self._filled_bytes + size_bytes
+        memory = self._memory
+        bounds, needed_bytes = _whole_frames(memory, filled, self._frame_bytes_max)
+        end = bounds[-1] if bounds else 0
+        frames = bytes(memory[:end])
+        rest = filled - end
+        if needed_bytes > len(memory) or (not rest and len(memory) > MEMORY_KEPT_BYTES_MAX):
+            self._memory = memoryview(bytearray(max(MEMORY_BYTES, 1 << (needed_bytes - 1).bit_length())))
+        if end or memory is not self._memory:
+            self._memory[:rest] = memory[end:filled]
+        self._filled_bytes = rest
+        return frames, bounds
+
+
+def _whole_frames(buffer: bytes | memoryview, filled_bytes: int, frame_bytes_max: int) -> tuple[list[int], int]:
+    """Bounds of the frames that are complete, and how many bytes the next one has as far as that is known, its length
+    word with them."""
+    bounds: list[int] = []
+    at = 0
+    while filled_bytes - at >= LENGTH_BYTES:
+        size: int = LENGTH.unpack_from(buffer, at)[0]
+        if size > frame_bytes_max:
+            raise FrameTooLarge(f"frame of {size} bytes; at most {frame_bytes_max} are taken")
+        end = at + LENGTH_BYTES + size
+        if end > filled_bytes:
+            return bounds, LENGTH_BYTES + size
+        bounds.append(at + LENGTH_BYTES)
+        bounds.append(end)
+        at = end
+    return bounds, LENGTH_BYTES
