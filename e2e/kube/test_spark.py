@@ -16,16 +16,25 @@ from typing import Any
 import pulsar
 import pyspark
 import pytest
-import yaml
 from pulsar.schema import Integer, JsonSchema, Record, String
 
 from e2e.kube.clusters import DeployedCluster
-from e2e.kube.conftest import REPOSITORY, ROOT, VERSION
-from e2e.kube.kubectl import Manifest, Namespace, name_of, wait_for
+from e2e.kube.kubectl import Namespace
+from e2e.kube.spark_jobs import (
+    CLAIM,
+    IMAGE,
+    JOB_SECONDS_MAX,
+    MANIFESTS,
+    archived,
+    job_of,
+    log_of_ended,
+    prepare,
+    run_job,
+    run_on_volume,
+    settings_words,
+    small,
+)
 
-MANIFESTS = ROOT / "spark-jobs" / "manifests"
-IMAGE = f"{REPOSITORY}/spark:{VERSION}"
-CLAIM = "magnetar-archive"
 OUTPUT = "/archive/orders"
 TOPIC = "persistent://public/default/orders"
 PARTITIONS = 3
@@ -35,8 +44,6 @@ LEDGER_ENTRIES = 40
 FIRST, SECOND = 60_000, 20_000
 """Messages before and between the runs."""
 EXECUTORS = 2
-JOB_SECONDS_MAX = 420.0
-"""Three Javas on a machine of two processors that runs a cluster too."""
 
 STORED = """
 import hashlib, json, sys
@@ -125,16 +132,10 @@ def digest(count: int) -> str:
 @pytest.fixture
 def place(scratch: Namespace) -> Iterator[Namespace]:
     """The namespace, with what all jobs need and the volume of the archive."""
-    scratch("apply", "-f", str(MANIFESTS / "common.yaml"))
-    scratch.apply(next(each for each in manifests("archive.yaml") if each["kind"] == "PersistentVolumeClaim"))
+    prepare(scratch)
     yield scratch
     # The volume's last users, before their namespace goes.
     scratch("delete", "pods", "-l", "spark-role", "--wait=false")
-
-
-def manifests(file: str) -> list[Manifest]:
-    """The documents of one of the jobs' files."""
-    return [document for document in yaml.safe_load_all((MANIFESTS / file).read_text()) if document]
 
 
 def addresses(cluster: DeployedCluster) -> list[str]:
@@ -145,24 +146,6 @@ def addresses(cluster: DeployedCluster) -> list[str]:
         *("--metadata-url", f"zk:{cluster.name}-zookeeper.{cluster.namespace.name}:2181"),
         *("--option", "readMode=bookies"),
     ]
-
-
-SMALL = {
-    "spark.executor.instances": str(EXECUTORS),
-    "spark.executor.cores": "1",
-    "spark.executor.memory": "512m",
-    "spark.executor.memoryOverhead": "1024m",
-    "spark.kubernetes.executor.request.cores": "100m",
-    # Both take part, however long the second takes to start.
-    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-    "spark.scheduler.maxRegisteredResourcesWaitingTime": "180s",
-}
-"""Settings of an application that fits beside a cluster."""
-
-
-def options(settings: dict[str, str]) -> list[str]:
-    """As `spark-submit` takes them."""
-    return [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
 
 
 def submitters_kubeconfig(namespace: Namespace, folder: Path) -> tuple[Path, str]:
@@ -185,13 +168,12 @@ def submit_from_outside(cluster: DeployedCluster, folder: Path) -> str:
     kubernetes, driver = cluster.namespace.kubernetes, "archive-driver"
     kubeconfig, server = submitters_kubeconfig(cluster.namespace, folder)
     settings = {
-        **SMALL,
+        **small(EXECUTORS),
         "spark.kubernetes.namespace": cluster.namespace.name,
         "spark.kubernetes.container.image": IMAGE,
         "spark.kubernetes.driver.pod.name": driver,
         "spark.kubernetes.authenticate.driver.serviceAccountName": "magnetar-spark",
         "spark.kubernetes.authenticate.executor.serviceAccountName": "default",
-        "spark.driver.memory": "512m",
         "spark.driver.memoryOverhead": "1024m",
         "spark.kubernetes.driver.request.cores": "100m",
         "spark.ui.enabled": "false",
@@ -206,7 +188,7 @@ def submit_from_outside(cluster: DeployedCluster, folder: Path) -> str:
     command = [
         str(home / "bin" / "spark-submit"),
         *("--master", f"k8s://{server}", "--deploy-mode", "cluster"),
-        *("--name", "archive", *options(settings)),
+        *("--name", "archive", *settings_words(settings)),
         *("local:///opt/magnetar/job.py", "archive", "--topic", TOPIC, "--output", OUTPUT, *addresses(cluster)),
         # Several micro-batches of several tasks.
         *("--max-bytes-per-batch", "2m", "--file-bytes", "1m"),
@@ -223,63 +205,18 @@ def submit_from_outside(cluster: DeployedCluster, folder: Path) -> str:
 
 def run_as_job(cluster: DeployedCluster) -> str:
     """The Job as it stands in its file, with this cluster's addresses, image and sizes; gives the driver's log."""
-    namespace = cluster.namespace
-    [job] = (each for each in manifests("archive.yaml") if each["kind"] == "Job")
-    job["spec"]["backoffLimit"] = 0
-    [container] = job["spec"]["template"]["spec"]["containers"]
-    container["image"] = IMAGE
-    container["resources"] = {"requests": {"cpu": "100m", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
-    its_own = [word.replace("localhost/magnetar/spark:dev", IMAGE) for word in container["args"]]
-    first = its_own.index("/etc/magnetar-spark/job.py")
-    small = options({**SMALL, "spark.driver.memory": "512m"})
-    container["args"] = [*its_own[:first], *small, *its_own[first:], *addresses(cluster)]
-    namespace.apply(job)
-    label = "job-name=" + str(job["metadata"]["name"])
-    done = {"Succeeded", "Failed"}
-    ended = lambda: [pod for pod in namespace.all("pods", label) if pod["status"]["phase"] in done]  # noqa: E731
-    [pod] = wait_for("the job has ended", ended, JOB_SECONDS_MAX, 1.0)
-    return log_of_ended(namespace, name_of(pod))
-
-
-def log_of_ended(namespace: Namespace, pod: str) -> str:
-    """Of a driver, which must have ended well, and have had all the rights that it wanted."""
-    log = namespace("logs", pod)
-    phase = namespace.get("pod", pod)["status"]["phase"]
-    assert phase == "Succeeded", f"{pod}: {phase}\n{log[-8_000:]}"
-    assert "forbidden" not in log.lower(), [line for line in log.splitlines() if "forbidden" in line.lower()]
-    return log
+    return run_job(cluster.namespace, job_of("archive.yaml", small(EXECUTORS), addresses(cluster)))
 
 
 def stored(namespace: Namespace) -> dict[str, Any]:
-    """What the archive holds, read by a pod that has the volume."""
-    template: Manifest = yaml.safe_load((MANIFESTS / "pod-template.yaml").read_text())
-    spec = template["spec"]
-    [container] = spec["containers"]
-    container |= {"image": IMAGE, "args": ["python", "-c", STORED, OUTPUT]}
-    container["volumeMounts"].append({"name": "archive", "mountPath": "/archive", "readOnly": True})
-    spec["volumes"].append({"name": "archive", "persistentVolumeClaim": {"claimName": CLAIM}})
-    spec |= {"restartPolicy": "Never"}
-    namespace.apply({**template, "metadata": {"name": "stored"}})
-    done = {"Succeeded", "Failed"}
-    wait_for("the archive is read", lambda: namespace.get("pod", "stored")["status"]["phase"] in done, 120)
-    said = namespace("logs", "stored")
-    phase = namespace.get("pod", "stored")["status"]["phase"]
-    namespace("delete", "pod", "stored")
-    assert phase == "Succeeded", said
-    found: dict[str, Any] = json.loads(said)
+    """What the archive holds."""
+    found: dict[str, Any] = json.loads(run_on_volume(namespace, STORED, OUTPUT))
     return found
 
 
 def executors_with_tasks(log: str) -> set[str]:
     """Their numbers, as the driver tells whom it gave tasks."""
     return set(re.findall(r"Starting task .*executor (\d+),", log))
-
-
-def archived(log: str) -> int:
-    """How many messages the job says it has archived."""
-    found = re.search(r"archived ([\d,]+) messages", log)
-    assert found, log[-4_000:]
-    return int(found[1].replace(",", ""))
 
 
 def test_topics_are_archived_by_executors_that_read_from_bookies(
