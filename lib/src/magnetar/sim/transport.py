@@ -34,7 +34,7 @@ class SimulatedTransport(asyncio.Transport):
         self._network = network
         self._loop = network.loop
         self.context = process.context
-        self._protocol: asyncio.Protocol | None = None
+        self._protocol: asyncio.Protocol | asyncio.BufferedProtocol | None = None
         self._closing = False
         self.told_lost = False
         # Sending: bytes that the other protocol has not been given yet.
@@ -69,6 +69,11 @@ class SimulatedTransport(asyncio.Transport):
         protocol.connection_made(self)
         if self._held:
             self._loop.call_soon(self._drain, context=self.context)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """See `asyncio.BaseTransport.set_protocol`."""
+        assert isinstance(protocol, asyncio.Protocol | asyncio.BufferedProtocol)
+        self._protocol = protocol
 
     # Sending.
 
