@@ -298,7 +298,6 @@ def main(
       magnetar-spark archive --topics-pattern 'shop/orders/.*' \\\\
         --output s3a://bucket/shop --continuous 1min
     """
-    console = job_console()
     with job_errors():
         if compression not in COMPRESSIONS:
             raise BadOption(f"--compression {compression!r}: {', '.join(COMPRESSIONS)} are accepted")
@@ -324,13 +323,17 @@ def main(
             file_bytes=file_bytes,
         )
         job.tasks_max()  # Before a session is there, whose executors are waited for.
-        try:
-            done = run_archive(spark_session("archive"), job, console)
-        finally:
-            runtime.run(close_clusters())
-        what = f"{done.rows:,} messages in {done.batches} micro-batches" if done.rows else "nothing new"
-        console.print(f"[bold]archived[/bold] {what} to {output}; topics are archived up to", highlight=False)
-        console.print(offsets_table(done.offsets))
+        _run_and_tell(job, job_console())
+
+
+def _run_and_tell(job: ArchiveJob, console: Console) -> None:
+    try:
+        done = run_archive(spark_session("archive"), job, console)
+    finally:
+        runtime.run(close_clusters())
+    what = f"{done.rows:,} messages in {done.batches} micro-batches" if done.rows else "nothing new"
+    console.print(f"[bold]archived[/bold] {what} to {job.output}; topics are archived up to", highlight=False)
+    console.print(offsets_table(done.offsets))
 
 
 if __name__ == "__main__":

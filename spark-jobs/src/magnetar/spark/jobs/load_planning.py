@@ -225,7 +225,6 @@ def main(
         tls_trust_certs=tls_trust_certs,
         further=tuple(option or ()),
     )
-    retention = Retention(seconds=None if retention_hours < 0 else retention_hours * 3600, bytes_per_topic=None)
     options = PlanOptions(
         target_percent=target_percent,
         spare_brokers=spare_brokers,
@@ -238,12 +237,15 @@ def main(
         disk_overhead_percent=disk_overhead_percent,
         spare_bookies=spare_bookies,
         bookies_min=bookies_min,
-        storage=StoragePolicies(retention=retention, write_quorum=write_quorum),
+        storage=StoragePolicies(retention=_retention(retention_hours), write_quorum=write_quorum),
     )
-    with job_errors():
-        with admin_of(choices.connection()) as admin:
-            plan = ask_and_plan(read_history(choices, topic), options, admin)
+    with job_errors(), admin_of(choices.connection()) as admin:
+        plan = ask_and_plan(read_history(choices, topic), options, admin)
         write_plan(plan, output, plots=plots, console=job_console())
+
+
+def _retention(hours: float) -> Retention:
+    return Retention(seconds=None if hours < 0 else hours * 3600, bytes_per_topic=None)
 
 
 if __name__ == "__main__":

@@ -289,24 +289,21 @@ def main(
 
     Exit code: 0 all read, or told to stop, 1 failed, 2 wrong options.
 
-    [dim]Examples:[/]
-      magnetar-spark windows --topic orders --window 1h --by customer \\\\
-        --aggregate sum:amount
-      magnetar-spark windows --topic orders --window 5min \\\\
+    [dim]Example:[/]
+      magnetar-spark windows --topic orders --window 5min --by customer \\\\
         --output-topic totals --checkpoint totals --continuous 10s
     """
     with job_errors():
         length, step = parse_windows(window, slide)
-        choices = ConnectionChoices(
-            service_url=service_url,
-            admin_url=admin_url,
-            metadata_url=metadata_url,
-            token_file=token_file,
-            tls_trust_certs=tls_trust_certs,
-            further=tuple(option or ()),
-        )
         job = WindowJob(
-            choices=choices,
+            choices=ConnectionChoices(
+                service_url=service_url,
+                admin_url=admin_url,
+                metadata_url=metadata_url,
+                token_file=token_file,
+                tls_trust_certs=tls_trust_certs,
+                further=tuple(option or ()),
+            ),
             selection=selection_options(topic, topics_pattern),
             window=length,
             slide=step,
@@ -323,11 +320,11 @@ def main(
             batch_bytes_max=max_bytes_per_batch,
             state_partitions=state_partitions,
         )
-        job.check()
         _run_and_tell(job, job_console())
 
 
 def _run_and_tell(job: WindowJob, console: Console) -> None:
+    job.check()
     try:
         seen = run_windows(spark_session("window-aggregation"), job, console)
     finally:
