@@ -17,7 +17,7 @@ from tools import generate_spark_options
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/spark.md"
 COMPATIBILITY = ROOT / "docs/COMPATIBILITY.md"
-SOURCES = ROOT / "spark-jobs/src/magnetar/spark"
+SOURCES = (ROOT / "spark-jobs/src/magnetar/spark", ROOT / "lib/src/magnetar/wire/pulsar")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_links_lead_somewhere(text: str) -> None:
 
 def test_what_troubles_are_told_by_is_what_is_said(text: str) -> None:
     """Each text of the table that is of ours stands in the sources; Spark's own begin with its class of error."""
-    said = " ".join(_literals(path) for path in SOURCES.rglob("*.py"))
+    said = " ".join(_literals(path) for sources in SOURCES for path in sources.glob("**/*.py"))
     rows = re.findall(r"^\| `(.+?)`.* \|", text.partition("## Troubleshooting")[2], re.MULTILINE)
     assert len(rows) > 10
     for row in rows:
