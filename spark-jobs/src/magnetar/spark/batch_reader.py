@@ -16,7 +16,7 @@ from magnetar.spark.planner import Reach, narrowed, open_planner
 from magnetar.spark.pushdown import push
 from magnetar.spark.shown_errors import shown_plainly
 from magnetar.spark.table import Table, find_table
-from magnetar.spark.worker_memory import keep_modules
+from magnetar.spark.worker_memory import settle_worker
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 if TYPE_CHECKING:
@@ -94,4 +94,4 @@ def read_task(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, SlicePartition):
         with shown_plainly():
             yield from runtime.event_loop_thread().iterate(batches_of(partition.value))
-        keep_modules()
+        settle_worker()

@@ -13,7 +13,7 @@ from magnetar.spark.errors import SinkRefused
 from magnetar.spark.shown_errors import shown_plainly
 from magnetar.spark.sink_options import SinkOptions, parse_sink_options
 from magnetar.spark.sink_writing import TaskIdentity, TaskWriter, WritePlan, prepare
-from magnetar.spark.worker_memory import keep_modules
+from magnetar.spark.worker_memory import settle_worker
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -102,7 +102,7 @@ class PulsarStreamWriter(_ArrowStreamWriter):  # type: ignore[misc] # Its base d
 
 def _written(plan: WritePlan, identity: TaskIdentity, rows: Iterator[pa.RecordBatch]) -> RowsWritten:
     written = RowsWritten(TaskWriter(plan, identity).write(rows))
-    keep_modules()
+    settle_worker()
     return written
 
 
