@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import sys
 import time
-import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,6 +30,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from rich.console import Console
 
+from e2e.cluster import admin
+from e2e.spark.job_sessions import job_session
+
 # On a machine that does a lot else, the session alone may take more than a minute.
 pytestmark = [pytest.mark.slow, pytest.mark.clients, pytest.mark.timeout(600)]
 
@@ -47,42 +47,18 @@ class Person(Record):  # type: ignore[misc] # The client has no types.
     age = Integer()
 
 
-def admin(cluster: ThreadedCluster, method: str, path: str, body: object) -> None:
-    request = urllib.request.Request(
-        f"{cluster.admin_url}/admin/v2/{path}",
-        method=method,
-        data=json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    urllib.request.urlopen(request).close()
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ThreadedCluster]:
     with ThreadedCluster() as running:
-        admin(running, "POST", "namespaces/public/default/deduplication", True)
+        admin.call("POST", f"{running.admin_url}/admin/v2/namespaces/public/default/deduplication", True)
         yield running
         runtime.run(close_clusters())
 
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").appName("jobs")
-    for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-    }.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
+    with job_session("jobs", tmp_path_factory.mktemp("warehouse")) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
@@ -258,9 +234,11 @@ class TestArchiveAndReplay:
     ) -> None:
         """Decoded by the topic's schema, and encoded again by the same, which the new topic gets."""
         topic = cluster.unique_topic("people")
-        admin(cluster, "PUT", f"persistent/public/default/{topic.rpartition('/')[2]}/partitions", 2)
-        admin(cluster, "PUT", "namespaces/public/again", {})
-        admin(cluster, "POST", "namespaces/public/again/deduplication", True)
+        admin.call(
+            "PUT", f"{cluster.admin_url}/admin/v2/persistent/public/default/{topic.rpartition('/')[2]}/partitions", 2
+        )
+        admin.call("PUT", f"{cluster.admin_url}/admin/v2/namespaces/public/again", {})
+        admin.call("POST", f"{cluster.admin_url}/admin/v2/namespaces/public/again/deduplication", True)
         schema = AvroSchema(Person)
         producer = stock.create_producer(topic, schema=schema, batching_enabled=False)
         for number in range(40):

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import sys
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,31 +20,23 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from e2e.cluster import admin
+from e2e.spark.job_sessions import job_session
+
 pytestmark = [pytest.mark.slow, pytest.mark.clients, pytest.mark.timeout(600)]
 
 QUIET = Console(quiet=True)
-
-
-def admin(cluster: ThreadedCluster, method: str, path: str, body: object) -> None:
-    request = urllib.request.Request(
-        f"{cluster.admin_url}/admin/v2/{path}",
-        method=method,
-        data=json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    urllib.request.urlopen(request).close()
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ThreadedCluster]:
     with ThreadedCluster() as running:
         for namespace in ("from", "to", "part"):
-            admin(running, "PUT", f"namespaces/public/{namespace}", {})
-            admin(running, "POST", f"namespaces/public/{namespace}/deduplication", True)
-        admin(
-            running,
+            admin.call("PUT", f"{running.admin_url}/admin/v2/namespaces/public/{namespace}", {})
+            admin.call("POST", f"{running.admin_url}/admin/v2/namespaces/public/{namespace}/deduplication", True)
+        admin.call(
             "POST",
-            "namespaces/public/from/retention",
+            f"{running.admin_url}/admin/v2/namespaces/public/from/retention",
             {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
         )
         yield running
@@ -57,22 +45,8 @@ def cluster() -> Iterator[ThreadedCluster]:
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").appName("replays")
-    for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-    }.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
+    with job_session("replays", tmp_path_factory.mktemp("warehouse")) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
