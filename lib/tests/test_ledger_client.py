@@ -20,8 +20,8 @@ from magnetar.ledger.api import (
     LedgerUnavailable,
     NotEnoughBookies,
 )
-from magnetar.ledger.append_pipeline import CHANGES_AT_ONCE_MAX, CHANGES_IN_A_ROW_MAX
 from magnetar.ledger.client import BookKeeperClient
+from magnetar.ledger.ensemble_change import CHANGES_AT_ONCE_MAX, CHANGES_IN_A_ROW_MAX
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.testing import MemoryBookies, RecordingListener
 from magnetar.ledger.writer import OpenLedgerWriter

@@ -8,29 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final, Protocol
 
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
-from magnetar.ledger.api import LedgerFenced, LedgerUnauthorized, LedgerUnavailable
+from magnetar.ledger.api import LedgerFenced, LedgerUnauthorized
 from magnetar.ledger.appender import CHANGING, FAILED, OPEN, Appender, Send
 from magnetar.ledger.bookie_connection import BookieConnection, BookieConnections
+from magnetar.ledger.ensemble_change import EnsembleChanger, replace_failed_bookies, stop_replacing
 from magnetar.wire.bookkeeper.codes import BookieCode, known_code
 
 _EOK: Final = int(BookieCode.EOK)
 TICKS_PER_TIMEOUT: Final = 4
 """How often within the add timeout the oldest entry's age is looked at."""
-
-CHANGES_AT_ONCE_MAX: Final = 5
-"""Ensemble changes in a row, with nothing confirmed in between, that are made without a pause: several bookies may die
-at the same moment."""
-CHANGES_IN_A_ROW_MAX: Final = 30
-"""After so many the ledger fails. A bookie that cannot be reached answers at once, so without this bound and the pauses
-a writer whom the network has cut off would change its ensemble as fast as it can, for ever."""
-CHANGE_PAUSES_DOUBLED_MAX: Final = 4
-"""How often the pause is doubled; with the settings' default it grows from 50 ms to 0.8 s, and thirty changes take
-some 18 s."""
 
 
 class PipelineOwner(Protocol):
@@ -42,13 +33,6 @@ class PipelineOwner(Protocol):
 
     def pipeline_failed(self, error: MagnetarError) -> None:
         """Nothing more will be confirmed. Told once; pending entries are still readable during the call."""
-        ...
-
-    async def change_ensemble(
-        self, first_entry_id: int, ensemble: Sequence[str], failed: Sequence[int], lost: Collection[str]
-    ) -> list[str]:
-        """Fill the failed places from this entry on, record it, return the new ensemble. Any `MagnetarError`: the
-        ledger fails with it."""
         ...
 
 
@@ -133,6 +117,7 @@ class AppendPipeline:
     __slots__ = (
         "_appender",
         "_change_task",
+        "_changer",
         "_changes_in_a_row",
         "_connections",
         "_context",
@@ -150,12 +135,14 @@ class AppendPipeline:
     def __init__(
         self,
         owner: PipelineOwner,
+        changer: EnsembleChanger,
         appender: Appender,
         ensemble: Sequence[str],
         connections: BookieConnections,
         context: PipelineContext,
     ) -> None:
         self._owner: PipelineOwner = owner
+        self._changer: EnsembleChanger = changer
         self._appender: Appender = appender
         self._connections: BookieConnections = connections
         self._context: PipelineContext = context
@@ -224,24 +211,24 @@ class AppendPipeline:
                 return group.entries[entry_id - group.first_entry_id]
         return None
 
-    async def wait_until_settled(self) -> None:
-        """Wait until nothing is outstanding and no ensemble change is under way, or all has failed."""
-        while not self._settled:
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            if self._settled_waiters is None:
-                self._settled_waiters = []
-            self._settled_waiters.append(waiter)
-            await waiter
+    def settled(self) -> asyncio.Future[None] | None:
+        """None when nothing is outstanding and no ensemble change is under way, or all has failed. Else what is done
+        when that comes; by the time that somebody hears of it there may be more to wait for."""
+        if self._settled:
+            return None
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        if self._settled_waiters is None:
+            self._settled_waiters = []
+        self._settled_waiters.append(waiter)
+        return waiter
 
-    async def close(self) -> None:
-        """Stop at once; what is outstanding is not heard of any more."""
+    def close(self) -> Awaitable[None]:
+        """Stop at once; what is outstanding is not heard of any more. Await the end of a change that is under way."""
         self._appender.fail()
         self._stop_timer()
         self._set_settled()
         self._pending = None
-        if self._change_task is not None:
-            self._change_task.cancel()
-            await asyncio.gather(self._change_task, return_exceptions=True)
+        return stop_replacing(self._change_task)
 
     def _place(self, index: int, bookie_id: str) -> BookieAnswers:
         return BookieAnswers(self, index, bookie_id, self._connections.connection(bookie_id))
@@ -281,36 +268,36 @@ class AppendPipeline:
         if self._appender.bookie_failed(index):
             self._settled = False
             self._change_task = self._loop.create_task(
-                self._change(), name=f"ensemble change of ledger {self._context.ledger_id}"
+                replace_failed_bookies(self, self._changer),
+                name=f"ensemble change of ledger {self._context.ledger_id}",
             )
 
-    async def _change(self) -> None:
-        lost: set[str] = set()
+    # What an ensemble change asks for (`ensemble_change.ChangingPipeline`).
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger whose entries these are."""
+        return self._context.ledger_id
+
+    @property
+    def change_pause_seconds(self) -> float:
+        """The first pause between ensemble changes."""
+        return self._context.change_pause_seconds
+
+    def next_change(self) -> tuple[int, list[str], list[int]] | None:
+        """First entry, ensemble and failed places of the change that is needed now; None when none is."""
         appender = self._appender
-        try:
-            while appender.state is CHANGING:
-                await self._pause_between_changes()
-                failed = sorted(appender.failed_bookies)
-                lost.update(self._places[index].bookie_id for index in failed)
-                changed = await self._owner.change_ensemble(
-                    appender.last_add_confirmed + 1, self.ensemble, failed, lost
-                )
-                self._install(changed, failed)
-        except MagnetarError as error:
-            self.fail(error)
+        if appender.state is not CHANGING:
+            return None
+        return appender.last_add_confirmed + 1, self.ensemble, sorted(appender.failed_bookies)
 
-    async def _pause_between_changes(self) -> None:
+    def count_change(self) -> int:
+        """One more change is about to be made; how many there were since something was confirmed."""
         self._changes_in_a_row += 1
-        pauses = self._changes_in_a_row - CHANGES_AT_ONCE_MAX
-        if self._changes_in_a_row > CHANGES_IN_A_ROW_MAX:
-            raise unavailable(
-                f"the last {CHANGES_IN_A_ROW_MAX} ensembles of ledger {self._context.ledger_id} took no entry"
-            )
-        if pauses > 0:
-            doubled = 1 << min(pauses - 1, CHANGE_PAUSES_DOUBLED_MAX)
-            await asyncio.sleep(self._context.change_pause_seconds * doubled)
+        return self._changes_in_a_row
 
-    def _install(self, changed: Sequence[str], indexes: Sequence[int]) -> None:
+    def install(self, changed: Sequence[str], indexes: Sequence[int]) -> None:
+        """The change is recorded: send to the new bookies at these places what is not confirmed."""
         if self._appender.state is FAILED:
             return
         for index in indexes:
@@ -352,10 +339,3 @@ class AppendPipeline:
                 for index in self._appender.silent_bookies(self._appender.last_add_confirmed + 1):
                     self._bookie_failed(index, BookieCode.UNREACHABLE)
         self._arm_timer()
-
-
-def unavailable(what: str, cause: BaseException | None = None) -> LedgerUnavailable:
-    """`LedgerUnavailable` that names its cause."""
-    error = LedgerUnavailable(what if cause is None else f"{what}: {cause}")
-    error.__cause__ = cause
-    return error

@@ -18,6 +18,7 @@ from magnetar.ledger.bookie_connection import (
     READ_FLAG_FENCE,
     READ_FLAG_NONE,
 )
+from magnetar.ledger.ensemble_change import wait_until_settled
 from magnetar.ledger.entry_reader import DENIALS
 from magnetar.ledger.recovery import EntrySearch, EntryVerdict, LastConfirmedRound
 from magnetar.ledger.striping import write_set
@@ -92,6 +93,7 @@ class RecoveryWriteBack:
         flags = ADD_FLAG_RECOVERY | ADD_FLAG_HIGH_PRIORITY
         self.pipeline = AppendPipeline(
             self,
+            self,
             Appender(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum, last_confirmed),
             metadata.ensembles[-1][1],
             parts.connections,
@@ -120,7 +122,7 @@ class RecoveryWriteBack:
         """Store the next entries on an ack quorum. Raises what the pipeline failed with."""
         if self.error is None:
             self.pipeline.push(entries, sum(map(len, entries)))
-            await self.pipeline.wait_until_settled()
+            await wait_until_settled(self.pipeline)
         if self.error is not None:
             raise self.error
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from magnetar.core.clock import Clock
-from magnetar.core.errors import MagnetarError, Unavailable
-from magnetar.core.ids import NO_ENTRY
+from magnetar.core.errors import Unavailable
 from magnetar.ledger.api import (
     EntryNotFound,
     LedgerClosed,
@@ -18,17 +17,19 @@ from magnetar.ledger.api import (
     LedgerNotFound,
     LedgerUnavailable,
 )
-from magnetar.ledger.append_pipeline import AppendPipeline, PipelineContext, unavailable
+from magnetar.ledger.append_pipeline import PipelineContext
 from magnetar.ledger.appender import Appender
 from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.bookie_connection import ADD_FLAG_NONE, BookieConnections
+from magnetar.ledger.ensemble_change import wait_until_settled
 from magnetar.ledger.entry_reader import EntryReader
+from magnetar.ledger.ledger_appends import LedgerAppends
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.ledger.reader import check_range
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.metadata.store import VersionConflict
 from magnetar.wire.bookkeeper.codes import BookieCode
-from magnetar.wire.bookkeeper.entry import EntryCodec, header
+from magnetar.wire.bookkeeper.entry import EntryCodec
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 
 CONFLICTS_MAX: Final = 20
@@ -84,51 +85,31 @@ def closed_metadata(metadata: LedgerMetadata, last_entry_id: int, length_bytes: 
 
 
 class OpenLedgerWriter:
-    """A `LedgerWriter`."""
+    """A `LedgerWriter`: `LedgerAppends`, and what has to wait for bookies or the metadata store."""
 
-    __slots__ = (
-        "_closed",
-        "_closing",
-        "_codec",
-        "_entries",
-        "_error",
-        "_length_confirmed_bytes",
-        "_listener",
-        "_metadata",
-        "_parts",
-        "_pipeline",
-        "_version",
-        "last_add_confirmed",
-        "last_add_pushed",
-        "ledger_id",
-        "length_bytes",
-    )
+    __slots__ = ("_appends", "_closed", "_entries", "_metadata", "_parts", "_version", "append", "ledger_id")
 
     def __init__(
         self, ledger_id: int, metadata: LedgerMetadata, version: int, parts: LedgerParts, listener: LedgerListener
     ) -> None:
         assert metadata.digest_type is not None
         self.ledger_id = ledger_id
-        self.last_add_confirmed = NO_ENTRY
-        self.last_add_pushed = NO_ENTRY
-        self.length_bytes = 0
         self._metadata = metadata
         self._version = version
         self._parts = parts
-        self._listener = listener
-        self._codec = EntryCodec(ledger_id, metadata.digest_type, metadata.password)
-        self._entries = parts.entry_reader(self._codec)
-        self._error: MagnetarError | None = None
-        self._length_confirmed_bytes = 0
-        self._closing = False
+        codec = EntryCodec(ledger_id, metadata.digest_type, metadata.password)
+        self._entries = parts.entry_reader(codec)
         self._closed = False
-        self._pipeline = AppendPipeline(
+        self._appends = LedgerAppends(codec, listener, parts.settings.pending_bytes_max)
+        self._appends.start(
             self,
             Appender(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum),
             metadata.ensembles[-1][1],
             parts.connections,
-            parts.pipeline_context(ledger_id, self._codec.master_key, ADD_FLAG_NONE),
+            parts.pipeline_context(ledger_id, codec.master_key, ADD_FLAG_NONE),
         )
+        self.append: Callable[[Sequence[bytes]], int] = self._appends.append
+        """`LedgerAppends.append`, without a call in between."""
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -136,35 +117,24 @@ class OpenLedgerWriter:
         return self._metadata
 
     @property
+    def last_add_confirmed(self) -> int:
+        """The last entry that is on an ack quorum of disks, as all before it are."""
+        return self._appends.last_add_confirmed
+
+    @property
+    def last_add_pushed(self) -> int:
+        """The last entry that was appended."""
+        return self._appends.last_add_pushed
+
+    @property
+    def length_bytes(self) -> int:
+        """Of all payloads that were appended."""
+        return self._appends.length_bytes
+
+    @property
     def finished(self) -> bool:
         """Whether nothing will come of this writer any more."""
-        return self._closed or self._error is not None
-
-    def append(self, payloads: Sequence[bytes]) -> int:
-        """Send entries on their way; returns the first one's id, the rest follow.
-
-        Raises `LedgerFenced` or `LedgerClosed` if the ledger takes no more, `LedgerUnavailable` (and takes none of
-        these) if too much is outstanding."""
-        if self._error is not None or self._closing:
-            raise self._refusal()
-        pipeline = self._pipeline
-        first = self.last_add_pushed + 1
-        count = len(payloads)
-        if count == 0:
-            return first
-        entries = self._codec.encode_many(first, self.last_add_confirmed, self.length_bytes, payloads)
-        size_bytes = sum(map(len, entries))
-        if pipeline.pending_bytes + size_bytes > self._parts.settings.pending_bytes_max:
-            raise LedgerUnavailable(f"ledger {self.ledger_id} has {pipeline.pending_bytes} bytes outstanding")
-        self.length_bytes += size_bytes - count * self._codec.overhead_bytes
-        self.last_add_pushed += count
-        pipeline.push(entries, size_bytes)
-        return first
-
-    def _refusal(self) -> MagnetarError:
-        if isinstance(self._error, LedgerFenced):
-            return LedgerFenced(str(self._error))
-        return LedgerClosed(f"ledger {self.ledger_id} takes no more entries: {self._error or 'it is closed'}")
+        return self._closed or self._appends.error is not None
 
     async def read(self, first_entry_id: int, last_entry_id: int) -> list[bytes]:
         """Payloads of first..last, both confirmed. `EntryNotFound`, `LedgerUnavailable`."""
@@ -185,21 +155,22 @@ class OpenLedgerWriter:
         After a failure the ledger is closed at its last confirmed entry, but one that another client has fenced or
         closed is left to it.
         Raises `LedgerFenced` if another client closed it elsewhere, `LedgerUnavailable` if the store fails."""
-        self._closing = True
-        await self._pipeline.wait_until_settled()
+        appends = self._appends
+        appends.closing = True
+        await wait_until_settled(appends.pipeline)
         if self._closed:
             return
-        if not isinstance(self._error, (LedgerFenced, LedgerClosed)):
-            length = self.length_bytes if self._error is None else self._length_confirmed_bytes
-            await self._write_closed(self.last_add_confirmed, length)
+        if not isinstance(appends.error, (LedgerFenced, LedgerClosed)):
+            length = appends.length_bytes if appends.error is None else appends.length_confirmed_bytes
+            await self._write_closed(appends.last_add_confirmed, length)
         self._closed = True
-        await self._pipeline.close()
+        await appends.close()
 
     async def abandon(self) -> None:
         """Let go without writing anything; the next owner recovers the ledger."""
-        self._closing = True
+        self._appends.closing = True
         self._closed = True
-        await self._pipeline.close()
+        await self._appends.close()
 
     async def _write_closed(self, last_entry_id: int, length_bytes: int) -> None:
         for _ in range(CONFLICTS_MAX):
@@ -222,25 +193,10 @@ class OpenLedgerWriter:
                     f"here it ends at {last_entry_id}"
                 )
             return
-        raise unavailable(f"ledger {self.ledger_id} could not be closed: its metadata keeps changing")
+        raise LedgerUnavailable(f"ledger {self.ledger_id} could not be closed: its metadata keeps changing")
 
     async def _reload(self) -> None:
         self._metadata, self._version = await self._parts.metadata.read(self.ledger_id)
-
-    def pipeline_confirmed(self, last_add_confirmed: int) -> None:
-        """The pipeline: the LAC advanced."""
-        self.last_add_confirmed = last_add_confirmed
-        self._listener.confirmed(self.ledger_id, last_add_confirmed)
-
-    def pipeline_failed(self, error: MagnetarError) -> None:
-        """The pipeline: nothing more will be confirmed."""
-        self._error = error
-        following = self._pipeline.pending_entry(self.last_add_confirmed + 1)
-        self._length_confirmed_bytes = self.length_bytes
-        if following is not None:
-            payload_bytes = len(following) - self._codec.overhead_bytes
-            self._length_confirmed_bytes = header(following)[3] - payload_bytes
-        self._listener.failed(self.ledger_id, error)
 
     async def change_ensemble(
         self, first_entry_id: int, ensemble: Sequence[str], failed: Sequence[int], lost: Collection[str]
@@ -262,7 +218,9 @@ class OpenLedgerWriter:
                 self._metadata = wanted
                 logger.info("ledger %d goes on with %s from entry %d", self.ledger_id, changed, first_entry_id)
                 return changed
-        raise unavailable(f"the ensemble of ledger {self.ledger_id} could not be changed: its metadata keeps changing")
+        raise LedgerUnavailable(
+            f"the ensemble of ledger {self.ledger_id} could not be changed: its metadata keeps changing"
+        )
 
     async def _check_still_ours(self, ensemble: Sequence[str]) -> None:
         """Take over what AutoRecovery changed in older segments; anything else means that the ledger is lost."""
@@ -277,4 +235,11 @@ class OpenLedgerWriter:
         if self._metadata.state is LedgerState.CLOSED:
             raise LedgerClosed(f"another client closed ledger {self.ledger_id}")
         if self._metadata.ensembles[-1][1] != list(ensemble):
-            raise unavailable(f"somebody else changed the last ensemble of ledger {self.ledger_id}")
+            raise LedgerUnavailable(f"somebody else changed the last ensemble of ledger {self.ledger_id}")
+
+
+def unavailable(what: str, cause: BaseException) -> LedgerUnavailable:
+    """`LedgerUnavailable` that names its cause."""
+    error = LedgerUnavailable(f"{what}: {cause}")
+    error.__cause__ = cause
+    return error
