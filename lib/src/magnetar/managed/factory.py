@@ -16,6 +16,7 @@ from magnetar.managed.errors import ManagedLedgerClosed, ManagedLedgerNotFound
 from magnetar.managed.info_codec import POSITION_IN_NODE, LedgerInfo, decode_cursor_info
 from magnetar.managed.info_node import InfoNode
 from magnetar.managed.ledger_list import LedgerList, LedgerRecord
+from magnetar.managed.ledger_rollover import LedgerRollover
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.paths import cursor_path, decode, ledger_path
 from magnetar.managed.settings import ManagedLedgerSettings
@@ -139,14 +140,15 @@ class ManagedLedgerFactory:
         records = [record for record in info.records if record.entries]
         if info.terminated_at is not None:
             records, empty = info.records or [LedgerRecord(info.terminated_at[0])], []
-        appends = AppendPath(self._shared, name, settings, node, LedgerList(records))
+        appends = AppendPath(self._shared, name, settings, LedgerList(records))
+        rollover = LedgerRollover(self._shared, node, appends)
         appends.properties = info.properties
         if info.terminated_at is not None:
             appends.terminated(info.terminated_at)
         else:
-            await appends.create_ledger()
+            await rollover.create_ledger()
             appends.opened()
-        ledger = ManagedLedger(self._shared, node, appends)
+        ledger = ManagedLedger(self._shared, node, appends, rollover)
         try:
             if not new:
                 cursors = await self._shared.store.children(ledger_path(name), watch=False)

@@ -21,6 +21,7 @@ from magnetar.managed.errors import CursorNotFound, ManagedLedgerClosed, Managed
 from magnetar.managed.info_node import InfoNode
 from magnetar.managed.ledger_list import LedgerList, LedgerRecord
 from magnetar.managed.ledger_readers import LedgerReaders
+from magnetar.managed.ledger_rollover import LedgerRollover
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.shared import Shared
 from magnetar.managed.states import LedgerState
@@ -41,6 +42,7 @@ class ManagedLedger:
         "_node",
         "_non_durable",
         "_readers",
+        "_rollover",
         "_shared",
         "_trim_task",
         "cache",
@@ -49,10 +51,11 @@ class ManagedLedger:
         "name",
     )
 
-    def __init__(self, shared: Shared, node: InfoNode, appends: AppendPath) -> None:
+    def __init__(self, shared: Shared, node: InfoNode, appends: AppendPath, rollover: LedgerRollover) -> None:
         self._shared: Shared = shared
         self._node: InfoNode = node
         self._appends: AppendPath = appends
+        self._rollover: LedgerRollover = rollover
         self._readers: LedgerReaders = LedgerReaders(shared, appends)
         self._non_durable: list[Cursor] = []
         self._trim_task: asyncio.Task[None] | None = None
@@ -128,7 +131,7 @@ class ManagedLedger:
 
     async def check_writable(self) -> None:
         """Whether appends can be expected to work again after a `ManagedLedgerWriteFailed`; raises it when not."""
-        await self._appends.check_writable()
+        await self._rollover.check_writable()
 
     async def open_cursor(
         self,
@@ -256,11 +259,11 @@ class ManagedLedger:
 
     async def roll(self) -> None:
         """Go on in a new ledger now, so that the one in use may be trimmed."""
-        await self._appends.roll_now()
+        await self._rollover.roll_now()
 
     async def terminate(self) -> Position:
         """Take no more entries, for ever; returns the last one's position. What was appended before is confirmed."""
-        return await self._appends.terminate()
+        return await self._rollover.terminate()
 
     async def set_property(self, key: str, value: str | None) -> None:
         """Store a property, or remove it (None). Durable on return."""
@@ -316,7 +319,7 @@ class ManagedLedger:
 
         Nothing that was confirmed is lost: the next owner recovers the ledger in use."""
         self._shared.forget(self.name, self)
-        writer = self._appends.abandon(ManagedLedgerFenced(f"{self.name} may have another owner"))
+        writer = self._rollover.abandon(ManagedLedgerFenced(f"{self.name} may have another owner"))
         for cursor in [*self.cursors.values(), *self._non_durable]:
             await cursor.abandon()
         if writer is not None:
@@ -383,7 +386,7 @@ class ManagedLedger:
 
     async def _close(self, *, with_cursors: bool) -> None:
         try:
-            await self._appends.close()
+            await self._rollover.close()
         except MagnetarError as error:
             log.warning("%s: not closed: %r", self.name, error)
         if self._trim_task is not None:
