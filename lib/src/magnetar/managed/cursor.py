@@ -1,25 +1,24 @@
-"""One reader's place in a managed ledger: what it has acknowledged and what it reads next."""
+"""One reader's place in a managed ledger: what it has acknowledged and what it reads next.
+
+Compiled, so it waits for nothing (docs/adr/0022): what it returns to be awaited is made by `cursor_reading.py` and
+`cursor_storage.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, NO_ENTRY, Position
-from magnetar.ledger.api import EntryNotFound, LedgerNotFound
 from magnetar.managed.ack_state import AckState
+from magnetar.managed.cursor_reading import closed, durable, nothing, read_next, read_positions
 from magnetar.managed.cursor_storage import CursorStorage
 from magnetar.managed.entry import Entry
 from magnetar.managed.stats import CursorStats
 
 if TYPE_CHECKING:
     from magnetar.managed.managed_ledger import ManagedLedger
-
-READ_AHEAD_ENTRIES: Final = 500
-READ_AHEAD_BYTES: Final = 1024 * 1024
-"""What one read from bookies brings at least, if it is there: a backlog is read in large pieces and then served from
-the cache, so that a slow reader costs few round trips."""
 
 
 class Cursor:
@@ -84,61 +83,22 @@ class Cursor:
                 return None
             self.read_position = (ledger_id, entry_id + len(entries))
             if self.acks.individual_count:
-                entries = self._unacknowledged(entries)
+                entries = self.unacknowledged(entries)
                 if not entries:
                     continue
             return entries
 
-    async def read(self, count_max: int, size_bytes_max: int) -> list[Entry]:
+    def read(self, count_max: int, size_bytes_max: int) -> Coroutine[Any, Any, list[Entry]]:
         """As `read_cached`, and from bookies when the cache has not got them. Empty: caught up.
 
         Raises what the ledger client raises; the read position then stays."""
-        while True:
-            found = self.read_cached(count_max, size_bytes_max)
-            if found is not None:
-                return found
-            position = self.read_position
-            try:
-                entries = await self._read_ahead(position, count_max, size_bytes_max)
-            except (LedgerNotFound, EntryNotFound):
-                if not self._lost(position):
-                    raise
-                continue
-            if self.read_position != position:
-                continue  # Moved by a seek while we waited: what was read is not what is wanted.
-            entries = _within(entries, count_max, size_bytes_max)
-            self.read_position = (position[0], position[1] + len(entries))
-            entries = self._unacknowledged(entries)
-            if entries:
-                return entries
+        return read_next(self, self._ledger, count_max, size_bytes_max)
 
-    async def read_positions(self, positions: Sequence[Position]) -> list[Entry]:
+    def read_positions(self, positions: Sequence[Position]) -> Coroutine[Any, Any, list[Entry]]:
         """The entries at these positions, ascending, without those that are acknowledged or gone.
 
         Does not move the read position."""
-        found: list[Entry] = []
-        missing: list[Position] = []
-        cache = self._ledger.cache
-        for position in positions:
-            if not self.acks.is_acknowledged(position) and self._ledger.contains(position):
-                entry = cache.get(position[0], position[1])
-                if entry is None:
-                    missing.append(position)
-                else:
-                    found.append(entry)
-        for ledger_id, first, last in _runs(sorted(missing)):
-            try:
-                while first <= last:
-                    some = await self._ledger.read_range(ledger_id, first, last)
-                    found += some
-                    first += len(some)
-            except LedgerNotFound:
-                if self._ledger.contains((ledger_id, last)) and not self._ledger.settings.skip_lost_data:
-                    raise
-        if missing:
-            found = [entry for entry in found if not self.acks.is_acknowledged(entry.position)]
-            found.sort(key=_position_of)
-        return found
+        return read_positions(self.acks, self._ledger, positions)
 
     def acknowledge(self, positions: Sequence[Position]) -> None:
         """Single entries; what is acknowledged already, or no entry, is ignored."""
@@ -183,15 +143,14 @@ class Cursor:
         """Read on from here; acknowledges nothing."""
         self.read_position = self._ledger.start_of_reading(position)
 
-    async def reset(self, position: Position) -> None:
+    def reset(self, position: Position) -> Coroutine[Any, Any, None]:
         """Seek: everything before the position counts as acknowledged, nothing from it on. Durable on return."""
         start = self._ledger.start_of_reading(position)
         self.acks.reset(self._ledger.previous_position(start))
         self.read_position = start
-        await self._changed_and_durable()
-        self._ledger.trim_later()
+        return self._changed_and_durable(self._ledger.trim_later)
 
-    async def skip_entries(self, count: int) -> None:
+    def skip_entries(self, count: int) -> Coroutine[Any, Any, None]:
         """Acknowledge the next `count` unacknowledged entries. Durable on return."""
         assert count >= 0
         ledger, acks = self._ledger, self.acks
@@ -207,12 +166,12 @@ class Cursor:
                 position = after
                 left -= 0 if acks.is_acknowledged(after) else 1
         self.acknowledge_cumulative(position)
-        await self._changed_and_durable()
+        return self._changed_and_durable()
 
-    async def clear_backlog(self) -> None:
+    def clear_backlog(self) -> Coroutine[Any, Any, None]:
         """Acknowledge everything that is confirmed now. Durable on return."""
         self.acknowledge_cumulative(self._ledger.last_confirmed)
-        await self._changed_and_durable()
+        return self._changed_and_durable()
 
     def persist(self, done: Callable[[MagnetarError | None], None]) -> None:
         """Call `done`, later, once everything acknowledged so far is durable; with the error if that failed.
@@ -223,38 +182,34 @@ class Cursor:
         else:
             self._storage.persist(done)
 
-    async def set_properties(self, properties: Mapping[str, int]) -> None:
+    def set_properties(self, properties: Mapping[str, int]) -> Coroutine[Any, Any, None]:
         """Replace the properties that are stored with the position. Durable on return."""
         self.properties.clear()
         self.properties.update(properties)
-        await self._changed_and_durable()
+        return self._changed_and_durable()
 
-    async def set_cursor_properties(self, properties: Mapping[str, str]) -> None:
+    def set_cursor_properties(self, properties: Mapping[str, str]) -> Coroutine[Any, Any, None]:
         """Replace the cursor's own properties. Durable on return."""
         self.cursor_properties.clear()
         self.cursor_properties.update(properties)
-        if self._storage is not None:
-            await self._storage.rewrite_node()
+        return nothing() if self._storage is None else self._storage.rewrite_node()
 
-    async def close(self) -> None:
+    def close(self) -> Coroutine[Any, Any, None]:
         """Durable: write the state and let go. Non-durable: it is gone."""
-        if not self.closed:
-            self.closed = True
-            if self._storage is not None:
-                await self._storage.close()
-            self._ledger.cursor_closed(self)
+        if self.closed:
+            return nothing()
+        self.closed = True
+        return closed(self._storage, self._told_closed)
 
-    async def abandon(self) -> None:
+    def abandon(self) -> Coroutine[Any, Any, None]:
         """Let go and write nothing."""
         self.closed = True
-        if self._storage is not None:
-            await self._storage.abandon()
+        return nothing() if self._storage is None else self._storage.abandon()
 
-    async def delete_stored(self) -> None:
+    def delete_stored(self) -> Coroutine[Any, Any, None]:
         """Remove what is stored; `ManagedLedger.delete_cursor` calls it."""
         self.closed = True
-        if self._storage is not None:
-            await self._storage.delete()
+        return nothing() if self._storage is None else self._storage.delete()
 
     def ledgers_removed(self) -> None:
         """Some ledgers are no more: stand on those that there are."""
@@ -264,7 +219,7 @@ class Cursor:
     def stats(self) -> CursorStats:
         """What administrators see."""
         storage = self._storage
-        ranges = ", ".join(f"({low[0]}:{low[1]}..{high[0]}:{high[1]}]" for low, high in self.acks.ranges(100))
+        ranges = ", ".join([f"({low[0]}:{low[1]}..{high[0]}:{high[1]}]" for low, high in self.acks.ranges(100)])
         return CursorStats(
             mark_delete=self.acks.mark_delete,
             read_position=self.read_position,
@@ -289,10 +244,13 @@ class Cursor:
         if self._storage is not None:
             self._storage.changed()
 
-    async def _changed_and_durable(self) -> None:
+    def _told_closed(self) -> None:
+        self._ledger.cursor_closed(self)
+
+    def _changed_and_durable(self, then: Callable[[], None] | None = None) -> Coroutine[Any, Any, None]:
         if self._storage is not None:
             self._storage.changed()
-            await self._storage.flush()
+        return durable(self._storage, then)
 
     def _not_behind_mark(self) -> None:
         if self.read_position <= self.acks.mark_delete:
@@ -307,18 +265,12 @@ class Cursor:
         self.read_position = self._ledger.valid_position(self.read_position)
         return NO_ENTRY
 
-    def _unacknowledged(self, entries: list[Entry]) -> list[Entry]:
+    def unacknowledged(self, entries: list[Entry]) -> list[Entry]:
+        """Those that are still to be delivered."""
         acks = self.acks
         return [entry for entry in entries if not acks.is_acknowledged((entry.ledger_id, entry.entry_id))]
 
-    async def _read_ahead(self, position: Position, count_max: int, size_bytes_max: int) -> list[Entry]:
-        ledger_id, entry_id = position
-        average = max(1, self._ledger.average_entry_bytes(ledger_id))
-        count = min(max(count_max, READ_AHEAD_ENTRIES), max(READ_AHEAD_BYTES, size_bytes_max) // average)
-        last = min(self._ledger.entries_in(ledger_id) - 1, entry_id + max(1, count) - 1)
-        return await self._ledger.read_range(ledger_id, entry_id, last)
-
-    def _lost(self, position: Position) -> bool:
+    def skip_lost(self, position: Position) -> bool:
         """After a read failed for good: whether reading may go on elsewhere (trimmed meanwhile, or lost data)."""
         if self.read_position != position:
             return True
@@ -339,28 +291,3 @@ def start_mark(ledger: ManagedLedger, start: Position) -> Position:
     if start >= LATEST:
         return ledger.last_confirmed
     return ledger.previous_position(ledger.valid_position(start))
-
-
-def _position_of(entry: Entry) -> Position:
-    return (entry.ledger_id, entry.entry_id)
-
-
-def _within(entries: list[Entry], count_max: int, size_bytes_max: int) -> list[Entry]:
-    """The first entries that fit, at least one."""
-    size = 0
-    for index, entry in enumerate(entries):
-        size += len(entry.data)
-        if index == count_max or (size > size_bytes_max and index):
-            return entries[:index]
-    return entries
-
-
-def _runs(positions: Iterable[Position]) -> list[tuple[int, int, int]]:
-    """Ascending positions as (ledger id, first, last) of consecutive ones."""
-    runs: list[tuple[int, int, int]] = []
-    for ledger_id, entry_id in positions:
-        if runs and runs[-1][0] == ledger_id and entry_id - runs[-1][2] <= 1:
-            runs[-1] = (ledger_id, runs[-1][1], entry_id)
-        else:
-            runs.append((ledger_id, entry_id, entry_id))
-    return runs

@@ -1,0 +1,206 @@
+"""From one ledger to the next: the ledger in use is closed, another one is made and written into the list.
+
+What waits stands here; `append_path.py` holds the queue and the state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.core.ids import Position
+from magnetar.ledger.api import LedgerWriter
+from magnetar.managed.append_path import AppendPath
+from magnetar.managed.errors import (
+    ManagedLedgerClosed,
+    ManagedLedgerFenced,
+    ManagedLedgerTerminated,
+    ManagedLedgerWriteFailed,
+)
+from magnetar.managed.info_node import InfoNode
+from magnetar.managed.ledger_list import LedgerRecord
+from magnetar.managed.shared import LEDGER_CREATION_SECONDS_MAX, Shared, ledger_options
+from magnetar.managed.states import LedgerState
+
+log = logging.getLogger(__name__)
+
+FAILING_LEDGER_DELAY_SECONDS: Final[tuple[float, ...]] = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Waits before the next ledger while ledgers fail without a single confirmed entry; the last one repeats."""
+
+
+class LedgerRollover:
+    """A `Rollover`, and every other change of which ledger is in use: the first one, termination, the close."""
+
+    __slots__ = ("_appends", "_node", "_shared", "_task")
+
+    def __init__(self, shared: Shared, node: InfoNode, appends: AppendPath) -> None:
+        self._shared = shared
+        self._node = node
+        self._appends = appends
+        self._task: asyncio.Task[None] | None = None
+        appends.rolled_over_by(self)
+
+    def start(self, *, stay_closed: bool) -> None:
+        """See `Rollover.start`."""
+        if self._task is None:
+            self._task = self._shared.start(self._roll(stay_closed))
+
+    async def create_ledger(self) -> None:
+        """Make the next ledger, write the list with it but without empty ones, and use it.
+
+        Raises `ManagedLedgerFenced`, or what the client or the store raise; then nothing changed here."""
+        shared, appends = self._shared, self._appends
+        async with asyncio.timeout(LEDGER_CREATION_SECONDS_MAX):
+            writer = await shared.ledgers.create(ledger_options(appends.settings, appends.name), appends)
+        record = LedgerRecord(writer.ledger_id)
+        async with self._node.lock:
+            records = [each for each in appends.ledgers.records() if each.entries]
+            try:
+                await self._node.write([*records, record], None, appends.properties)
+            except ManagedLedgerFenced:
+                await shared.delete_ledger(writer.ledger_id)
+                raise
+            appends.ledgers.add(record)
+        appends.use(writer)
+
+    async def check_writable(self) -> None:
+        """After a failed creation try again, so that nobody is let in whose appends could only fail.
+
+        `ManagedLedgerWriteFailed` when it fails again."""
+        appends = self._appends
+        if appends.last_creation_error is None or appends.state not in (
+            LedgerState.WRITE_FAILED,
+            LedgerState.CLOSED_LEDGER,
+        ):
+            return
+        appends.ready_to_create_ledger()
+        appends.start_rollover()
+        await self._wait()
+        if appends.last_creation_error is not None:
+            raise ManagedLedgerWriteFailed(f"{appends.name}: no new ledger: {appends.last_creation_error}")
+
+    async def roll_now(self) -> None:
+        """Go on in a new ledger, unless the one in use has no entries (admin: roll-over for trimming)."""
+        appends = self._appends
+        if appends.state is LedgerState.LEDGER_OPENED and appends.ledgers.last().entries:
+            appends.start_rollover()
+        await self._wait()
+
+    async def terminate(self) -> Position:
+        """See `ManagedLedger.terminate`."""
+        appends = self._appends
+        await self._wait()
+        if appends.terminated_at is not None:
+            return appends.terminated_at
+        if appends.state is not LedgerState.TERMINATED:  # Else the list could not be written the last time.
+            refusal = appends.refusal()
+            if refusal is not None and appends.state is not LedgerState.WRITE_FAILED:
+                raise refusal
+            appends.go(LedgerState.TERMINATED)
+        await self._close_writer()
+        appends.fail_pending(ManagedLedgerTerminated(appends.name))
+        position = appends.last_confirmed
+        async with self._node.lock:
+            try:
+                await self._node.write(appends.ledgers.records(), position, appends.properties)
+            except ManagedLedgerFenced as error:
+                appends.fence(error)
+                raise
+        appends.terminated_at = position
+        return position
+
+    async def close(self) -> None:
+        """Wait for what was sent, then close the ledger in use; nothing is written but the ledger's own metadata."""
+        appends = self._appends
+        await self._wait()
+        if appends.state is not LedgerState.CLOSED:
+            appends.go(LedgerState.CLOSED)
+            await self._close_writer()
+            appends.fail_pending(ManagedLedgerClosed(appends.name))
+
+    def abandon(self, error: ManagedLedgerFenced) -> LedgerWriter | None:
+        """As `AppendPath.fence`, before anybody else was seen: nothing is written any more.
+
+        Returns the ledger that was in use."""
+        writer = self._appends.writer
+        self._appends.fence(error)
+        if self._task is not None:
+            self._task.cancel()
+        return writer
+
+    async def _wait(self) -> None:
+        while self._task is not None:
+            await asyncio.wait((self._task,))
+
+    async def _roll(self, stay_closed: bool) -> None:
+        """Close, create, send again; repeat as long as the new ledger is full or failed at once."""
+        appends = self._appends
+        try:
+            while True:
+                if appends.is_in(LedgerState.CLOSING_LEDGER):
+                    await self._close_writer()
+                    if not appends.is_in(LedgerState.CLOSING_LEDGER):
+                        return
+                    if stay_closed and not appends.pending_entries:
+                        appends.go(LedgerState.CLOSED_LEDGER)
+                        return
+                    delays = FAILING_LEDGER_DELAY_SECONDS
+                    await asyncio.sleep(delays[min(appends.failed_in_a_row, len(delays) - 1)])
+                if not await self._next_ledger() or not appends.is_in(LedgerState.CLOSING_LEDGER):
+                    return
+        finally:
+            self._task = None
+
+    async def _close_writer(self) -> None:
+        """Close the ledger in use as far as that goes, and settle what its record says.
+
+        If its metadata could not be written it stays open; whoever reads it later recovers it first."""
+        writer = self._appends.writer
+        if writer is None:
+            return
+        try:
+            await writer.close()
+        except MagnetarError as error:
+            log.warning("%s: ledger %d is not closed: %s", self._appends.name, writer.ledger_id, error)
+        self._appends.let_go_of_writer()
+
+    async def _next_ledger(self) -> bool:
+        """Make the next ledger and send what waits; whether it stands. Failing is a state, not an exception."""
+        appends = self._appends
+        appends.go(LedgerState.CREATING_LEDGER)
+        empty = [record.ledger_id for record in appends.ledgers.records() if not record.entries]
+        try:
+            await self.create_ledger()
+        except ManagedLedgerFenced as error:
+            appends.fence(error)
+            return False
+        except (MagnetarError, TimeoutError) as error:
+            self._creation_failed(error)
+            return False
+        for ledger_id in empty:
+            appends.ledgers.remove(ledger_id)
+        if not appends.is_in(LedgerState.CREATING_LEDGER):
+            return False
+        appends.last_creation_error = None
+        appends.go(LedgerState.LEDGER_OPENED)
+        if not appends.ledgers.get(appends.last_confirmed[0]):
+            appends.last_confirmed = appends.ledgers.last_position()
+        appends.send_queued()
+        if appends.on_rolled is not None:
+            appends.on_rolled()
+        for ledger_id in empty:
+            await self._shared.delete_ledger(ledger_id)
+        return True
+
+    def _creation_failed(self, error: MagnetarError | TimeoutError) -> None:
+        """With appends waiting they all fail, and more will until producers are gone; else the next append tries."""
+        appends = self._appends
+        log.warning("%s: no new ledger: %r", appends.name, error)
+        known = error if isinstance(error, MagnetarError) else Unavailable(f"no ledger within the time: {error!r}")
+        appends.last_creation_error = known
+        if appends.state is not LedgerState.CREATING_LEDGER:
+            return
+        appends.go(LedgerState.WRITE_FAILED if appends.pending_entries else LedgerState.CLOSED_LEDGER)
+        appends.fail_pending(ManagedLedgerWriteFailed(f"{appends.name}: no new ledger: {known}"))
