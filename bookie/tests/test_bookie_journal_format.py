@@ -44,7 +44,10 @@ def test_large_records_are_not_joined() -> None:
 
 def scan(data: bytes, start: int = 0) -> tuple[list[list[bytes]], JournalScan]:
     found = JournalScan(lambda at, size: data[at : at + size], start)
-    return list(found.groups()), found
+    groups: list[list[bytes]] = []
+    while (records := found.next_group()) is not None:
+        groups.append(records)
+    return groups, found
 
 
 def flat(group: list[list[bytes]]) -> list[bytes]:

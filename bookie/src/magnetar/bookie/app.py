@@ -266,8 +266,7 @@ async def _open_parts(
     bookie.start(journals.all)
 
     def mode_changed(read_only: bool) -> None:
-        bookie.read_only = read_only
-        bookie.recovery_writes = mode.recovery_writes
+        bookie.set_mode(read_only=read_only, recovery_writes=mode.recovery_writes)
 
     mode.watch(mode_changed)
     if replay.entries or replay.meta_records:

@@ -101,7 +101,7 @@ def encode_ledgers_map(sizes_bytes: dict[int, int]) -> bytes:
         batch = pairs[at : at + MAP_BATCH_LEDGERS_MAX]
         size = _MAP_HEAD.size - SIZE_BYTES + _MAP_PAIR.size * len(batch)
         parts.append(_MAP_HEAD.pack(size, MAP_LEDGER_ID, MAP_ENTRY_ID, len(batch)))
-        parts.extend(_MAP_PAIR.pack(*pair) for pair in batch)
+        parts += [_MAP_PAIR.pack(*pair) for pair in batch]
     return b"".join(parts)
 
 

@@ -20,13 +20,13 @@ import asyncio
 import errno
 import logging
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from magnetar.bookie import journal_format
 from magnetar.bookie.counters import JournalCounters
-from magnetar.bookie.journal_worker import JournalWorker
+from magnetar.bookie.journal_worker import JournalWorker, ended
 from magnetar.bookie.settings import JournalSettings
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.disk import Disk, DiskFile
@@ -150,15 +150,13 @@ class Journal:
         if self._wakes:
             self._worker.wake()
 
-    async def close(self) -> None:
+    def close(self) -> Coroutine[Any, Any, None]:
         """Write what was appended, then stop. Closing twice is no error."""
         if not self._closed:
             self._closed = True
             self._items.put(None)
             self._worker.wake()
-        await self._worker.join()
-        # The last group's completion is in the loop's queue behind us or before us; one turn settles it.
-        await asyncio.sleep(0)
+        return ended(self._worker)
 
     def abandon(self) -> None:
         """Close the file of a journal that was never started."""

@@ -51,7 +51,8 @@ def _replay_file(disk: Disk, path: Path, offset: int, *, synced: bool) -> Iterat
             scan = JournalScan(lambda at, size: file.pread(size, at), offset)
         except journal_format.NotAJournal as error:
             raise JournalDamaged(f"{path}: {error}") from None
-        yield from scan.groups()
+        while (records := scan.next_group()) is not None:
+            yield records
     finally:
         file.close()
     if scan.ending is Ending.DAMAGED and synced:

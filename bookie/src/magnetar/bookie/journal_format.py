@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 from typing import Final
 
@@ -172,7 +172,8 @@ ZEROS_LOOKED_AT_BYTES: Final = 16 * 1024
 class JournalScan:
     """Reads one file from an offset: whole groups, then how it ended.
 
-    `ending`, `end_offset` (behind the last whole group) and `problem` (for people) are set once `groups` is used up."""
+    `ending`, `end_offset` (behind the last whole group) and `problem` (for people) are set once `next_group`
+    has answered None."""
 
     def __init__(self, read_at: ReadAt, start_offset: int = 0) -> None:
         self._read_at = read_at
@@ -193,8 +194,10 @@ class JournalScan:
             raise NotAJournal(f"the header starts with {head[:8].hex()}")
         return version, head[SHORT_HEADER_BYTES:] == GROUP_MARK
 
-    def groups(self) -> Iterator[list[bytes]]:
-        """The records of each whole group, in order. Files without marks: each record is a group."""
+    def next_group(self) -> list[bytes] | None:
+        """The records of the next whole group; None behind the last. Files without marks: each record is a group."""
+        if self.ending is not None:
+            return None
         records: list[bytes] = []
         group_start = offset = self.end_offset
         checksum = 0
@@ -203,31 +206,29 @@ class JournalScan:
             length: int = _LENGTH.unpack_from(head)[0] if len(head) >= 4 else 0
             if length == 0:
                 self._finish(group_start, self._problem_at_zero(offset, records))
-                return
+                return None
             if length == PADDING_LENGTH and self.version >= 5:
                 size: int = _TWO_WORDS.unpack(head)[1] if len(head) == 8 else RECORD_BYTES_MAX + 1
                 problem = self._check_mark(offset, size, group_start, checksum) if self.has_marks else ""
                 if problem:
                     self._finish(group_start, problem)
-                    return
+                    return None
                 offset += 8 + size
-                if records:
-                    yield records
-                records = []
                 group_start = self.end_offset = offset
                 checksum = 0
+                if records:
+                    return records
                 continue
             framed = self._take(offset, 4 + length) if length <= RECORD_BYTES_MAX else b""
             if length < 16 or len(framed) != 4 + length:
                 self._finish(group_start, f"a record of {length} bytes at {offset} is not whole")
-                return
+                return None
             checksum = _crc32c_extend(checksum, framed) if self.has_marks else 0
             offset += 4 + length
             records.append(framed[4:])
             if not self.has_marks:
-                yield records
-                records = []
-                group_start = self.end_offset = offset
+                self.end_offset = offset
+                return records
 
     def _problem_at_zero(self, offset: int, records: list[bytes]) -> str:
         """Why a length of 0 is not simply the end: behind that a file holds nothing but zeros."""

@@ -57,3 +57,10 @@ class ThreadJournalWorker:
         thread = self._thread
         while thread is not None and thread.is_alive():
             await loop.run_in_executor(None, thread.join, JOIN_SECONDS)
+
+
+async def ended(worker: JournalWorker) -> None:
+    """Wait until a closed journal's worker has written all, and has told of it."""
+    await worker.join()
+    # The last group's completion is in the loop's queue behind us or before us; one turn settles it.
+    await asyncio.sleep(0)

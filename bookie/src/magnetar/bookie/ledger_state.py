@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
 from magnetar.core.ids import NO_ENTRY
+from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.generated.db_ledger_storage_pb2 import LedgerData
 from magnetar.wire.errors import BadProtobuf
 from magnetar.wire.protobuf import parse
+
+log = logging.getLogger(__name__)
 
 LEDGER_STATES_MAX: Final = 20_000
 """Ledgers whose state stays in memory, some 400 bytes each; others are read again from the index."""
@@ -155,3 +159,9 @@ class LedgerStates:
             unsaved = ledger_id in self._dirty or ledger_id in self._flushing
             if not unsaved and not old.lac_waiters and (old.fence_durable or not old.fenced):
                 del self._states[ledger_id]
+
+
+def unreadable_state(ledger_id: int, error: Exception) -> BookieError:
+    """The answer when the index cannot give a ledger's state."""
+    log.error("the state of ledger %d cannot be read: %s", ledger_id, error)
+    return BookieError(BookieCode.EIO, f"ledger {ledger_id}: {error}")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
 
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.local_adds import LocalAdds
 from magnetar.ledger.bookie_connection import READ_FLAG_FENCE, READ_FLAG_NONE, AddCallback, BookieConnection
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
-
-_UNREACHABLE: Final = int(BookieCode.UNREACHABLE)
 
 
 class LocalBookieConnection:
@@ -19,28 +16,10 @@ class LocalBookieConnection:
     def __init__(self, bookie_id: str, bookie: Bookie) -> None:
         self.bookie_id = bookie_id
         self._bookie = bookie
-        self._loop = asyncio.get_running_loop()
-        self._outstanding: set[_Add] = set()
-        self._closed = False
-
-    def add_entries(
-        self,
-        ledger_id: int,
-        master_key: bytes,
-        entry_ids: Sequence[int],
-        entries: Sequence[bytes],
-        flags: int,
-        done: AddCallback,
-    ) -> None:
-        """See `BookieConnection.add_entries`. After `close`: answered UNREACHABLE."""
-        if not entry_ids:
-            return
-        if self._closed:
-            self._loop.call_soon(done, _UNREACHABLE, ledger_id, entry_ids)
-            return
-        add = _Add(self._outstanding, done, ledger_id, entry_ids)
-        self._outstanding.add(add)
-        self._bookie.add_entries(ledger_id, master_key, entry_ids, entries, flags, add)
+        self._adds = LocalAdds(bookie.add_entries)
+        self.add_entries: Callable[[int, bytes, Sequence[int], Sequence[bytes], int, AddCallback], None]
+        """`LocalAdds.add_entries`, without a call in between."""
+        self.add_entries = self._adds.add_entries
 
     async def read_entry(
         self, ledger_id: int, entry_id: int, flags: int = READ_FLAG_NONE, master_key: bytes = b""
@@ -64,32 +43,11 @@ class LocalBookieConnection:
 
     async def close(self) -> None:
         """See `BookieConnection.close`. The bookie itself runs on."""
-        self._closed = True
-        outstanding = sorted(self._outstanding, key=lambda add: (add.ledger_id, tuple(add.entry_ids)))
-        self._outstanding.clear()
-        for add in outstanding:
-            add.done(_UNREACHABLE, add.ledger_id, add.entry_ids)
+        self._adds.close()
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._adds.closed:
             raise BookieError(BookieCode.UNREACHABLE, "the connection is closed")
-
-
-class _Add:
-    """An add on its way: answered once, by the bookie or by `close`."""
-
-    __slots__ = ("_outstanding", "done", "entry_ids", "ledger_id")
-
-    def __init__(self, outstanding: set[_Add], done: AddCallback, ledger_id: int, entry_ids: Sequence[int]) -> None:
-        self._outstanding = outstanding
-        self.done = done
-        self.ledger_id = ledger_id
-        self.entry_ids = entry_ids
-
-    def __call__(self, code: int, ledger_id: int, entry_ids: Sequence[int]) -> None:
-        if self in self._outstanding:
-            self._outstanding.remove(self)
-            self.done(code, ledger_id, entry_ids)
 
 
 class LocalBookies:

@@ -7,14 +7,12 @@ one queue per connection, so that all reads of a batch share one trip to the dis
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.requests_v2 import answer_v2
+from magnetar.bookie.request_queue import RequestQueue
 from magnetar.bookie.requests_v3 import LongPolls, V3Answerer, add_flags, add_problem
 from magnetar.core.errors import PeerError
 from magnetar.core.limits import MIB
@@ -28,18 +26,9 @@ log = logging.getLogger(__name__)
 ADD_BYTES_IN_FLIGHT_MAX: Final = 16 * MIB
 """Of one connection: entries read but not yet durable. Three of the largest frames; a broker has 16 connections."""
 
-QUEUE_MAX: Final = 1_000
-"""Of one connection: requests other than adds that wait; reading stops at it and goes on at half of it."""
-
-QUEUE_BATCH: Final = 64
-"""Requests answered at once: bounds the replies that one slow reader can have in memory."""
-
 PAUSE_ADDS: Final = "adds in flight"
-PAUSE_QUEUE: Final = "requests in queue"
 PAUSE_WRITES: Final = "slow reader"
 PAUSE_HOLDING: Final = "the disk is behind"
-
-QueuedRequest: TypeAlias = v2.Read | v2.BatchRead | v2.Auth | v3.Request
 
 
 class BookieSession:
@@ -48,16 +37,12 @@ class BookieSession:
     def __init__(self, connection: Connection, bookie: Bookie, answerer: V3Answerer, long_polls: LongPolls) -> None:
         self._connection = connection
         self._bookie = bookie
-        self._answerer = answerer
         self._long_polls = long_polls
         self._splitter = FrameSplitter()
         self._version = 3
         self._adds_bytes = 0
-        self._queue: deque[QueuedRequest] = deque()
-        self._worker: asyncio.Task[None] | None = None
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._stop_watching: Callable[[], None] = lambda: None
+        self._requests = RequestQueue(connection, bookie, answerer)
+        self._stop_watching: Callable[[], None] | None = None
 
     def connection_made(self) -> None:
         """The connection stands."""
@@ -80,20 +65,18 @@ class BookieSession:
 
     def writable_changed(self, writable: bool) -> None:
         """The peer has fallen behind or caught up."""
+        self._requests.writable_changed(writable)
         if writable:
-            self._writable.set()
             self._connection.resume_reading(PAUSE_WRITES)
         else:
-            self._writable.clear()
             self._connection.pause_reading(PAUSE_WRITES)
 
     def connection_lost(self, error: Exception | None) -> None:
         """It is over; adds that were taken become durable all the same, only nobody hears of it."""
         del error
-        self._stop_watching()
-        self._queue.clear()
-        if self._worker is not None:
-            self._worker.cancel()
+        if self._stop_watching is not None:
+            self._stop_watching()
+        self._requests.close()
 
     # Version 2.
 
@@ -107,7 +90,7 @@ class BookieSession:
                     request.ledger_id, request.master_key, request.entry_ids, request.entries, request.flags, reply
                 )
             else:
-                self._enqueue(request)
+                self._requests.put(request)
 
     def added_v2(self, size: int, code: int, ledger_id: int, entry_ids: Sequence[int]) -> None:
         """A group of adds is answered."""
@@ -139,7 +122,7 @@ class BookieSession:
                 if adds:
                     self._add_v3(adds)
                     adds = {}
-                self._enqueue(request)
+                self._requests.put(request)
         self._add_v3(adds)
 
     def _add_v3(self, adds: dict[tuple[int, bytes, int], list[v3.Request]]) -> None:
@@ -189,36 +172,6 @@ class BookieSession:
             self._connection.pause_reading(PAUSE_HOLDING)
         else:
             self._connection.resume_reading(PAUSE_HOLDING)
-
-    def _enqueue(self, request: QueuedRequest) -> None:
-        self._queue.append(request)
-        if len(self._queue) >= QUEUE_MAX:
-            self._connection.pause_reading(PAUSE_QUEUE)
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.get_running_loop().create_task(self._work(), name="bookie-session")
-
-    async def _work(self) -> None:
-        try:
-            while self._queue and not self._connection.closed:
-                await self._writable.wait()
-                batch: list[QueuedRequest] = []
-                while self._queue and len(batch) < QUEUE_BATCH:
-                    batch.append(self._queue.popleft())
-                if len(self._queue) <= QUEUE_MAX // 2:
-                    self._connection.resume_reading(PAUSE_QUEUE)
-                await self._answer(batch)
-        except Exception:
-            # The edge of a connection: an error of ours must not leave its client waiting for ever.
-            log.exception("closing the connection from %s", self._connection.peer_address)
-            self._connection.abort()
-
-    async def _answer(self, batch: list[QueuedRequest]) -> None:
-        of_v2 = [request for request in batch if not isinstance(request, v3.Request)]
-        of_v3 = [request for request in batch if isinstance(request, v3.Request)]
-        if of_v3:
-            self._connection.write_parts(await self._answerer.answer(of_v3))
-        if of_v2:
-            self._connection.write_parts(await answer_v2(self._bookie, of_v2))
 
 
 class _V2AddReply:

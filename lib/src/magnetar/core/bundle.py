@@ -71,7 +71,7 @@ class BundleName:
         """The parts between these hashes, as far as they lie inside."""
         inside = sorted({each for each in boundaries if self.range.low < each < self.range.high})
         edges = [self.range.low, *inside, self.range.high]
-        return tuple(BundleName(self.namespace, BundleRange(low, high)) for low, high in itertools.pairwise(edges))
+        return tuple([BundleName(self.namespace, BundleRange(low, high)) for low, high in itertools.pairwise(edges)])
 
     def __contains__(self, topic: TopicName) -> bool:
         return topic.namespace_name == self.namespace and topic.bundle_hash() in self.range
@@ -101,7 +101,7 @@ class NamespaceBundles:
         if len(values) < 2 or values[0] != 0 or values[-1] != FULL_RANGE:
             raise InvalidTopicName(f"The bundles of {namespace} do not reach from 0 to 0x{FULL_RANGE:08x}")
         ranges = [BundleRange(low, high) for low, high in itertools.pairwise(values)]
-        self.bundles = tuple(BundleName(namespace, bundle) for bundle in ranges)
+        self.bundles = tuple([BundleName(namespace, bundle) for bundle in ranges])
         self._lows = values[:-1]
 
     def bundle_at(self, position: int) -> BundleName:

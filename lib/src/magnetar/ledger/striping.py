@@ -35,7 +35,7 @@ def covered(answered: Collection[int], ensemble_size: int, write_quorum: int, ac
     That is: in every run of Qw consecutive bookies, wrapping round, fewer than Qa are missing."""
     for start in range(ensemble_size):
         run = range(start, start + write_quorum)
-        missing = sum(1 for index in run if index % ensemble_size not in answered)
+        missing = len([index for index in run if index % ensemble_size not in answered])
         if missing >= ack_quorum:
             return False
     return True

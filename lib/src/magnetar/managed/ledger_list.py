@@ -161,11 +161,11 @@ class LedgerList:
 
     def number_of_entries(self) -> int:
         """Confirmed entries over all ledgers."""
-        return sum(record.entries for record in self._by_id.values())
+        return sum([record.entries for record in self._by_id.values()])
 
     def total_size_bytes(self) -> int:
         """Confirmed payload bytes over all ledgers."""
-        return sum(record.size_bytes for record in self._by_id.values())
+        return sum([record.size_bytes for record in self._by_id.values()])
 
     def entry_at(self, index: int) -> Position:
         """The position of the index-th entry, from 0."""
