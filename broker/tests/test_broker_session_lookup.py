@@ -55,7 +55,7 @@ async def test_lookup_places_are_given_back() -> None:
         for topic in ("t", "persistent://a/b", "persistent://public/none/t", "t"):
             await client.request(Command.LOOKUP, topic=topic)
         assert (await client.request(Command.LOOKUP, topic="t")).body.response == pb.CommandLookupTopicResponse.Connect
-        assert broker.running.context.lookup._running == 0
+        assert broker.running.context.lookup._known.running == 0
 
 
 async def test_partitioned_metadata(memory_broker: MemoryBroker) -> None:

@@ -182,6 +182,8 @@ class JournalScan:
         self.version, self.has_marks = self._read_header()
         first = HEADER_BYTES if self.version >= 5 else SHORT_HEADER_BYTES
         self.end_offset = max(start_offset, first)
+        self.group_offset = self.end_offset
+        """Where the group begins that `next_group` gave last."""
         self.ending: Ending | None = None
         self.problem = ""
 
@@ -214,10 +216,12 @@ class JournalScan:
                     self._finish(group_start, problem)
                     return None
                 offset += 8 + size
-                group_start = self.end_offset = offset
-                checksum = 0
+                self.end_offset = offset
                 if records:
+                    self.group_offset = group_start
                     return records
+                group_start = offset
+                checksum = 0
                 continue
             framed = self._take(offset, 4 + length) if length <= RECORD_BYTES_MAX else b""
             if length < 16 or len(framed) != 4 + length:
@@ -227,6 +231,7 @@ class JournalScan:
             offset += 4 + length
             records.append(framed[4:])
             if not self.has_marks:
+                self.group_offset = group_start
                 self.end_offset = offset
                 return records
 

@@ -8,11 +8,12 @@ with that flag takes the bundle.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from magnetar.broker.bundles import HEARTBEAT_TENANT, BundleNotFound, Bundles, named_broker
+from magnetar.broker.known_owners import KnownOwners
 from magnetar.broker.load.api import BrokerAddresses, LoadManager
 from magnetar.broker.lookup_answers import Answer, Connect, Redirect
 from magnetar.broker.ownership import BundleOwnership, Owner, OwnershipLost
@@ -24,9 +25,6 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 ATTEMPTS_MAX: Final = 5
 """How often a lookup starts again because the namespace was cut in another way meanwhile."""
-
-SYSTEM_NAMESPACE: Final = NamespaceName("pulsar", "system")
-"""Belongs to every cluster, whatever its policies say."""
 
 
 class Lookup:
@@ -45,43 +43,31 @@ class Lookup:
         self.ownership = ownership
         self.load = load
         self._settings = settings
-        self._running = 0
+        self._known = known = KnownOwners(settings, resources, bundles, ownership)
+        self.find_now: Callable[[TopicName], Connect | None] = known.find_now
+        """`KnownOwners.find_now`, without a call in between."""
         self._finding: dict[tuple[BundleName, bool], asyncio.Task[Answer]] = {}
 
     def use_settings(self, settings: BrokerSettings) -> None:
         """Go on with other settings."""
         self._settings = settings
+        self._known.use_settings(settings)
 
     @property
     def full(self) -> bool:
         """Whether a further lookup is refused at present."""
-        return self._running >= self._settings.lookups_max
+        return self._known.full
 
     @contextmanager
     def place(self) -> Iterator[None]:
         """A place among the lookups under way. Raises TooManyRequests when there is none."""
         if self.full:
             raise PulsarError(ServerError.TOO_MANY_REQUESTS, "Failed due to too many pending lookup requests")
-        self._running += 1
+        self._known.running += 1
         try:
             yield
         finally:
-            self._running -= 1
-
-    def find_now(self, topic: TopicName) -> Connect | None:
-        """The answer, if memory is enough for it: what is looked up again and again costs no task and no read."""
-        if self.full:
-            return None
-        namespace = topic.namespace_name
-        policies = self.resources.peek_policies(namespace)
-        if policies is None or self._foreign(namespace, policies):
-            return None
-        owned = self.ownership.serving(topic)
-        if owned is not None:
-            return self.ownership.here if owned.active else None
-        bundles = self.bundles.peek(namespace)
-        owner = None if bundles is None else self.ownership.peek(bundles.bundle_of(topic))
-        return None if owner is None or owner.disabled or owner.ours else owner.answer
+            self._known.running -= 1
 
     async def find(self, topic: TopicName, *, authoritative: bool = False, decide: bool = False) -> Answer:
         """Who serves a topic; takes its bundle when this broker is to.
@@ -124,7 +110,7 @@ class Lookup:
         policies = await self.resources.policies(namespace)
         if policies is None or policies.get("deleted"):
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, "Namespace not found")
-        if not self._foreign(namespace, policies):
+        if not self._known.foreign(namespace, policies):
             return None
         clusters = policies["replication_clusters"]
         peer = await self._peer(clusters)
@@ -179,17 +165,6 @@ class Lookup:
         if load.leading or decide or leader is None or leader.broker_id == own.broker_id:
             return await load.place(bundle), True
         return leader, False
-
-    def _foreign(self, namespace: NamespaceName, policies: Document) -> bool:
-        """Whether the policies leave this cluster out."""
-        clusters = policies.get("replication_clusters")
-        if not clusters or self._settings.cluster_name in clusters or policies.get("deleted"):
-            return bool(policies.get("deleted"))
-        return (
-            namespace != SYSTEM_NAMESPACE
-            and self._settings.cluster_name not in (policies.get("allowed_clusters") or ())
-            and named_broker(namespace) is None
-        )
 
     async def _peer(self, clusters: list[str]) -> BrokerAddresses | None:
         """A peer cluster of ours among these."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
 from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar import messages
@@ -26,7 +26,7 @@ class ProducerConnection(Protocol):
         """The broker dropped the producer; the client has to be told to open it again."""
         ...
 
-    async def alive(self) -> bool:
+    def alive(self) -> Coroutine[Any, Any, bool]:
         """Whether the client still answers. When not, its connection is closed."""
         ...
 

@@ -94,8 +94,8 @@ class SubscriptionTotals:
 
     def messages_out(self, consumers: list[Consumer]) -> int:
         """Messages sent so far, to those connected and those that left."""
-        return self._messages_out + sum(consumer.messages_out for consumer in consumers)
+        return self._messages_out + sum([consumer.messages_out for consumer in consumers])
 
     def bytes_out(self, consumers: list[Consumer]) -> int:
         """Bytes sent so far, to those connected and those that left."""
-        return self._bytes_out + sum(consumer.bytes_out for consumer in consumers)
+        return self._bytes_out + sum([consumer.bytes_out for consumer in consumers])

@@ -1,23 +1,22 @@
-"""SUBSCRIBE and what a consumer sends after it (pulsar-protocol section 6)."""
+"""SUBSCRIBE and what a consumer sends after it (pulsar-protocol section 6); ACK and FLOW are in
+`session_acknowledge.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.consumer import NO_EPOCH, Consumer, ConsumerIdentity, KeySharedPolicy, SubscriptionType
-from magnetar.broker.non_persistent_subscription import NonPersistentSubscription
+from magnetar.broker.lookup_questions import parse_topic
 from magnetar.broker.seek import last_message_id, position_of_seek, reader_start
 from magnetar.broker.service import Topic
-from magnetar.broker.session_lookup import parse_topic
+from magnetar.broker.session_acknowledge import KNOWN, Attachment, ConsumerRequests
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import RESERVED_SUBSCRIPTIONS, PersistentTopic
-from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position, signed64
 from magnetar.wire.pulsar import messages
-from magnetar.wire.pulsar.command import decode_ack, decode_flow
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     BaseCommand,
@@ -35,37 +34,17 @@ if TYPE_CHECKING:
     from magnetar.broker.session import ControlCommand, ServerSession
 
 
-KNOWN: Final = 0.0
-"""Who asks for messages, or for another place to read from, has read that its consumer is open: its end is told at
-once. Later, acknowledgements would go to a consumer that is gone, and a seek would end before its consumer does."""
-
-
-class Attachment:
-    """A consumer with what it is attached to."""
-
-    __slots__ = ("consumer", "opened_seconds", "subscription", "topic")
-
-    def __init__(
-        self,
-        consumer: Consumer,
-        subscription: Subscription | NonPersistentSubscription,
-        topic: Topic,
-        opened_seconds: float,
-    ) -> None:
-        self.consumer = consumer
-        self.subscription = subscription
-        self.topic = topic
-        self.opened_seconds = opened_seconds
-        """When the client was told of its success, by the monotonic clock; `KNOWN` once it has asked for anything."""
-
-
 class ConsumerCommands:
     """The consumers of one session. Implements `magnetar.broker.consumer.ConsumerConnection` for them."""
 
     def __init__(self, session: ServerSession) -> None:
         self._session = session
         self._service = session.context.service
-        self._consumers: dict[int, Attachment] = {}
+        requests = ConsumerRequests(session.connection)
+        self._consumers = requests.consumers
+        # Of `ConsumerRequests`, without a call in between.
+        self.acknowledge: Callable[[bytes, int, int], None] = requests.acknowledge
+        self.flow: Callable[[bytes, int, int], None] = requests.flow
         self._opening: dict[int, object] = {}
 
     def commands(self) -> dict[int, ControlCommand]:
@@ -81,48 +60,6 @@ class ConsumerCommands:
             BaseCommand.GET_LAST_MESSAGE_ID: lambda command: self._last_message_id(command.getLastMessageId),
             BaseCommand.CONSUMER_STATS: lambda command: self._stats(command.consumerStats),
         }
-
-    # --- ACK and FLOW: no waiting
-
-    def acknowledge(self, buffer: bytes, start: int, end: int) -> None:
-        """Take one ACK frame. One of a consumer that is gone is dropped, and whoever waits for its receipt is told:
-        Apache's broker says nothing, and such a client stands still until its operation times out."""
-        ack = decode_ack(buffer, start, end)
-        attachment = self._consumers.get(ack.consumer_id)
-        if attachment is None:
-            if ack.request_id >= 0:
-                gone = messages.ack_response(
-                    ack.consumer_id, ack.request_id, ServerError.CONSUMER_NOT_FOUND, "The consumer is closed"
-                )
-                self._session.write(gone)
-            return
-        subscription = attachment.subscription
-        if not isinstance(subscription, Subscription):
-            # Nothing is stored, so there is nothing to acknowledge.
-            if ack.request_id >= 0:
-                self._session.write(messages.ack_response(ack.consumer_id, ack.request_id))
-            return
-        if ack.request_id < 0:
-            subscription.acknowledge(attachment.consumer, ack, None)
-            return
-        consumer_id, request_id = ack.consumer_id, ack.request_id
-
-        def done(error: MagnetarError | None) -> None:
-            code = None if error is None else ServerError.PERSISTENCE_ERROR
-            self._session.write(messages.ack_response(consumer_id, request_id, code, str(error) if error else ""))
-
-        try:
-            subscription.acknowledge(attachment.consumer, ack, done)
-        except PulsarError as error:
-            self._session.write(messages.ack_response(consumer_id, request_id, error.code, error.message))
-
-    def flow(self, buffer: bytes, start: int, end: int) -> None:
-        """Take one FLOW frame: the consumer may be sent so many more messages."""
-        flow = decode_flow(buffer, start, end)
-        attachment = self._consumers.get(flow.consumer_id)
-        if attachment is not None:
-            attachment.opened_seconds = KNOWN
-            attachment.subscription.flow(attachment.consumer, flow.permits)
 
     def writable_again(self) -> None:
         """The peer caught up: go on sending."""

@@ -1,21 +1,21 @@
-"""PRODUCER, SEND and CLOSE_PRODUCER (pulsar-protocol section 5)."""
+"""PRODUCER and CLOSE_PRODUCER (pulsar-protocol section 5); SEND is in `session_publish.py`."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
-from magnetar.broker.producer import Producer, ProducerIdentity, PublishBatch
+from magnetar.broker.lookup_questions import parse_topic
+from magnetar.broker.producer import Producer, ProducerIdentity
 from magnetar.broker.service import Topic
-from magnetar.broker.session_lookup import parse_topic
+from magnetar.broker.session_publish import Publishes
 from magnetar.broker.topic import PersistentTopic
-from magnetar.core.errors import PeerError
 from magnetar.core.ids import EARLIEST
 from magnetar.wire.pulsar import messages
-from magnetar.wire.pulsar.command import decode_send
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     BaseCommand,
@@ -23,18 +23,11 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     CommandProducer,
     ProducerAccessMode,
 )
-from magnetar.wire.pulsar.metadata import checksum_ok
 
 if TYPE_CHECKING:
     from magnetar.broker.session import ControlCommand, ServerSession
 
 logger = logging.getLogger(__name__)
-
-RECENTLY_CLOSED_MAX: Final = 10_000
-"""Producer ids remembered after their end: SENDs that were under way then are dropped instead of closing the
-connection. More ids than clients ever have open at once."""
-
-PAUSED_FOR_PUBLISHES: Final = "publish buffer full"
 
 
 class Opening:
@@ -65,19 +58,23 @@ class ProducerCommands:
     def __init__(self, session: ServerSession) -> None:
         self._session = session
         self._service = session.context.service
-        self._limits = session.context.service.limits
-        self._buffer_bytes_max = session.context.settings.publish_buffer_bytes_per_connection_max
-        self._producers: dict[int, Producer] = {}
-        self._topics: dict[int, Topic] = {}
+        self._publishes = publishes = Publishes(
+            session.connection,
+            session.context.service.limits,
+            session.context.settings.publish_buffer_bytes_per_connection_max,
+        )
+        self._producers = publishes.producers
+        self._topics = publishes.topics
+        # Of `Publishes`, without a call in between.
+        self.send: Callable[[bytes, int, int], None] = publishes.send
+        self.flush: Callable[[], None] = publishes.flush
+        self.write: Callable[[bytes], None] = publishes.write
+        self.publish_finished: Callable[[int], None] = publishes.publish_finished
         self._opened_seconds: dict[int, float] = {}
         """When each client was told of its success, by the monotonic clock."""
         self._opening: dict[int, Opening] = {}
         self._draining: dict[Producer, Topic] = {}
         """Closed by the client while some of their messages are not stored yet."""
-        self._recently_closed: dict[int, None] = {}
-        self._batches: dict[int, PublishBatch] = {}
-        self._buffered_bytes = 0
-        self._paused = False
 
     def commands(self) -> dict[int, ControlCommand]:
         """What this group serves beside SEND."""
@@ -86,83 +83,12 @@ class ProducerCommands:
             BaseCommand.CLOSE_PRODUCER: lambda command: self._close(command.close_producer),
         }
 
-    # --- SEND: no waiting, a read at a time
-
-    def send(self, buffer: bytes, start: int, end: int) -> None:
-        """Take one SEND frame; `flush` stores what a read brought."""
-        send = decode_send(buffer, start, end)
-        producer_id = send.producer_id
-        batch = self._batches.get(producer_id)
-        if batch is None:
-            producer = self._producers.get(producer_id)
-            if producer is None:
-                self._send_to_unknown(producer_id)
-                return
-            batch = self._batches[producer_id] = PublishBatch(producer)
-        payload_start = send.payload_start
-        if not checksum_ok(buffer, payload_start, end):
-            self._session.write(
-                messages.send_error(
-                    producer_id,
-                    max(send.sequence_id, send.highest_sequence_id),
-                    ServerError.CHECKSUM_ERROR,
-                    "Checksum failed on the broker",
-                )
-            )
-            return
-        batch.add(buffer[payload_start:end], send.sequence_id, send.highest_sequence_id, send.num_messages)
-        if send.is_chunk:
-            batch.has_chunks = True
-
-    def flush(self) -> None:
-        """Hand what was read to the topics, a batch per producer."""
-        if not self._batches:
-            return
-        batches = self._batches
-        self._batches = {}
-        limits, connection = self._limits, self._session.connection
-        for producer_id, batch in batches.items():
-            if not batch.payloads:
-                continue
-            size_bytes = batch.size_bytes
-            self._buffered_bytes += size_bytes
-            batch.producer.batches_pending += 1
-            topic = self._topics[producer_id]
-            limits.publish_buffer.add(size_bytes, connection)
-            message_count = batch.message_count
-            topic.publish(batch)
-            limiter = topic.publish_limiter
-            if limiter is not None and limiter.take(message_count, size_bytes):
-                limiter.hold(connection)
-            limiter = limits.publish
-            if limiter is not None and limiter.take(message_count, size_bytes):
-                limiter.hold(connection)
-        if self._buffered_bytes > self._buffer_bytes_max and not self._paused:
-            self._paused = True
-            self._session.connection.pause_reading(PAUSED_FOR_PUBLISHES)
-
-    def publish_finished(self, size_bytes: int) -> None:
-        """Producer: these bytes are stored (or refused)."""
-        self._buffered_bytes -= size_bytes
-        self._limits.publish_buffer.remove(size_bytes)
-        if self._paused and self._buffered_bytes <= self._buffer_bytes_max // 2:
-            self._paused = False
-            self._session.connection.resume_reading(PAUSED_FOR_PUBLISHES)
-
-    def write(self, data: bytes) -> None:
-        """Producer: send bytes to the client."""
-        self._session.connection.write(data)
-
-    def _send_to_unknown(self, producer_id: int) -> None:
-        if producer_id not in self._recently_closed:
-            raise PeerError(f"SEND of producer {producer_id}, which this connection does not have")
-
     def producer_disconnected(self, producer: Producer) -> None:
         """Producer: the broker dropped it. The client hears of it, unless it has the id in use for another one."""
         topic = self._topics.get(producer.producer_id)
         opened_seconds = self._opened_seconds.get(producer.producer_id, 0.0)
         if self._producers.get(producer.producer_id) is producer:
-            self._remember_closed(producer.producer_id)
+            self._closed(producer.producer_id)
         goodbye = partial(self._say_goodbye, producer.producer_id, opened_seconds)
         if topic is None or topic.farewell is None:
             goodbye()
@@ -183,7 +109,7 @@ class ProducerCommands:
 
     async def alive(self) -> bool:
         """Producer: whether the client still answers."""
-        return self._paused or await self._session.alive()
+        return self._publishes.paused or await self._session.alive()
 
     # --- PRODUCER
 
@@ -265,10 +191,8 @@ class ProducerCommands:
             if refusal is not None:
                 raise refusal
             return
-        self._producers[producer.producer_id] = producer
-        self._topics[producer.producer_id] = topic
+        self._publishes.opened(producer, topic)
         self._opened_seconds[producer.producer_id] = self._session.context.clock.monotonic_seconds()
-        self._recently_closed.pop(producer.producer_id, None)
         self._success(opening.request_id, producer)
 
     def _success(self, request_id: int, producer: Producer, *, ready: bool = True) -> None:
@@ -299,7 +223,7 @@ class ProducerCommands:
             self._session.write(messages.success(request.request_id))
             return
         topic = self._topics[request.producer_id]
-        self._remember_closed(request.producer_id)
+        self._closed(request.producer_id)
         self._draining[producer] = topic
 
         def drained() -> None:
@@ -310,13 +234,9 @@ class ProducerCommands:
 
         producer.when_drained(drained)
 
-    def _remember_closed(self, producer_id: int) -> None:
-        del self._producers[producer_id]
-        del self._topics[producer_id]
+    def _closed(self, producer_id: int) -> None:
         del self._opened_seconds[producer_id]
-        self._recently_closed[producer_id] = None
-        while len(self._recently_closed) > RECENTLY_CLOSED_MAX:
-            del self._recently_closed[next(iter(self._recently_closed))]
+        self._publishes.closed(producer_id)
 
     def attached(self) -> list[tuple[Producer, Topic]]:
         """The producers that are open, with their topics."""
@@ -329,7 +249,7 @@ class ProducerCommands:
         self._opening.clear()
         for producer_id, producer in list(self._producers.items()):
             self._draining[producer] = self._topics[producer_id]
-            self._remember_closed(producer_id)
+            self._closed(producer_id)
         draining, self._draining = self._draining, {}
         for producer, topic in draining.items():
             producer.closed = True

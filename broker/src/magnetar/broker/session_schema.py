@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from magnetar.broker.auth.rules import Right
+from magnetar.broker.lookup_questions import parse_topic
 from magnetar.broker.schema.wire import from_wire, to_wire, version_bytes, version_from_bytes
-from magnetar.broker.session_lookup import parse_topic
 from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.errors import PulsarError, ServerError

@@ -14,10 +14,11 @@ from magnetar.broker.policies.limiter import NO_LIMITERS, limiter_for
 from magnetar.broker.pump import Pump
 from magnetar.broker.rates import SubscriptionTotals
 from magnetar.broker.statistics import consumer_response, subscription_statistics
+from magnetar.broker.subscription_reset import followed_by, reset_subscription
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from magnetar.broker.dispatch.entry_batch import Dispatcher
     from magnetar.broker.policies.limiter import RateLimiter
@@ -348,16 +349,11 @@ class Subscription:
             self.acknowledged_by_broker()
         return expired
 
-    async def skip(self, count: int | None = None) -> None:
+    def skip(self, count: int | None = None) -> Coroutine[Any, Any, None]:
         """Acknowledge the next `count` entries that are not, or all of them, whoever holds them. Durable on return."""
-        try:
-            if count is None:
-                await self.cursor.clear_backlog()
-            else:
-                await self.cursor.skip_entries(count)
-        finally:
-            # The mark has moved, also when that could not be stored.
-            self.acknowledged_by_broker()
+        moved = self.cursor.clear_backlog() if count is None else self.cursor.skip_entries(count)
+        # The mark moves also when that cannot be stored.
+        return followed_by(moved, self.acknowledged_by_broker)
 
     def topic_terminated(self) -> None:
         """Nothing more will be published."""
@@ -377,21 +373,12 @@ class Subscription:
             self._pump.stopped = False
             self._pump.run()
 
-    async def reset(self, position: Position) -> None:
+    def reset(self, position: Position) -> Coroutine[Any, Any, None]:
         """Make reading start at a position. Every client is disconnected and goes on from there.
 
         Raises PulsarError(CONSUMER_BUSY) while another reset runs, MagnetarError when the position cannot be stored.
         """
-        if self.fenced:
-            raise PulsarError(ServerError.CONSUMER_BUSY, "Failed to fence subscription")
-        self.fence()
-        try:
-            self.disconnect_all()
-            if self._pump is not None:
-                await self._pump.reader.wait_until_idle()
-            await self.cursor.reset(position)
-        finally:
-            self.unfence()
+        return reset_subscription(self, self._pump.reader if self._pump is not None else None, position)
 
     def close(self) -> None:
         """Let go of everything but the cursor, which is the caller's to close or delete."""

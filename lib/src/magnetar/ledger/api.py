@@ -80,10 +80,25 @@ class LedgerListener(Protocol):
 class LedgerWriter(Protocol):
     """A ledger that this process writes. One writer; never waits on append."""
 
-    ledger_id: int
-    last_add_confirmed: int
-    last_add_pushed: int
-    length_bytes: int
+    @property
+    def ledger_id(self) -> int:
+        """Its id."""
+        ...
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The last entry that is on an ack quorum of disks, as all before it are."""
+        ...
+
+    @property
+    def last_add_pushed(self) -> int:
+        """The last entry that was appended."""
+        ...
+
+    @property
+    def length_bytes(self) -> int:
+        """Of all payloads that were appended."""
+        ...
 
     def append(self, payloads: Sequence[bytes]) -> int:
         """Send entries on their way; returns the first one's id, the rest follow. The listener hears the outcome.

@@ -4,9 +4,9 @@ Brokers and bookies give the same bytes, so that everything behind an `EntrySour
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from magnetar.spark.slices import LedgerRange
 from magnetar.wire.pulsar.metadata import MessageMetadataView
@@ -82,6 +82,6 @@ class EntrySource(Protocol):
         Raises `ClusterUnreachable` after a bounded time of trying."""
         ...
 
-    async def close(self) -> None:
+    def close(self) -> Coroutine[Any, Any, None]:
         """Let go of what is held. Twice is no error."""
         ...

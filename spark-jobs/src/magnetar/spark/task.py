@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
-from magnetar.spark.assembly.assembler import ALL_TIMES, EntryAssembler
+from magnetar.spark.assembly.assembler import EntryAssembler
 from magnetar.spark.assembly.neighbours import TopicNeighbours
+from magnetar.spark.assembly.plain_entries import ALL_TIMES
 from magnetar.spark.catalog import TopicState
 from magnetar.spark.cluster import Cluster, cluster_of
 from magnetar.spark.decode.columns import BadRecordPolicy, BatchBuilder

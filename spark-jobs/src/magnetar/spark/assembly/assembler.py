@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from magnetar.spark.assembly.chunks import ChunkJoiner, is_chunk
 from magnetar.spark.assembly.compaction import unwrapped
 from magnetar.spark.assembly.neighbours import DEFAULT_BOUNDS, Bounds, Neighbours, Walk
+from magnetar.spark.assembly.plain_entries import ALL_TIMES, PlainEntries
 from magnetar.spark.assembly.transactions import TransactionGate
 from magnetar.spark.entries import EntryBlock, WholeEntry
 from magnetar.spark.slices import Slice
-from magnetar.wire.pulsar.errors import BadMetadata
-from magnetar.wire.pulsar.metadata import ABSENT, MessageMetadataView, skim
-
-ALL_TIMES: Final = (0, (1 << 64) - 1)
+from magnetar.wire.pulsar.metadata import ABSENT
 
 
 class EntryAssembler:
@@ -37,24 +33,23 @@ class EntryAssembler:
         `publish_time_ms` is from, to, both included: the rest is left out (a batch has one publish time)."""
         self._slice = slice_
         self._filtered_by_broker = filtered_by_broker
-        self._publish_time_ms_min, self._publish_time_ms_max = publish_time_ms
+        self._plain = PlainEntries(publish_time_ms)
         first = (slice_.ranges[0].ledger_id, slice_.ranges[0].first_entry_id) if slice_.ranges else (0, 0)
         before = Walk(neighbours, bounds, (first[0], first[1] - 1), forward=False)
         self._chunks = ChunkJoiner(before, bounds)
-        self._rare: WholeEntry | None = None
         self._gate = TransactionGate(neighbours, bounds, first)
 
     async def feed(self, block: EntryBlock) -> list[WholeEntry]:
         """Take the slice's next entries in; the messages that are whole with them. Raises what neighbours raise."""
         if self._slice.compacted:
-            return self._in_time(unwrapped(block, self._slice))
+            return self._plain.in_time(unwrapped(block, self._slice))
         whole: list[WholeEntry] = []
         count = len(block.entries)
         at = 0
         while at < count:
-            at = self._plain(block, at, whole)
-            if self._rare is not None:
-                whole += await self._dealt_with(self._rare)
+            at = self._plain.take(block, at, whole, holding=self._gate.holding)
+            if self._plain.rare is not None:
+                whole += await self._dealt_with(self._plain.rare)
         return whole
 
     async def finish(self) -> list[WholeEntry]:
@@ -70,29 +65,6 @@ class EntryAssembler:
         the messages that waited for a transaction's end. A broker gives no markers, but only what is committed."""
         self._filtered_by_broker = True
         return await self._joined(await self._gate.ask_broker())
-
-    def _plain(self, block: EntryBlock, at: int, whole: list[WholeEntry]) -> int:
-        """Append what needs nothing more than a look at its metadata. Returns where to go on: at the end, or behind an
-        entry that needs more and then is `_rare`."""
-        ledger_id = block.ledger_id
-        entry_ids = block.entry_ids
-        entries = block.entries
-        time_min, time_max = self._publish_time_ms_min, self._publish_time_ms_max
-        holding = self._gate.holding
-        for index in range(at, len(entries)):
-            data = entries[index]
-            try:
-                view = skim(data)
-            except BadMetadata as error:
-                self._rare = WholeEntry(ledger_id, entry_ids[index], MessageMetadataView(), data, None, str(error))
-                return index + 1
-            if holding or view.marker_type != ABSENT or view.txnid_most_bits != ABSENT or view.num_chunks > 1:
-                self._rare = WholeEntry(ledger_id, entry_ids[index], view, data)
-                return index + 1
-            if time_min <= view.publish_time_ms <= time_max:
-                whole.append(WholeEntry(ledger_id, entry_ids[index], view, data))
-        self._rare = None
-        return len(entries)
 
     async def _dealt_with(self, entry: WholeEntry) -> list[WholeEntry]:
         if entry.view.marker_type != ABSENT:
@@ -110,8 +82,4 @@ class EntryAssembler:
             message = await self._chunks.add(entry)
             if message is not None:
                 whole.append(message)
-        return self._in_time(whole)
-
-    def _in_time(self, entries: list[WholeEntry]) -> list[WholeEntry]:
-        time_min, time_max = self._publish_time_ms_min, self._publish_time_ms_max
-        return [each for each in entries if each.broken or time_min <= each.view.publish_time_ms <= time_max]
+        return self._plain.in_time(whole)

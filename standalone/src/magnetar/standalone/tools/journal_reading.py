@@ -64,9 +64,8 @@ class JournalReading:
     def records(self) -> Iterator[JournalRecord]:
         """All records of whole groups, in order."""
         try:
-            for records in self._scan.groups():
-                # The scan moves on to the next group only when it is asked for it.
-                at = self._scan.end_offset
+            while (records := self._scan.next_group()) is not None:
+                at = self._scan.group_offset
                 for record in records:
                     yield _described(at, record)
                     at += 4 + len(record)
