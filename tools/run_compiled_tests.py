@@ -44,8 +44,14 @@ def update_copy() -> None:
 
 
 def environment() -> dict[str, str]:
-    """One in which the copy's modules are found before the installed ones."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(str(COPY / source) for source in SOURCES)}
+    """One in which the copy's modules are found before the installed ones, and misuse of memory is noticed."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(str(COPY / source) for source in SOURCES),
+        "PYTHONMALLOC": "debug",
+        "PYTHONFAULTHANDLER": "1",
+        "MAGNETAR_COLLECT_AFTER_TESTS": "1",
+    }
 
 
 def check_what_is_imported() -> None:

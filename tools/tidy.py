@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tools.compile import HOT_MODULES
 from tools.set_iteration import iterations_over_sets
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -287,6 +288,19 @@ def check_test_names(tree: Tree) -> Iterator[Violation]:
             yield Violation(path, 1, f"has the name of {paths[0]}", "put the module's package into the name")
 
 
+def check_compiled(tree: Tree) -> Iterator[Violation]:
+    """What mypyc compiles holds nothing that is suspended: it loses the exception that a suspended frame handles, and
+    corrupts memory (docs/adr/0022)."""
+    compiled = {Path(module) for module in HOT_MODULES}
+    suspended = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom)
+    for module in tree.modules:
+        if module.path in compiled:
+            for node in ast.walk(module.tree):
+                if isinstance(node, (*suspended, ast.GeneratorExp)):
+                    kind = type(node).__name__
+                    yield Violation(module.path, node.lineno, f"{kind} in a compiled module", "wait in a plain module")
+
+
 CHECKS: Final[tuple[Callable[[Tree], Iterator[Violation]], ...]] = (
     check_sizes,
     check_docstrings,
@@ -299,6 +313,7 @@ CHECKS: Final[tuple[Callable[[Tree], Iterator[Violation]], ...]] = (
     check_decisions,
     check_order,
     check_test_names,
+    check_compiled,
 )
 
 

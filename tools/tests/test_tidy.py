@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools import tidy
+from tools.compile import HOT_MODULES
 from tools.tidy import ROOT, Tree, Violation
 
 
@@ -28,6 +29,7 @@ MARK = "TO" + "DO"
 HOME = "home"
 IGNORE = "# type" + ": ignore"
 LONG = "".join(f"    x = {number}\n" for number in range(tidy.FUNCTION_LINES_MAX))
+COMPILED = HOT_MODULES[0]
 PURE = "[importlinter:contract:pure]\nsource_modules =\n    tools.**\n"
 
 CASES = [
@@ -48,6 +50,8 @@ CASES = [
     (tidy.check_makefile, {"Makefile": "VALUE := 1\nall: one\n"}, "Makefile:2"),
     (tidy.check_decisions, {"docs/adr/0001-a.md": "# A\n"}, "docs/adr/0001-a.md:1"),
     (tidy.check_order, {".importlinter": PURE, "tools/a.py": "for x in {1, 2}:\n    print(x)\n"}, "tools/a.py:1"),
+    (tidy.check_compiled, {COMPILED: f"{GOOD}async def f() -> None:\n    pass\n"}, f"{COMPILED}:2"),
+    (tidy.check_compiled, {COMPILED: f"{GOOD}x = sum(n for n in (1, 2))\n"}, f"{COMPILED}:2"),
     (tidy.check_test_names, {"a/test_x.py": "", "b/test_x.py": ""}, "b/test_x.py:1"),
 ]
 

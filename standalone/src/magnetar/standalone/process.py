@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import os
@@ -49,7 +50,8 @@ S = TypeVar("S", bound=Closable)
 
 
 def prepare(log_level: str) -> None:
-    """Log to standard error; let threads run without long waits."""
+    """Log to standard error, the stacks of a crash of the interpreter included; let threads run without long waits."""
+    faulthandler.enable(all_threads=True)
     logging.basicConfig(
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s %(message)s"
     )
