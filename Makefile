@@ -8,12 +8,18 @@ UV := $(firstword $(shell command -v uv) $(wildcard $(UV_HERE) $(HOME)/.local/bi
 RUN := $(UV) run --frozen --all-packages --all-groups
 PYTEST_WORKERS ?= 2
 
-.PHONY: help setup run cluster compile decompile test test-compiled lint fix generate sim sim-operator interchange storm faults admin-cli e2e bench bench-bookies bench-cluster bench-spark scale images kube-up kube-down e2e-clients e2e-spark e2e-kubernetes
+TARGETS := help setup run cluster compile decompile test test-compiled lint fix generate sim sim-operator interchange \
+  storm faults admin-cli e2e bench bench-bookies bench-cluster bench-spark scale images kube-up kube-down \
+  e2e-clients e2e-spark e2e-kubernetes
+.PHONY: $(TARGETS)
+
+# Any target may be the first one on a machine without uv.
+$(filter-out help decompile,$(TARGETS)): | $(filter $(UV_HERE),$(UV))
 
 help: ## Show this list
 	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  \033[36m%-14s\033[0m %s\n",$$1,$$2}' $(MAKEFILE_LIST)
 
-setup: $(filter $(UV_HERE),$(UV)) ## Install everything the lock names into .venv
+setup: ## Install everything the lock names into .venv
 	$(UV) sync --frozen --all-packages --all-groups
 
 # Debian keeps pip out of its own Python, and venv in a package of its own: what works first is taken.

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from magnetar.sim.virtual_time import loop_factories
 
+from e2e.leaks import Possessions, left_behind
+
 # By default an example that takes more than 200 ms fails: on a machine that does a lot else, any may.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
@@ -20,6 +22,25 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
     """Modules may say that their tests run on virtual time."""
     assert isinstance(item, pytest.Function)
     return loop_factories(item.module)
+
+
+POSSESSIONS: pytest.StashKey[Possessions] = pytest.StashKey()
+
+
+@pytest.fixture(autouse=True)
+def _remember_possessions(request: pytest.FixtureRequest) -> None:
+    """Fixtures of modules and sessions stand by now: what comes from here on is the test's."""
+    request.node.stash[POSSESSIONS] = Possessions.now()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """The test that leaves threads, processes or sockets behind fails, not the one that suffers from them."""
+    yield
+    before = item.stash.get(POSSESSIONS, None)
+    left = left_behind(before) if before is not None else []
+    if left:
+        pytest.fail("the test leaves behind: " + ", ".join(left), pytrace=False)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -36,6 +36,7 @@ _LEFTOVER: Final = re.compile(r"\b(TOD[O]|FIXM[E]|XX[X])\b")
 _MACHINE_PATH: Final = re.compile(r"(?<![\w.])/(work|root|home)/")
 _BARE_IGNORE: Final = re.compile(r"#\s*type:\s*ignore(?!\[)")
 _MODULE_NAME: Final = re.compile(r"magnetar(\.\w+)+")
+_TARGETS: Final = re.compile(r"^TARGETS := ((?:.*\\\n)*.*)", re.MULTILINE)
 _TARGET: Final = re.compile(r"^([a-z][a-z0-9_-]*):(?!=)")
 _BROAD: Final = frozenset({"Exception", "BaseException"})
 
@@ -236,13 +237,18 @@ def _entry_points(tree: Tree) -> Iterator[str]:
 
 
 def check_makefile(tree: Tree) -> Iterator[Violation]:
-    """`make` alone explains every target."""
+    """`make` alone explains every target, and any may be the first one on a machine without uv."""
     path = Path("Makefile")
     if path not in tree.files:
         return
-    for number, line in enumerate((tree.root / path).read_text().splitlines(), 1):
+    text = (tree.root / path).read_text()
+    listed = _TARGETS.search(text)
+    targets = listed[1].replace("\\", " ").split() if listed else []
+    for number, line in enumerate(text.splitlines(), 1):
         if (target := _TARGET.match(line)) and "##" not in line:
             yield Violation(path, number, f"target {target[1]} is not explained", "end its line with ## and a sentence")
+        elif target and target[1] not in targets:
+            yield Violation(path, number, f"target {target[1]} may run without uv", "name it in TARGETS")
 
 
 def check_decisions(tree: Tree) -> Iterator[Violation]:

@@ -48,6 +48,7 @@ CASES = [
     (tidy.check_mocks, {"lib/tests/test_a.py": "from unittest import mock\n"}, "lib/tests/test_a.py:1"),
     (tidy.check_dead_modules, {"broker/src/magnetar/broker/a.py": GOOD}, "broker/src/magnetar/broker/a.py:1"),
     (tidy.check_makefile, {"Makefile": "VALUE := 1\nall: one\n"}, "Makefile:2"),
+    (tidy.check_makefile, {"Makefile": "TARGETS := one \\\n  two\none: ## A\nthree: ## B\n"}, "Makefile:4"),
     (tidy.check_decisions, {"docs/adr/0001-a.md": "# A\n"}, "docs/adr/0001-a.md:1"),
     (tidy.check_order, {".importlinter": PURE, "tools/a.py": "for x in {1, 2}:\n    print(x)\n"}, "tools/a.py:1"),
     (tidy.check_compiled, {COMPILED: f"{GOOD}async def f() -> None:\n    pass\n"}, f"{COMPILED}:2"),
@@ -81,7 +82,7 @@ def test_a_tidy_tree_has_no_violations(tmp_path: Path) -> None:
             "lib/src/magnetar/lib/__main__.py": GOOD + use,
             "lib/tests/test_thing.py": "def test_it() -> None:\n    pass\n",
             "docs/adr/0001-a.md": "# A\n\nStatus: Accepted\n",
-            "Makefile": "VALUE := 1\nall: ## Everything\n",
+            "Makefile": "VALUE := 1\nTARGETS := all\nall: ## Everything\n",
             ".importlinter": PURE.replace("tools", "magnetar.lib"),
         },
     )

@@ -1,0 +1,82 @@
+"""Finds what a test leaves behind: threads, child processes, sockets. The next test would suffer from them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+WAIT_SECONDS: Final = 30.0
+"""What is ending already may take its time on a busy machine."""
+
+LOOK_SECONDS: Final = 0.02
+
+LASTING_THREADS: Final = ("pydevd", "execnet", "ThreadPoolExecutor-gc")
+"""Beginnings of names: threads of the test runner, which belong to no test."""
+
+
+@dataclass(frozen=True)
+class Possessions:
+    """What this process has."""
+
+    threads: frozenset[threading.Thread]
+    children: frozenset[int]
+    sockets: frozenset[str]
+
+    @classmethod
+    def now(cls) -> Possessions:
+        """Of this moment."""
+        return cls(frozenset(threading.enumerate()), _children(), _sockets())
+
+    def lasting(self, since: Possessions) -> list[str]:
+        """What there is beyond `since`, in words."""
+        threads = [
+            f"thread {thread.name}"
+            for thread in self.threads - since.threads
+            if thread.is_alive() and not thread.name.startswith(LASTING_THREADS)
+        ]
+        children = [f"process {child} ({_command(child)})" for child in self.children - since.children]
+        sockets = [f"socket {name}" for name in self.sockets - since.sockets]
+        return sorted(threads + children + sockets)
+
+
+def left_behind(since: Possessions, wait_seconds: float = WAIT_SECONDS) -> list[str]:
+    """What there is beyond `since`, once it has had time to end by itself."""
+    give_up_seconds = time.monotonic() + wait_seconds
+    while left := Possessions.now().lasting(since):
+        if time.monotonic() >= give_up_seconds:
+            return left
+        time.sleep(LOOK_SECONDS)
+    return []
+
+
+def _children() -> frozenset[int]:
+    found: set[int] = set()
+    for task in Path("/proc/self/task").glob("*/children"):
+        try:
+            found.update(map(int, task.read_text().split()))
+        except OSError:
+            continue  # The thread has ended while we looked.
+    return frozenset(found)
+
+
+def _sockets() -> frozenset[str]:
+    found: set[str] = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue  # The folder's own descriptor is closed by now.
+        if target.startswith("socket:"):
+            found.add(target)
+    return frozenset(found)
+
+
+def _command(process_id: int) -> str:
+    try:
+        return Path(f"/proc/{process_id}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
+    except OSError:
+        return "gone"
