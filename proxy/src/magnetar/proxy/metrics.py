@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from magnetar.core.crashes import CRASHES, METRIC_NAME, METRIC_TEXT
 from magnetar.proxy.service import ProxyService
 from prometheus_client import PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -37,6 +38,9 @@ class _ProxyCollector(Collector):
         """prometheus_client: a family after the other."""
         cluster = self._service.settings.cluster_name
         labels = {"cluster": cluster} if cluster else {}
+        crashes = Metric(METRIC_NAME.removesuffix("_total"), METRIC_TEXT, "counter")
+        crashes.add_sample(METRIC_NAME, {}, CRASHES.count)
+        yield crashes
         for kind, name, text, value in self._values():
             full = f"pulsar_proxy_{name}"
             family = Metric(full, text, kind)

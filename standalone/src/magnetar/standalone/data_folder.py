@@ -15,7 +15,10 @@ from magnetar.core.errors import MagnetarError
 LOCK_FILE: Final = "magnetar.lock"
 """Locked while a cluster runs here, and the mark of a folder that is ours. Holds the id of the process."""
 
-CONTENTS: Final = ("metadata", "bookie")
+CRASH_FOLDER: Final = "crashes"
+"""The stacks of processes that crashed."""
+
+CONTENTS: Final = ("metadata", "bookie", CRASH_FOLDER)
 """What a cluster stores, beside the lock."""
 
 LOCK_BYTES_READ_MAX: Final = 32

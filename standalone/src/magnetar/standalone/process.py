@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import gc
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Final, NoReturn, Protocol, TypeVar
 
+from magnetar.core.crashes import CRASHES, DIRECTORY_VARIABLE
 from magnetar.core.exit_codes import EXIT_STOPPED
 
 THREAD_SWITCH_SECONDS: Final = 0.0005
@@ -50,11 +51,15 @@ S = TypeVar("S", bound=Closable)
 
 
 def prepare(log_level: str) -> None:
-    """Log to standard error, the stacks of a crash of the interpreter included; let threads run without long waits."""
-    faulthandler.enable(all_threads=True)
+    """Log to standard error; keep the stacks of a crash of the interpreter; let threads run without long waits."""
     logging.basicConfig(
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s %(message)s"
     )
+    crash_directory = os.environ.get(DIRECTORY_VARIABLE)
+    if crash_directory:
+        CRASHES.record_in(Path(crash_directory))
+    else:
+        CRASHES.tell_on_standard_error()
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
 
 

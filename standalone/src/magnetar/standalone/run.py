@@ -8,11 +8,12 @@ import time
 from pathlib import Path
 
 import uvloop
+from magnetar.core.crashes import CRASHES
 from magnetar.core.errors import MagnetarError
 from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED
 from magnetar.standalone.cluster import RunningCluster, start_cluster
 from magnetar.standalone.console import show_error, show_ready, show_stopped, show_stopping
-from magnetar.standalone.data_folder import FolderInUse, claimed
+from magnetar.standalone.data_folder import CRASH_FOLDER, FolderInUse, claimed
 from magnetar.standalone.process import STOP_SECONDS_MAX, prepare, serve_until_told
 from magnetar.standalone.settings import StandaloneSettings
 
@@ -24,6 +25,7 @@ def run_standalone(settings: StandaloneSettings, *, fresh: bool, log_level: str)
     prepare(log_level)
     try:
         with claimed(settings.data_directory, fresh=fresh):
+            CRASHES.record_in(settings.data_directory / CRASH_FOLDER)
             uvloop.run(_serve(settings))
     except TimeoutError:
         show_error(f"Not stopped within {STOP_SECONDS_MAX:g} s.", "Everything acknowledged is in the journal.")

@@ -16,6 +16,7 @@ from magnetar.bookie.admin.families import Families, Windows, word_of
 from magnetar.bookie.admin.recovery_metrics import add_recovery
 from magnetar.bookie.counters import BookieCounters
 from magnetar.bookie.operations import BookieOperations, DirectoryUsage, StorageMeasures
+from magnetar.core.crashes import CRASHES, METRIC_NAME, METRIC_TEXT
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -84,6 +85,7 @@ def _add_state(families: Families, operations: BookieOperations) -> None:
     for usage in usages:
         name = f"bookie_ledger_dir_{word_of(_parent(usage))}_usage"
         families.gauge(name, round(100 * usage.used_share, 5), "Used part of the directory's file system in percent.")
+    families.counter(METRIC_NAME, CRASHES.count, METRIC_TEXT)
     families.gauge("bookie_JOURNAL_DIRS", len(operations.measures.counters.journals), "Journals.")
 
 

@@ -10,6 +10,7 @@ from magnetar.broker.admin.load_metrics import load_metrics
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.service import Topic
 from magnetar.broker.topic import PersistentTopic
+from magnetar.core.crashes import CRASHES, METRIC_NAME, METRIC_TEXT
 
 CONTENT_TYPE = "text/plain"
 
@@ -58,6 +59,7 @@ def broker_metrics(context: BrokerContext) -> str:
     lines: list[str] = []
     broker = f'{{cluster="{escape(cluster)}"}}'
     lines += metric("pulsar_topics_count", "gauge", "Topics that are loaded.", [(broker, len(topics))])
+    lines += metric(METRIC_NAME, "counter", METRIC_TEXT, [(broker, CRASHES.count)])
     lines += load_metrics(context, metric, escape)
     rows = [(topic_labels(cluster, topic), topic_values(topic)) for topic in topics]
     for index, (name, kind, text) in enumerate(TOPIC_METRICS):
