@@ -136,7 +136,7 @@ async def test_a_broker_that_asks_who_the_proxy_is(start: StartProxy) -> None:
         connected, broker.connected = broker.connected, challenge
         broker._answer = lambda _: connected
         client = BrokerClientSettings(authentication_plugin="token", authentication_parameters="token:abc")
-        proxy = await start("pulsar://nowhere:1", broker_client=client)
+        proxy = await start(broker.service_url, broker_client=client)
         wire = await Wire.connected(port_of(proxy), proxy_to_broker_url=broker.host_and_port)
         assert broker.commands[0].authResponse.response.auth_data == b"abc"
         wire.close()

@@ -47,7 +47,7 @@ class RunningProxy:
         if store is None:
             _check_brokers(settings)
         named = NamedBrokers(settings.fixed_brokers)
-        self._watched = WatchedBrokers(store) if store is not None and not all(_urls(settings)) else None
+        self._watched = None if store is None else WatchedBrokers(store)
         # What the settings name wins, each kind of URL for itself.
         by_url: list[Brokers] = [named if url or self._watched is None else self._watched for url in _urls(settings)]
         credentials = own_credentials(client)
@@ -56,7 +56,7 @@ class RunningProxy:
         self._server_tls = None if ports_with_tls == (None, None) else ServerTls(settings.tls)
         connector = BrokerConnector(credentials, self._broker_tls, client.connect_timeout_ms, client.read_timeout_ms)
         links = LookupLinks(connector, credentials, settings.message_size_bytes_max)
-        choice = BrokerChoice(*by_url, tls=client.tls_enabled)
+        choice = BrokerChoice(*by_url, tls=client.tls_enabled, registered=self._watched)
         access = _access(settings, clock)
         _tell_who_brokers_see(credentials, access)
         self.service = ProxyService(settings, clock, choice, connector, links, access)

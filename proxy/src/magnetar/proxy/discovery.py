@@ -21,6 +21,12 @@ logger: Final = logging.getLogger(__name__)
 
 BROKERS_PATH: Final = "/loadbalance/brokers"
 
+DRAINING_PATH: Final = "/loadbalance/draining"
+"""Brokers of ours that hand their bundles over: they get no new ones, and serve what they still have."""
+
+REREAD_SECONDS: Final = 1.0
+"""Who names a broker that is not known has the list read again, but no more often than this: names cost nothing."""
+
 RETRY_SECONDS: Final = 1.0
 """Pause before the list is asked for again after the store failed."""
 
@@ -37,6 +43,8 @@ class KnownBroker:
     service_url_tls: str = ""
     web_service_url: str = ""
     web_service_url_tls: str = ""
+    listener_urls: tuple[str, ...] = ()
+    """Of its advertised listeners, with TLS and without."""
 
 
 class Brokers(Protocol):
@@ -46,16 +54,30 @@ class Brokers(Protocol):
         """Those that are alive, as far as known."""
         ...
 
+    def serving(self) -> Sequence[KnownBroker]:
+        """Those, and the ones that are leaving and still serve."""
+        ...
+
+    async def reread(self) -> None:
+        """Have the list as it is now, where it can change. `Unavailable`."""
+        ...
+
 
 class BrokerChoice:
     """One broker after the other, each time another one."""
 
-    def __init__(self, service: Brokers, web: Brokers, *, tls: bool) -> None:
-        """The brokers whose URLs of the binary protocol and whose URLs of HTTP are used; `tls`: those with TLS."""
+    def __init__(self, service: Brokers, web: Brokers, *, tls: bool, registered: Brokers | None = None) -> None:
+        """The brokers whose URLs of the binary protocol and whose URLs of HTTP are used; `tls`: those with TLS.
+
+        Those that are `registered` may be asked for by clients, too."""
         self._service = service
         self._web = web
+        self._active = [service] if registered is None or registered is service else [service, registered]
+        self._active_web = [web] if registered is None or registered is web else [web, registered]
         self._tls = tls
         self._turn = 0
+        self.discovered = registered is not None
+        """Whether brokers register themselves where they can be seen."""
 
     def service_url(self) -> str:
         """Where the binary protocol is served. `NoBroker`."""
@@ -69,7 +91,36 @@ class BrokerChoice:
 
     def is_active(self, host_and_port: str) -> bool:
         """Whether a broker serves the binary protocol there."""
-        return any(urlsplit(url).netloc == host_and_port for url in self.service_urls())
+        wanted = host_and_port.lower()
+        return any(
+            _authority(url) == wanted
+            for brokers in self._active
+            for broker in brokers.serving()
+            for url in (broker.service_url_tls if self._tls else broker.service_url, *broker.listener_urls)
+        )
+
+    def is_active_web(self, url: str) -> bool:
+        """Whether a broker serves the admin API at this URL's scheme, host and port."""
+        wanted = _origin(url)
+        return bool(wanted) and any(
+            _origin(broker.web_service_url_tls if self._tls else broker.web_service_url) == wanted
+            for brokers in self._active_web
+            for broker in brokers.serving()
+        )
+
+    async def confirm(self, host_and_port: str) -> bool:
+        """As `is_active`; a broker that is not known is looked for in the list as it is now. `Unavailable`."""
+        if not self.is_active(host_and_port):
+            for brokers in self._active:
+                await brokers.reread()
+        return self.is_active(host_and_port)
+
+    async def confirm_web(self, url: str) -> bool:
+        """The same for the admin API. `Unavailable`."""
+        if not self.is_active_web(url):
+            for brokers in self._active_web:
+                await brokers.reread()
+        return self.is_active_web(url)
 
     def service_urls(self) -> list[str]:
         """All of them."""
@@ -101,6 +152,13 @@ class NamedBrokers:
         """As configured."""
         return self._found
 
+    def serving(self) -> Sequence[KnownBroker]:
+        """The same."""
+        return self._found
+
+    async def reread(self) -> None:
+        """They stay as they are."""
+
 
 def _each(url: str, scheme: str) -> list[str]:
     """`scheme://a:1,b:2` as one URL for each host."""
@@ -126,6 +184,9 @@ class WatchedBrokers:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._found: Sequence[KnownBroker] = ()
+        self._leaving: Sequence[KnownBroker] = ()
+        self._rereading: asyncio.Task[None] | None = None
+        self._reread_seconds = float("-inf")
         self._changed = asyncio.Event()
         self._refresher: asyncio.Task[None] | None = None
         self._stop_watching = [store.watch(self._notified), store.watch_session(self._session_changed)]
@@ -133,6 +194,26 @@ class WatchedBrokers:
     def all(self) -> Sequence[KnownBroker]:
         """As registered. While the store cannot be reached, as it was before."""
         return self._found
+
+    def serving(self) -> Sequence[KnownBroker]:
+        """With those that drain."""
+        return (*self._found, *self._leaving)
+
+    async def reread(self) -> None:
+        """Wait for a reading that begins after this call, which others wait for as well."""
+        if self._rereading is None:
+            self._rereading = asyncio.get_running_loop().create_task(self._reread(), name="broker list")
+            self._rereading.add_done_callback(_looked_at)
+        # Whoever came first may give up; the others still want it.
+        await asyncio.shield(self._rereading)
+
+    async def _reread(self) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._reread_seconds + REREAD_SECONDS - loop.time())
+        self._reread_seconds = loop.time()
+        # Who comes from now on may have been told of a broker that this reading does not see any more.
+        self._rereading = None
+        await self._refresh()
 
     async def start(self) -> None:
         """Read the list and go on watching. `StoreUnavailable`."""
@@ -144,13 +225,14 @@ class WatchedBrokers:
         for stop in self._stop_watching:
             stop()
         self._stop_watching = []
-        if self._refresher is not None:
-            self._refresher.cancel()
-            await asyncio.gather(self._refresher, return_exceptions=True)
+        running = [task for task in (self._refresher, self._rereading) if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
     def _notified(self, notification: Notification) -> None:
         # Brokers write their load into their nodes all the time; what is asked here does not change with it.
-        if notification.change is not Change.MODIFIED and notification.path.startswith(BROKERS_PATH):
+        if notification.change is not Change.MODIFIED and notification.path.startswith((BROKERS_PATH, DRAINING_PATH)):
             self._changed.set()
 
     def _session_changed(self, event: SessionEvent) -> None:
@@ -170,13 +252,19 @@ class WatchedBrokers:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _refresh(self) -> None:
+        # In this order, as brokers go from one list to the other.
+        found = await self._read(BROKERS_PATH)
+        self._leaving = await self._read(DRAINING_PATH)
+        self._found = found
+
+    async def _read(self, path: str) -> list[KnownBroker]:
         found: list[KnownBroker] = []
-        for broker_id in await self._store.children(BROKERS_PATH):
-            node = await self._store.get(f"{BROKERS_PATH}/{broker_id}", watch=False)
+        for broker_id in await self._store.children(path):
+            node = await self._store.get(f"{path}/{broker_id}", watch=False)
             broker = decode_broker(broker_id, node.value) if node is not None else None
             if broker is not None:
                 found.append(broker)
-        self._found = found
+        return found
 
 
 def decode_broker(broker_id: str, value: bytes) -> KnownBroker | None:
@@ -188,7 +276,31 @@ def decode_broker(broker_id: str, value: bytes) -> KnownBroker | None:
             service_url_tls=document.get("pulsarServiceUrlTls") or "",
             web_service_url=document.get("webServiceUrl") or "",
             web_service_url_tls=document.get("webServiceUrlTls") or "",
+            listener_urls=tuple(
+                url
+                for listener in (document.get("advertisedListeners") or {}).values()
+                for url in (listener.get("brokerServiceUrl"), listener.get("brokerServiceUrlTls"))
+                if url
+            ),
         )
     except (ValueError, AttributeError) as error:
         logger.warning("the registration of broker %s cannot be read: %s", broker_id, error)
         return None
+
+
+def _authority(url: str) -> str:
+    return url.partition("://")[2].partition("/")[0].lower()
+
+
+def _origin(url: str) -> tuple[str, str, int] | None:
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    except (ValueError, KeyError):
+        return None
+    return (parts.scheme, parts.hostname, port) if parts.hostname and not parts.username else None
+
+
+def _looked_at(reading: asyncio.Task[None]) -> None:
+    if not reading.cancelled():
+        reading.exception()  # Those who wait are told, if anybody still does.

@@ -18,6 +18,8 @@ from magnetar.proxy.credentials import OriginalClient
 from magnetar.proxy.discovery import BrokerChoice
 from magnetar.proxy.handshake import BrokerAddress, Relay
 from magnetar.proxy.lookup_links import BODIES, LinkKey, LookupLinks
+from magnetar.proxy.proven_targets import ProvenTargets
+from magnetar.proxy.settings import ProxySettings
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandLookupTopicResponse
@@ -45,13 +47,19 @@ class Lookups:
     """Serves the requests of all lookup connections."""
 
     def __init__(
-        self, links: LookupLinks, brokers: BrokerChoice, counters: ProxyCounters, *, tls: bool, at_once_max: int
+        self,
+        links: LookupLinks,
+        brokers: BrokerChoice,
+        counters: ProxyCounters,
+        proven: ProvenTargets,
+        settings: ProxySettings,
     ) -> None:
         self._links = links
         self._brokers = brokers
         self._counters = counters
-        self._tls = tls
-        self._at_once_max = at_once_max
+        self._proven = proven
+        self._tls = settings.broker_client.tls_enabled
+        self._at_once_max = settings.lookups_max
         self.under_way = 0
 
     def admit(self, command: BaseCommand) -> bytes | None:
@@ -132,6 +140,7 @@ class Lookups:
             url = response.brokerServiceUrlTls if self._tls else response.brokerServiceUrl
             if response.response == CommandLookupTopicResponse.Connect:
                 address_of(url)
+                self._proven.answered(urlsplit(url).netloc)
                 return _by_way_of_the_proxy(request_id, url)
             lookup.authoritative = response.authoritative
         raise PulsarError(ServerError.SERVICE_NOT_READY, "Reached max number of redirections")

@@ -1,7 +1,8 @@
 """HTTP requests passed on to brokers, bodies as streams both ways. Importing this loads aiohttp.
 
 Brokers send a request on to the owner of a topic or bundle by a redirect to an address inside the cluster, which
-clients may not reach: redirects are followed here. (Pulsar: AdminProxyHandler.)
+clients may not reach: redirects are followed here (Pulsar: AdminProxyHandler). They lead credentials there, the
+client's and the proxy's: where brokers register themselves, a redirect to any other host is left to the client.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Final
 
 import aiohttp
 from aiohttp import hdrs, web
+from magnetar.core.errors import Unavailable
 from magnetar.net.tls import ClientTls
 from magnetar.proxy.counters import ProxyCounters
-from magnetar.proxy.discovery import BrokerChoice, NoBroker
+from magnetar.proxy.discovery import BrokerChoice
 from magnetar.proxy.gate import IDENTITY, ORIGINAL_HEADER, Gate
 from magnetar.proxy.settings import FixedBrokers, HttpSettings
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -90,7 +92,7 @@ class ReverseProxy:
         self._counters.http_requests += 1
         try:
             return await self._pass_on(request)
-        except NoBroker as error:
+        except Unavailable as error:
             return self._failed(request, 503, str(error))
         except TimeoutError:
             return self._failed(request, 504, "The broker did not answer in time")
@@ -122,17 +124,34 @@ class ReverseProxy:
                 location = answer.headers.get(hdrs.LOCATION)
                 replayable = not isinstance(body, AsyncIterator)
                 if answer.status in _REDIRECTS and location and replayable:
-                    url = url.join(URL(location, encoded=True))
-                    continue
+                    following = await self._following(request, url, location)
+                    if following is not None:
+                        url = following
+                        continue
                 if self._gate is not None:
                     self._gate.answered(answer.status, url, request[IDENTITY])
                 return await self._answer(request, answer)
         return self._failed(request, 502, f"More than {REDIRECTS_MAX} redirects")
 
+    async def _following(self, request: web.Request, url: URL, location: str) -> URL | None:
+        """Where a redirect leads; None when credentials are not to go there. `Unavailable`."""
+        try:
+            following = url.join(URL(location, encoded=True))
+        except ValueError:
+            return None
+        seen_by_others = following.scheme != url.scheme and following.scheme != "https"
+        # Function workers do not register themselves; the settings name one, which names the others.
+        vouched = not self._brokers.discovered or self._for_function_worker(request.path)
+        if not seen_by_others and (vouched or await self._brokers.confirm_web(str(following))):
+            return following
+        logger.warning("%s redirects to %s, which is no broker: left to the client", url.authority, following.authority)
+        return None
+
     def _base(self, path: str) -> str:
-        if self._function_worker and path.startswith(_FUNCTION_ROUTES):
-            return self._function_worker
-        return self._brokers.web_service_url()
+        return self._function_worker if self._for_function_worker(path) else self._brokers.web_service_url()
+
+    def _for_function_worker(self, path: str) -> bool:
+        return bool(self._function_worker) and path.startswith(_FUNCTION_ROUTES)
 
     async def _body(self, request: web.Request) -> bytes | AsyncIterator[bytes] | None:
         """The whole body where it is short enough to be sent again, else a stream of it."""

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from magnetar.auth.credentials import METHOD_NONE
 from magnetar.auth.plugin import ClientCredentials
 from magnetar.core.clock import Clock
 from magnetar.net.connection import Connection
@@ -27,10 +28,10 @@ from magnetar.proxy.handshake import (
 from magnetar.proxy.joined import JoinedConnection
 from magnetar.proxy.lookup_links import LookupLinks
 from magnetar.proxy.lookups import Lookups
+from magnetar.proxy.proven_targets import ProvenTargets
 from magnetar.proxy.session import ProxySession
 from magnetar.proxy.settings import ProxySettings
 from magnetar.proxy.targets import Targets
-from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 logger: Final = logging.getLogger(__name__)
 
@@ -65,9 +66,10 @@ class ProxyService:
         self.connector = connector
         self.counters = ProxyCounters()
         self._links = links
-        self.lookups = Lookups(
-            links, brokers, self.counters, tls=settings.broker_client.tls_enabled, at_once_max=settings.lookups_max
+        self._proven = ProvenTargets(
+            settings.targets, brokers, clock, shows_credentials=connector.credentials.method != METHOD_NONE
         )
+        self.lookups = Lookups(links, brokers, self.counters, self._proven, settings)
         self._clock = clock
         self._targets = Targets(settings.targets)
         # All of these are limited by `connections_max`.
@@ -131,10 +133,9 @@ class ProxyService:
     async def open_broker(
         self, target: str, greet: Callable[[Connection], Greeting], relay: Relay | None = None
     ) -> BrokerConnection:
-        """A connection with the broker that a client named. `TargetDenied`, `BrokerUnreachable`, `PulsarError`."""
-        if self.settings.targets.only_active and not self.brokers.is_active(target):
-            raise PulsarError(ServerError.SERVICE_NOT_READY, "Target broker isn't available.")
+        """A connection with the broker that a client named. `TargetDenied`, `Unavailable`, `PulsarError`."""
         host, port = self._targets.check_name(target)
+        await self._proven.check(target)
         addresses = self._targets.allowed(target, await _resolve(host, port))
         failure = BrokerUnreachable(f"{host} has no address")
         for address in addresses:

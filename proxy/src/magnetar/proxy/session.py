@@ -21,6 +21,7 @@ from magnetar.proxy.handshake import (
     BrokerConnection,
     Greeting,
 )
+from magnetar.proxy.proven_targets import TargetUnknown
 from magnetar.proxy.settings import SERVER_VERSION
 from magnetar.proxy.targets import TargetDenied
 from magnetar.wire.haproxy import ProxiedConnection, encode_v1, encode_v2
@@ -47,6 +48,10 @@ REQUESTS: Final = frozenset(
     ]
 )
 CONNECTING_PAUSE: Final = "connecting"
+
+NOT_ACTIVE: Final = "Target broker isn't available."
+NOT_ALLOWED: Final = "Target broker cannot be validated."
+"""What Apache's proxy says."""
 
 
 class SessionState(enum.Enum):
@@ -230,7 +235,7 @@ class ProxySession:
         except TargetDenied as error:
             logger.warning("%s may not be connected with %r: %s", self.client_address, target, error)
             self._service.counters.denied_targets += 1
-            self._refuse(ServerError.SERVICE_NOT_READY, "Target broker cannot be validated.")
+            self._refuse(ServerError.SERVICE_NOT_READY, NOT_ACTIVE if isinstance(error, TargetUnknown) else NOT_ALLOWED)
         except PulsarError:
             raise
         except (Unavailable, PeerError) as error:

@@ -47,8 +47,10 @@ class TargetSettings:
     """`brokerProxyAllowedIPAddresses`: addresses, networks (`10.0.0.0/8`), ranges (`10.0.1-3.*`)."""
     ports: tuple[str, ...] = ("6650", "6651")
     """`brokerProxyAllowedTargetPorts`; `6650-6659` is a range."""
-    only_active: bool = False
-    """`checkActiveBrokers`: only what brokers have registered."""
+    only_active: bool | None = None
+    """`checkActiveBrokers`: only what brokers have registered, or have named in a lookup's answer. None: where brokers
+    register themselves. Whatever it says, the proxy's own credentials go to such brokers only; see
+    `proven_targets`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
