@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
+from magnetar.broker.auth.peers import PeerAccess
+from magnetar.broker.auth.settings import PeerSettings
+from magnetar.broker.known_peers import KnownPeers
+from magnetar.broker.load.api import BrokerAddresses
 from magnetar.broker.peer_client import CONNECTIONS_MAX, PeerClient, PeerRefused, PeerUnreachable
 
 
@@ -16,12 +21,17 @@ class Server:
     def __init__(self) -> None:
         self.at_once = 0
         self.at_once_max = 0
+        self.leads_to = ""
+        self.asked: list[str] = []
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         self.at_once += 1
         self.at_once_max = max(self.at_once, self.at_once_max)
+        self.asked.append(request.path)
         try:
             match request.path:
+                case "/away":
+                    return web.Response(status=307, headers={"Location": self.leads_to + "/here"})
                 case "/slow":
                     await asyncio.sleep(0.3)
                     return web.json_response({"slow": True})
@@ -37,6 +47,16 @@ class Server:
                     return web.Response(status=204)
         finally:
             self.at_once -= 1
+
+
+def addresses(web_service_url: str) -> BrokerAddresses:
+    return BrokerAddresses(
+        broker_id="b",
+        service_url=None,
+        service_url_tls=None,
+        web_service_url=web_service_url,
+        web_service_url_tls=None,
+    )
 
 
 @pytest.fixture
@@ -59,6 +79,46 @@ async def test_redirects_that_lead_nowhere(server: tuple[Server, str]) -> None:
         await client.call("GET", "/refused")
     assert (await client.call("GET", "/")).json() is None
     await client.close()
+
+
+async def test_redirects_are_followed_to_brokers_of_the_cluster_only(server: tuple[Server, str]) -> None:
+    asked, url = server
+    other = Server()
+    listening = web.ServerRunner(web.Server(other))
+    await listening.setup()
+    await web.TCPSite(listening, "127.0.0.1", 0).start()
+    asked.leads_to = f"http://127.0.0.1:{listening.addresses[0][1]}"
+    client = PeerClient(url)
+    listed: list[BrokerAddresses] = []
+    new: list[BrokerAddresses] = []
+
+    async def read_again() -> list[BrokerAddresses]:
+        return new
+
+    try:
+        with pytest.raises(PeerUnreachable, match="no broker of this cluster"):
+            await client.call("GET", "/away")
+        client.known = KnownPeers(lambda: listed, read_again)
+        with pytest.raises(PeerUnreachable, match="no broker of this cluster"):
+            await client.call("GET", "/away")
+        assert not other.asked
+        new.append(addresses(asked.leads_to))
+        assert (await client.call("GET", "/away")).status == 204
+        assert other.asked == ["/here"]
+        asked.leads_to = asked.leads_to.replace("http://", "http://user@")
+        with pytest.raises(PeerUnreachable, match="no broker of this cluster"):
+            await client.call("GET", "/away")
+    finally:
+        await client.close()
+        await listening.cleanup()
+
+
+def test_with_tls_brokers_are_called_over_tls_only() -> None:
+    shown = PeerAccess(PeerSettings(plugin="token", parameters="token:own", tls_enabled=True))
+    plain = addresses("http://b:8080")
+    both = replace(plain, web_service_url_tls="https://b:8443")
+    assert [PeerClient("https://a:1", shown).url_of(broker) for broker in (plain, both)] == [None, "https://b:8443"]
+    assert PeerClient("http://a:1").url_of(both) == "http://b:8080"
 
 
 async def test_a_client_that_is_closed_calls_nobody(server: tuple[Server, str]) -> None:

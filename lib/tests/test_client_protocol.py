@@ -19,6 +19,7 @@ from magnetar.client.settings import ClientSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
 from magnetar.core.topic_name import TopicName
+from magnetar.net.endpoints import connect
 from magnetar.net.testing import close_server
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.batch import build_batch
@@ -398,6 +399,34 @@ async def test_tls_without_settings_is_an_error_and_no_plain_connection(broker: 
     with pytest.raises(TimedOut, match="wants TLS"):
         await clients(broker, ClientSettings(operation_timeout_seconds=0.2)).producer(TOPIC)
     assert not broker.seen
+
+
+async def test_no_broker_leads_credentials_from_tls_to_plain_text(broker: FakeBroker, other: FakeBroker) -> None:
+    def misled(command: pb.BaseCommand) -> list[bytes]:
+        response = pb.CommandLookupTopicResponse(
+            request_id=command.lookupTopic.request_id,
+            response=pb.CommandLookupTopicResponse.Connect,
+            brokerServiceUrl=other.url,
+            brokerServiceUrlTls=other.url,  # The field for TLS, and no TLS.
+        )
+        answer = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE, lookupTopicResponse=response)
+        return [messages.encode_command(answer)]
+
+    broker.answers[pb.BaseCommand.LOOKUP] = misled
+    client = PulsarClient(
+        lambda: broker.url.replace("pulsar://", "pulsar+ssl://"),
+        SystemClock(),
+        QUICK,
+        authentication=lambda: ("token", b"secret"),
+        connect_tls=connect,  # As if it were TLS.
+    )
+    try:
+        with pytest.raises(ConnectionFailed, match="with our credentials"):
+            await client.lookup.broker_of(TOPIC)
+    finally:
+        await client.close()
+    assert broker.bodies(pb.BaseCommand.CONNECT)[0].auth_data == b"secret"
+    assert not other.seen
 
 
 def test_service_urls() -> None:

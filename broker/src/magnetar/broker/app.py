@@ -16,6 +16,7 @@ from magnetar.broker.bundles import Bundles, heartbeat_bundle
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.dynamic_settings import DynamicSettings
 from magnetar.broker.internal_client import InternalClient
+from magnetar.broker.known_peers import KnownPeers
 from magnetar.broker.load.drain import Drains
 from magnetar.broker.load.manager import LoadParts, ModularLoadManager
 from magnetar.broker.load.operations import BrokerOperations
@@ -224,6 +225,7 @@ def _assemble(
     service_url = (tls and settings.service_url_tls) or settings.service_url
     client = InternalClient(lambda: service_url, parts.clock, SERVER_VERSION, shown)
     load = _load_manager(settings, parts, ownership, peers, client)
+    peers.known = KnownPeers(lambda: (ownership.own, *load.brokers().values()), load.brokers_now)
     lookup = Lookup(settings, resources, bundles, ownership, load)
     service = BrokerService(settings, parts.store, managed, _schema_registry(parts), parts.clock, lookup)
     moves = BundleMoves(service, bundles, load, peers, parts.balance_settings)

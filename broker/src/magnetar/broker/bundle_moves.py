@@ -198,12 +198,18 @@ class BundleMoves:
     async def _require_answer(self, broker: BrokerAddresses) -> None:
         """Before anything is closed, as a broker that was never asked by HTTP takes its time for the first answer."""
         try:
-            await self._peers.call("GET", "/status.html", base_url=broker.web_service_url or broker.web_service_url_tls)
+            await self._peers.call("GET", "/status.html", base_url=self._web_url_of(broker))
         except PeerRefused as error:
             # Apache's brokers have this page only when told to; an answer it is.
             logger.debug("%s answers %s", broker.broker_id, error)
         except PeerUnreachable as error:
             raise UnknownDestination(f"Broker {broker.broker_id} does not answer: {error}") from error
+
+    def _web_url_of(self, broker: BrokerAddresses) -> str:
+        url = self._peers.url_of(broker)
+        if url is None:
+            raise UnknownDestination(f"Broker {broker.broker_id} has no admin API that this one may use")
+        return url
 
     async def _unload(self, owned: OwnedBundle, destination: BrokerAddresses | None) -> None:
         farewell = Farewell()
@@ -304,7 +310,7 @@ class BundleMoves:
             "GET",
             f"/lookup/v2/topic/{topic.domain}/{topic.namespace_name}/{java_url_encode(topic.local_name)}",
             query={"authoritative": "true", **({"load": "true"} if load else {})},
-            base_url=self._peers.url_of(broker),
+            base_url=self._web_url_of(broker),
         )
         document = answer.json()
         url: str | None = document.get("brokerUrl") or document.get("brokerUrlTls")

@@ -1,6 +1,7 @@
 """Calls brokers of the cluster by the admin API, as Apache's brokers call each other.
 
-A request goes to this broker's own port unless an address is given, and follows redirects to whoever is responsible.
+A request goes to this broker's own port unless an address is given, and follows redirects to whoever is responsible:
+to brokers of this cluster only, as its credentials go with it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker.known_peers import KnownPeers, origin
 from magnetar.core.errors import PeerError, Unavailable
 
 if TYPE_CHECKING:
@@ -65,6 +67,8 @@ class PeerClient:
         """`access`: what is shown to brokers that want to know who asks; with its TLS they are reached by HTTPS."""
         self._own_url = own_web_service_url
         self._access = access
+        self.known: KnownPeers | None = None
+        """Set as soon as brokers are known. Without it redirects are followed to whom was asked only."""
         self._session: aiohttp.ClientSession | None = None
         self._places = asyncio.Semaphore(CONNECTIONS_MAX)
         self._closed = False
@@ -105,7 +109,17 @@ class PeerClient:
                     raise PeerUnreachable(f"{method} {url}: {str(error) or type(error).__name__}") from error
             if not location:
                 raise PeerUnreachable(f"{method} {asked}: a redirect to nowhere")
+            await self._require_broker(str(asked), str(url))
         raise PeerUnreachable(f"{method} {url}: more than {REDIRECTS_MAX} redirects")
+
+    async def _require_broker(self, asked: str, url: str) -> None:
+        """Credentials go where a redirect leads."""
+        if origin(asked) == origin(url):
+            return
+        if asked.startswith("https:") and not url.startswith("https:"):
+            raise PeerUnreachable(f"{asked} redirects to {url}, where credentials would be seen by others")
+        if self.known is None or not await self.known.serves(url):
+            raise PeerUnreachable(f"{asked} redirects to {url}, which is no broker of this cluster")
 
     def _open_session(self) -> aiohttp.ClientSession:
         import aiohttp
@@ -120,9 +134,10 @@ class PeerClient:
         return self._session
 
     def url_of(self, broker: BrokerAddresses) -> str | None:
-        """Where a broker's admin API is, for `base_url`; None when it has none."""
+        """Where a broker's admin API is, for `base_url`; None when it has none, or none with TLS where that is meant:
+        others would see the credentials."""
         plain, tls = broker.web_service_url, broker.web_service_url_tls
-        return (tls or plain) if self._access is not None and self._access.tls is not None else (plain or tls)
+        return tls if self._access is not None and self._access.tls is not None else (plain or tls)
 
     def _headers(self) -> dict[str, str]:
         shown = {} if self._access is None else self._access.credentials.http_headers()

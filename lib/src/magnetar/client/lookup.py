@@ -70,7 +70,10 @@ class LookupService:
         url = answer.brokerServiceUrlTls if tls else answer.brokerServiceUrl
         if not url:
             raise ConnectionFailed(f"{connection.address.host_and_port} names a broker without an address for us")
-        return parse_service_url(url)[0]
+        address = parse_service_url(url)[0]
+        if tls and not address.tls:
+            raise ConnectionFailed(f"{connection.address.host_and_port} leads from TLS to {url}, with our credentials")
+        return address
 
     async def partitions_of(self, topic: TopicName, *, create: bool) -> int:
         """How many partitions; 0 for a topic that is not partitioned. `PulsarError` when it is not there."""

@@ -16,7 +16,7 @@ from magnetar.broker.load.broker_directory import BrokerDirectory
 from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS, BrokerReport
 from magnetar.broker.load.bundle_statistics import Bundle, BundleStatistics
 from magnetar.broker.load.host_usage import HostUsage, HostUsageMeter
-from magnetar.broker.load.registration import DRAINING_PATH, Registration
+from magnetar.broker.load.registration import DRAINING_PATH, Registration, draining_brokers
 from magnetar.broker.load.reporter import Reporter, report_due
 from magnetar.broker.load.settings import LoadSettings
 from magnetar.core.bundle import BundleName
@@ -123,6 +123,12 @@ class ModularLoadManager:
     def brokers(self) -> Mapping[str, BrokerAddresses]:
         """The brokers that are alive, by id; this one among them once it is registered."""
         return {broker_id: report.addresses for broker_id, report in self.directory.reports.items()}
+
+    async def brokers_now(self) -> list[BrokerAddresses]:
+        """Those that are alive or drain, read at once. `StoreUnavailable`."""
+        await self.directory.refresh()
+        draining = await draining_brokers(self.parts.store)
+        return [report.addresses for report in (*self.directory.reports.values(), *draining.values())]
 
     async def place(self, bundle: BundleName) -> BrokerAddresses | None:
         """The broker that should own a bundle which nobody owns; None when none may take it."""
