@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
 
 import jwt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.auth.credentials import AuthenticationFailed, Credentials, Identity
 from magnetar.auth.settings import TokenSettings
@@ -38,10 +39,10 @@ class FixedClock(SystemClock):
         return int(self.seconds * 1000)
 
 
-def provider(clock: FixedClock | None = None, **settings: str | float) -> TokenProvider:
-    if "public_key" not in settings:
-        settings.setdefault("secret_key", DATA + SECRET)
-    return TokenProvider(TokenSettings(**settings), clock or FixedClock())  # type: ignore[arg-type]
+def provider(clock: FixedClock | None = None, **given_settings: str | float) -> TokenProvider:
+    if "public_key" not in given_settings:
+        given_settings.setdefault("secret_key", DATA + SECRET)
+    return TokenProvider(TokenSettings(**given_settings), clock or FixedClock())  # type: ignore[arg-type]
 
 
 async def role_of(checked_by: TokenProvider, token: str) -> str:
@@ -140,6 +141,52 @@ async def test_forged_tokens_are_nobodys() -> None:
             await role_of(provider(), token)
 
 
+NUMBERS = st.sampled_from(
+    ["NaN", "Infinity", "-Infinity", "1e400", "-1e400", "1e308", "9" * 4000, "9" * 5000, "-1", "0", "-0.0", "1e-400"]
+    + ["9007199254740992", "9007199254740993", "4102444800", "4102444800.5", "true", "false", "null", '"4102444800"']
+    + ["[]", "{}", '"\\ud800"', '""', "[" * 5000 + "]" * 5000]
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+).map(json.dumps)
+
+
+def signed(payload: str) -> str:
+    """A good signature under whatever is said."""
+    return jwt.api_jws.PyJWS().encode(payload.encode("utf-8", "surrogatepass"), base64.b64decode(SECRET), "HS256")
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(["exp", "nbf", "iat", "sub", "aud"]), NUMBERS | JSON)
+async def test_whatever_a_signed_token_says_it_is_taken_or_refused(claim: str, value: str) -> None:
+    for checking in (PROVIDER, FOR_HERE):
+        payload = f'{{"sub":"a","aud":"here","{claim}":{value}}}'
+        try:
+            identity = await checking.authenticate(Credentials("token", signed(payload).encode()))
+        except AuthenticationFailed:
+            continue
+        # A role that the protocol can carry, and an end that can be compared with the time.
+        assert identity.role.encode()
+        assert identity.expired(0) in (True, False)
+
+
+@pytest.mark.parametrize(
+    "value", ["NaN", "Infinity", "-Infinity", "1e400", "9" * 4000, "9007199254740993", "true", '"1"', "[]"]
+)
+@pytest.mark.parametrize("claim", ["exp", "nbf", "iat"])
+async def test_times_that_are_none_are_refused(claim: str, value: str) -> None:
+    with pytest.raises(AuthenticationFailed, match=f"the token's claim {claim} is no (time|number)"):
+        await role_of(PROVIDER, signed(f'{{"sub":"a","{claim}":{value}}}'))
+
+
+async def test_a_negative_time_is_long_ago() -> None:
+    with pytest.raises(AuthenticationFailed, match="expired"):
+        await role_of(PROVIDER, made(sub="a", exp=-1))
+    assert await role_of(PROVIDER, made(sub="a", nbf=-1, iat=-1)) == "a"
+
+
 @given(st.binary(max_size=200))
 async def test_any_bytes_fail_cleanly(data: bytes) -> None:
     with pytest.raises(AuthenticationFailed):
@@ -147,6 +194,7 @@ async def test_any_bytes_fail_cleanly(data: bytes) -> None:
 
 
 PROVIDER = provider()
+FOR_HERE = provider(audience_claim="aud", audience="here")
 
 
 def test_bearer_header() -> None:

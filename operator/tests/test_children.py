@@ -287,6 +287,11 @@ def test_components_take_their_configuration(
     assert "without effect" not in result.output
 
 
+def test_proxies_show_their_token_to_brokers_only() -> None:
+    given = {"proxy": {"replicas": 1, "settings": {"checkActiveBrokers": False}}}
+    assert "checkActiveBrokers=true\n" in configuration(given, "proxy.conf")
+
+
 def test_journals_leave_room_on_their_volumes() -> None:
     settings = dict(line.split("=", 1) for line in configuration({}, "bookkeeper.conf").splitlines())
     # The one that is written, one that a checkpoint still needs, one more while it is slow.

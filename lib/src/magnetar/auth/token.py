@@ -13,6 +13,9 @@ from magnetar.core.errors import SettingError
 
 BEARER: Final = "Bearer "
 
+TIME_SECONDS_MAX: Final = 2**53
+"""Either way, since 1970: what JSON's numbers say exactly, and Java's clocks (64 bits of milliseconds) can show."""
+
 _SIGNATURE_ALONE: Final[Any] = {
     "verify_signature": True,
     "verify_aud": False,
@@ -67,13 +70,14 @@ class TokenProvider:
             raise AuthenticationFailed("Blank token found")
         try:
             claims: dict[str, Any] = jwt.decode(token, self._key, algorithms=self._algorithms, options=_SIGNATURE_ALONE)
-        except (jwt.PyJWTError, ValueError) as error:
+        except (jwt.PyJWTError, ValueError, RecursionError) as error:
             raise AuthenticationFailed(f"Failed to authentication token: {error}") from None
         return claims
 
     def _check_times(self, claims: dict[str, Any]) -> int | None:
         now_ms, skew_ms = self._clock.now_ms(), int(self._settings.clock_skew_seconds * 1000)
-        expires_ms, begins_ms = _milliseconds(claims, "exp"), _milliseconds(claims, "nbf")
+        # When it was made decides nothing, but who writes nonsense there is not believed the rest.
+        expires_ms, begins_ms, _ = (_milliseconds(claims, name) for name in ("exp", "nbf", "iat"))
         if expires_ms is not None and expires_ms + skew_ms <= now_ms:
             raise AuthenticationFailed(f"the token expired {now_ms - expires_ms} ms ago")
         if begins_ms is not None and begins_ms - skew_ms > now_ms:
@@ -92,6 +96,9 @@ class TokenProvider:
             role = role[0]
         if not isinstance(role, str) or not role:
             raise AuthenticationFailed(f"the token has no role in its claim {settings.role_claim!r}")
+        if any("\ud800" <= letter <= "\udfff" for letter in role):
+            # JSON can say half a letter; nothing else that carries a role can.
+            raise AuthenticationFailed(f"the token's role is no text: {role!a}")
         return role
 
 
@@ -101,4 +108,7 @@ def _milliseconds(claims: dict[str, Any], name: str) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise AuthenticationFailed(f"the token's claim {name} is no number")
+    # Also false for what is no number at all (NaN), which JSON as Python reads it may hold.
+    if not -TIME_SECONDS_MAX <= value <= TIME_SECONDS_MAX:
+        raise AuthenticationFailed(f"the token's claim {name} is no time")
     return int(value * 1000)

@@ -75,6 +75,8 @@ def _settings(cluster: Cluster) -> str:
         "metadataStoreUrl": cluster.metadata_url,
         "configurationMetadataStoreUrl": cluster.configuration_url,
         "controlPort": PROXY_CONTROL_PORT,
+        # Clients name their broker, and the proxy shows it the proxies' token.
+        "checkActiveBrokers": True,
     }
     given = (cluster.spec.settings, cluster.spec.proxy.settings)
     return settings_file(defaults, *given, proxy_access_settings(cluster), ours)
