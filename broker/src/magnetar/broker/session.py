@@ -33,6 +33,7 @@ from magnetar.wire.pulsar.command import PING_FRAME, PONG_FRAME, TYPE_ACK, TYPE_
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.frame import FrameSplitter
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandConnect
+from magnetar.wire.pulsar.refusals import heard_at_first_request, refusal_of
 from magnetar.wire.pulsar.topic_requests import TYPE_LOOKUP, TYPE_PARTITIONED_METADATA
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class SessionState(enum.Enum):
     START = enum.auto()
     CONNECTING = enum.auto()
     """Its credentials are being checked."""
+    REFUSED = enum.auto()
+    """It believes to be connected, and learns from the answer to its first request that it may not come in."""
     CONNECTED = enum.auto()
     CLOSED = enum.auto()
 
@@ -73,6 +76,7 @@ class ServerSession:
         self.client_version = ""
         self.access: SessionAccess | None = None
         """Who the client is and what it may do; None where nobody has to say who he is."""
+        self._refusal: PulsarError | None = None
         self.peer_address = connection.peer_address
         self._splitter = FrameSplitter(context.settings.message_size_bytes_max + FRAME_PADDING_BYTES)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -184,6 +188,9 @@ class ServerSession:
             return
         if self.state is SessionState.CONNECTING:
             raise PeerError(f"{BaseCommand.Type.Name(command.type)} before CONNECTED")
+        if self.state is SessionState.REFUSED:
+            self._refuse_request(command)
+            return
         serve = self._commands.get(command.type)
         if serve is None:
             # What only a broker sends, or a second CONNECT.
@@ -213,7 +220,11 @@ class ServerSession:
         try:
             await access.connect(connect)
         except PulsarError as refusal:
-            self.refuse(refusal)
+            # A proxy is to hear it itself.
+            if heard_at_first_request(connect.client_version, refusal.code) and not connect.HasField("proxy_version"):
+                self._refuse_later(refusal)
+            else:
+                self.refuse(refusal)
             return
         if not self.ended:
             self._let_in()
@@ -224,8 +235,26 @@ class ServerSession:
         self.state = SessionState.CLOSED
         self.connection.close()
 
+    def _refuse_later(self, refusal: PulsarError) -> None:
+        """Have the client believe that it is connected, and refuse its first request."""
+        if not self.ended:
+            self._refusal = refusal
+            self.state = SessionState.REFUSED
+            self._say_connected()
+
+    def _refuse_request(self, command: BaseCommand) -> None:
+        assert self._refusal is not None
+        answer = refusal_of(command, self._refusal.code, self._refusal.message)
+        if answer is not None:
+            self.write(answer)
+            self.state = SessionState.CLOSED
+            self.connection.close()
+
     def _let_in(self) -> None:
         self.state = SessionState.CONNECTED
+        self._say_connected()
+
+    def _say_connected(self) -> None:
         self.write(
             messages.connected(
                 server_version=SERVER_VERSION,
@@ -356,7 +385,7 @@ class ServerSession:
         self._keep_alive = loop.call_later(self.context.settings.keep_alive_seconds, self._keep_alive_tick)
 
     def _keep_alive_tick(self) -> None:
-        if self.state in (SessionState.START, SessionState.CONNECTING):
+        if self.state in (SessionState.START, SessionState.CONNECTING, SessionState.REFUSED):
             logger.warning("closing connection of %s: no CONNECT in time", self.peer_address)
             self.connection.close()
             return

@@ -30,6 +30,7 @@ from magnetar.wire.pulsar.command import PING_FRAME, PONG_FRAME
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.frame import FrameSplitter
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandConnect, CommandConnected, FeatureFlags
+from magnetar.wire.pulsar.refusals import heard_at_first_request, refusal_of
 
 if TYPE_CHECKING:
     from magnetar.proxy.service import ProxyService
@@ -61,6 +62,8 @@ class SessionState(enum.Enum):
     CONNECTING = enum.auto()
     """It is being found out who that is, or whether a broker takes it: no command but an answer to a challenge."""
     LOOKUP = enum.auto()
+    REFUSED = enum.auto()
+    """It believes to be connected, and learns from the answer to its first request that it may not come in."""
     CLOSED = enum.auto()
 
 
@@ -77,6 +80,8 @@ class ProxySession:
         self.client_host = proxied.source_host if proxied else addresses[0][0] if addresses else ""
         self._splitter = FrameSplitter(HANDSHAKE_FRAME_BYTES_MAX)
         self._protocol_version = 0
+        self._client_version = ""
+        self._refusal: PulsarError | None = None
         self._access = ClientAccess(
             connection, self.client_address, service.access, lambda work: service.spawn(self, work)
         )
@@ -122,6 +127,8 @@ class ProxySession:
         if self.state is SessionState.START and self._ticks > 1:
             logger.warning("closing connection of %s: no CONNECT in time", self.client_address)
             self._close()
+        elif self.state is SessionState.REFUSED and self._ticks > 1:
+            self._close()
         elif self.state is SessionState.LOOKUP:
             if not self._received:
                 logger.warning("closing connection of %s: no answer to PING", self.client_address)
@@ -152,6 +159,8 @@ class ProxySession:
                 raise PeerError(f"{BaseCommand.Type.Name(command.type)} before CONNECTED")
             self.connection.pause_reading(CONNECTING_PAUSE)
             self._access.answered(command)
+        elif self.state is SessionState.REFUSED:
+            self._answer_refused(command)
 
     def _serve_lookup_connection(self, command: BaseCommand) -> None:
         if command.type in REQUESTS:
@@ -173,6 +182,7 @@ class ProxySession:
 
     def _connect(self, connect: CommandConnect) -> None:
         self._protocol_version = min(connect.protocol_version, PROTOCOL_VERSION)
+        self._client_version = connect.client_version
         if connect.protocol_version < PROXY_VERSION_MIN:
             self._refuse(
                 ServerError.NOT_ALLOWED_ERROR, "Client doesn't support connecting through proxy due to its version"
@@ -276,8 +286,22 @@ class ProxySession:
     # --- the end
 
     def _refuse(self, code: ServerError, text: str) -> None:
+        if self.state is SessionState.CONNECTING and heard_at_first_request(self._client_version, code):
+            self._refusal = PulsarError(code, text)
+            self.state = SessionState.REFUSED
+            self._ticks = 0
+            self.connection.write(lookup_connected(self._protocol_version))
+            self.connection.resume_reading(CONNECTING_PAUSE)
+            return
         self.connection.write(messages.error(messages.SERVER_REQUEST_ID, code, text))
         self._close()
+
+    def _answer_refused(self, command: BaseCommand) -> None:
+        assert self._refusal is not None
+        answer = refusal_of(command, self._refusal.code, self._refusal.message)
+        if answer is not None:
+            self.connection.write(answer)
+            self._close()
 
     def _close(self) -> None:
         self.state = SessionState.CLOSED
