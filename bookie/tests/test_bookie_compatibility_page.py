@@ -9,6 +9,7 @@ from magnetar.bookie import setting_names
 from magnetar.bookie.admin.application import make_application
 from magnetar.bookie.admin.metrics import BookieMetrics
 from magnetar.bookie.admin.testing import FakeOperations
+from magnetar.net.http_connections import HttpConnections
 from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.v3 import Operation
@@ -51,8 +52,8 @@ def test_every_operation_and_every_error_code_is_on_the_page() -> None:
     assert names("Error codes") == [code.name for code in BookieCode if code is not BookieCode.UNREACHABLE]
 
 
-def test_every_route_of_a_bookie_is_on_the_page() -> None:
-    application = make_application(FakeOperations().all(), str)
+async def test_every_route_of_a_bookie_is_on_the_page() -> None:
+    application = make_application(FakeOperations().all(), str, HttpConnections())
     served = {resource.canonical for resource in application.router.resources()}
     assert sorted(names("HTTP")) == sorted(path for path in served if not path.endswith("/"))
 

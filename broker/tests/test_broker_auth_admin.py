@@ -20,6 +20,7 @@ from magnetar.broker.auth.testing import (
     make_namespace,
 )
 from magnetar.broker.session_testing import MemoryBroker
+from magnetar.net.http_connections import HttpConnections
 
 NAMESPACE = "/admin/v2/namespaces/acme/shop"
 TOPIC = "/admin/v2/persistent/acme/shop/orders"
@@ -59,7 +60,7 @@ async def call() -> AsyncIterator[Caller]:
 
 
 async def test_every_route_is_in_the_table(memory_broker: MemoryBroker) -> None:
-    runner = make_runner(memory_broker.running.context)
+    runner = make_runner(memory_broker.running.context, HttpConnections())
     routes = [(route.method, route.resource.canonical) for route in runner.app.router.routes() if route.resource]
     assert len(routes) > 300
     assert [route for route in routes if need_of(*route) is None] == []

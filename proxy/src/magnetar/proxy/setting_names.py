@@ -48,6 +48,7 @@ PROXY_NAMES: Final = SettingNames(
         "httpMaxRequestHeaderSize": "http.header_bytes_max",
         "httpProxyTimeout": "http.proxy_timeout_ms",
         "maxConcurrentHttpRequests": "http.requests_max",
+        "maxHttpServerConnections": "http.connections_max",
         "statusFilePath": "http.status_file",
         **{name: f"access.authentication.{field}" for name, field in AUTHENTICATION_NAMES.items()},
         "authenticateMetricsEndpoint": "access.metrics_authenticated",

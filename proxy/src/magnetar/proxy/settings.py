@@ -109,6 +109,8 @@ class HttpSettings:
     """`httpInputMaxReplayBufferSize`: a longer body is passed on as it comes, and cannot follow a redirect."""
     requests_max: int = 1_024
     """`maxConcurrentHttpRequests`: further ones are answered 503."""
+    connections_max: int = 2_048
+    """`maxHttpServerConnections`: when another one comes, the one goes that has asked for nothing for the longest."""
     header_bytes_max: int = 8_192
     """`httpMaxRequestHeaderSize`."""
     status_file: str = ""

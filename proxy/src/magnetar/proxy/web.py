@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from aiohttp import web
+from magnetar.net.http_connections import HttpConnections
+from magnetar.net.http_pace import HttpLimits
 from magnetar.net.tls import ServerTls
 from magnetar.proxy import metrics
 from magnetar.proxy.gate import IDENTITY, UNAUTHORIZED, Gate, NotAllowed
@@ -15,8 +17,6 @@ from magnetar.proxy.service import ProxyService
 
 SHUTDOWN_SECONDS: Final = 2.0
 """Requests under way may end within this time when the server closes."""
-
-LISTEN_BACKLOG: Final = 1024
 
 PASSED_ON: Final = ("/admin", "/lookup")
 """What is the brokers' business; Pulsar's proxy passes on the same."""
@@ -40,23 +40,26 @@ class WebServer:
         self._reverse = reverse
         self._gate = gate
         self._ready = ready
-        application = web.Application(middlewares=[] if gate is None else [self._checked])
+        http = service.settings.http
+        self._http = HttpConnections(HttpLimits(connections_max=http.connections_max))
+        application = web.Application(middlewares=[self._paced, *([] if gate is None else [self._checked])])
         application.router.add_get("/status.html", self._status)
         application.router.add_get(METRICS, self._metrics)
         application.router.add_get(METRICS + "/", self._metrics)
-        if service.settings.http.statistics:
+        if http.statistics:
             application.router.add_get(STATISTICS + "/connections", self._connections)
             application.router.add_get(STATISTICS + "/topics", self._topics)
         for folder in PASSED_ON:
             application.router.add_route("*", folder, reverse.handle)
             application.router.add_route("*", folder + "/{rest:.*}", reverse.handle)
-        header_bytes_max = service.settings.http.header_bytes_max
         self._runner = web.AppRunner(
             application,
             access_log=None,
             shutdown_timeout=SHUTDOWN_SECONDS,
-            max_line_size=header_bytes_max,
-            max_field_size=header_bytes_max,
+            max_line_size=http.header_bytes_max,
+            max_field_size=http.header_bytes_max,
+            # Bodies pass as they are.
+            auto_decompress=False,
         )
 
     async def start(self) -> None:
@@ -65,15 +68,19 @@ class WebServer:
 
     async def listen(self, host: str, port: int, tls: ServerTls | None = None) -> int:
         """Open a port (0: any free one); returns which. OSError when it is taken."""
-        context = None if tls is None else tls.context
-        await web.TCPSite(self._runner, host, port, ssl_context=context, backlog=LISTEN_BACKLOG).start()
-        found: int = self._runner.addresses[-1][1]
-        return found
+        assert self._runner.server is not None
+        return await self._http.listen(self._runner.server, host, port, None if tls is None else tls.context)
 
     async def close(self) -> None:
         """Finish the requests under way, then stop."""
+        self._http.stop_listening()
         await self._reverse.close()
         await self._runner.cleanup()
+        self._http.close()
+
+    @web.middleware
+    async def _paced(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        return await self._http.serve(request, handler)
 
     @web.middleware
     async def _checked(self, request: web.Request, handler: Handler) -> web.StreamResponse:

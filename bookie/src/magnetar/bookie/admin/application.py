@@ -27,6 +27,7 @@ from magnetar.bookie.admin.calls import (
 )
 from magnetar.bookie.operations import BookieOperations, OperationRefused
 from magnetar.core.errors import MagnetarError
+from magnetar.net.http_connections import HttpConnections
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +70,19 @@ def metrics_handler(render: Callable[[], str]) -> Handler:
 
 
 def make_application(
-    operations: BookieOperations, render_metrics: Callable[[], str], *, metrics_only: bool = False
+    operations: BookieOperations,
+    render_metrics: Callable[[], str],
+    connections: HttpConnections,
+    *,
+    metrics_only: bool = False,
 ) -> web.Application:
-    """Everything that answers, or `/metrics` alone."""
-    application = web.Application(middlewares=[_answer_unrouted], client_max_size=BODY_BYTES_MAX)
+    """Everything that answers, or `/metrics` alone; `connections` are those that it will be asked through."""
+
+    @web.middleware
+    async def paced(request: web.Request, handler: WebHandler) -> web.StreamResponse:
+        return await connections.serve(request, handler)
+
+    application = web.Application(middlewares=[paced, _answer_unrouted], client_max_size=BODY_BYTES_MAX)
     routes: list[tuple[str, Handler]] = [("/metrics", metrics_handler(render_metrics))]
     if not metrics_only:
         routes += [

@@ -8,12 +8,17 @@ import ssl
 from typing import TYPE_CHECKING, Final
 
 from magnetar.bookie.operations import BookieOperations
+from magnetar.net.http_connections import HttpConnections
+from magnetar.net.http_pace import HttpLimits
 
 if TYPE_CHECKING:
     from aiohttp import web
 
 APPLICATION: Final = "magnetar.bookie.admin.application"
 METRICS: Final = "magnetar.bookie.admin.metrics"
+CONNECTIONS_MAX: Final = 256
+"""At a time: operators' tools and what scrapes metrics. Beyond it the one goes that has asked for nothing for the
+longest."""
 SHUTDOWN_SECONDS: Final = 2.0
 """Requests under way may end within this time when the server closes."""
 
@@ -31,6 +36,7 @@ class AdminServer:
         self._tls = tls
         self._metrics_only = metrics_only
         self._runner: web.AppRunner | None = None
+        self._connections: HttpConnections | None = None
         self.port = 0
         """Known after `start`."""
 
@@ -45,20 +51,25 @@ class AdminServer:
         from magnetar.bookie.admin.metrics import BookieMetrics
 
         render = BookieMetrics(self._operations).render
-        application = make_application(self._operations, render, metrics_only=self._metrics_only)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+        connections = HttpConnections(HttpLimits(connections_max=CONNECTIONS_MAX))
+        application = make_application(self._operations, render, connections, metrics_only=self._metrics_only)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, auto_decompress=False)
         await runner.setup()
+        assert runner.server is not None
         try:
-            site = web.TCPSite(runner, host, port, ssl_context=self._tls)
-            await site.start()
+            self.port = await connections.listen(runner.server, host, port, self._tls)
         except BaseException:
             await runner.cleanup()
             raise
-        self._runner = runner
-        self.port = runner.addresses[0][1]
+        self._runner, self._connections = runner, connections
 
     async def close(self) -> None:
         """Finish the requests under way, then stop. Closing twice is no error."""
         runner, self._runner = self._runner, None
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            connections.stop_listening()
         if runner is not None:
             await runner.cleanup()
+        if connections is not None:
+            connections.close()

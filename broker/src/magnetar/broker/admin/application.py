@@ -56,6 +56,7 @@ from magnetar.broker.peer_client import PeerRefused
 from magnetar.broker.schema.errors import InvalidSchemaData, NoSchema
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.metadata.store import NodeNotFound, VersionConflict
+from magnetar.net.http_connections import HttpConnections
 from magnetar.wire.pulsar.errors import PulsarError
 
 logger = logging.getLogger(__name__)
@@ -107,9 +108,14 @@ STATUS_OF_ERROR: Final[tuple[tuple[tuple[type[MagnetarError], ...], int], ...]] 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def make_runner(context: BrokerContext) -> web.AppRunner:
-    """Everything that answers, not listening yet."""
-    middlewares = [answer_errors]
+def make_runner(context: BrokerContext, connections: HttpConnections) -> web.AppRunner:
+    """Everything that answers, not listening yet; `connections` are those that it will be asked through."""
+
+    @web.middleware
+    async def paced(request: web.Request, handler: Handler) -> web.StreamResponse:
+        return await connections.serve(request, handler)
+
+    middlewares = [paced, answer_errors]
     if context.access is not None:
         # A broker that lets everybody in does not load this.
         from magnetar.broker.admin.access import access_middleware
@@ -118,7 +124,16 @@ def make_runner(context: BrokerContext) -> web.AppRunner:
     application = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
     for resource in RESOURCES:
         application.add_routes(resource.routes(context))
-    return web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    header_bytes_max = context.settings.admin.http_header_bytes_max
+    return web.AppRunner(
+        application,
+        access_log=None,
+        shutdown_timeout=SHUTDOWN_SECONDS,
+        max_line_size=header_bytes_max,
+        max_field_size=header_bytes_max,
+        # As Apache's: a body is what it is, and a small one does not become a large one.
+        auto_decompress=False,
+    )
 
 
 @web.middleware

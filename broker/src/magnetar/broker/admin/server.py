@@ -9,6 +9,8 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.context import BrokerContext
+from magnetar.net.http_connections import HttpConnections
+from magnetar.net.http_pace import HttpLimits
 from magnetar.net.tls import ServerTls
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class AdminServer:
         self._sockets: list[socket.socket] = []
         self._starting: asyncio.Task[None] | None = None
         self._runner: web.AppRunner | None = None
+        self._connections: HttpConnections | None = None
 
     async def listen(self) -> int:
         """Take the ports; returns which the one without TLS is. Raises OSError when one is taken."""
@@ -70,10 +73,19 @@ class AdminServer:
             await asyncio.wait([self._starting])
         else:
             self._stop_waiting()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._stop_answering()
         for listening in self._sockets:
             listening.close()
+
+    async def _stop_answering(self) -> None:
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            connections.stop_listening()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+        if connections is not None:
+            connections.close()
 
     def _stop_waiting(self) -> None:
         for listening in self._sockets:
@@ -89,23 +101,23 @@ class AdminServer:
             await self._answer(context)
         except BaseException:
             # Whoever connects is to be refused rather than to wait for ever.
-            runner, self._runner = self._runner, None
-            if runner is not None:
-                await runner.cleanup()
+            await self._stop_answering()
             for listening in self._sockets:
                 listening.close()
             raise
 
     async def _answer(self, context: BrokerContext) -> None:
         await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, APPLICATION)
-        from aiohttp.web import SockSite
         from magnetar.broker.admin.application import make_runner
 
-        self._runner = make_runner(context)
+        limits = HttpLimits(connections_max=context.settings.admin.http_connections_max)
+        self._connections = connections = HttpConnections(limits)
+        self._runner = make_runner(context, connections)
         await self._runner.setup()
+        assert self._runner.server is not None
         for listening in self._sockets:
             tls = None if self._tls is None or listening is self._sockets[0] else self._tls.context
-            await SockSite(self._runner, listening, ssl_context=tls).start()
+            await connections.listen_at(self._runner.server, listening, tls)
 
 
 def _report(starting: asyncio.Task[None]) -> None:

@@ -26,6 +26,10 @@ class AdminSettings:
     """`bookkeeperMetadataServiceUri`; empty: the bookies use the cluster's own store."""
     status_file: str = ""
     """`statusFilePath`: /status.html is 404 while this file is not there; empty: no such file is wanted."""
+    http_connections_max: int = 2_048
+    """`maxHttpServerConnections`: when another one comes, the one goes that has asked for nothing for the longest."""
+    http_header_bytes_max: int = 8_192
+    """`httpMaxRequestHeaderSize`: of the first line, and of each header."""
     region_aware_placement: bool = False
     """`bookkeeperClientRegionawarePolicyEnabled`: whether racks may be told with their region."""
 
@@ -36,6 +40,8 @@ ADMIN_NAMES: Final[dict[str, str]] = {
     "configurationMetadataStoreUrl": "configuration_metadata_store_url",
     "forceDeleteNamespaceAllowed": "force_delete_namespace_allowed",
     "forceDeleteTenantAllowed": "force_delete_tenant_allowed",
+    "httpMaxRequestHeaderSize": "http_header_bytes_max",
+    "maxHttpServerConnections": "http_connections_max",
     "maxNamespacesPerTenant": "namespaces_per_tenant_max",
     "maxTenants": "tenants_max",
     "metadataStoreUrl": "metadata_store_url",

@@ -1,0 +1,291 @@
+"""The connections of an HTTP server, which is somebody else's: how many there are, and that none takes for ever.
+
+Stands between the event loop and the server's own protocol, and among its middlewares, so that it sees bytes come and
+go and requests begin and end. Slow clients are cut off; where there are too many connections, the one goes that has
+been waiting for the longest without asking for anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import ssl
+from collections.abc import Awaitable, Callable
+from socket import socket
+from typing import Final, Protocol, TypeAlias, TypeVar, cast
+
+from magnetar.net.http_pace import DEFAULT, HttpLimits, Pace, Traffic
+from magnetar.net.tls import HANDSHAKE_SECONDS_MAX
+
+logger: Final = logging.getLogger(__name__)
+
+SWEEP_SECONDS: Final = 1.0
+"""How often connections are looked at: two thousand take a millisecond or two."""
+
+LISTEN_BACKLOG: Final = 1_024
+
+SHARE_OF_FILES: Final = 4
+"""HTTP takes no more than this part of the files that the process may open: clients have the rest."""
+
+Answer = TypeVar("Answer")
+
+MakeProtocol: TypeAlias = Callable[[], asyncio.Protocol]
+
+
+class _Content(Protocol):
+    def is_eof(self) -> bool: ...
+
+
+class _Writer(Protocol):
+    @property
+    def output_size(self) -> int: ...
+
+
+class Request(Protocol):
+    """What is used of aiohttp's."""
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """Of its connection; None when that is gone."""
+        ...
+
+    @property
+    def content(self) -> _Content:
+        """Its body."""
+        ...
+
+    @property
+    def writer(self) -> _Writer:
+        """Where its answer is written."""
+        ...
+
+
+AnyRequest = TypeVar("AnyRequest", bound=Request)
+
+
+class HttpConnections:
+    """All connections of one server."""
+
+    def __init__(self, limits: HttpLimits = DEFAULT) -> None:
+        """In a running event loop."""
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._connections: dict[asyncio.Transport, _Watched] = {}
+        self._servers: list[asyncio.Server] = []
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._places = places(limits)
+
+    async def listen(self, make_protocol: MakeProtocol, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Open a port (0: any free one); returns which. OSError when it is taken.
+
+        `make_protocol` gives the server's own, for one connection."""
+        server = await self._loop.create_server(
+            lambda: _Watched(make_protocol, self),
+            host,
+            port,
+            backlog=LISTEN_BACKLOG,
+            reuse_address=True,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS_MAX,
+        )
+        self._servers.append(server)
+        found: int = server.sockets[0].getsockname()[1]
+        return found
+
+    async def listen_at(
+        self, make_protocol: MakeProtocol, listening: socket, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Answer at a socket that listens already."""
+        self._servers.append(
+            await self._loop.create_server(
+                lambda: _Watched(make_protocol, self),
+                sock=listening,
+                backlog=LISTEN_BACKLOG,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS_MAX,
+            )
+        )
+
+    async def serve(self, request: AnyRequest, handler: Callable[[AnyRequest], Awaitable[Answer]]) -> Answer:
+        """A middleware, the outermost."""
+        watched = None if request.transport is None else self._connections.get(request.transport)
+        if watched is None:
+            return await handler(request)
+        watched.began(request)
+        try:
+            return await handler(request)
+        finally:
+            watched.answering = True
+
+    def stop_listening(self) -> None:
+        """Connections go on. Twice is no error."""
+        for server in self._servers:
+            server.close()
+
+    def close(self) -> None:
+        """Stop listening and cut what is left."""
+        self.stop_listening()
+        for watched in list(self._connections.values()):
+            watched.cut()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+
+    @property
+    def open_count(self) -> int:
+        """Connections."""
+        return len(self._connections)
+
+    @property
+    def serving_count(self) -> int:
+        """Connections with a request under way."""
+        return sum(watched.pace.serving for watched in self._connections.values())
+
+    # --- for the connections
+
+    def enter(self, watched: _Watched, transport: asyncio.Transport) -> bool:
+        """Give a new connection a place; False when there is none."""
+        if len(self._connections) >= self._places and not self._make_room():
+            return False
+        self._connections[transport] = watched
+        if self._sweeping is None:
+            self._sweeping = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        return True
+
+    def leave(self, transport: asyncio.Transport) -> None:
+        """A connection is gone."""
+        self._connections.pop(transport, None)
+
+    def new_pace(self) -> Pace:
+        """For a connection that begins now."""
+        return Pace(self._limits, self._loop.time())
+
+    def now_seconds(self) -> float:
+        """The loop's time."""
+        return self._loop.time()
+
+    def _make_room(self) -> bool:
+        waiting = [watched for watched in self._connections.values() if not watched.pace.serving]
+        if not waiting:
+            return False
+        oldest = min(waiting, key=lambda watched: watched.pace.waiting_since_seconds)
+        logger.info("%s makes room for another HTTP connection", oldest.peer)
+        oldest.cut()
+        return True
+
+    def _sweep(self) -> None:
+        self._sweeping = None
+        now_seconds = self._loop.time()
+        for watched in list(self._connections.values()):
+            watched.sweep(now_seconds)
+        if self._connections:
+            self._sweeping = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+
+class _Watched(asyncio.Protocol):
+    """One connection: everything goes on to the server's protocol."""
+
+    def __init__(self, make_protocol: MakeProtocol, owner: HttpConnections) -> None:
+        self._make_protocol = make_protocol
+        self._inner: asyncio.Protocol | None = None
+        """None: there was no place for it."""
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+        self._request: Request | None = None
+        self._received_bytes = 0
+        self.pace = owner.new_pace()
+        self.answering = False
+        """The request's handler is done; its answer may still be on its way."""
+
+    @property
+    def peer(self) -> str:
+        """For logs."""
+        address = None if self._transport is None else self._transport.get_extra_info("peername")
+        return "somebody" if not address else f"{address[0]}:{address[1]}"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if not self._owner.enter(self, self._transport):
+            self._transport.abort()
+            return
+        self._inner = self._make_protocol()
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._inner is None:
+            return
+        self._received_bytes += len(data)
+        if self.answering:
+            self._settle()
+        self.pace.received(self._owner.now_seconds())
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return None if self._inner is None else self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._inner is None:
+            return
+        if self._transport is not None:
+            self._owner.leave(self._transport)
+        self._request = None
+        self._inner.connection_lost(error)
+
+    # --- for the owner
+
+    def began(self, request: Request) -> None:
+        """A request's head is complete."""
+        self._request = request
+        self.answering = False
+        self.pace.began()
+
+    def cut(self) -> None:
+        """At once: who is too slow would be too slow to be told."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def sweep(self, now_seconds: float) -> None:
+        """Look at it."""
+        transport = self._transport
+        if transport is None:
+            return
+        if self.answering:
+            self._settle()
+        unsent_bytes = transport.get_write_buffer_size()
+        written_bytes = 0 if self._request is None else self._request.writer.output_size
+        traffic = Traffic(
+            received_bytes=self._received_bytes,
+            sent_bytes=written_bytes - unsent_bytes,
+            unsent_bytes=unsent_bytes,
+            # A transport that is closing has stopped to read, and is not waited for longer for it.
+            receiving=transport.is_closing() or transport.is_reading(),
+            body_complete=self._request is None or self._request.content.is_eof(),
+        )
+        problem = self.pace.too_slow(now_seconds, traffic)
+        if problem is not None:
+            logger.info("cutting the HTTP connection of %s: %s", self.peer, problem)
+            self.cut()
+
+    def _settle(self) -> None:
+        """The handler is done: whether the answer has been written, too, and the body read to its end."""
+        request = self._request
+        if request is None or request.content.is_eof():
+            self.answering = False
+            self._request = None
+            self.pace.ended(self._owner.now_seconds())
+
+
+def places(limits: HttpLimits) -> int:
+    """How many connections there may be, as few files as this process may open."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return limits.connections_max
+    return max(1, min(limits.connections_max, files // SHARE_OF_FILES))

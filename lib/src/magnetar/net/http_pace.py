@@ -1,0 +1,120 @@
+"""How slow a client of an HTTP server may be, decided for one connection; no IO, times are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.core.limits import KIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """What clients of an HTTP server may take of it."""
+
+    head_seconds_max: float = 30.0
+    """From a connection's beginning, or a request's first byte, to the end of its headers. As for Pulsar's protocol,
+    where CONNECT must have come by then; also Jetty's time for a connection on which nothing comes."""
+    idle_seconds_max: float = 75.0
+    """Between two requests: longer than tools and proxies keep a connection that they do not use, which saves them
+    the race between a close and a request."""
+    window_seconds: float = 30.0
+    """Over how long a body's, or an answer's, pace is looked at."""
+    pace_bytes_min: int = KIB
+    """Of a body that is sent, or an answer that is read, a second: less than any network that tools work over."""
+    connections_max: int = 2_048
+    """At a time (Pulsar: `maxHttpServerConnections`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a connection looks like now."""
+
+    received_bytes: int
+    """Since its beginning."""
+    sent_bytes: int
+    """Of what the server has written, what the client has taken; since any moment that stays the same."""
+    unsent_bytes: int
+    """What waits for the client to read."""
+    receiving: bool
+    """The server reads. Where it does not, the client is not to blame for what does not come."""
+    body_complete: bool
+    """Of the request under way."""
+
+
+class Pace:
+    """One connection's times: wait for a request's head, serve it, wait for the next one."""
+
+    def __init__(self, limits: HttpLimits, now_seconds: float) -> None:
+        self._limits = limits
+        self._head_since: float | None = now_seconds
+        self._idle_since = now_seconds
+        self.serving = False
+        """Whether a request is under way."""
+        self._received_mark: tuple[float, int] | None = None
+        self._sent_mark: tuple[float, int] | None = None
+
+    @property
+    def waiting_since_seconds(self) -> float:
+        """Since when it takes a place and asks for nothing."""
+        return self._idle_since
+
+    def received(self, now_seconds: float) -> None:
+        """Bytes have come."""
+        if not self.serving and self._head_since is None:
+            self._head_since = now_seconds
+
+    def began(self) -> None:
+        """A request's head is complete."""
+        self.serving = True
+        self._head_since = None
+        self._received_mark = self._sent_mark = None
+
+    def ended(self, now_seconds: float) -> None:
+        """The answer has been written."""
+        self.serving = False
+        self._idle_since = now_seconds
+        self._sent_mark = None
+
+    def too_slow(self, now_seconds: float, traffic: Traffic) -> str | None:
+        """What the client has not done in time; None while it may go on."""
+        limits = self._limits
+        if self._unread(now_seconds, traffic):
+            return "the answer is not read"
+        if traffic.unsent_bytes:
+            # It is on its way; what the client says next is not waited for yet.
+            self._idle_since = now_seconds
+            self._head_since = None if self._head_since is None else now_seconds
+        if self.serving:
+            return "the body does not come" if self._body_stalls(now_seconds, traffic) else None
+        if self._head_since is not None:
+            return "no request in time" if now_seconds - self._head_since >= limits.head_seconds_max else None
+        return "idle" if now_seconds - self._idle_since >= limits.idle_seconds_max else None
+
+    def _unread(self, now_seconds: float, traffic: Traffic) -> bool:
+        if not traffic.unsent_bytes:
+            self._sent_mark = None
+            return False
+        self._sent_mark, slow = self._measured(self._sent_mark, now_seconds, traffic.sent_bytes)
+        return slow
+
+    def _body_stalls(self, now_seconds: float, traffic: Traffic) -> bool:
+        if traffic.body_complete or not traffic.receiving:
+            self._received_mark = None
+            return False
+        self._received_mark, slow = self._measured(self._received_mark, now_seconds, traffic.received_bytes)
+        return slow
+
+    def _measured(
+        self, mark: tuple[float, int] | None, now_seconds: float, count: int
+    ) -> tuple[tuple[float, int], bool]:
+        """Where the next window begins, and whether this one is over with too little."""
+        if mark is None or count < mark[1]:
+            return (now_seconds, count), False
+        seconds = now_seconds - mark[0]
+        if seconds < self._limits.window_seconds:
+            return mark, False
+        return (now_seconds, count), count - mark[1] < self._limits.pace_bytes_min * seconds
+
+
+DEFAULT: Final = HttpLimits()

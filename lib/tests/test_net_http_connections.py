@@ -1,0 +1,204 @@
+"""A real HTTP server whose clients are slow on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import resource
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from magnetar.net import http_connections
+from magnetar.net.http_connections import HttpConnections, places
+from magnetar.net.http_pace import HttpLimits
+from magnetar.net.testing import TestAuthority
+from magnetar.net.tls import ServerTls, TlsSettings
+
+PATIENCE_SECONDS = 30
+QUICK = HttpLimits(head_seconds_max=0.3, idle_seconds_max=0.6, window_seconds=0.3, pace_bytes_min=1 << 20)
+LARGE = 40 << 20
+"""More than the kernels' buffers of both sides hold."""
+HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connections, "SWEEP_SECONDS", 0.02)
+
+
+async def answer(request: web.Request) -> web.StreamResponse:
+    if request.method == "POST":
+        return web.Response(text=str(len(await request.read())))
+    if request.path == "/large":
+        return web.Response(body=bytes(LARGE))
+    if request.path == "/stream":
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(LARGE >> 16):
+            await response.write(bytes(1 << 16))
+        return response
+    if request.path == "/slow":
+        await asyncio.sleep(2)
+    return web.Response(text="here")
+
+
+@asynccontextmanager
+async def serving(
+    limits: HttpLimits = QUICK, tls: ServerTls | None = None
+) -> AsyncIterator[tuple[int, HttpConnections]]:
+    connections = HttpConnections(limits)
+
+    @web.middleware
+    async def paced(request: web.Request, handler: Handler) -> web.StreamResponse:
+        return await connections.serve(request, handler)
+
+    application = web.Application(middlewares=[paced], client_max_size=LARGE * 2)
+    application.router.add_route("*", "/{rest:.*}", answer)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    assert runner.server is not None
+    port = await connections.listen(runner.server, "127.0.0.1", 0, None if tls is None else tls.context)
+    try:
+        yield port, connections
+    finally:
+        connections.stop_listening()
+        connections.close()
+        await runner.cleanup()
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @staticmethod
+    async def open(port: int) -> Client:
+        return Client(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 16))
+
+    async def until_cut(self) -> float:
+        """After how many seconds the server has cut the connection, whatever it sent before."""
+        began = time.monotonic()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            try:
+                while await self.reader.read(1 << 16):
+                    pass
+            except ConnectionError:
+                pass
+        self.writer.close()
+        return time.monotonic() - began
+
+    async def trickle(self, data: bytes) -> None:
+        try:
+            while True:
+                self.writer.write(data)
+                await self.writer.drain()
+                await asyncio.sleep(0.01)
+        except ConnectionError:
+            return
+
+
+async def until_gone(connections: HttpConnections) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while connections.open_count:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.slow
+async def test_three_hundred_slow_heads_are_gone_and_others_are_served_meanwhile() -> None:
+    async with serving() as (port, connections), aiohttp.ClientSession() as session:
+        clients = [await Client.open(port) for _ in range(300)]
+        for number, client in enumerate(clients):
+            client.writer.write((HEAD, b"GET / HT", b"")[number % 3])
+        tricklers = [asyncio.create_task(client.trickle(b"X-More: 1\r\n")) for client in clients[:30:3]]
+        async with session.get(f"http://127.0.0.1:{port}/") as response:
+            assert await response.text() == "here"
+        for client in clients:
+            await client.until_cut()
+        await asyncio.gather(*tricklers)
+        await until_gone(connections)
+
+
+@pytest.mark.slow
+async def test_a_body_that_trickles_and_one_that_never_comes() -> None:
+    async with serving() as (port, connections):
+        trickling, silent = await Client.open(port), await Client.open(port)
+        for client in (trickling, silent):
+            client.writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        sending = asyncio.create_task(trickling.trickle(b"x"))
+        await trickling.until_cut()
+        await silent.until_cut()
+        await sending
+        await until_gone(connections)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["large", "stream"])
+async def test_who_does_not_read_a_large_answer_is_cut(path: str) -> None:
+    async with serving() as (port, connections):
+        client = await Client.open(port)
+        client.writer.write(f"GET /{path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await until_gone(connections)
+        client.writer.close()
+
+
+@pytest.mark.slow
+async def test_who_is_idle_is_cut_and_who_works_is_not(tmp_path: Path) -> None:
+    certificate = TestAuthority(tmp_path).issue("here", "IP:127.0.0.1")
+    tls = ServerTls(TlsSettings(certificate_file=certificate.certificate_file, key_file=certificate.key_file))
+    # Far slower than a busy machine.
+    limits = HttpLimits(head_seconds_max=10, idle_seconds_max=1, window_seconds=1, pace_bytes_min=1)
+    for scheme, context in (("http", None), ("https", tls)):
+        async with serving(limits, context) as (port, connections), aiohttp.ClientSession() as session:
+            base = f"{scheme}://127.0.0.1:{port}"
+            async with session.get(base + "/slow", ssl=False) as response:
+                assert await response.text() == "here"
+            async with session.post(base, data=io.BytesIO(bytes(LARGE)), ssl=False) as response:
+                assert await response.text() == str(LARGE)
+            async with session.get(base + "/large", ssl=False) as response:
+                assert len(await response.read()) == LARGE
+            assert connections.open_count == 1
+            await until_gone(connections)
+            async with session.get(base, ssl=False) as response:
+                assert await response.text() == "here"
+
+
+async def test_when_all_places_are_taken_who_waits_the_longest_goes() -> None:
+    limits = HttpLimits(connections_max=3)
+    async with serving(limits) as (port, connections):
+        first, second, third = [await Client.open(port) for _ in range(3)]
+        first.writer.write(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        second.writer.write(HEAD)
+        while connections.serving_count != 1:
+            await asyncio.sleep(0.001)
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/") as response:
+            assert await response.text() == "here"
+        await second.until_cut()
+        # Whoever asked for something is answered.
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert (await first.reader.read(15)).startswith(b"HTTP/1.1 200")
+        for client in (first, third):
+            client.writer.close()
+
+
+async def test_requests_in_one_write_are_answered_in_turn() -> None:
+    async with serving() as (port, _):
+        client = await Client.open(port)
+        client.writer.write((HEAD + b"\r\n") * 200)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            text = b""
+            while text.count(b"HTTP/1.1 200") < 200 or not text.endswith(b"here"):
+                text += await client.reader.read(1 << 16)
+        client.writer.close()
+
+
+def test_http_leaves_files_for_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    for files, expected in ((1_024, 256), (100_000, 2_048), (resource.RLIM_INFINITY, 2_048), (2, 1)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
+        assert places(HttpLimits()) == expected
