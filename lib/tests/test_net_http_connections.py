@@ -187,6 +187,29 @@ async def test_when_all_places_are_taken_who_waits_the_longest_goes() -> None:
             client.writer.close()
 
 
+async def test_bodies_in_memory_have_a_limit_together() -> None:
+    limits = HttpLimits(body_bytes_max=1 << 20, bodies_bytes_max=3 << 20)
+    async with serving(limits) as (port, connections):
+        clients = [await Client.open(port) for _ in range(4)]
+        for client in clients:
+            client.writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1048577\r\n\r\n" + bytes(1 << 20))
+            await client.writer.drain()
+            await asyncio.sleep(0.05)
+        await clients[0].until_cut()
+        clients[1].writer.write(b"x")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert (await clients[1].reader.readuntil(b"1048577")).startswith(b"HTTP/1.1 200")
+        async with aiohttp.ClientSession() as session:
+            # What was answered, and what was cut, takes no room any more.
+            for _ in range(10):
+                async with session.post(f"http://127.0.0.1:{port}/", data=io.BytesIO(bytes(1 << 20))) as response:
+                    assert await response.text() == str(1 << 20)
+        for client in clients:
+            client.writer.close()
+        await until_gone(connections)
+        assert connections._held_bytes == 0
+
+
 async def test_requests_in_one_write_are_answered_in_turn() -> None:
     async with serving() as (port, _):
         client = await Client.open(port)

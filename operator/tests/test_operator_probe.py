@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
+from magnetar.operator import probe
 from magnetar.operator.metrics import Metrics
 from magnetar.operator.plan.actions import Apply, StartBookieDrain
-from magnetar.operator.probe import TEXT, Pages
+from magnetar.operator.probe import CONNECTIONS_MAX, TEXT, Pages
 from magnetar.operator.reconcile import Key
 from magnetar.operator.resources.bookie import BookieMember, BookieStatus, DrainProgress
 from magnetar.operator.resources.cluster import PulsarClusterStatus
@@ -48,6 +50,33 @@ async def test_what_is_not_there(port: int) -> None:
 
 async def test_endless_heads_are_not_kept(port: int) -> None:
     assert await ask(port, b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * 5000) == b""
+
+
+async def test_who_says_nothing_keeps_nobody_out(port: int) -> None:
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2 * CONNECTIONS_MAX)]
+    assert (await ask(port, b"GET /healthz HTTP/1.1\r\n\r\n")).endswith(b"ok\n")
+    for reader, _ in silent[: CONNECTIONS_MAX + 1]:
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+    for _, writer in silent:
+        writer.close()
+
+
+@pytest.mark.slow
+async def test_an_answer_that_nobody_reads_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "SECONDS_MAX", 0.3)
+    pages = Pages({"/metrics": lambda: (200, TEXT, bytes(40 << 20))})
+    port = await pages.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+    async with asyncio.timeout(30):
+        while not pages.open_count:
+            await asyncio.sleep(0.01)
+        while pages.open_count:
+            await asyncio.sleep(0.01)
+    writer.transport.abort()
+    del reader
+    await pages.close()
 
 
 def condition(type_: str, status: str) -> Condition:

@@ -75,6 +75,8 @@ class HttpConnections:
         self._servers: list[asyncio.Server] = []
         self._sweeping: asyncio.TimerHandle | None = None
         self._places = places(limits)
+        self._held_bytes = 0
+        """Of bodies under way."""
 
     async def listen(self, make_protocol: MakeProtocol, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Open a port (0: any free one); returns which. OSError when it is taken.
@@ -116,6 +118,7 @@ class HttpConnections:
         try:
             return await handler(request)
         finally:
+            watched.let_go()
             watched.answering = True
 
     def stop_listening(self) -> None:
@@ -151,6 +154,24 @@ class HttpConnections:
         if self._sweeping is None:
             self._sweeping = self._loop.call_later(SWEEP_SECONDS, self._sweep)
         return True
+
+    def hold(self, size_bytes: int) -> None:
+        """So much more is in memory (less, if negative). When that is too much, the oldest body that is still coming
+        is given up."""
+        self._held_bytes += size_bytes
+        while size_bytes > 0 and self._held_bytes > self._limits.bodies_bytes_max:
+            coming = [watched for watched in self._connections.values() if watched.held_bytes and watched.body_coming]
+            if not coming:
+                return
+            oldest = min(coming, key=lambda watched: watched.began_seconds)
+            logger.warning("giving up the request of %s: bodies take too much memory", oldest.peer)
+            oldest.cut()
+            oldest.let_go()
+
+    @property
+    def body_bytes_max(self) -> int:
+        """Of one request."""
+        return self._limits.body_bytes_max
 
     def leave(self, transport: asyncio.Transport) -> None:
         """A connection is gone."""
@@ -194,6 +215,12 @@ class _Watched(asyncio.Protocol):
         self._request: Request | None = None
         self._received_bytes = 0
         self.pace = owner.new_pace()
+        self.held_bytes = 0
+        """Of its body, in memory."""
+        self._passes = False
+        """The body is longer than those that are held: it is passed on as it comes, or refused."""
+        self.began_seconds = 0.0
+        """When its request did."""
         self.answering = False
         """The request's handler is done; its answer may still be on its way."""
 
@@ -219,6 +246,8 @@ class _Watched(asyncio.Protocol):
             self._settle()
         self.pace.received(self._owner.now_seconds())
         self._inner.data_received(data)
+        if self.body_coming and not self._passes:
+            self._hold(len(data))
 
     def eof_received(self) -> bool | None:
         return None if self._inner is None else self._inner.eof_received()
@@ -236,6 +265,7 @@ class _Watched(asyncio.Protocol):
             return
         if self._transport is not None:
             self._owner.leave(self._transport)
+        self.let_go()
         self._request = None
         self._inner.connection_lost(error)
 
@@ -243,9 +273,30 @@ class _Watched(asyncio.Protocol):
 
     def began(self, request: Request) -> None:
         """A request's head is complete."""
+        self.let_go()
         self._request = request
+        self._passes = False
+        self.began_seconds = self._owner.now_seconds()
         self.answering = False
         self.pace.began()
+
+    @property
+    def body_coming(self) -> bool:
+        """Whether some of its request's body is still to come."""
+        return self._request is not None and not self._request.content.is_eof()
+
+    def _hold(self, size_bytes: int) -> None:
+        if self.held_bytes + size_bytes > self._owner.body_bytes_max:
+            self._passes = True
+            self.let_go()
+            return
+        self.held_bytes += size_bytes
+        self._owner.hold(size_bytes)
+
+    def let_go(self) -> None:
+        """The body is in memory no more."""
+        self._owner.hold(-self.held_bytes)
+        self.held_bytes = 0
 
     def cut(self) -> None:
         """At once: who is too slow would be too slow to be told."""
@@ -267,7 +318,7 @@ class _Watched(asyncio.Protocol):
             unsent_bytes=unsent_bytes,
             # A transport that is closing has stopped to read, and is not waited for longer for it.
             receiving=transport.is_closing() or transport.is_reading(),
-            body_complete=self._request is None or self._request.content.is_eof(),
+            body_complete=not self.body_coming,
         )
         problem = self.pace.too_slow(now_seconds, traffic)
         if problem is not None:
@@ -278,6 +329,7 @@ class _Watched(asyncio.Protocol):
         """The handler is done: whether the answer has been written, too, and the body read to its end."""
         request = self._request
         if request is None or request.content.is_eof():
+            self.let_go()
             self.answering = False
             self._request = None
             self.pace.ended(self._owner.now_seconds())

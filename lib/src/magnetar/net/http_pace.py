@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.core.limits import KIB
+from magnetar.core.limits import KIB, MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,10 @@ class HttpLimits:
     """Of a body that is sent, or an answer that is read, a second: less than any network that tools work over."""
     connections_max: int = 2_048
     """At a time (Pulsar: `maxHttpServerConnections`)."""
+    body_bytes_max: int = 8 * MIB
+    """Of one request's body in memory; whatever else comes is passed on or refused."""
+    bodies_bytes_max: int = 64 * MIB
+    """Of all bodies in memory: several of the largest at a time."""
 
 
 @dataclass(frozen=True, slots=True)

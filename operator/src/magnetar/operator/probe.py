@@ -7,11 +7,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-READ_SECONDS_MAX: Final = 5.0
-"""How long a request's head may take."""
+SECONDS_MAX: Final = 5.0
+"""How long a connection may take, from its beginning to the last byte of its answer."""
 HEAD_BYTES_MAX: Final = 16_384
 CONNECTIONS_MAX: Final = 32
-"""At a time: the kubelet and a Prometheus or two. Further ones are closed."""
+"""At a time: the kubelet and a Prometheus or two. When another one comes, the oldest is cut: who asks has an answer in
+no time, and a kubelet that gets none restarts the operator."""
 
 Page: TypeAlias = Callable[[], tuple[int, str, bytes]]
 """Gives status, content type and body."""
@@ -33,7 +34,8 @@ class Pages:
     def __init__(self, pages: dict[str, Page]) -> None:
         self._pages = pages
         self._server: asyncio.Server | None = None
-        self._connections = 0
+        # The oldest first.
+        self._connections: dict[asyncio.StreamWriter, None] = {}
 
     async def start(self, host: str, port: int) -> int:
         """Listen; gives the port. OSError if it is taken."""
@@ -47,20 +49,27 @@ class Pages:
             self._server.close()
             await self._server.wait_closed()
 
+    @property
+    def open_count(self) -> int:
+        """Connections."""
+        return len(self._connections)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+        if len(self._connections) >= CONNECTIONS_MAX:
+            next(iter(self._connections)).transport.abort()
+        self._connections[writer] = None
         try:
-            if self._connections <= CONNECTIONS_MAX:
-                async with asyncio.timeout(READ_SECONDS_MAX):
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(self._answer(head))
-                    await writer.drain()
+            async with asyncio.timeout(SECONDS_MAX):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._answer(head))
+                writer.close()
+                await writer.wait_closed()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             # Who asks so gets no answer.
             return
         finally:
-            self._connections -= 1
-            writer.close()
+            self._connections.pop(writer, None)
+            writer.transport.abort()
 
     def _answer(self, head: bytes) -> bytes:
         parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")

@@ -41,7 +41,9 @@ class WebServer:
         self._gate = gate
         self._ready = ready
         http = service.settings.http
-        self._http = HttpConnections(HttpLimits(connections_max=http.connections_max))
+        self._http = HttpConnections(
+            HttpLimits(connections_max=http.connections_max, body_bytes_max=http.replay_bytes_max)
+        )
         application = web.Application(middlewares=[self._paced, *([] if gate is None else [self._checked])])
         application.router.add_get("/status.html", self._status)
         application.router.add_get(METRICS, self._metrics)

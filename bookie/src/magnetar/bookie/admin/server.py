@@ -47,11 +47,11 @@ class AdminServer:
         for module in (APPLICATION, METRICS):
             await loop.run_in_executor(None, importlib.import_module, module)
         from aiohttp import web
-        from magnetar.bookie.admin.application import make_application
+        from magnetar.bookie.admin.application import BODY_BYTES_MAX, make_application
         from magnetar.bookie.admin.metrics import BookieMetrics
 
         render = BookieMetrics(self._operations).render
-        connections = HttpConnections(HttpLimits(connections_max=CONNECTIONS_MAX))
+        connections = HttpConnections(HttpLimits(connections_max=CONNECTIONS_MAX, body_bytes_max=BODY_BYTES_MAX))
         application = make_application(self._operations, render, connections, metrics_only=self._metrics_only)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, auto_decompress=False)
         await runner.setup()

@@ -57,6 +57,7 @@ from magnetar.broker.schema.errors import InvalidSchemaData, NoSchema
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.metadata.store import NodeNotFound, VersionConflict
 from magnetar.net.http_connections import HttpConnections
+from magnetar.net.http_pace import HttpLimits
 from magnetar.wire.pulsar.errors import PulsarError
 
 logger = logging.getLogger(__name__)
@@ -106,6 +107,11 @@ STATUS_OF_ERROR: Final[tuple[tuple[tuple[type[MagnetarError], ...], int], ...]] 
 """How errors of the layers below show over HTTP; the first that fits."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def http_limits(context: BrokerContext) -> HttpLimits:
+    """For the connections through which it will be asked."""
+    return HttpLimits(connections_max=context.settings.admin.http_connections_max, body_bytes_max=BODY_BYTES_MAX)
 
 
 def make_runner(context: BrokerContext, connections: HttpConnections) -> web.AppRunner:

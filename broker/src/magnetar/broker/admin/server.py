@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.context import BrokerContext
 from magnetar.net.http_connections import HttpConnections
-from magnetar.net.http_pace import HttpLimits
 from magnetar.net.tls import ServerTls
 
 if TYPE_CHECKING:
@@ -108,9 +107,9 @@ class AdminServer:
 
     async def _answer(self, context: BrokerContext) -> None:
         await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, APPLICATION)
-        from magnetar.broker.admin.application import make_runner
+        from magnetar.broker.admin.application import http_limits, make_runner
 
-        limits = HttpLimits(connections_max=context.settings.admin.http_connections_max)
+        limits = http_limits(context)
         self._connections = connections = HttpConnections(limits)
         self._runner = make_runner(context, connections)
         await self._runner.setup()
