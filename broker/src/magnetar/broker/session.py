@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from magnetar.broker.auth.rules import Right
+from magnetar.broker.command_limits import check_notes
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.session_consume import ConsumerCommands
 from magnetar.broker.session_lookup import LookupCommands
@@ -26,7 +27,7 @@ from magnetar.core.errors import MagnetarError, PeerError, Unavailable
 from magnetar.core.limits import FRAME_PADDING_BYTES
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.errors import ManagedLedgerClosed, ManagedLedgerError, ManagedLedgerFenced
-from magnetar.metadata.store import StoreUnavailable
+from magnetar.metadata.store import NodeTooLarge, StoreUnavailable
 from magnetar.net.connection import Connection
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.command import PING_FRAME, PONG_FRAME, TYPE_ACK, TYPE_FLOW, TYPE_SEND, command_type
@@ -195,6 +196,13 @@ class ServerSession:
         if serve is None:
             # What only a broker sends, or a second CONNECT.
             raise PeerError(f"unexpected command {BaseCommand.Type.Name(command.type)}")
+        try:
+            check_notes(command)
+        except PulsarError as refusal:
+            answer = refusal_of(command, refusal.code, refusal.message)
+            if answer is not None:
+                self.write(answer)
+            return
         work = serve(command)
         if work is not None:
             self.spawn(work)
@@ -402,6 +410,8 @@ class ServerSession:
 
 def server_error_of(error: MagnetarError) -> ServerError:
     """The protocol's code for an error that is not the protocol's own."""
+    if isinstance(error, NodeTooLarge):
+        return ServerError.NOT_ALLOWED_ERROR
     if isinstance(error, StoreUnavailable):
         return ServerError.METADATA_ERROR
     if isinstance(error, ManagedLedgerFenced | ManagedLedgerClosed):

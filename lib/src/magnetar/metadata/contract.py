@@ -19,7 +19,9 @@ from magnetar.metadata.store import (
     Node,
     NodeHasChildren,
     NodeNotFound,
+    NodeTooLarge,
     Notification,
+    SessionEvent,
     StoreClosed,
     VersionConflict,
 )
@@ -334,6 +336,29 @@ class MetadataStoreContract:
         assert await value_of(store, "/large") == value
         await heard.until(Change.CREATED, "/large")
         assert await value_of(other_session, "/large") == value
+
+    async def test_what_no_backend_takes_is_refused_and_nothing_else_suffers(self, store: MetadataStore) -> None:
+        events: list[SessionEvent] = []
+        stop = store.watch_session(events.append)
+        long_path = "/" + "x" * 2_000_000
+        for refused in (
+            lambda: store.put("/large", b"x" * 2_000_000),
+            lambda: store.put("/large", b"x" * 2_000_000, MUST_NOT_EXIST),
+            lambda: store.put("/large-", b"x" * 2_000_000, sequential=True),
+            lambda: store.put(long_path, b""),
+            lambda: store.get(long_path),
+            lambda: store.exists(long_path),
+            lambda: store.children(long_path),
+            lambda: store.delete(long_path),
+            lambda: store.delete_recursively(long_path),
+        ):
+            with pytest.raises(NodeTooLarge):
+                await refused()
+        await store.put("/small", b"here")
+        assert await value_of(store, "/small") == b"here"
+        assert not await store.exists("/large")
+        assert events == []
+        stop()
 
     async def test_names_may_be_weird(self, store: MetadataStore) -> None:
         for path in WEIRD_PATHS:

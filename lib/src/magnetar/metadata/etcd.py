@@ -23,7 +23,7 @@ from magnetar.metadata.etcd_transactions import (
 )
 from magnetar.metadata.generated import etcd_pb2 as pb
 from magnetar.metadata.listeners import Listeners
-from magnetar.metadata.paths import ROOT, check_path, check_sequential_prefix, parent_of, sequential_path
+from magnetar.metadata.paths import ROOT, check_node, check_path, parent_of, sequential_path
 from magnetar.metadata.store import (
     ANY_VERSION,
     MUST_NOT_EXIST,
@@ -120,13 +120,13 @@ class EtcdMetadataStore:
     ) -> Stat:
         """See `MetadataStore.put`."""
         if sequential:
-            check_sequential_prefix(path)
+            check_node(path + "0", value)
             if expected_version not in (ANY_VERSION, MUST_NOT_EXIST):
                 raise Misuse("a sequential put always creates, no version can be expected")
             path = sequential_path(path, await self._next_number(parent_of(path + "0")))
             expected_version = MUST_NOT_EXIST
         else:
-            check_path(path)
+            check_node(path, value)
         if path == ROOT:
             raise Misuse("the root cannot be written")
         self._client.check_open()

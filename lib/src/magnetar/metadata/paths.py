@@ -11,6 +11,15 @@ import re
 from typing import Final
 
 from magnetar.core.errors import Misuse
+from magnetar.core.limits import KIB
+from magnetar.metadata.store import NodeTooLarge
+
+NODE_BYTES_MAX: Final = 1_000_000
+"""Of a value with its path. ZooKeeper ends the connection, and with it all that is under way, over a request of 1 MiB
+(`jute.maxbuffer`); etcd refuses 1.5 MiB. What clients name and note must not do that to a broker."""
+
+PATH_CHARACTERS_MAX: Final = 64 * KIB
+"""Lists of children are made of them."""
 
 ROOT: Final = "/"
 
@@ -23,9 +32,18 @@ _GOOD_PATH: Final = re.compile(rf"(?:{_PART})+|/")
 
 
 def check_path(path: str) -> None:
-    """`Misuse` unless the path is one that every backend takes."""
+    """`Misuse` unless the path is one that every backend takes, `NodeTooLarge` when it is only too long."""
+    if len(path) > PATH_CHARACTERS_MAX:
+        raise NodeTooLarge(f"a path of {len(path)} characters, which begins with {path[:100]!r}")
     if _GOOD_PATH.fullmatch(path) is None:
         raise Misuse(f"not a path of a metadata node: {path!r}")
+
+
+def check_node(path: str, value: bytes) -> None:
+    """As `check_path`; `NodeTooLarge` when no backend takes that much."""
+    check_path(path)
+    if len(path.encode()) + len(value) > NODE_BYTES_MAX:
+        raise NodeTooLarge(f"{path[:100]} would have {len(value)} bytes; a node has at most {NODE_BYTES_MAX}")
 
 
 def check_sequential_prefix(path: str) -> None:

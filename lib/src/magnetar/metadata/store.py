@@ -38,6 +38,10 @@ class StoreUnavailable(Unavailable):
     """The store cannot be reached now; the write may or may not have happened."""
 
 
+class NodeTooLarge(StoreUnavailable):
+    """The store holds no such node. Nothing was sent, and trying again does not help."""
+
+
 class StoreClosed(StoreUnavailable):
     """`close` was called: nothing will succeed here again, so do not retry."""
 

@@ -11,7 +11,15 @@ from typing import Final, Protocol
 
 from magnetar.core.clock import Clock
 from magnetar.core.errors import Misuse
-from magnetar.metadata.paths import ROOT, check_path, check_sequential_prefix, join, parent_of, sequential_path
+from magnetar.metadata.paths import (
+    ROOT,
+    check_node,
+    check_path,
+    check_sequential_prefix,
+    join,
+    parent_of,
+    sequential_path,
+)
 from magnetar.metadata.store import (
     ANY_VERSION,
     MUST_NOT_EXIST,
@@ -105,7 +113,7 @@ class TreeRules:
         outcome = Outcome()
         if sequential:
             path = self._number(path, expected_version, outcome)
-        check_path(path)
+        check_node(path, value)
         existing = self._load(path)
         if expected_version == MUST_NOT_EXIST and existing is not None:
             raise VersionConflict(f"{path} exists at version {existing.version}")

@@ -19,7 +19,7 @@ from kazoo.exceptions import (
 from kazoo.protocol.states import ZnodeStat
 from magnetar.core.errors import Misuse, PeerError, SettingError
 from magnetar.metadata.listeners import Listeners
-from magnetar.metadata.paths import ROOT, check_path, check_sequential_prefix, join, parent_of
+from magnetar.metadata.paths import ROOT, check_node, check_path, join, parent_of
 from magnetar.metadata.store import (
     ANY_VERSION,
     MUST_NOT_EXIST,
@@ -149,9 +149,9 @@ class ZookeeperMetadataStore:
         if sequential:
             if expected_version not in (ANY_VERSION, MUST_NOT_EXIST):
                 raise Misuse("a sequential put always creates: there is no version to expect")
-            check_sequential_prefix(path)
+            check_node(path + "0", value)
             return await self._create(path, value, ephemeral=ephemeral, sequential=True)
-        check_path(path)
+        check_node(path, value)
         if expected_version is ANY_VERSION:
             return await self._create_or_replace(path, value, ephemeral=ephemeral)
         try:

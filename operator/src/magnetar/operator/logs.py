@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Final
 
+from magnetar.core.log_lines import LineFormatter
 from magnetar.operator.settings import LogFormat, LogLevel
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
@@ -31,7 +32,7 @@ def set_up(wanted: LogFormat, level: LogLevel) -> None:
     text = wanted == "text" or (wanted == "auto" and sys.stderr.isatty())
     handler = logging.StreamHandler()
     if text:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+        handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
     else:
         formatter = JsonFormatter(
             "%(asctime)s %(levelname)s %(name)s %(message)s",

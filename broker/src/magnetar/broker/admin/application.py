@@ -44,6 +44,7 @@ from magnetar.broker.admin.responses import (
     NOT_FOUND,
     PRECONDITION_FAILED,
     STATUS_OF_SERVER_ERROR,
+    TOO_LARGE,
     UNAVAILABLE,
     UNPROCESSABLE,
     AdminError,
@@ -55,7 +56,7 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.peer_client import PeerRefused
 from magnetar.broker.schema.errors import InvalidSchemaData, NoSchema
 from magnetar.core.errors import MagnetarError, Unavailable
-from magnetar.metadata.store import NodeNotFound, VersionConflict
+from magnetar.metadata.store import NodeNotFound, NodeTooLarge, VersionConflict
 from magnetar.net.http_connections import HttpConnections
 from magnetar.net.http_pace import HttpLimits
 from magnetar.wire.pulsar.errors import PulsarError
@@ -102,6 +103,7 @@ STATUS_OF_ERROR: Final[tuple[tuple[tuple[type[MagnetarError], ...], int], ...]] 
     ((VersionConflict,), CONFLICT),
     # A bundle may have moved, or been split, while the request was on its way.
     ((BundleNotOwned, BundleNotFound, UnknownDestination, BadSplit), PRECONDITION_FAILED),
+    ((NodeTooLarge,), TOO_LARGE),
     ((Unavailable,), UNAVAILABLE),
 )
 """How errors of the layers below show over HTTP; the first that fits."""

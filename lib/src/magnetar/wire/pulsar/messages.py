@@ -17,6 +17,9 @@ from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 SERVER_REQUEST_ID: Final = 0xFFFF_FFFF_FFFF_FFFF
 """The request id of commands that a broker sends unasked."""
 
+TEXT_CHARACTERS_MAX: Final = 4_000
+"""Of what an error says: it may quote what the client has sent, which may be a whole frame."""
+
 _SIZES: Final = Struct(">II")
 _U32: Final = Struct(">I")
 
@@ -141,7 +144,7 @@ def error(request_id: int, code: ServerError, message: str) -> bytes:
     """A request was not."""
     return _frame(
         pb.BaseCommand.ERROR,
-        error=pb.CommandError(request_id=request_id, error=_code(code), message=message),
+        error=pb.CommandError(request_id=request_id, error=_code(code), message=_told(message)),
     )
 
 
@@ -183,7 +186,7 @@ def lookup_failed(request_id: int, code: ServerError, message: str) -> bytes:
             request_id=request_id,
             response=pb.CommandLookupTopicResponse.Failed,
             error=_code(code),
-            message=message,
+            message=_told(message),
         ),
     )
 
@@ -208,7 +211,7 @@ def partitioned_metadata_failed(request_id: int, code: ServerError, message: str
             request_id=request_id,
             response=pb.CommandPartitionedTopicMetadataResponse.Failed,
             error=_code(code),
-            message=message,
+            message=_told(message),
         ),
     )
 
@@ -243,7 +246,7 @@ def send_error(producer_id: int, sequence_id: int, code: ServerError, message: s
     return _frame(
         pb.BaseCommand.SEND_ERROR,
         send_error=pb.CommandSendError(
-            producer_id=producer_id, sequence_id=sequence_id, error=_code(code), message=message
+            producer_id=producer_id, sequence_id=sequence_id, error=_code(code), message=_told(message)
         ),
     )
 
@@ -338,7 +341,7 @@ def consumer_stats_error(request_id: int, code: ServerError, message: str) -> by
     return _frame(
         pb.BaseCommand.CONSUMER_STATS_RESPONSE,
         consumerStatsResponse=pb.CommandConsumerStatsResponse(
-            request_id=request_id, error_code=_code(code), error_message=message
+            request_id=request_id, error_code=_code(code), error_message=_told(message)
         ),
     )
 
@@ -396,7 +399,7 @@ def get_schema_error(request_id: int, code: ServerError, message: str) -> bytes:
     return _frame(
         pb.BaseCommand.GET_SCHEMA_RESPONSE,
         getSchemaResponse=pb.CommandGetSchemaResponse(
-            request_id=request_id, error_code=_code(code), error_message=message
+            request_id=request_id, error_code=_code(code), error_message=_told(message)
         ),
     )
 
@@ -416,6 +419,10 @@ def get_or_create_schema_error(request_id: int, code: ServerError, message: str)
     return _frame(
         pb.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE,
         getOrCreateSchemaResponse=pb.CommandGetOrCreateSchemaResponse(
-            request_id=request_id, error_code=_code(code), error_message=message
+            request_id=request_id, error_code=_code(code), error_message=_told(message)
         ),
     )
+
+
+def _told(message: str) -> str:
+    return message if len(message) <= TEXT_CHARACTERS_MAX else message[:TEXT_CHARACTERS_MAX] + "…"
