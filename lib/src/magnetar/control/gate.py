@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,8 +17,15 @@ from magnetar.core.errors import PeerError, SettingError, Unavailable
 
 log = logging.getLogger(__name__)
 
-OPEN_METHODS: Final = "/grpc.health.v1.Health/"
-"""Probes have no token, and health tells nothing that a connection does not tell."""
+OPEN_METHOD: Final = "/grpc.health.v1.Health/Check"
+"""Probes have no token, and health tells nothing that a connection does not tell. Its `Watch` goes on for ever, and
+needs one."""
+
+OPEN_CALLS_MAX: Final = 64
+"""Of those at a time; a kubelet or two ask."""
+
+OPEN_SECONDS_MAX: Final = 2.0
+"""For the request of one: it comes with the call's beginning from everybody who means it."""
 
 OUR_METHODS: Final = "/magnetar.control."
 """Methods whose errors are ours; others (reflection, health) answer for themselves."""
@@ -34,6 +42,7 @@ class Gate(grpc.aio.ServerInterceptor):
 
     def __init__(self, token: ControlToken) -> None:
         self._token = token
+        self._open_calls = 0
 
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]], details: grpc.HandlerCallDetails
@@ -43,10 +52,30 @@ class Gate(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         method = str(details.method)
-        problem = None if method.startswith(OPEN_METHODS) else self._problem(details)
+        if method == OPEN_METHOD:
+            return self._for_everybody(handler)
+        problem = self._problem(details)
         if problem is not None:
             return _refusing(handler, problem)
         return _answering(handler, method) if method.startswith(OUR_METHODS) else handler
+
+    def _for_everybody(self, handler: Handler) -> Handler:
+        """As the handler, for callers who may be anybody: few at a time, and each for a moment."""
+
+        async def answer(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            if self._open_calls >= OPEN_CALLS_MAX:
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many health checks at a time")
+            self._open_calls += 1
+            try:
+                async with asyncio.timeout(OPEN_SECONDS_MAX):
+                    request = await anext(requests)
+            except (TimeoutError, StopAsyncIteration):
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a call without a request")
+            finally:
+                self._open_calls -= 1
+            return await handler.unary_unary(request, context)
+
+        return grpc.stream_unary_rpc_method_handler(answer, handler.request_deserializer, handler.response_serializer)
 
     def _problem(self, details: grpc.HandlerCallDetails) -> str | None:
         wanted = self._token.wanted
@@ -115,10 +144,6 @@ def _refusing(handler: Handler, problem: str) -> Handler:
     async def refuse(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         await context.abort(code, problem)
 
-    make = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }[handler.request_streaming, handler.response_streaming]
+    # As if requests were streams: those of others are not waited for, as they might never come.
+    make = grpc.stream_stream_rpc_method_handler if handler.response_streaming else grpc.stream_unary_rpc_method_handler
     return make(refuse, handler.request_deserializer, handler.response_serializer)

@@ -16,10 +16,11 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # It has no types.
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # It has no types.
-from magnetar.control.gate import Gate
+from magnetar.control.gate import OPEN_CALLS_MAX, Gate
 from magnetar.control.settings import ControlSettings, ServerTls
 from magnetar.control.token import ControlToken
 from magnetar.core.errors import Misuse, SettingError
+from magnetar.core.limits import KIB
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +30,27 @@ LIVENESS: Final = "liveness"
 """Asked about this, health is SERVING whenever the process still answers: what restarts go by, while what gets work
 goes by the rest."""
 
+REQUEST_BYTES_MAX: Final = 256 * KIB
+METADATA_BYTES_MAX: Final = 8 * KIB
+STREAMS_PER_CONNECTION_MAX: Final = 64
+"""Calls of one client at a time: the operator makes a few, its plugin one a pod."""
+
 _OPTIONS: Final = (
     # A port that another process has is an error, not a port to share.
     ("grpc.so_reuseport", 0),
-    # Clients may keep an idle connection alive with a ping every ten seconds.
+    # Clients may keep an idle connection alive with a ping every ten seconds; who pings more often is cut off.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_ping_strikes", 2),
+    # The longest request names a few bundles or ledgers.
+    ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
+    ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+    ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+    # Who connects and says nothing, who has nothing more to ask, and who is gone without a word.
+    ("grpc.server_handshake_timeout_ms", 30_000),
+    ("grpc.max_connection_idle_ms", 300_000),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
 )
 
 
@@ -67,7 +84,8 @@ class ControlServer:
         server = grpc.aio.server(
             interceptors=[Gate(ControlToken(self._settings.token, self._settings.token_file))],
             options=_OPTIONS,
-            maximum_concurrent_rpcs=self._settings.calls_at_once_max,
+            # Beside these, health checks, which bring no token, have places of their own.
+            maximum_concurrent_rpcs=self._settings.calls_at_once_max + OPEN_CALLS_MAX,
         )
         for service in services:
             service.add_to(server)
