@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from magnetar.broker.command_limits import NOTES_CHARACTERS_MAX
+from magnetar.broker.peer_client import PeerRefused
 from magnetar.broker.session_testing import MemoryBroker, ProtocolClient
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.messages import TEXT_CHARACTERS_MAX
@@ -40,6 +41,25 @@ async def test_producers_and_consumers_that_say_too_much(
     error = await client.expect(pb.BaseCommand.ERROR)
     assert (error.body.request_id, error.body.error) == (5, pb.NotAllowedError)
     assert await usable(client)
+
+
+async def test_what_is_noted_over_http_has_the_same_limit(memory_broker: MemoryBroker) -> None:
+    peers = memory_broker.running.context.peers
+    topic = "/admin/v2/persistent/public/default/noted"
+    await peers.call("PUT", topic)
+    await peers.call("PUT", f"{topic}/subscription/s")
+    for path, body in (
+        (f"{topic}/subscription/s/properties", {"a": LONG}),
+        (f"{topic}/subscription/t", {"ledgerId": -1, "entryId": -1, "properties": {"a": LONG}}),
+        ("/admin/v2/namespaces/public/default/properties", {"a": "x" * 1_000_001}),
+        (f"{topic}/properties", {"a": "x" * 1_000_001}),
+    ):
+        with pytest.raises(PeerRefused) as refused:
+            await peers.call("PUT", path, body=body)
+        assert refused.value.status == 413
+    assert (await peers.call("GET", f"{topic}/subscription/s/properties")).json() == {}
+    assert (await peers.call("GET", f"{topic}/properties")).json() == {}
+    assert (await peers.call("GET", f"{topic}/subscriptions")).json() == ["s"]
 
 
 async def usable(client: ProtocolClient) -> bool:

@@ -193,3 +193,31 @@ def test_times_are_scaled_exactly(value: int, unit: str) -> None:
 def test_any_text_is_a_value_or_a_value_error(text: str, kind: object) -> None:
     with contextlib.suppress(ValueError):
         assert isinstance(parse_value(text, kind), (int, float, Mode))
+
+
+@dataclass(frozen=True)
+class WithSecrets:
+    token_secret_key: str = ""
+    token_audience: str = ""
+
+    def __post_init__(self) -> None:
+        for name, value in (("tokenSecretKey", self.token_secret_key), ("tokenAudience", self.token_audience)):
+            if value:
+                raise SettingError(f"{name} is not good")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("tokenSecretKey", "data:;base64,aHVudGVyMg==", False),
+        ("tokenSecretKey", "file:///etc/key", True),
+        ("tokenAudience", "here", True),
+    ],
+)
+def test_mistakes_do_not_show_secrets(name: str, value: str, *, shown: bool) -> None:
+    names = SettingNames(fields={"tokenSecretKey": "token_secret_key", "tokenAudience": "token_audience"})
+    settings = GivenSettings(frozenset(names.fields))
+    settings.add(name, value, "test")
+    with pytest.raises(SettingError, match=name) as caught:
+        settings.build(WithSecrets(), names)
+    assert (value in str(caught.value)) is shown

@@ -221,6 +221,16 @@ async def test_requests_in_one_write_are_answered_in_turn() -> None:
         client.writer.close()
 
 
+async def test_what_is_no_http_is_answered_and_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as (port, _):
+        client = await Client.open(port)
+        client.writer.write(b"GET * HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert b" 400 " in await client.reader.readline()
+        client.writer.close()
+    assert not caplog.records
+
+
 def test_http_leaves_files_for_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     for files, expected in ((1_024, 256), (100_000, 2_048), (resource.RLIM_INFINITY, 2_048), (2, 1)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))

@@ -29,6 +29,15 @@ ENVIRONMENT_PREFIX: Final = "PULSAR_PREFIX_"
 """What Pulsar's images want before a setting's name; without it they take names that the shipped file has."""
 
 
+HIDDEN: Final = "…"
+"""In the place of a secret."""
+
+_SECRET: Final = re.compile(
+    "token(?!s?Audience|Auth)|password|secret|credential|private|Authentication.*Parameters", re.I
+)
+_PLACES: Final = ("file:", "/")
+
+
 class Unit(enum.Enum):
     """A unit, as a multiple of bytes or of seconds."""
 
@@ -194,7 +203,7 @@ class GivenSettings:
         try:
             return read(given.value)
         except ValueError as error:
-            raise SettingError(f"{given.where}: {name} is {given.value!r}, and not {error}") from None
+            raise SettingError(f"{given.where}: {name} is {_shown(name, given.value)!r}, and not {error}") from None
 
     def _explained(self, message: str, names: Collection[str]) -> str:
         found = [name for name in names if name in message and name in self._given]
@@ -202,7 +211,12 @@ class GivenSettings:
             return message
         name = max(found, key=len)
         given = self._given[name]
-        return f"{message} ({given.where}: {name}={given.value})"
+        return f"{message} ({given.where}: {name}={_shown(name, given.value)})"
+
+
+def _shown(name: str, value: str) -> str:
+    """A value as others may see it, who read logs: not a secret, but where it is kept."""
+    return HIDDEN if _SECRET.search(name) and not value.startswith(_PLACES) else value
 
 
 class _ValueReader:

@@ -335,6 +335,15 @@ class _Watched(asyncio.Protocol):
             self.pace.ended(self._owner.now_seconds())
 
 
+def _not_a_clients_mistake(record: logging.LogRecord) -> bool:
+    """Whether something is worth a line, and a traceback: requests that are no HTTP are answered 400, and are not."""
+    kind = None if not record.exc_info else record.exc_info[0]
+    return kind is None or not kind.__module__.startswith("aiohttp.http_exceptions")
+
+
+logging.getLogger("aiohttp.server").addFilter(_not_a_clients_mistake)
+
+
 def places(limits: HttpLimits) -> int:
     """How many connections there may be, as few files as this process may open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

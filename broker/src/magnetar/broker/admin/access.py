@@ -24,7 +24,7 @@ from magnetar.broker.admin.responses import (
 from magnetar.broker.auth.access import AccessControl
 from magnetar.broker.auth.authorizer import Authorizer, TenantNotFound
 from magnetar.broker.auth.principal import Principal, principal_of
-from magnetar.core.topic_name import InvalidTopicName, TopicName, java_url_decode
+from magnetar.core.topic_name import InvalidTopicName, TopicName, is_valid_name_part, java_url_decode
 from magnetar.wire.pulsar.errors import PulsarError
 
 logger: Final = logging.getLogger(__name__)
@@ -106,6 +106,8 @@ class Gate:
         if scope in (Scope.OPEN, Scope.PUBLIC) or authorizer.is_super_user(principal):
             return True
         if scope in (Scope.TENANT, Scope.TENANT_RESOURCES, Scope.TENANTS) and "tenant" in path:
+            if not is_valid_name_part(path["tenant"]):
+                raise TenantNotFound(path["tenant"])  # A slash in it would lead to another's document.
             return await authorizer.is_tenant_admin(principal, path["tenant"])
         if scope is Scope.TENANT_OF_QUERY and (tenant := tenant_asked(request)):
             return await authorizer.is_tenant_admin(principal, tenant)

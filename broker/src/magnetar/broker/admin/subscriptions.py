@@ -13,6 +13,7 @@ from magnetar.broker.admin.responses import (
     CONFLICT,
     METHOD_NOT_ALLOWED,
     NOT_FOUND,
+    TOO_LARGE,
     AdminError,
     body_json,
     body_object,
@@ -26,6 +27,7 @@ from magnetar.broker.admin.subscription_positions import ONE_SUBSCRIPTION, posit
 from magnetar.broker.admin.topic_access import TopicAccess, raise_first
 from magnetar.broker.admin.topic_stats import REPLICATED_PROPERTY, is_replicated
 from magnetar.broker.admin.topics import ONE
+from magnetar.broker.command_limits import NOTES_CHARACTERS_MAX
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.service import Topic
 from magnetar.broker.topic import PersistentTopic
@@ -84,7 +86,7 @@ class SubscriptionHandlers:
         if subscription in topic.subscriptions:
             raise AdminError(CONFLICT, EXISTS_ALREADY)
         body = start_document(await body_json(request))
-        properties = map_of(text)(body.get("properties") or {})
+        properties = _noted(map_of(text)(body.get("properties") or {}))
         start = start_within(topic, position_in(body, default=LATEST))
         await topic.create_subscription(subscription, start, properties)
         if flag(request, "replicated"):
@@ -121,7 +123,7 @@ class SubscriptionHandlers:
     @takes("authoritative", body="the properties; they replace those that there were")
     async def set_properties(self, request: web.Request) -> web.Response:
         """Note something on a subscription in the place of what was noted."""
-        properties = {key: str(value) for key, value in (await body_object(request)).items()}
+        properties = _noted({key: str(value) for key, value in (await body_object(request)).items()})
         return await self._on_cursors(request, lambda cursor: cursor.set_cursor_properties(properties))
 
     @takes("authoritative")
@@ -180,6 +182,14 @@ class SubscriptionHandlers:
     async def _on_cursors(self, request: web.Request, work: Callable[[Cursor], Awaitable[None]]) -> web.Response:
         subscription = subscription_name(request)
         return await self._access.on_each(request, lambda topic: work(durable_cursor(topic, subscription)))
+
+
+def _noted(properties: dict[str, str]) -> dict[str, str]:
+    """Raises 413 for more than a client may note on a subscription: cursors carry it wherever they are written."""
+    characters = sum(len(key) + len(value) for key, value in properties.items())
+    if characters > NOTES_CHARACTERS_MAX:
+        raise AdminError(TOO_LARGE, f"properties of {characters} characters; at most {NOTES_CHARACTERS_MAX} are taken")
+    return properties
 
 
 def check_subscribed(topic: Topic, subscription: str) -> None:
