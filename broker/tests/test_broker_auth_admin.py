@@ -21,6 +21,7 @@ from magnetar.broker.auth.testing import (
 )
 from magnetar.broker.session_testing import MemoryBroker
 from magnetar.net.http_connections import HttpConnections
+from yarl import URL
 
 NAMESPACE = "/admin/v2/namespaces/acme/shop"
 TOPIC = "/admin/v2/persistent/acme/shop/orders"
@@ -42,7 +43,14 @@ class Caller:
         if role is not None:
             headers["Authorization"] = "Bearer " + token_of(role)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        async with self._session.request(method, self.broker.admin_url + path, json=body, headers=named) as answer:
+        return await self._send(method, self.broker.admin_url + path, body, named)
+
+    async def raw(self, role: str, method: str, url: URL, body: Any) -> tuple[int, Any]:
+        """To a URL that is sent as it is."""
+        return await self._send(method, url, body, {"Authorization": "Bearer " + token_of(role)})
+
+    async def _send(self, method: str, url: str | URL, body: Any, headers: dict[str, str]) -> tuple[int, Any]:
+        async with self._session.request(method, url, json=body, headers=headers) as answer:
             if answer.content_type != "application/json":
                 return answer.status, await answer.text()
             document = await answer.json()
@@ -249,3 +257,15 @@ async def test_secrets_are_not_told(call: Caller) -> None:
     status, told = await call(ADMIN, "GET", "/admin/v2/brokers/configuration/runtime")
     assert (status, told["authenticationEnabled"], told["superUserRoles"]) == (200, "true", ADMIN)
     assert not {"tokenSecretKey", "brokerClientAuthenticationParameters", "basicAuthConf"} & set(told)
+
+
+async def test_what_partitions_are_asked_needs_no_more_rights_than_what_was_asked(call: Caller) -> None:
+    many = TOPIC + "-many"
+    assert await call(TENANT_ADMIN, "PUT", many + "/partitions", 2) == (204, "")
+    assert await call(TENANT_ADMIN, "POST", f"{NAMESPACE}/permissions/eater", ["consume"]) == (204, "")
+    assert (await call("eater", "PUT", many + "/properties", {"a": "b"}))[0] == 401
+    # The broker asks the partitions with its own rights: this must not become `…-partition-0/properties`.
+    for dots in ("%2E%2E", "%2e%2e", ".%2E"):
+        path = URL(f"{call.broker.admin_url}{many}/subscription/{dots}/properties", encoded=True)
+        assert (await call.raw("eater", "PUT", path, {"a": "b"}))[0] == 404
+    assert await call(TENANT_ADMIN, "GET", many + "-partition-0/properties") == (200, {})

@@ -23,11 +23,13 @@ class Server:
         self.at_once_max = 0
         self.leads_to = ""
         self.asked: list[str] = []
+        self.raw: list[str] = []
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         self.at_once += 1
         self.at_once_max = max(self.at_once, self.at_once_max)
         self.asked.append(request.path)
+        self.raw.append(request.raw_path)
         try:
             match request.path:
                 case "/away":
@@ -111,6 +113,14 @@ async def test_redirects_are_followed_to_brokers_of_the_cluster_only(server: tup
     finally:
         await client.close()
         await listening.cleanup()
+
+
+async def test_a_path_is_sent_as_it_is(server: tuple[Server, str]) -> None:
+    client = PeerClient(server[1])
+    path = "/admin/v2/persistent/t/n/topic-partition-0/subscription/%2E%2E/a%2Fb/../%25"
+    await client.call("GET", path, query={"a": "b/../c"})
+    await client.close()
+    assert server[0].raw == [path + "?a=b/../c"]
 
 
 def test_with_tls_brokers_are_called_over_tls_only() -> None:

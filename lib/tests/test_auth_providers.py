@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from hashlib import sha1
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,13 @@ async def test_users_and_passwords(tmp_path: Path) -> None:
         for wrong in (b"bob:secret2", b"ann:", b"eve:secret", b"bob", b""):
             with pytest.raises(AuthenticationFailed):
                 await provider.authenticate(Credentials("basic", wrong))
+
+
+async def test_a_password_is_no_longer_than_people_type() -> None:
+    long = b"x" * 1_000_000
+    encrypted = "{SHA}" + base64.b64encode(sha1(long, usedforsecurity=False).digest()).decode()
+    with pytest.raises(AuthenticationFailed):
+        await BasicProvider(users(bob=encrypted)).authenticate(Credentials("basic", b"bob:" + long))
 
 
 async def test_who_was_right_once_is_found_at_once() -> None:

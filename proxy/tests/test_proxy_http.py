@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -48,7 +49,7 @@ async def brokers() -> AsyncIterator[list[WebBroker]]:
         broker = WebBroker()
         application = web.Application(client_max_size=1 << 26)
         application.router.add_route("*", "/{rest:.*}", broker.answer)
-        runner = web.AppRunner(application)
+        runner = web.AppRunner(application, auto_decompress=False)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         broker.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
@@ -86,6 +87,26 @@ async def test_requests_and_answers_pass_with_their_escapes_and_headers(
     assert seen["X-Forwarded-For"] == "127.0.0.1"
     assert "X-Original-Principal" not in seen
     assert proxy.service.counters.http_requests == 1
+
+
+async def test_bodies_pass_as_they_are_also_compressed_ones(start: StartProxy, brokers: list[WebBroker]) -> None:
+    seen: list[tuple[str, bytes]] = []
+
+    async def kept(request: web.Request) -> web.StreamResponse:
+        reader = request.content
+        seen.append((request.headers.get("Content-Length", ""), await reader.read()))
+        return web.Response()
+
+    brokers[0].handler = kept
+    proxy = await proxy_of(start, brokers[0])
+    port = URL(proxy.web_service_url).port
+    body = gzip.compress(b"{}" * 1000)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"POST /admin/v2/x HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    assert b" 200 " in await reader.readline()
+    writer.close()
+    assert seen == [(str(len(body)), body)]
 
 
 async def test_redirects_are_followed_with_the_body(

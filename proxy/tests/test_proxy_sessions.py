@@ -108,6 +108,17 @@ async def test_targets_that_are_not_allowed(start: StartProxy) -> None:
         assert not broker.connects
 
 
+@pytest.mark.parametrize("host", ["x" * 64, "a..b", "\x00", "a\nb", "ü" * 300, "-"])
+async def test_hosts_that_no_resolver_knows(start: StartProxy, host: str, caplog: pytest.LogCaptureFixture) -> None:
+    proxy = await start("pulsar://nowhere:1")
+    wire = await Wire.open(port_of(proxy))
+    wire.send(connect_command(proxy_to_broker_url=f"{host}:6650"))
+    assert await wire.receive() is None
+    wire.close()
+    assert proxy.service.counters.broker_connection_failures == 1
+    assert all(record.levelname == "WARNING" for record in caplog.records)
+
+
 async def test_only_active_brokers(start: StartProxy) -> None:
     async with ScriptedBroker(raw=True) as broker, ScriptedBroker(raw=True) as other:
         targets = TargetSettings(ports=("*",), only_active=True)

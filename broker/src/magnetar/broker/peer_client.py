@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import aiohttp
     from magnetar.broker.auth.peers import PeerAccess
     from magnetar.broker.load.api import BrokerAddresses
-    from yarl import URL
 
 CALL_SECONDS_MAX: Final = 60.0
 """Apache's time for one request between brokers (`metadataStoreOperationTimeoutSeconds` and unloads are below it)."""
@@ -82,11 +81,13 @@ class PeerClient:
         body: object = None,
         base_url: str | None = None,
     ) -> PeerAnswer:
-        """One request; `body` is sent as JSON unless None. `PeerRefused` from status 400 on, `PeerUnreachable`."""
+        """One request to a path that is encoded; `body` is sent as JSON unless None. `PeerRefused` from status 400 on,
+        `PeerUnreachable`."""
         import aiohttp
         from yarl import URL
 
-        url: str | URL = (base_url or self._own_url) + path
+        # As it is: `%2E%2E` is a name, and would be a step up with other rights than those that were asked for.
+        url = URL((base_url or self._own_url) + path, encoded=True)
         data = None if body is None else json.dumps(body)
         for _ in range(REDIRECTS_MAX + 1):
             async with self._places:

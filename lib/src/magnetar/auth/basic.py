@@ -21,6 +21,9 @@ KEPT_MAX: Final = 10_000
 """Passwords that were right of which a mark is kept, 100 bytes each: HTTP shows one with each request, and bcrypt
 takes 50 ms or more. The oldest make room."""
 
+PASSWORD_BYTES_MAX: Final = 1_024
+"""What a person types is shorter; apr1 goes over all of it a thousand times, and a frame may have 5 MB of it."""
+
 CHECKS_MAX: Final = 4
 """Passwords looked at side by side: those who guess must not take all of the machine."""
 
@@ -54,7 +57,7 @@ class BasicProvider:
         user_bytes, colon, password = credentials.data.partition(b":")
         user = user_bytes.decode("utf-8", "replace")
         encrypted = self._users.get(user)
-        if not colon or encrypted is None:
+        if not colon or encrypted is None or len(password) > PASSWORD_BYTES_MAX:
             raise AuthenticationFailed("Unknown user or invalid password")
         mark = hmac.digest(self._mark_key, credentials.data, hashlib.sha256)
         if mark not in self._right:

@@ -260,8 +260,9 @@ async def _resolve(host: str, port: int) -> list[str]:
     """The addresses of a name, in the system's order. `BrokerUnreachable`."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise BrokerUnreachable(f"{host} cannot be resolved: {error}") from None
+    except (OSError, ValueError) as error:
+        # ValueError: labels that are empty or too long, zero bytes.
+        raise BrokerUnreachable(f"{host!r} cannot be resolved: {error}") from None
     return list(dict.fromkeys(str(address[4][0]) for address in found))
 
 
