@@ -65,7 +65,9 @@ class OurProxy(ProxyPart):
     """`magnetar proxy run`."""
 
     def command(self) -> list[str]:
-        return [PROGRAM, "proxy", "run", "--conf", str(self.configuration), "--set", "controlEnabled=false"]
+        # Apache's file switches the second off; it is our default where brokers register.
+        settings = ["--set", "controlEnabled=false", "--set", "checkActiveBrokers=true"]
+        return [PROGRAM, "proxy", "run", "--conf", str(self.configuration), *settings]
 
 
 class ApacheProxy(ProxyPart):
