@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from magnetar.bookie import journal_files, journal_format
+from magnetar.bookie import journal_format
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.disk_watch import REASON_DISK_FULL, disk_full
 from magnetar.bookie.index import Index
 from magnetar.bookie.index_database import IndexFailed
+from magnetar.bookie.journal_replay import JournalReplay
 from magnetar.bookie.local import LocalBookies
 from magnetar.bookie.settings import BookieSettings, DiskSettings, JournalSettings, StorageSettings
 from magnetar.core.disk import SystemDisk
@@ -142,7 +143,7 @@ async def test_version_5_of_the_journal_has_no_explicit_lac(start: StartBookie, 
     current = settings.journal_directories[0] / "current"
     (file,) = current.glob("*.txn")
     assert file.read_bytes()[:8] == b"BKLG\0\0\0\5"
-    groups = journal_files.replay(SystemDisk(), current, (0, 0), synced=True)
+    groups = JournalReplay(SystemDisk(), current, (0, 0), synced=True).groups()
     kinds = [journal_format.record_ids(record)[1] for records in groups for record in records]
     assert kinds == [journal_format.MASTER_KEY_RECORD, 0]
     await running.close()
@@ -252,7 +253,7 @@ async def test_the_master_key_is_journaled_again_when_its_record_could_not_be(
     running.mode.check()
     assert await add(running.bookie, 1, 20, make(1, 20, 1)) == BookieCode.EOK
     directory = settings.journal_directories[0] / "current"
-    groups = journal_files.replay(SystemDisk(), directory, (0, 0), synced=True)
+    groups = JournalReplay(SystemDisk(), directory, (0, 0), synced=True).groups()
     ids = [journal_format.record_ids(record) for group in groups for record in group]
     assert ids[-2:] == [(1, journal_format.MASTER_KEY_RECORD), (1, 20)]
 

@@ -14,6 +14,7 @@ import pytest
 from magnetar.bookie import journal_files
 from magnetar.bookie.journal import Context, Journal
 from magnetar.bookie.journal_files import JournalDamaged
+from magnetar.bookie.journal_replay import JournalReplay
 from magnetar.bookie.journal_worker import ThreadJournalWorker
 from magnetar.bookie.settings import JournalSettings
 from magnetar.core.disk import Disk, SystemDisk, SystemFile
@@ -49,7 +50,7 @@ class Harness:
                 await self.progress.wait()
 
     def records(self, mark: tuple[int, int] = (0, 0)) -> list[bytes]:
-        return [record for group in journal_files.replay(DISK, self.directory, mark, synced=True) for record in group]
+        return [record for group in JournalReplay(DISK, self.directory, mark, synced=True).groups() for record in group]
 
 
 async def test_appends_are_told_in_order_and_stand_in_the_file_in_order(tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ async def test_a_full_queue_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", bytes(600)])
 async def test_a_file_that_was_just_being_made_is_empty(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "64.txn").write_bytes(content)
-    assert list(journal_files.replay(DISK, tmp_path, (0, 0), synced=True)) == []
+    assert list(JournalReplay(DISK, tmp_path, (0, 0), synced=True).groups()) == []
 
 
 async def test_damage_before_whole_groups_stops_the_start(tmp_path: Path) -> None:
@@ -218,5 +219,5 @@ async def test_damage_before_whole_groups_stops_the_start(tmp_path: Path) -> Non
     os.close(descriptor)
     with pytest.raises(JournalDamaged, match="whole groups follow"):
         harness.records()
-    unsynced: Sequence[list[bytes]] = list(journal_files.replay(DISK, tmp_path, (0, 0), synced=False))
-    assert unsynced == []
+    unsynced: Sequence[list[bytes]] = list(JournalReplay(DISK, tmp_path, (0, 0), synced=False).groups())
+    assert unsynced == [[b"a" * 100]] * 2

@@ -7,8 +7,9 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.bookie import journal_format
-from magnetar.bookie.journal_format import HEADER_BYTES, Ending, JournalScan, NotAJournal
+from magnetar.bookie import journal_format, journal_header
+from magnetar.bookie.journal_format import HEADER_BYTES, Ending, JournalScan
+from magnetar.bookie.journal_header import NotAJournal
 
 records_lists = st.lists(
     st.lists(st.lists(st.binary(min_size=16, max_size=300), min_size=1, max_size=4), min_size=1, max_size=4),
@@ -19,7 +20,7 @@ records_lists = st.lists(
 
 def write(groups: list[list[list[bytes]]], alignment: int = 512) -> tuple[bytes, list[int]]:
     """A file of these groups, and where each ends."""
-    data = journal_format.encode_header(6)
+    data = journal_header.encode_header(6)
     ends = []
     for group in groups:
         parts, size = journal_format.encode_group(group, len(data), alignment)

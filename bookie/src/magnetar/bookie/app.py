@@ -255,7 +255,9 @@ async def _open_parts(
     replay = Replay(directories, storage, states, checkpointer)
     try:
         await replay.run(synced=settings.journal.sync_data)
-        journals = open_journals(directories, settings.journal, clock.now_ms(), environment.new_journal_worker)
+        journals = open_journals(
+            directories, settings.journal, clock.now_ms(), environment.new_journal_worker, replay.ends
+        )
     except BaseException:
         checkpointer.close()
         storage.close()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
+import google_crc32c
 from magnetar.bookie import journal_files
 from magnetar.bookie.entry_log import list_logs
 from magnetar.bookie.journal import Mark
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 CURRENT: Final = "current"
 LAST_MARK_FILE: Final = "lastMark"
 _MARK: Final = struct.Struct(">qq")
+_CHECK: Final = struct.Struct(">4sI")
+_CHECK_WORD: Final = b"MGTR"
 
 Marks: TypeAlias = tuple[Mark, ...]
 """One per journal directory, in the settings' order."""
@@ -50,11 +53,28 @@ class BookieDirectories:
         """Up to where each journal is in the entry logs; (0, 0) when nobody has said so. OSError.
 
         The greatest of the ledger directories' copies counts: marks are written when every directory has all that
-        they cover. A damaged copy is left out; replaying more than is needed changes nothing."""
-        return tuple(
-            max(self._read_mark(directory / self._mark_file(index)) for directory in self.ledgers)
-            for index in range(len(self.journals))
-        )
+        they cover. A damaged copy is left out; without any, a journal counts from the oldest file that checkpoints
+        have left. Replaying more than is needed changes nothing."""
+        return tuple(self._read_last_mark(index) for index in range(len(self.journals)))
+
+    def _read_last_mark(self, journal_index: int) -> Mark:
+        name = self._mark_file(journal_index)
+        found: list[Mark] = []
+        for directory in self.ledgers:
+            content = self.disk.read_whole(directory / name)
+            if content is None:
+                continue
+            try:
+                found.append(decode_mark(content))
+            except ValueError as error:
+                log.warning("%s is damaged and left out: %s", directory / name, error)
+        if found:
+            return max(found)
+        if not any(list_logs(self.disk, directory) for directory in self.ledgers):
+            return (0, 0)
+        oldest = min(journal_files.list_files(self.disk, self.journals[journal_index]), default=0)
+        log.warning("no directory has a %s that can be read: the journal counts from file %x on", name, oldest)
+        return (oldest, 0)
 
     def write_last_marks(self, marks: Marks) -> None:
         """Store the marks in every ledger directory, durably. OSError when no directory took them all.
@@ -65,7 +85,7 @@ class BookieDirectories:
         for directory in self.ledgers:
             try:
                 for index, mark in enumerate(marks):
-                    self.disk.replace_whole(directory / self._mark_file(index), _MARK.pack(*mark))
+                    self.disk.replace_whole(directory / self._mark_file(index), encode_mark(mark))
                 written += 1
             except OSError as error:
                 failure = error
@@ -94,15 +114,22 @@ class BookieDirectories:
     def _mark_file(self, journal_index: int) -> str:
         return LAST_MARK_FILE if len(self.journals) == 1 else f"{LAST_MARK_FILE}.{journal_index}"
 
-    def _read_mark(self, path: Path) -> Mark:
-        content = self.disk.read_whole(path)
-        if content is None:
-            return (0, 0)
-        if len(content) < _MARK.size:
-            log.warning("%s has %d bytes instead of %d and is left out", path, len(content), _MARK.size)
-            return (0, 0)
-        file_id, offset = _MARK.unpack_from(content)
-        return (file_id, offset)
+
+def encode_mark(mark: Mark) -> bytes:
+    """The content of `lastMark`: BookKeeper's 16 bytes, which is all that it reads, and a checksum behind them."""
+    content = _MARK.pack(*mark)
+    return content + _CHECK.pack(_CHECK_WORD, google_crc32c.value(content))
+
+
+def decode_mark(content: bytes) -> Mark:
+    """The mark, with a checksum or, as BookKeeper writes it, without. `ValueError` when it is damaged."""
+    if len(content) not in (_MARK.size, _MARK.size + _CHECK.size):
+        raise ValueError(f"it has {len(content)} bytes instead of {_MARK.size}")
+    file_id, offset = _MARK.unpack_from(content)
+    mark = (int(file_id), int(offset))
+    if len(content) > _MARK.size and content != encode_mark(mark):
+        raise ValueError("it does not match its checksum")
+    return mark
 
 
 def open_directories(settings: BookieSettings, disk: Disk) -> BookieDirectories:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.bookie import entry_log_format
-from magnetar.core.disk import Disk, DiskFile
+from magnetar.core.disk import Disk, DiskFile, write_all
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class EntryLogWriter:
         self._write([entry_log_format.encode_ledgers_map(self._sizes_bytes)])
         # The map before the header that points to it: a crash in between leaves a log without a map.
         self._file.sync()
-        self._file.pwritev([entry_log_format.encode_header(map_offset, count)], 0)
+        write_all(self._file, entry_log_format.encode_header(map_offset, count), 0)
         self._file.sync()
         self._let_go()
 
@@ -124,7 +124,5 @@ class EntryLogWriter:
             return
         # Cut short: write what is left, or hear from the disk why it cannot be.
         left = b"".join(parts)[written:]
-        while left:
-            written = self._file.pwritev([left], self._position)
-            self._position += written
-            left = left[written:]
+        write_all(self._file, left, self._position)
+        self._position += len(left)

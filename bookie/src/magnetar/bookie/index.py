@@ -6,6 +6,7 @@ big-endian, so that a ledger's entries stand in a row (BookKeeper: bookie/storag
 
 from __future__ import annotations
 
+import logging
 import struct
 import threading
 import time
@@ -13,10 +14,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from magnetar.bookie.index_api import IndexMissing
-from magnetar.bookie.index_database import Database, IndexFailed
+from magnetar.bookie.index_api import IndexDamaged, IndexMissing
+from magnetar.bookie.index_database import Database, IndexFailed, repair, valid
 from magnetar.bookie.index_database import telling as _telling
+from magnetar.bookie.loss import WHAT_TO_DO
+from magnetar.metadata.rocksdb_files import DatabaseDamaged
 from rocksdict import Cache, RdictIter, WriteBatch, WriteOptions
+
+log: Final = logging.getLogger(__name__)
 
 LEDGERS_DIRECTORY: Final = "ledgers"
 LOCATIONS_DIRECTORY: Final = "locations"
@@ -24,6 +29,9 @@ PUTS_PER_TURN: Final = 256
 """Puts between two short sleeps in `put_locations`."""
 TURN_SECONDS: Final = 50e-6
 """Sleeping gives the interpreter lock away; without, the event loop would wait up to 5 ms for it, again and again."""
+
+REPAIR_CACHE_BYTES: Final = 1 << 20
+"""A repair reads each block once."""
 
 ESTIMATE: Final = "rocksdb.estimate-num-keys"
 
@@ -44,22 +52,19 @@ class Index:
     """Both databases. Any thread; RocksDB does the locking. Methods raise `IndexFailed`, an OSError."""
 
     def __init__(self, directory: Path, block_cache_bytes: int, *, create: bool = True) -> None:
-        """Opens or makes the databases below `directory`; see `OpenIndex`."""
+        """Opens or makes the databases below `directory`; see `OpenIndex` for what it raises."""
         missing = [name for name in (LEDGERS_DIRECTORY, LOCATIONS_DIRECTORY) if not (directory / name).is_dir()]
         if missing and not create:
             raise IndexMissing(
                 f"{directory} has entry logs and no index: {' and '.join(missing)} are missing. Restore them (or set "
                 "indexDirectories to where they are); a bookie of SortedLedgerStorage or InterleavedLedgerStorage "
-                "cannot be taken over. If they are lost, take the bookie's data away and let the other replicas "
-                "restore it"
+                f"cannot be taken over. {WHAT_TO_DO}"
             )
         cache = Cache(block_cache_bytes)
-        with _telling():
-            self._ledgers = Database(directory / LEDGERS_DIRECTORY, cache)
+        self._ledgers = _open(directory / LEDGERS_DIRECTORY, cache)
         try:
-            with _telling():
-                self._locations = Database(directory / LOCATIONS_DIRECTORY, cache)
-        except IndexFailed:
+            self._locations = _open(directory / LOCATIONS_DIRECTORY, cache)
+        except BaseException:
             self._ledgers.close()
             raise
         self._synced = WriteOptions()
@@ -85,11 +90,11 @@ class Index:
 
     def ledger_ids(self) -> Iterator[int]:
         """All ledgers with a state, ascending."""
-        for key in self._ledgers.keys():  # noqa: SIM118  (no dict: iterating needs the method)
-            assert isinstance(key, bytes)
-            ledger_id: int = _KEY.unpack(key)[0]
-            if ledger_id >= 0:
-                yield ledger_id
+        with _telling():
+            for key in self._ledgers.keys():  # noqa: SIM118  (no dict: iterating needs the method)
+                ledger_id: int = _KEY.unpack(key)[0]
+                if ledger_id >= 0:
+                    yield ledger_id
 
     def put_locations(self, ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int]) -> None:
         """Store the places of entries of one ledger. Durable after `sync`."""
@@ -138,8 +143,8 @@ class Index:
         with _telling():
             iterator = self._locations.iter()
             iterator.seek_for_prev(prefix + _LAST_ENTRY)
-        if not iterator.valid():
-            return -1
+            if not valid(iterator):
+                return -1
         key: bytes = iterator.key()
         if key[:8] != prefix:
             return -1
@@ -152,13 +157,13 @@ class Index:
         with _telling():
             iterator = self._locations.iter()
             iterator.seek(prefix)
-        found: list[int] = []
-        while iterator.valid():
-            key: bytes = iterator.key()
-            if key[:8] != prefix:
-                break
-            found.append(_KEY.unpack(key[8:])[0])
-            iterator.next()
+            found: list[int] = []
+            while valid(iterator):
+                key: bytes = iterator.key()
+                if key[:8] != prefix:
+                    break
+                found.append(_KEY.unpack(key[8:])[0])
+                iterator.next()
         return found
 
     def stored_ledger_ids(self, first_ledger_id: int, count_max: int) -> list[int]:
@@ -204,7 +209,7 @@ class Index:
             iterator = self._locations.iter()
             iterator.seek(_PLACE_KEY.pack(after[0], after[1] + 1))
             for _ in range(count_max):
-                if not iterator.valid():
+                if not valid(iterator):
                     return found, None
                 at = _PLACE_KEY.unpack(iterator.key())
                 location = int.from_bytes(iterator.value(), "big")
@@ -271,8 +276,44 @@ def open_rocksdb_index(directory: Path, block_cache_bytes: int, *, create: bool)
     return Index(directory, block_cache_bytes, create=create)
 
 
+def repair_rocksdb_index(directory: Path) -> None:
+    """Make a damaged index one that opens: what can be read of it stays. A database of which nothing can be read is
+    moved aside, and an empty one takes its place."""
+    cache = Cache(REPAIR_CACHE_BYTES)
+    for name in (LEDGERS_DIRECTORY, LOCATIONS_DIRECTORY):
+        path = directory / name
+        try:
+            _open(path, cache).close()
+            continue
+        except (IndexDamaged, IndexFailed) as error:
+            log.warning("the index is repaired: %s", error)
+        try:
+            repair(path, cache)
+            _open(path, cache).close()
+        except (IndexDamaged, IndexFailed) as error:
+            aside = _free_name(path)
+            log.error("%s cannot be repaired and is kept as %s: %s", path, aside.name, error)  # noqa: TRY400
+            path.rename(aside)
+            _open(path, cache).close()
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    return aside
+
+
+def _open(path: Path, cache: Cache) -> Database:
+    with _telling():
+        try:
+            return Database(path, cache)
+        except DatabaseDamaged as error:
+            raise IndexDamaged(f"the index says no more where all entries are: {error}. {WHAT_TO_DO}") from error
+
+
 def _ledger_at(iterator: RdictIter) -> int:
-    if not iterator.valid():
+    if not valid(iterator):
         return _NO_LEDGER
     ledger_id: int = _KEY.unpack(iterator.key()[:8])[0]
     # BookKeeper keeps flags of its own under a negative id, behind all ledgers.

@@ -17,6 +17,10 @@ class IndexMissing(Unavailable):
     and garbage collection would delete the logs."""
 
 
+class IndexDamaged(Unavailable):
+    """The index does not say any more where all entries are that were acknowledged. The text names the directory."""
+
+
 class LedgerIndex(Protocol):
     """Two maps: ledger id → encoded state, and (ledger id, entry id) → location.
 
@@ -103,6 +107,6 @@ class OpenIndex(Protocol):
     """Opens or makes the index that stands in a directory."""
 
     def __call__(self, directory: Path, block_cache_bytes: int, *, create: bool) -> LedgerIndex:
-        """Without `create` it must be there: `IndexMissing`. OSError when it cannot be opened, or another process holds
-        it."""
+        """Without `create` it must be there: `IndexMissing`. `IndexDamaged`; OSError when it cannot be opened, or
+        another process holds it."""
         ...

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from magnetar.core.errors import MagnetarError
+from magnetar.metadata.rocksdb_files import SyncedNumber, check_iterator, open_database, repair_database
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, RdictIter, WriteBatch, WriteOptions
 
 log = logging.getLogger(__name__)
@@ -42,10 +44,10 @@ class IndexFailed(OSError):
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """Raises what goes wrong inside as `IndexFailed`."""
+    """Raises what goes wrong inside as `IndexFailed`, but for what has an error of its own."""
     try:
         yield
-    except IndexFailed:
+    except (IndexFailed, MagnetarError):
         raise
     except Exception as error:
         raise IndexFailed(f"index: {error}") from error
@@ -55,7 +57,7 @@ class Database:
     """The methods of `Rdict` that the index uses. Any thread."""
 
     def __init__(self, path: Path, cache: Cache) -> None:
-        """Opens or makes it. Another process that holds it is an error."""
+        """Opens or makes it. Another process that holds it is an error; `DatabaseDamaged`."""
         self._path = path
         self._cache = cache
         self._lock = threading.Lock()
@@ -65,6 +67,7 @@ class Database:
         self._doubtful: set[int] = set()
         """Threads whose writes may have been lost when it was opened again, and that do not know it yet."""
         self._rdict = self._open()
+        self._synced = SyncedNumber(path)
 
     def write(self, batch: WriteBatch, options: WriteOptions | None = None) -> None:
         """All of the batch or nothing of it; durable with options that say so."""
@@ -74,6 +77,7 @@ class Database:
                 rdict.write(batch)
             else:
                 rdict.write(batch, options)
+                self._synced.note(rdict.latest_sequence_number())
 
     def flush_wal(self, sync: bool) -> None:
         """Make what was written durable. After an error all that this thread has written since the last time may be
@@ -84,18 +88,23 @@ class Database:
                 self._doubtful.remove(me)
                 raise IndexFailed("it was opened again since, and what was written before may be lost")
             rdict.flush_wal(sync)
+            self._synced.note(rdict.latest_sequence_number())
             self._unsynced.clear()
 
     def get(self, key: Any) -> Any:
         """A key's value, or a list of keys' values; None where there is none."""
         return self._read(lambda rdict: rdict.get(key))
 
-    def keys(self) -> Iterator[Any]:
+    def keys(self) -> Iterator[bytes]:
         """All keys, ascending."""
-        return iter(self._read(lambda rdict: rdict.keys()))
+        cursor = self.iter()
+        cursor.seek_to_first()
+        while valid(cursor):
+            yield cursor.key()
+            cursor.next()
 
     def iter(self) -> RdictIter:
-        """A cursor."""
+        """A cursor; whoever moves it asks `valid` whether it stands anywhere."""
         return self._read(lambda rdict: rdict.iter())
 
     def property_int_value(self, name: str) -> int | None:
@@ -108,7 +117,10 @@ class Database:
 
     def close(self) -> None:
         """Close it. What could not be written out is in its log, which the next opening reads."""
-        self._rdict.close()
+        try:
+            self._rdict.close()
+        finally:
+            self._synced.close()
 
     @contextmanager
     def _writing(self) -> Iterator[Rdict]:
@@ -151,7 +163,21 @@ class Database:
             return read(rdict)
 
     def _open(self) -> Rdict:
-        return Rdict(str(self._path), _options(self._cache))
+        return open_database(self._path, _options(self._cache))
+
+
+def valid(cursor: RdictIter) -> bool:
+    """Whether a cursor stands on a key; False behind the last one. Raises what it could not read."""
+    if cursor.valid():
+        return True
+    check_iterator(cursor)
+    return False
+
+
+def repair(path: Path, cache: Cache) -> None:
+    """Keep what can be read of a damaged database. `IndexFailed` when nothing can be done."""
+    with telling():
+        repair_database(path, _options(cache))
 
 
 def _options(cache: Cache) -> Options:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from magnetar.bookie import journal_format
+from magnetar.bookie import journal_format, journal_header
 from magnetar.bookie.counters import JournalCounters
 from magnetar.bookie.journal_worker import JournalWorker, ended
 from magnetar.bookie.settings import JournalSettings
@@ -50,7 +50,10 @@ _Item: TypeAlias = tuple[list[bytes], int, Done, Context]
 class JournalFile:
     """One file that is being written. All calls from the journal's worker."""
 
-    def __init__(self, disk: Disk, directory: Path, file_id: int, settings: JournalSettings) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, file_id: int, settings: JournalSettings, previous: Mark = (0, 0)
+    ) -> None:
+        """`previous`: the file before it, and up to where that was acknowledged."""
         self.file_id = file_id
         self.position = 0
         self._alignment_bytes = settings.alignment_bytes
@@ -59,13 +62,19 @@ class JournalFile:
         self._allocated = 0
         self._file: DiskFile = disk.create(directory / journal_format.file_name(file_id))
         try:
-            header = journal_format.encode_header(settings.format_version)
+            preallocate_bytes = settings.preallocate_bytes if settings.sync_data else 0
+            header = journal_header.encode_header(settings.format_version, previous, preallocate_bytes)
             self._write([header], journal_format.HEADER_BYTES)
-            # Also without sync of the data: a start refuses when the file that lastMark names is not there.
+            # Also without sync of the data: a start refuses when a file that it was told of is not there.
             disk.sync_directory(directory)
         except OSError:
             self._file.close()
             raise
+        try:
+            disk.replace_whole(directory / journal_header.NEWEST_FILE, journal_header.encode_newest(file_id))
+        except OSError as error:
+            # The file is good; only a start would not miss it.
+            log.warning("the newest journal file could not be noted in %s: %s", directory, error)
 
     def write_group(self, record_lists: list[list[bytes]]) -> None:
         """Write one group, durably if the settings say so. OSError: this file must not be used again."""
@@ -90,9 +99,16 @@ class Journal:
     """The journal as the event loop sees it, and what its worker runs."""
 
     def __init__(
-        self, directory: Path, first_file_id: int, settings: JournalSettings, disk: Disk, worker: JournalWorker
+        self,
+        directory: Path,
+        first_file_id: int,
+        settings: JournalSettings,
+        disk: Disk,
+        worker: JournalWorker,
+        previous: Mark = (0, 0),
     ) -> None:
-        """Makes the first file. `first_file_id` must be greater than that of every file in the directory. OSError."""
+        """Makes the first file. `first_file_id` must be greater than that of every file in the directory; `previous`
+        is the end of the one before. OSError."""
         self._directory = directory
         self._settings = settings
         self._disk = disk
@@ -102,7 +118,7 @@ class Journal:
         self._on_failure: Callable[[OSError], None] = _nobody
         self._loop = asyncio.get_running_loop()
         self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
-        self._file: JournalFile | None = JournalFile(disk, directory, first_file_id, settings)
+        self._file: JournalFile | None = JournalFile(disk, directory, first_file_id, settings, previous)
         self._next_file_id = first_file_id + 1
         self._queue_bytes_max = settings.queue_bytes_max
         self._closed = False
@@ -216,7 +232,7 @@ class Journal:
         file_id = self._next_file_id
         self._next_file_id += 1
         try:
-            self._file = JournalFile(self._disk, self._directory, file_id, self._settings)
+            self._file = JournalFile(self._disk, self._directory, file_id, self._settings, self.mark)
         except OSError:
             self._disk.delete(self._directory / journal_format.file_name(file_id))
             raise

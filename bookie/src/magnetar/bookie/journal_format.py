@@ -10,7 +10,8 @@ length of 0 is the end: the file is preallocated with zeros.
 BookKeeper's journal has no checksum, so a write that was cut by a power failure can leave a record with holes in it.
 We put one where BookKeeper's readers do not look: every group ends with a padding record whose first bytes hold a
 mark, the position of the group's first byte and the CRC32C of the group. The header says, behind BookKeeper's
-fields, that a file has marks. A group without a right mark was never acknowledged and is left out.
+fields, that a file has marks, which file came before and where that ended, in which steps the file grows, and its own
+CRC32C. A group without a right mark was never acknowledged, or is damaged (`journal_damage` tells which).
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from itertools import chain
 from typing import Final
 
 import google_crc32c
+from magnetar.bookie.journal_header import EXPLICIT_LAC_VERSION as EXPLICIT_LAC_VERSION
+from magnetar.bookie.journal_header import GROUP_MARK as GROUP_MARK
+from magnetar.bookie.journal_header import HEADER_BYTES as HEADER_BYTES
+from magnetar.bookie.journal_header import JournalHeader, decode_header
 from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX, MIB
 from magnetar.wire.bookkeeper.entry import HEADER_BYTES as ENTRY_HEADER_BYTES
 
@@ -29,15 +34,9 @@ MASTER_KEY_RECORD: Final = -0x1000
 FENCE_RECORD: Final = -0x2000
 FORCE_LEDGER_RECORD: Final = -0x4000
 EXPLICIT_LAC_RECORD: Final = -0x8000
+META_RECORDS: Final = (MASTER_KEY_RECORD, FENCE_RECORD, FORCE_LEDGER_RECORD, EXPLICIT_LAC_RECORD)
+META_RECORD_BYTES_MIN: Final = 16
 
-EXPLICIT_LAC_VERSION: Final = 6
-"""The first version that has records for explicit LACs."""
-VERSIONS_READ: Final = (4, 5, 6)
-HEADER_BYTES: Final = 512
-SHORT_HEADER_BYTES: Final = 8
-"""Version 4 had only the magic word and the version."""
-
-GROUP_MARK: Final = b"MGTRgrp1"
 PADDING_LENGTH: Final = 0xFFFF_FF00
 """-256 as the length word of a padding record."""
 
@@ -52,8 +51,6 @@ GROUP_BYTES_MAX: Final = 16 * MIB
 
 assert READ_WINDOW_BYTES > RECORD_BYTES_MAX + 8
 
-_MAGIC: Final = b"BKLG"
-_HEADER: Final = struct.Struct(">4sI")
 _LENGTH: Final = struct.Struct(">I")
 _TWO_WORDS: Final = struct.Struct(">II")
 _TWO_LONGS: Final = struct.Struct(">qq")
@@ -95,12 +92,6 @@ def file_id_of(name: str) -> int | None:
         return int(stem, 16)
     except ValueError:
         return None
-
-
-def encode_header(version: int) -> bytes:
-    """The first 512 bytes of a file with group marks."""
-    assert version >= 5
-    return (_HEADER.pack(_MAGIC, version) + GROUP_MARK).ljust(HEADER_BYTES, b"\0")
 
 
 def encode_group(record_lists: list[list[bytes]], position: int, alignment: int) -> tuple[list[bytes], int]:
@@ -161,10 +152,6 @@ def record_value(record: bytes) -> bytes:
     return value
 
 
-class NotAJournal(ValueError):
-    """The file does not start as a journal of a version that we read."""
-
-
 ZEROS_LOOKED_AT_BYTES: Final = 16 * 1024
 """Behind a length of 0; a group that lost its first length shows its mark or its bytes within this."""
 
@@ -175,26 +162,19 @@ class JournalScan:
     `ending`, `end_offset` (behind the last whole group) and `problem` (for people) are set once `next_group`
     has answered None."""
 
-    def __init__(self, read_at: ReadAt, start_offset: int = 0) -> None:
+    def __init__(self, read_at: ReadAt, start_offset: int = 0, header: JournalHeader | None = None) -> None:
+        """`header`: instead of the file's own. `NotAJournal`."""
         self._read_at = read_at
         self._window = b""
         self._window_offset = 0
-        self.version, self.has_marks = self._read_header()
-        first = HEADER_BYTES if self.version >= 5 else SHORT_HEADER_BYTES
-        self.end_offset = max(start_offset, first)
+        self.header = header if header is not None else decode_header(read_at(0, HEADER_BYTES))
+        self.version = self.header.version
+        self.has_marks = self.header.has_marks
+        self.end_offset = max(start_offset, self.header.first_offset)
         self.group_offset = self.end_offset
         """Where the group begins that `next_group` gave last."""
         self.ending: Ending | None = None
         self.problem = ""
-
-    def _read_header(self) -> tuple[int, bool]:
-        head = self._read_at(0, SHORT_HEADER_BYTES + len(GROUP_MARK))
-        if len(head) < SHORT_HEADER_BYTES:
-            raise NotAJournal(f"the header has {len(head)} bytes")
-        magic, version = _HEADER.unpack_from(head)
-        if magic != _MAGIC or version not in VERSIONS_READ:
-            raise NotAJournal(f"the header starts with {head[:8].hex()}")
-        return version, head[SHORT_HEADER_BYTES:] == GROUP_MARK
 
     def next_group(self) -> list[bytes] | None:
         """The records of the next whole group; None behind the last. Files without marks: each record is a group."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from magnetar.bookie import journal_files
 from magnetar.bookie.directories import BookieDirectories, Marks
-from magnetar.bookie.journal import Journal
+from magnetar.bookie.journal import Journal, Mark
 from magnetar.bookie.journal_worker import JournalWorker
 from magnetar.bookie.settings import JournalSettings
 
@@ -37,15 +37,17 @@ def open_journals(
     settings: JournalSettings,
     now_ms: int,
     new_worker: Callable[[], JournalWorker],
+    ends: Sequence[Mark],
 ) -> Journals:
-    """A new file in every journal directory; its id is the time, or one more than the greatest there. OSError."""
+    """A new file in every journal directory; its id is the time, or one more than the greatest there. `ends`: where
+    the replay has found each journal to end. OSError."""
     disk = directories.disk
     journals = Journals([])
     try:
-        for directory in directories.journals:
+        for directory, end in zip(directories.journals, ends, strict=True):
             last_file_id = max(journal_files.list_files(disk, directory), default=0)
             first_file_id = max(now_ms, last_file_id + 1)
-            journals.all.append(Journal(directory, first_file_id, settings, disk, new_worker()))
+            journals.all.append(Journal(directory, first_file_id, settings, disk, new_worker(), end))
     except OSError:
         for journal in journals.all:
             journal.abandon()

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
-from magnetar.bookie import journal_files, journal_format
+from magnetar.bookie import journal_format
 from magnetar.bookie.checkpoint import Checkpointer
-from magnetar.bookie.directories import BookieDirectories
+from magnetar.bookie.directories import BookieDirectories, Marks
+from magnetar.bookie.journal import Mark
+from magnetar.bookie.journal_replay import JournalReplay
 from magnetar.bookie.ledger_state import LedgerStates
+from magnetar.bookie.loss import Losses
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.wire.bookkeeper.entry import HEADER_BYTES
 
@@ -32,16 +36,22 @@ class Replay:
         self._checkpointer = checkpointer
         self.entries = 0
         self.meta_records = 0
+        self.ends: list[Mark] = []
+        """The end of each journal, once `run` is done."""
+        self.damaged_files: list[Path] = []
+        self.marks: Marks = ()
+        """From where it has read."""
 
-    async def run(self, *, synced: bool) -> None:
-        """Read everything from the last marks on. `JournalDamaged`, OSError."""
-        marks = self._directories.read_last_marks()
+    async def run(self, *, synced: bool, losses: Losses | None = None) -> None:
+        """Read everything from the last marks on. `JournalDamaged` unless losses are accepted, OSError."""
+        marks = self.marks = self._directories.read_last_marks()
         loop = asyncio.get_running_loop()
         disk = self._directories.disk
         flush: asyncio.Task[None] | None = None
         try:
             for directory, mark in zip(self._directories.journals, marks, strict=True):
-                groups = journal_files.replay(disk, directory, mark, synced=synced)
+                journal = JournalReplay(disk, directory, mark, synced=synced, losses=losses)
+                groups = journal.groups()
                 while await loop.run_in_executor(None, self._fill_caches, groups):
                     if flush is not None:
                         await flush
@@ -49,6 +59,8 @@ class Replay:
                     # settles what it writes. The marks stay: everything behind them may be replayed once more.
                     flush = loop.create_task(self._checkpointer.flush(marks), name="bookie-replay-flush")
                     await asyncio.sleep(0)
+                self.ends.append(journal.end)
+                self.damaged_files += journal.damaged_files
         finally:
             if flush is not None:
                 await flush

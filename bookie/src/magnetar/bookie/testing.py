@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from magnetar.core.disk import Disk, DiskFile
+from magnetar.core.disk import Disk, DiskFile, write_all
 
 INDEX_FILE: Final = "index.log"
 _HEAD: Final = struct.Struct(">II")
@@ -148,9 +148,7 @@ class DiskIndex:
     def _write(self, records: Sequence[bytes]) -> None:
         framed = [_HEAD.pack(len(record), zlib.crc32(record)) + record for record in records]
         content = b"".join(framed)
-        written = 0
-        while written < len(content):
-            written += self._file.pwritev([content[written:]], self._position + written)
+        write_all(self._file, content, self._position)
         self._position += len(content)
         for record in records:
             self._apply(record)

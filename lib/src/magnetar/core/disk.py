@@ -7,6 +7,7 @@ their directory was synced. Methods raise OSError, block, and may be called from
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Sequence
@@ -102,6 +103,16 @@ class Disk(Protocol):
         ...
 
 
+def write_all(file: DiskFile, content: bytes, position: int) -> None:
+    """Write all of it: a write may stop short of what it was given, most often as the disk is full. OSError."""
+    written = 0
+    while written < len(content):
+        some = file.pwritev([content[written:]], position + written)
+        if some <= 0:
+            raise OSError(errno.ENOSPC, f"only {written} of {len(content)} bytes could be written")
+        written += some
+
+
 class SystemFile:
     """A file of the operating system."""
 
@@ -172,7 +183,8 @@ class SystemDisk:
         temporary = path.with_name(path.name + ".tmp")
         file = SystemFile(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
         try:
-            file.pwritev([content], 0, durable=True)
+            write_all(file, content, 0)
+            file.sync()
         finally:
             file.close()
         os.replace(temporary, path)

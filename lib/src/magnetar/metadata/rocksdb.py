@@ -23,9 +23,10 @@ from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import Misuse
 from magnetar.metadata.local import LocalStore, LocalTree
 from magnetar.metadata.paths import ROOT
+from magnetar.metadata.rocksdb_files import DatabaseDamaged, SyncedNumber, check_iterator, open_database
 from magnetar.metadata.store import Notification, StoreUnavailable
 from magnetar.metadata.tree import NO_OWNER, Outcome, Record
-from rocksdict import BlockBasedOptions, Cache, Options, Rdict, WriteBatch
+from rocksdict import BlockBasedOptions, Cache, Options, WriteBatch
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -53,6 +54,12 @@ _LOG_BYTES_MAX: Final = 16 << 20
 """Bounds how long opening takes after a crash: this much log is read again."""
 
 
+_DAMAGE_ADVICE: Final = (
+    "Put a copy of the whole directory back that is not damaged. Nothing can go on without what is lost here: what "
+    "the metadata does not name would be deleted from the bookies. Where no message is needed any more, begin anew "
+    "(`magnetar standalone --fresh`)"
+)
+
 _ROOM_BYTES_MIN: Final = 2 * _WRITE_BUFFER_BYTES
 """What opening may want to write: the log as tables."""
 
@@ -61,21 +68,28 @@ class StoreInUse(Misuse):
     """Another process (or another tree of this one) has the directory open."""
 
 
+class MetadataDamaged(StoreUnavailable):
+    """The metadata on the disk is not what was written; the text says where, and what to do."""
+
+
 class RocksdbTable:
-    """Records in RocksDB. Opening and every call block, for microseconds unless RocksDB has to read from the disk."""
+    """Records in RocksDB. Opening and every call block, for microseconds unless RocksDB has to read from the disk.
+
+    What cannot be read is raised as `StoreUnavailable`, never taken for missing."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._database = Rdict(str(directory), _options())
+        self._database = open_database(directory, _options())
+        self._synced = SyncedNumber(directory)
 
     def reopen(self) -> None:
         """Begin again with what the disk holds, without ephemeral nodes. `StoreUnavailable`: not yet."""
         with contextlib.suppress(StoreUnavailable):
-            self.close()
+            self._close_database()
         # It goes with its last reference, whether or not it was closed well.
         vars(self).pop("_database", None)
         try:
-            self._database = Rdict(str(self._directory), _options())
+            self._database = open_database(self._directory, _options())
             self.apply(Outcome(removals=self.ephemeral()))
             self.sync()
         except Exception as error:  # rocksdict raises nothing more exact.
@@ -83,7 +97,7 @@ class RocksdbTable:
 
     def load(self, path: str) -> Record | None:
         """The record at a path."""
-        stored: bytes | None = self._database.get(_node_key(path))
+        stored = self._get(_node_key(path))
         if stored is None:
             return None
         version, created_ms, modified_ms, owner = _HEADER.unpack_from(stored)
@@ -99,7 +113,7 @@ class RocksdbTable:
 
     def sequence(self, path: str) -> int:
         """The number that the next sequential child gets."""
-        stored: bytes | None = self._database.get(_SEQUENCE + path.encode())
+        stored = self._get(_SEQUENCE + path.encode())
         return 0 if stored is None else int(_NUMBER.unpack(stored)[0])
 
     def owned_by(self, owner: int) -> list[str]:
@@ -134,10 +148,18 @@ class RocksdbTable:
 
     def sync(self) -> None:
         """Make all that was applied durable; blocks for as long as the disk takes, without the interpreter lock."""
+        number = self._database.latest_sequence_number()
         self._database.flush_wal(True)
+        self._synced.note(number)
 
     def close(self) -> None:
         """Let go of the files. What could not be written out is in the log, which the next opening reads."""
+        try:
+            self._close_database()
+        finally:
+            self._synced.close()
+
+    def _close_database(self) -> None:
         if "_database" not in vars(self):
             return  # It could not be opened again.
         try:
@@ -145,12 +167,27 @@ class RocksdbTable:
         except Exception as error:  # rocksdict raises nothing more exact.
             raise StoreUnavailable(f"the metadata could not be closed well: {error}") from error
 
+    def _get(self, key: bytes) -> bytes | None:
+        try:
+            stored: bytes | None = self._database.get(key)
+        except Exception as error:  # rocksdict raises nothing more exact.
+            raise self._unreadable(error) from error
+        return stored
+
     def _names(self, prefix: bytes) -> Iterator[str]:
-        for key in self._database.keys(from_key=prefix):
-            assert isinstance(key, bytes)  # As always in raw mode.
-            if not key.startswith(prefix):
-                return
+        iterator = self._database.iter()
+        iterator.seek(prefix)
+        while iterator.valid() and (key := iterator.key()).startswith(prefix):
             yield key[len(prefix) :].decode()
+            iterator.next()
+        try:
+            check_iterator(iterator)
+        except Exception as error:  # rocksdict raises nothing more exact.
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> StoreUnavailable:
+        _logger.error("the metadata in %s cannot be read: %s", self._directory, error)
+        return StoreUnavailable(f"the metadata in {self._directory} cannot be read: {error}")
 
 
 class _SyncGroup:
@@ -176,7 +213,6 @@ class RocksdbTree(LocalTree):
             os.close(self._lock)
             raise
         super().__init__(self._rocksdb_table, clock)
-        self._rocksdb_table.apply(Outcome(removals=self._rocksdb_table.ephemeral()))
         self._syncer = ThreadPoolExecutor(1, thread_name_prefix="metadata-sync")
         self._gathering: _SyncGroup | None = None
         self._syncing: _SyncGroup | None = None
@@ -351,17 +387,27 @@ def _lock_directory(directory: Path) -> int:
         os.close(lock)
         raise _in_use(directory, f"process {owner}") from error
     os.truncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    with open(lock, "w", closefd=False) as file:
+        file.write(f"{os.getpid()}\n")
     return lock
 
 
 def _open_table(directory: Path) -> RocksdbTable:
     try:
-        return RocksdbTable(directory / "rocksdb")
+        table = RocksdbTable(directory / "rocksdb")
+    except DatabaseDamaged as error:
+        raise MetadataDamaged(f"{error}. {_DAMAGE_ADVICE}") from error
     except Exception as error:  # rocksdict raises nothing more exact.
-        if "lock" in str(error).lower():
+        if "/LOCK" in str(error):
             raise _in_use(directory, "another program") from error
         raise StoreUnavailable(f"cannot open the metadata in {directory}: {error}") from error
+    try:
+        table.apply(Outcome(removals=table.ephemeral()))
+    except BaseException:
+        with contextlib.suppress(StoreUnavailable):
+            table.close()
+        raise
+    return table
 
 
 def _in_use(directory: Path, owner: str) -> StoreInUse:

@@ -49,7 +49,8 @@ def claimed(directory: Path, *, fresh: bool = False) -> Iterator[None]:
             owner = os.pread(descriptor, LOCK_BYTES_READ_MAX, 0).decode(errors="replace").strip() or "unknown"
             raise FolderInUse(f"{directory} is in use by another Magnetar, process {owner}.") from None
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with open(descriptor, "w", closefd=False) as file:
+            file.write(f"{os.getpid()}\n")
         if fresh:
             for name in CONTENTS:
                 with contextlib.suppress(FileNotFoundError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from magnetar.bookie import entry_log_format, journal_format
+from magnetar.bookie import entry_log_format, journal_format, journal_header
 from magnetar.bookie.journal_format import Ending, JournalScan
 from magnetar.core.disk import SystemDisk
 from magnetar.standalone.tools.errors import UnreadableFile
@@ -55,7 +55,7 @@ class JournalReading:
         self._file = SystemDisk().open(path)
         try:
             self._scan = JournalScan(lambda at, size: self._file.pread(size, at), start_offset)
-        except journal_format.NotAJournal as error:
+        except journal_header.NotAJournal as error:
             self._file.close()
             raise UnreadableFile(f"{path} is no journal file: {error}") from None
         self.version = self._scan.version

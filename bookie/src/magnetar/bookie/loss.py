@@ -1,0 +1,43 @@
+"""What becomes of a start that finds acknowledged entries damaged or gone: whoever runs the bookie decides."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from typing import Final
+
+from magnetar.core.errors import Unavailable
+
+log: Final = logging.getLogger(__name__)
+
+WHAT_TO_DO: Final = (
+    "Put a copy back that is not damaged. Or start without what is lost: `magnetar bookie run --set "
+    "dataIntegrityCheckingEnabled=true` fetches it from the other bookies and denies nothing until it is back; "
+    "`--accept-loss` (also of `magnetar standalone`) gives it up for good"
+)
+
+
+class OnLoss(enum.Enum):
+    """What a start does about damage."""
+
+    REFUSE = enum.auto()
+    """Stop with an error: somebody may have a copy."""
+    HEAL = enum.auto()
+    """Go on in limbo: nothing is denied until the other bookies have given back what is missing."""
+    ACCEPT = enum.auto()
+    """Go on; what is missing is denied from here on."""
+
+
+class Losses:
+    """The damage that one start has found, in order."""
+
+    def __init__(self, on_loss: OnLoss) -> None:
+        self.on_loss = on_loss
+        self.told: list[str] = []
+
+    def tell(self, damage: Unavailable) -> None:
+        """Raise the damage, or note it in the log and go on. Any thread, one at a time."""
+        if self.on_loss is OnLoss.REFUSE:
+            raise damage
+        self.told.append(str(damage))
+        log.error("going on without what is lost: %s", damage)
