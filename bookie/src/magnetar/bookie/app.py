@@ -20,6 +20,8 @@ from magnetar.bookie.index_api import OpenIndex
 from magnetar.bookie.journal_worker import JournalWorker, ThreadJournalWorker
 from magnetar.bookie.journals import Journals, open_journals
 from magnetar.bookie.ledger_state import LedgerStates
+from magnetar.bookie.limbo import Limbo, LimboStage, leave_limbo
+from magnetar.bookie.loss import Losses, OnLoss
 from magnetar.bookie.registration import Registration, encode_service_info
 from magnetar.bookie.replay import Replay
 from magnetar.bookie.settings import BookieSettings
@@ -207,7 +209,8 @@ async def start_bookie(
     directories = open_directories(settings, environment.disk)
     await cookie.check_cookies(store, settings, directories, bookie_id)
     mode = WriteMode(settings.disk, directories.spaces, _pending_bytes(settings))
-    parts = await _open_parts(settings, directories, mode, clock, environment)
+    opening = _Opening(settings, directories, clock, environment)
+    parts = await opening.run(mode, store)
     running = RunningBookie(bookie_id, parts.bookie, mode, parts)
     try:
         if settings.read_only:
@@ -231,46 +234,87 @@ def _pending_bytes(settings: BookieSettings) -> int:
     return share + settings.journal.preallocate_bytes
 
 
-async def _open_parts(
-    settings: BookieSettings,
-    directories: BookieDirectories,
-    mode: WriteMode,
-    clock: Clock,
-    environment: BookieEnvironment,
-) -> BookieParts:
-    storage = open_storage(directories, settings.storage, environment.open_index)
-    states = LedgerStates(storage.load_state)
+class _Opening:
+    """How a bookie's storage comes up, damaged or not."""
 
-    def checkpoint_done(error: OSError | None) -> None:
-        if error is not None:
-            mode.write_failed(error)
-        else:
-            # A fast writer fills the reserve between two looks of the watch; half a cache written is time for one.
-            mode.check()
-        bookie.resume()
+    def __init__(
+        self, settings: BookieSettings, directories: BookieDirectories, clock: Clock, environment: BookieEnvironment
+    ) -> None:
+        self._settings = settings
+        self._directories = directories
+        self._clock = clock
+        self._environment = environment
+        self._limbo = Limbo(directories)
+        self._losses = Losses(settings.on_loss, self._limbo.begin)
 
-    checkpointer = Checkpointer(storage, states, directories, settings.journal.backups_max, checkpoint_done)
-    counters = checkpointer.counters = BookieCounters(clock, len(directories.journals))
-    bookie = Bookie(storage, states, checkpointer, counters)
-    replay = Replay(directories, storage, states, checkpointer)
-    try:
-        await replay.run(synced=settings.journal.sync_data)
-        journals = open_journals(
-            directories, settings.journal, clock.now_ms(), environment.new_journal_worker, replay.ends
+    async def run(self, mode: WriteMode, store: MetadataStore) -> BookieParts:
+        """Open everything, replay, enter limbo if need be."""
+        settings, directories = self._settings, self._directories
+        storage = open_storage(directories, settings.storage, self._environment.open_index, self._losses)
+        states = LedgerStates(storage.load_state)
+
+        def checkpoint_done(error: OSError | None) -> None:
+            if error is not None:
+                mode.write_failed(error)
+            else:
+                # A fast writer fills the reserve between two looks of the watch; half a cache written is time for one.
+                mode.check()
+            bookie.resume()
+
+        checkpointer = Checkpointer(storage, states, directories, settings.journal.backups_max, checkpoint_done)
+        counters = checkpointer.counters = BookieCounters(self._clock, len(directories.journals))
+        bookie = Bookie(storage, states, checkpointer, counters)
+        replay = Replay(directories, storage, states, checkpointer)
+        try:
+            journals = await self._replay(replay, states, checkpointer, store)
+        except BaseException:
+            checkpointer.close()
+            storage.close()
+            raise
+        for journal, counted in zip(journals.all, counters.journals, strict=True):
+            journal.count(counted, self._clock)
+        journals.start(bookie.group_written, mode.write_failed)
+        bookie.start(journals.all)
+
+        def mode_changed(read_only: bool) -> None:
+            bookie.set_mode(read_only=read_only, recovery_writes=mode.recovery_writes)
+
+        mode.watch(mode_changed)
+        parts = BookieParts(directories, storage, states, checkpointer, journals, bookie)
+        if replay.entries or replay.meta_records:
+            await checkpointer.checkpoint(journals.marks)
+        if self._losses.told:
+            await self._pass_over(parts, replay)
+        return parts
+
+    async def _replay(
+        self, replay: Replay, states: LedgerStates, checkpointer: Checkpointer, store: MetadataStore
+    ) -> Journals:
+        settings, limbo = self._settings, self._limbo
+        await replay.run(synced=settings.journal.sync_data, losses=self._losses)
+        stage = limbo.stage()
+        if stage is not LimboStage.NONE and settings.on_loss is OnLoss.ACCEPT:
+            loop = asyncio.get_running_loop()
+            left = await loop.run_in_executor(None, leave_limbo, replay.storage, states)
+            log.error("%d ledgers leave limbo as they are: what is missing of them is denied from now on", left)
+            await checkpointer.flush(replay.marks)
+            limbo.end()
+        elif stage is LimboStage.ENTERING:
+            # With the old marks: a crash before the end finds the same damage again.
+            await limbo.enter(states, lambda: checkpointer.flush(replay.marks), store, settings.registered_id)
+        return open_journals(
+            self._directories,
+            settings.journal,
+            self._clock.now_ms(),
+            self._environment.new_journal_worker,
+            replay.ends,
         )
-    except BaseException:
-        checkpointer.close()
-        storage.close()
-        raise
-    for journal, counted in zip(journals.all, counters.journals, strict=True):
-        journal.count(counted, clock)
-    journals.start(bookie.group_written, mode.write_failed)
-    bookie.start(journals.all)
 
-    def mode_changed(read_only: bool) -> None:
-        bookie.set_mode(read_only=read_only, recovery_writes=mode.recovery_writes)
-
-    mode.watch(mode_changed)
-    if replay.entries or replay.meta_records:
-        await checkpointer.checkpoint(journals.marks)
-    return BookieParts(directories, storage, states, checkpointer, journals, bookie)
+    async def _pass_over(self, parts: BookieParts, replay: Replay) -> None:
+        """Begin behind what is damaged, which is kept beside the journal for whoever wants to look at it."""
+        await parts.checkpointer.flush(parts.journals.marks())
+        disk = self._directories.disk
+        for path in replay.damaged_files:
+            disk.rename(path, path.with_name(f"{path.name}.damaged"))
+            disk.sync_directory(path.parent)
+            log.warning("%s is kept as %s.damaged", path, path.name)

@@ -132,8 +132,9 @@ class Bookie:
             state.key_logged = True
 
     async def read_lac(self, ledger_id: int) -> tuple[bytes, bytes]:
-        """(explicit LAC packet or empty, last entry or empty). `BookieError` ENOLEDGER when there is no such ledger."""
-        state = self._existing(ledger_id)
+        """(explicit LAC packet or empty, last entry or empty). `BookieError` ENOLEDGER when there is no such ledger,
+        EUNKNOWNLEDGERSTATE."""
+        state = self._settled(ledger_id)
         last = (await self._storage.read_many([(ledger_id, -1)]))[0]
         if isinstance(last, BookieError):
             if last.code is not BookieCode.ENOENTRY:
@@ -142,8 +143,8 @@ class Bookie:
         return state.explicit_lac, last
 
     async def last_add_confirmed(self, ledger_id: int) -> int:
-        """The greatest LAC that this bookie has been told of. `BookieError` ENOLEDGER."""
-        state = self._existing(ledger_id)
+        """The greatest LAC that this bookie has been told of. `BookieError` ENOLEDGER, EUNKNOWNLEDGERSTATE."""
+        state = self._settled(ledger_id)
         if state.last_add_confirmed == NO_ENTRY:
             packet, entry = await self.read_lac(ledger_id)
             known = explicit_lac(packet)
@@ -207,6 +208,8 @@ class Bookie:
         try:
             results = await self._storage.read_many(wanted)
             for at, result in enumerate(results):
+                if wanted[at][1] < 0 and not isinstance(result, BookieError):
+                    results[at] = result = self._checked_last(wanted[at][0], result)
                 if not isinstance(result, BookieError):
                     found += 1
                     size += len(result)
@@ -217,7 +220,7 @@ class Bookie:
         return results
 
     async def read_entry(self, ledger_id: int, entry_id: int) -> bytes:
-        """One entry. `BookieError` ENOLEDGER, ENOENTRY, EIO."""
+        """One entry. `BookieError` ENOLEDGER, ENOENTRY, EIO, EUNKNOWNLEDGERSTATE."""
         result = (await self.read_entries([(ledger_id, entry_id)]))[0]
         if isinstance(result, BookieError):
             raise result
@@ -232,21 +235,36 @@ class Bookie:
         finally:
             self.counters.read_ended(started, 1, len(entries), sum(map(len, entries)))
         if not entries:
-            self._existing(ledger_id)
+            self._settled(ledger_id)
             raise BookieError(BookieCode.ENOENTRY, f"{ledger_id}:{first_entry_id}")
         return entries
 
     async def entry_ids(self, ledger_id: int) -> list[int]:
-        """All ids that this bookie has of a ledger, ascending. `BookieError` ENOLEDGER."""
-        self._existing(ledger_id)
+        """All ids that this bookie has of a ledger, ascending. `BookieError` ENOLEDGER, EUNKNOWNLEDGERSTATE."""
+        self._settled(ledger_id)
         return await self._storage.entry_ids(ledger_id)
 
     def _why_missing(self, ledger_id: int, no_entry: BookieError) -> BookieError:
         try:
-            self._existing(ledger_id)
+            self._settled(ledger_id)
         except BookieError as error:
             return error
         return no_entry
+
+    def _checked_last(self, ledger_id: int, entry: bytes) -> ReadResult:
+        """A ledger's last entry here, unless there may have been later ones."""
+        try:
+            self._settled(ledger_id)
+        except BookieError as error:
+            return entry if error.code is BookieCode.ENOLEDGER else error
+        return entry
+
+    def _settled(self, ledger_id: int) -> LedgerState:
+        """The state of a ledger of which nothing may be missing. `BookieError` ENOLEDGER, EUNKNOWNLEDGERSTATE."""
+        state = self._existing(ledger_id)
+        if state.limbo:
+            raise _unknown(ledger_id)
+        return state
 
     def _existing(self, ledger_id: int) -> LedgerState:
         try:
@@ -256,3 +274,7 @@ class Bookie:
         if state is None:
             raise BookieError(BookieCode.ENOLEDGER, f"ledger {ledger_id}")
         return state
+
+
+def _unknown(ledger_id: int) -> BookieError:
+    return BookieError(BookieCode.EUNKNOWNLEDGERSTATE, f"ledger {ledger_id} is in limbo: entries may be missing here")

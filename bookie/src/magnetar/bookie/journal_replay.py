@@ -209,9 +209,10 @@ class _FileReading:
     def may_begin(self, offset: int, header: JournalHeader) -> bool:
         """Whether a group (or, without marks, a record) begins or ends at an offset."""
         if header.has_marks:
-            begins = JournalScan(self.read_at, offset, header).groups()
-            return journal_damage.is_group_end(self.read_at, offset) or next(begins, None) is not None
-        record = next(JournalScan(self.read_at, offset, header).groups(), [b""])[0]
+            if journal_damage.is_group_end(self.read_at, offset):
+                return True
+            return JournalScan(self.read_at, offset, header).next_group() is not None
+        record = (JournalScan(self.read_at, offset, header).next_group() or [b""])[0]
         # Following all records costs seconds in a large file, and chance does not make ids.
         return _is_record(record) or journal_damage.is_record_end(self.read_at, offset, header.first_offset)
 

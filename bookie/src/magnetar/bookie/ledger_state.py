@@ -33,6 +33,7 @@ class LedgerState:
         "lac_waiters",
         "last_add_confirmed",
         "ledger_id",
+        "limbo",
         "master_key",
     )
 
@@ -42,6 +43,8 @@ class LedgerState:
         """Empty until the first add or fencing read, which decides who owns the ledger."""
         self.fenced = False
         self.fence_durable = False
+        self.limbo = False
+        """Acknowledged entries may be missing here: none may be denied."""
         self.explicit_lac = b""
         """The packet of the explicit LAC write with the greatest LAC."""
         self.last_add_confirmed = NO_ENTRY
@@ -64,6 +67,8 @@ class LedgerState:
         data = LedgerData(exists=True, fenced=self.fenced, masterKey=self.master_key)
         if self.explicit_lac:
             data.explicitLac = self.explicit_lac
+        if self.limbo:
+            data.limbo = True
         return data.SerializeToString()
 
 
@@ -85,6 +90,7 @@ def decode_state(ledger_id: int, value: bytes) -> LedgerState:
     state.master_key = data.masterKey
     state.fenced = state.fence_durable = data.fenced
     state.explicit_lac = data.explicitLac
+    state.limbo = data.limbo
     return state
 
 

@@ -45,6 +45,10 @@ class LocalBookieConnection:
         """See `BookieConnection.close`. The bookie itself runs on."""
         self._adds.close()
 
+    def leads_to(self, bookie: Bookie) -> bool:
+        """Whether it is a connection to this very object: a bookie that was started again is another one."""
+        return self._bookie is bookie
+
     def _check_open(self) -> None:
         if self._adds.closed:
             raise BookieError(BookieCode.UNREACHABLE, "the connection is closed")
@@ -54,17 +58,20 @@ class LocalBookies:
     """`BookieConnections` of a process whose bookies all run inside it."""
 
     def __init__(self, bookies: dict[str, Bookie]) -> None:
-        """Bookies by id; the dict may change, connections to those that left are not handed out any more."""
+        """Bookies by id. The dict may change: one that was started again gets a new connection; whoever takes one out
+        closes the connection to it."""
         self._bookies = bookies
         self._connections: dict[str, LocalBookieConnection] = {}
 
     def connection(self, bookie_id: str) -> BookieConnection:
         """The connection to a bookie. `BookieError` UNREACHABLE when there is none of this id."""
         connection = self._connections.get(bookie_id)
-        if connection is None:
-            bookie = self._bookies.get(bookie_id)
-            if bookie is None:
+        bookie = self._bookies.get(bookie_id)
+        if bookie is None:
+            if connection is None:
                 raise BookieError(BookieCode.UNREACHABLE, f"no bookie {bookie_id} in this process")
+            return connection
+        if connection is None or not connection.leads_to(bookie):
             connection = self._connections[bookie_id] = LocalBookieConnection(bookie_id, bookie)
         return connection
 

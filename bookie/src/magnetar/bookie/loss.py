@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from magnetar.core.errors import Unavailable
@@ -12,7 +13,7 @@ log: Final = logging.getLogger(__name__)
 
 WHAT_TO_DO: Final = (
     "Put a copy back that is not damaged. Or start without what is lost: `magnetar bookie run --set "
-    "dataIntegrityCheckingEnabled=true` fetches it from the other bookies and denies nothing until it is back; "
+    "dataIntegrityChecking=true` fetches it from the other bookies and denies nothing until it is back; "
     "`--accept-loss` (also of `magnetar standalone`) gives it up for good"
 )
 
@@ -31,13 +32,17 @@ class OnLoss(enum.Enum):
 class Losses:
     """The damage that one start has found, in order."""
 
-    def __init__(self, on_loss: OnLoss) -> None:
+    def __init__(self, on_loss: OnLoss, begin_healing: Callable[[], None] = lambda: None) -> None:
+        """`begin_healing` is called before the first damage that is to be healed is passed over."""
         self.on_loss = on_loss
         self.told: list[str] = []
+        self._begin_healing = begin_healing
 
     def tell(self, damage: Unavailable) -> None:
         """Raise the damage, or note it in the log and go on. Any thread, one at a time."""
         if self.on_loss is OnLoss.REFUSE:
             raise damage
+        if self.on_loss is OnLoss.HEAL and not self.told:
+            self._begin_healing()
         self.told.append(str(damage))
         log.error("going on without what is lost: %s", damage)

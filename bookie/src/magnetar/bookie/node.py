@@ -21,6 +21,8 @@ from magnetar.bookie.drain.drain import DrainParts, is_leaving
 from magnetar.bookie.drain.service import REASON_DRAIN, DrainService, ModeSwitch
 from magnetar.bookie.gc.collectors import Collectors
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
+from magnetar.bookie.healing import Healer
+from magnetar.bookie.limbo import Limbo, LimboStage
 from magnetar.bookie.operating.cluster import ClusterClient
 from magnetar.bookie.operating.local import LocalOperations, LocalParts
 from magnetar.bookie.operating.recovery import RecoveryAdmin
@@ -97,6 +99,7 @@ class RunningNode:
         self._admin: RecoveryAdmin | None = None
         self._drains: DrainService | None = None
         self._death_watch: asyncio.Task[None] | None = None
+        self._healing: asyncio.Task[None] | None = None
 
     async def start(self, settings: NodeSettings, store: MetadataStore, clock: Clock) -> None:
         """Start what stands beside the storage. Raises `StoreUnavailable`, OSError (a port is taken),
@@ -145,6 +148,9 @@ class RunningNode:
         )
         await drains.start()
         collectors.start()
+        if Limbo(bookie.parts.directories).stage() is not LimboStage.NONE:
+            healer = Healer(bookie, recovery.client, recovery.connections)
+            self._healing = asyncio.get_running_loop().create_task(healer.run(), name="bookie-healing")
         if settings.recovery_enabled:
             daemon.start()
             self._death_watch = asyncio.get_running_loop().create_task(_tell_of_death(recovery), name="death-watch")
@@ -193,9 +199,10 @@ class RunningNode:
         """Stop from the outside to the inside, the storage last. Closing twice is no error."""
         if self._local is not None:
             self._local.stopping = True
-        if self._death_watch is not None:
-            self._death_watch.cancel()
-            await asyncio.gather(self._death_watch, return_exceptions=True)
+        for task in (self._death_watch, self._healing):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PARTS_CLOSE_SECONDS_MAX
         for part in (self.control, self.http, self._drains, self._admin, self.recovery):

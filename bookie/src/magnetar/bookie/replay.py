@@ -31,7 +31,7 @@ class Replay:
         checkpointer: Checkpointer,
     ) -> None:
         self._directories = directories
-        self._storage = storage
+        self.storage = storage
         self._states = states
         self._checkpointer = checkpointer
         self.entries = 0
@@ -85,14 +85,14 @@ class Replay:
                 run_ids.append(entry_id)
                 run.append(record)
             self._add(run_ledger_id, run_ids, run)
-            if self._storage.half_full:
+            if self.storage.half_full:
                 return True
         return False
 
     def _add(self, ledger_id: int, entry_ids: list[int], entries: list[bytes]) -> None:
         if entries:
             self._states.touch(self._states.get_or_create(ledger_id))
-            self._storage.of(ledger_id).cache.active.add(ledger_id, entry_ids, entries, sum(map(len, entries)))
+            self.storage.of(ledger_id).cache.active.add(ledger_id, entry_ids, entries, sum(map(len, entries)))
             self.entries += len(entries)
 
     def _apply_meta(self, record: bytes) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from magnetar.bookie.loss import OnLoss
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX, GIB, MIB
 
@@ -147,6 +148,12 @@ class BookieSettings:
     """False: only `LocalBookieConnection` reaches this bookie."""
     read_only: bool = False
     """Start in read-only mode and stay there."""
+    heal_from_peers: bool = False
+    """dataIntegrityChecking: a start that finds acknowledged entries damaged or gone goes on in limbo, and fetches them
+    from the other bookies. False: it is refused. Ledgers with one replica have no other, and a person may have a copy
+    of what is damaged, so nobody goes on without being told to."""
+    accept_loss: bool = False
+    """Such a start goes on, and what is missing is denied from then on. For one start: it is in no settings file."""
     journal: JournalSettings = JournalSettings()
     storage: StorageSettings = StorageSettings()
     disk: DiskSettings = DiskSettings()
@@ -155,6 +162,13 @@ class BookieSettings:
     def registered_id(self) -> str:
         """What the cluster calls this bookie."""
         return self.bookie_id or f"{self.advertised_host}:{self.port}"
+
+    @property
+    def on_loss(self) -> OnLoss:
+        """What a start does about damage; the option for one start counts before the setting."""
+        if self.accept_loss:
+            return OnLoss.ACCEPT
+        return OnLoss.HEAL if self.heal_from_peers else OnLoss.REFUSE
 
     def __post_init__(self) -> None:
         for name, directories in (
@@ -172,6 +186,7 @@ UPSTREAM_NAMES: Final[dict[str, str]] = {
     "advertisedAddress": "advertised_host",
     "bookieId": "bookie_id",
     "bookiePort": "port",
+    "dataIntegrityChecking": "heal_from_peers",
     "dbStorage_readAheadCacheBatchBytesSize": "storage.read_ahead_batch_bytes",
     "dbStorage_readAheadCacheBatchSize": "storage.read_ahead_batch_entries",
     "dbStorage_readAheadCacheMaxSizeMb": "storage.read_ahead_bytes_max",

@@ -11,7 +11,9 @@ from collections.abc import Collection, Sequence
 from magnetar.bookie.directories import BookieDirectories
 from magnetar.bookie.directory_storage import DirectoryStorage, ReadResult, State
 from magnetar.bookie.entry_log import list_logs
-from magnetar.bookie.index_api import OpenIndex
+from magnetar.bookie.index import repair_rocksdb_index
+from magnetar.bookie.index_api import IndexDamaged, IndexMissing, OpenIndex
+from magnetar.bookie.loss import Losses, OnLoss
 from magnetar.bookie.settings import StorageSettings
 from magnetar.bookie.write_cache import WriteCache
 
@@ -101,16 +103,25 @@ class LedgerStorage:
             directory.close()
 
 
-def open_storage(directories: BookieDirectories, settings: StorageSettings, open_index: OpenIndex) -> LedgerStorage:
-    """Opens every directory's index and logs. OSError when one cannot be opened or another process holds it,
-    `IndexMissing`."""
+def open_storage(
+    directories: BookieDirectories, settings: StorageSettings, open_index: OpenIndex, losses: Losses | None = None
+) -> LedgerStorage:
+    """Opens every directory's index and logs. OSError when one cannot be opened or another process holds it;
+    `IndexMissing`, `IndexDamaged` unless losses are accepted."""
+    losses = losses or Losses(OnLoss.REFUSE)
     opened: list[DirectoryStorage] = []
     count = len(directories.ledgers)
     try:
         for ledgers, index_directory in zip(directories.ledgers, directories.indexes, strict=True):
             # The index of a new directory is made before its first log, so logs without one have lost it.
             empty = not list_logs(directories.disk, ledgers)
-            index = open_index(index_directory, settings.block_cache_bytes // count, create=empty)
+            cache_bytes = settings.block_cache_bytes // count
+            try:
+                index = open_index(index_directory, cache_bytes, create=empty)
+            except (IndexMissing, IndexDamaged) as damage:
+                losses.tell(damage)
+                repair_rocksdb_index(index_directory)
+                index = open_index(index_directory, cache_bytes, create=True)
             try:
                 opened.append(DirectoryStorage(ledgers, index, directories.disk, settings, count))
             except BaseException:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -120,6 +120,19 @@ def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
         shown=_shown(given),
     )
     return BookieProcessSettings(metadata=bookkeeper_metadata(given), node=node)
+
+
+def accepting_loss(
+    read: Callable[[GivenSettings], BookieProcessSettings],
+) -> Callable[[GivenSettings], BookieProcessSettings]:
+    """The same settings, for one start that gives up what is damaged."""
+
+    def read_accepting(given: GivenSettings) -> BookieProcessSettings:
+        settings = read(given)
+        bookie = replace(settings.node.bookie, accept_loss=True)
+        return replace(settings, node=replace(settings.node, bookie=bookie))
+
+    return read_accepting
 
 
 def recovery_settings(given: GivenSettings) -> AutoRecoverySettings:

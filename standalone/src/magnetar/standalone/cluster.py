@@ -116,4 +116,5 @@ def broker_settings(settings: StandaloneSettings) -> BrokerSettings:
 def bookie_settings(settings: StandaloneSettings) -> BookieSettings:
     """The bookie's part of the settings; it has no port, the broker reaches it by calls."""
     bookie = standalone_settings(settings.bookie_directory)
-    return replace(bookie, journal=replace(bookie.journal, sync_data=settings.journal_sync))
+    journal = replace(bookie.journal, sync_data=settings.journal_sync)
+    return replace(bookie, journal=journal, accept_loss=settings.accept_loss)

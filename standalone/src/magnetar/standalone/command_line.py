@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 import typer
 from magnetar.standalone.commands.lazy import Deferred, LazyGroup
-from magnetar.standalone.commands.options import LogLevel
+from magnetar.standalone.commands.options import AcceptLossOption, LogLevel
 
 
 class _Commands(LazyGroup):
@@ -80,6 +80,7 @@ def standalone(
             rich_help_panel="Storage",
         ),
     ] = True,
+    accept_loss: AcceptLossOption = False,
     address: Annotated[
         str, typer.Option(help="Address to listen on and to give to clients.", rich_help_panel="Network")
     ] = "127.0.0.1",
@@ -116,5 +117,6 @@ def standalone(
         broker_service_port=port,
         web_service_port=http_port,
         journal_sync=sync,
+        accept_loss=accept_loss,
     )
     raise typer.Exit(run_standalone(settings, fresh=fresh, log_level=log_level.value))

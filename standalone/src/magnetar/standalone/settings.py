@@ -20,6 +20,8 @@ class StandaloneSettings:
     """0 takes any free one."""
     journal_sync: bool = True
     """Force the journal to disk before a message is acknowledged."""
+    accept_loss: bool = False
+    """Start although acknowledged messages are damaged or gone, and do without them."""
     persistent_metadata: bool = True
     """False keeps metadata in memory: a cluster that does not outlive its process starts faster."""
 

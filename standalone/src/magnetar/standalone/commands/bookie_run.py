@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from magnetar.standalone.commands.options import (
+    AcceptLossOption,
     AssignmentsOption,
     BookieConfOption,
     CheckOption,
@@ -45,6 +46,7 @@ def run(
         typer.Option("--ledgers", help="Ledger directory. May be repeated.", rich_help_panel="Settings"),
     ] = None,
     assignments: AssignmentsOption = None,
+    accept_loss: AcceptLossOption = False,
     check: CheckOption = False,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
@@ -76,17 +78,24 @@ def run(
     sources = SettingSources(
         known=known_names(), file=conf, environment=environment(), assignments=assignments or [], options=options
     )
-    raise typer.Exit(run_service(_service(), sources, check_only=check, log_level=log_level.value))
+    raise typer.Exit(
+        run_service(_service(accept_loss=accept_loss), sources, check_only=check, log_level=log_level.value)
+    )
 
 
-def _service() -> Service[BookieProcessSettings, BookieProcess]:
+def _service(*, accept_loss: bool) -> Service[BookieProcessSettings, BookieProcess]:
     from magnetar.standalone.bookie_process import BookieProcess as Process
-    from magnetar.standalone.bookie_process import bookie_exit_code, bookie_process_settings, start_bookie_process
+    from magnetar.standalone.bookie_process import (
+        accepting_loss,
+        bookie_exit_code,
+        bookie_process_settings,
+        start_bookie_process,
+    )
     from magnetar.standalone.service import Service
 
     return Service(
         name="bookie",
-        settings=bookie_process_settings,
+        settings=accepting_loss(bookie_process_settings) if accept_loss else bookie_process_settings,
         start=start_bookie_process,
         describe=Process.describe,
         exit_code=bookie_exit_code,

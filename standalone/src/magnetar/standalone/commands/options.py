@@ -38,6 +38,16 @@ AssignmentsOption = Annotated[
     ),
 ]
 
+AcceptLossOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss",
+        help="Start although acknowledged entries are damaged or gone, and deny them from now on. Nobody gets them "
+        "back after that.",
+        rich_help_panel="Storage",
+    ),
+]
+
 MetadataStoreOption = Annotated[
     str | None,
     typer.Option(

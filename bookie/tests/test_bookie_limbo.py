@@ -1,0 +1,248 @@
+"""A bookie that has lost its journal: it denies nothing until its peers have given back what it lacks."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+from magnetar.bookie.app import RunningBookie, start_bookie
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.healing import Healer
+from magnetar.bookie.journal_files import JournalDamaged
+from magnetar.bookie.limbo import LIMBO_FILE
+from magnetar.bookie.local import LocalBookies
+from magnetar.bookie.settings import BookieSettings, DiskSettings, standalone_settings
+from magnetar.core.clock import SystemClock
+from magnetar.core.errors import Unavailable
+from magnetar.ledger.api import LedgerOptions
+from magnetar.ledger.client import BookKeeperClient
+from magnetar.ledger.testing import RecordingListener
+from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
+from magnetar.wire.bookkeeper.entry import EntryCodec
+
+NAMES = ("one", "two", "three")
+FIRST_SEND = [b"entry %d" % number for number in range(60)]
+
+
+class World:
+    """Three bookies over one metadata store, and a client of theirs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = MemoryMetadataStore()
+        self.running: dict[str, RunningBookie] = {}
+        self._served: dict[str, Bookie] = {}
+        self.connections = LocalBookies(self._served)
+        self.client = BookKeeperClient(self.store, self.connections, SystemClock())
+
+    def settings(self, name: str) -> BookieSettings:
+        disk = DiskSettings(usage_threshold=1.0, usage_low_water=1.0, free_bytes_min=0)
+        return dataclasses.replace(standalone_settings(self.folder / name), bookie_id=name, port=0, disk=disk)
+
+    async def start(self, name: str, *, heal: bool = False, accept: bool = False) -> RunningBookie:
+        settings = dataclasses.replace(self.settings(name), heal_from_peers=heal, accept_loss=accept)
+        running = await start_bookie(settings, self.store, SystemClock())
+        self.running[name] = running
+        self._served[name] = running.bookie
+        return running
+
+    async def stop(self, name: str) -> None:
+        await self.connections.connection(name).close()
+        del self._served[name]
+        await self.running.pop(name).close()
+
+    async def lose_journal(self, name: str) -> None:
+        """As after kill -9, with the journal's files gone; entries that no checkpoint has written are lost."""
+        folder = self.folder / name
+        shutil.copytree(folder, self.folder / "crashed")
+        await self.stop(name)
+        shutil.rmtree(folder)
+        (self.folder / "crashed").rename(folder)
+        for path in (folder / "journal" / "current").glob("*.txn"):
+            path.unlink()
+
+    async def write(self, options: LedgerOptions, entries: Sequence[bytes]) -> int:
+        """A closed ledger of these entries."""
+        writer = await self.client.create(options, RecordingListener())
+        writer.append(entries)
+        await writer.close()
+        return writer.ledger_id
+
+    async def half_written(self, holders: Sequence[str]) -> int:
+        """An open ledger of three bookies whose entries were acknowledged by these two, and by nobody else."""
+        writer = await self.client.create(
+            LedgerOptions(ensemble_size=3, write_quorum=3, ack_quorum=2), RecordingListener()
+        )
+        codec = EntryCodec(writer.ledger_id, "CRC32C")
+        stored = codec.encode_many(0, -1, 0, FIRST_SEND)
+        for name in holders:
+            told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            self._served[name].add_entries(
+                writer.ledger_id,
+                codec.master_key,
+                range(len(stored)),
+                stored,
+                0,
+                lambda code, ledger_id, entry_ids, told=told: told.set_result(code),  # type: ignore[misc]
+            )
+            assert await told == BookieCode.EOK
+        await writer.abandon()
+        return writer.ledger_id
+
+    async def read(self, ledger_id: int) -> list[bytes]:
+        """All entries, after a recovery if the ledger is open."""
+        reader = await self.client.open(ledger_id, recover=True)
+        try:
+            if reader.last_add_confirmed < 0:
+                return []
+            return [bytes(entry) for entry in await reader.read(0, reader.last_add_confirmed)]
+        finally:
+            await reader.close()
+
+    async def code_of(self, name: str, ledger_id: int, entry_id: int) -> BookieCode:
+        try:
+            await self._served[name].read_entry(ledger_id, entry_id)
+        except BookieError as error:
+            return error.code
+        return BookieCode.EOK
+
+    async def close(self) -> None:
+        await self.client.close()
+        await self.connections.close()
+        for name in list(self.running):
+            await self.stop(name)
+        await self.store.close()
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    made = World(tmp_path)
+    for name in NAMES:
+        await made.start(name)
+    yield made
+    await made.close()
+
+
+async def test_it_is_refused_unless_it_may_heal(world: World) -> None:
+    await world.half_written(("one", "two"))
+    await world.lose_journal("one")
+    with pytest.raises(JournalDamaged, match=r"missing in .*one/journal/current.*dataIntegrityChecking=true"):
+        await world.start("one")
+
+
+async def test_in_limbo_nothing_is_denied_and_nothing_acknowledged_is_lost(world: World) -> None:
+    ledger_id = await world.half_written(("one", "two"))
+    await world.lose_journal("one")
+    running = await world.start("one", heal=True)
+    assert await world.code_of("one", ledger_id, 0) is BookieCode.EUNKNOWNLEDGERSTATE
+    assert await world.code_of("one", ledger_id, -1) is BookieCode.EUNKNOWNLEDGERSTATE
+    # The only one that still has the entries is away, and the third never had them: two denials would be enough.
+    await world.stop("two")
+    with pytest.raises(Unavailable):
+        await world.read(ledger_id)
+    healer = Healer(running, world.client, world.connections)
+    assert not await healer.heal_once()
+    assert list(healer.problems) == [ledger_id]
+    await world.start("two")
+    assert await healer.heal_once()
+    assert await world.read(ledger_id) == FIRST_SEND
+    assert await running.bookie.entry_ids(ledger_id) == list(range(len(FIRST_SEND)))
+    assert await world.code_of("one", ledger_id, 999) is BookieCode.ENOENTRY
+
+
+async def test_without_limbo_the_same_recovery_loses_what_was_acknowledged(world: World) -> None:
+    """What `--accept-loss` does where limbo was called for, so that the test above proves something."""
+    ledger_id = await world.half_written(("one", "two"))
+    await world.lose_journal("one")
+    await world.start("one", accept=True)
+    await world.stop("two")
+    assert await world.read(ledger_id) == []
+
+
+async def test_striped_ledgers_come_back_whole(world: World) -> None:
+    options = LedgerOptions(ensemble_size=3, write_quorum=2, ack_quorum=2)
+    ledger_ids = [await world.write(options, FIRST_SEND) for _ in range(3)]
+    await world.lose_journal("one")
+    running = await world.start("one", heal=True)
+    healer = Healer(running, world.client, world.connections)
+    await healer.run()
+    assert healer.entries_fetched == 3 * len(FIRST_SEND) * 2 // 3
+    assert not (world.folder / "one" / "ledgers" / "current" / LIMBO_FILE).exists()
+    await world.stop("two")
+    for ledger_id in ledger_ids:
+        held = await running.bookie.entry_ids(ledger_id)
+        assert len(held) == len(FIRST_SEND) * 2 // 3
+    await world.start("two")
+    await world.stop("three")
+    for ledger_id in ledger_ids:
+        assert await world.read(ledger_id) == FIRST_SEND
+
+
+async def test_a_writer_that_was_fenced_stays_fenced(world: World) -> None:
+    ledger_id = await world.half_written(("one", "two"))
+    assert await world.read(ledger_id) == FIRST_SEND  # Fences all three, and closes.
+    await world.lose_journal("one")
+    running = await world.start("one", heal=True)
+    codec = EntryCodec(ledger_id, "CRC32C")
+    told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    late = codec.encode_many(len(FIRST_SEND), len(FIRST_SEND) - 1, 0, [b"late"])
+    running.bookie.add_entries(
+        ledger_id,
+        codec.master_key,
+        [len(FIRST_SEND)],
+        late,
+        0,
+        lambda code, ledger_id, entry_ids: told.set_result(code),
+    )
+    assert await told == BookieCode.EFENCED
+
+
+async def test_limbo_outlasts_a_restart_and_a_crash_while_it_begins(world: World) -> None:
+    ledger_id = await world.half_written(("one", "two"))
+    await world.lose_journal("one")
+    await world.start("one", heal=True)
+    await world.stop("one")
+    await world.start("one")
+    assert await world.code_of("one", ledger_id, 5) is BookieCode.EUNKNOWNLEDGERSTATE
+    await world.stop("one")
+    # A crash before all ledgers were in limbo leaves this.
+    (world.folder / "one" / "ledgers" / "current" / LIMBO_FILE).write_bytes(b"entering\n")
+    running = await world.start("one")
+    assert await world.code_of("one", ledger_id, 5) is BookieCode.EUNKNOWNLEDGERSTATE
+    await Healer(running, world.client, world.connections).run()
+    assert await world.code_of("one", ledger_id, 5) is BookieCode.EOK
+
+
+async def test_a_ledger_with_one_replica_stays_in_limbo_until_its_loss_is_accepted(world: World) -> None:
+    options = LedgerOptions(ensemble_size=1, write_quorum=1, ack_quorum=1)
+    ledger_ids = [await world.write(options, FIRST_SEND) for _ in range(9)]
+    alone = [ledger_id for ledger_id in ledger_ids if await world.code_of("one", ledger_id, 0) is BookieCode.EOK]
+    await world.lose_journal("one")
+    running = await world.start("one", heal=True)
+    healer = Healer(running, world.client, world.connections)
+    assert await healer.heal_once() is (not alone)
+    assert sorted(healer.problems) == alone
+    await world.stop("one")
+    await world.start("one", accept=True)
+    for ledger_id in alone:
+        assert await world.code_of("one", ledger_id, 0) in (BookieCode.ENOENTRY, BookieCode.ENOLEDGER)
+
+
+async def test_a_damaged_index_heals_as_well(world: World) -> None:
+    options = LedgerOptions(ensemble_size=3, write_quorum=3, ack_quorum=3)
+    ledger_id = await world.write(options, FIRST_SEND)
+    await world.stop("one")  # Everything is in the entry log and the index now.
+    locations = world.folder / "one" / "ledgers" / "current" / "locations"
+    for table in (*locations.glob("*.sst"), *locations.glob("*.log")):
+        table.unlink()
+    with pytest.raises(Unavailable, match=r"locations"):
+        await world.start("one")
+    running = await world.start("one", heal=True)
+    assert await world.code_of("one", ledger_id, 0) is BookieCode.EUNKNOWNLEDGERSTATE
+    await Healer(running, world.client, world.connections).run()
+    assert await running.bookie.entry_ids(ledger_id) == list(range(len(FIRST_SEND)))
