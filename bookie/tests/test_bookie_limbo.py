@@ -88,7 +88,7 @@ class World:
                 range(len(stored)),
                 stored,
                 0,
-                lambda code, ledger_id, entry_ids, told=told: told.set_result(code),  # type: ignore[misc]
+                lambda code, ledger_id, entry_ids, told=told: told.set_result(code),
             )
             assert await told == BookieCode.EOK
         await writer.abandon()

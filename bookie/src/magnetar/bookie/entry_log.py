@@ -15,6 +15,8 @@ from magnetar.core.disk import Disk
 log = logging.getLogger(__name__)
 
 LAST_ID_FILE: Final = "lastId"
+LOG_ID_MAX: Final = 2**31 - 1
+"""It is the upper half of a location, which has a sign."""
 
 
 def list_logs(disk: Disk, directory: Path) -> list[int]:
@@ -91,5 +93,15 @@ class EntryLogs:
         return log_id
 
     def _read_last_id(self) -> int:
-        content = self.disk.read_whole(self.directory / LAST_ID_FILE)
-        return int(content.decode().strip() or "-1", 16) if content is not None else -1
+        path = self.directory / LAST_ID_FILE
+        content = self.disk.read_whole(path)
+        if content is None:
+            return -1
+        try:
+            last_id = int(content.strip() or b"-1", 16)
+        except ValueError:
+            last_id = LOG_ID_MAX + 1
+        if last_id > LOG_ID_MAX:
+            log.warning("%s is damaged and left out: the logs that are there count", path)
+            return -1
+        return last_id

@@ -223,7 +223,7 @@ class _FileReading:
         problem = scan.problem or f"nothing is at {offset}"
         if not scan.has_marks:
             # Without marks only this is sure: no file begins with zeros and goes on behind them.
-            begins_empty = offset == scan.header.first_offset and scan.ending is Ending.CLEAN
+            begins_empty = offset == scan.header.first_offset and not any(self.read_at(offset, 4))
             return "it begins with zeros, and bytes follow" if begins_empty and self._anything_from(offset) else ""
         if scan.ending is Ending.DAMAGED or journal_damage.whole_group_behind(self.read_at, offset):
             return f"{problem}, yet whole groups follow it"

@@ -69,7 +69,8 @@ def open_database(directory: Path, options: Options) -> Rdict:
         database = Rdict(str(directory), options)
     except Exception as error:
         if _is_damage(str(error)):
-            raise DatabaseDamaged(f"{directory} is damaged: {error}") from error
+            said = " ".join(str(error).split()).rstrip(".")  # Of several lines, for the most part.
+            raise DatabaseDamaged(f"{directory} is damaged: {said}") from error
         raise
     found = database.latest_sequence_number()
     if found < number:

@@ -13,7 +13,8 @@ from typing import Final
 from magnetar.bookie.index import LEDGERS_DIRECTORY, LOCATIONS_DIRECTORY
 from magnetar.bookie.index_database import IndexFailed
 from magnetar.bookie.ledger_state import decode_state
-from rocksdict import AccessType, Options, Rdict
+from magnetar.metadata.rocksdb_files import check_iterator
+from rocksdict import AccessType, Options, Rdict, RdictIter
 
 _KEY: Final = struct.Struct(">q")
 _NOT_DATA: Final = ("LOG", "LOCK", "rocksdict-config")
@@ -74,11 +75,14 @@ class IndexReading:
 
     def ledgers(self) -> Iterator[IndexedLedger]:
         """All ledgers, ascending."""
-        for key, value in self._ledgers.items():
-            assert isinstance(key, bytes)
-            ledger_id: int = _KEY.unpack(key)[0]
+        iterator = self._ledgers.iter()
+        iterator.seek_to_first()
+        while iterator.valid():
+            ledger_id: int = _KEY.unpack(iterator.key())[0]
             if ledger_id >= 0:
-                yield self._described(ledger_id, value)
+                yield self._described(ledger_id, iterator.value())
+            iterator.next()
+        self._check(iterator)
 
     def ledger(self, ledger_id: int) -> IndexedLedger | None:
         """One ledger; None when this index does not know it."""
@@ -94,6 +98,14 @@ class IndexReading:
             location: int = _LOCATION.unpack(iterator.value())[0]
             yield IndexedEntry(entry_id=_KEY.unpack(key[8:])[0], log_id=location >> 32, position=location & 0xFFFF_FFFF)
             iterator.next()
+        self._check(iterator)
+
+    def _check(self, iterator: RdictIter) -> None:
+        """A list that ends where a block cannot be read must not look like a whole one."""
+        try:
+            check_iterator(iterator)
+        except Exception as error:
+            raise IndexFailed(f"the index at {self.directory} cannot be read: {error}") from error
 
     def _described(self, ledger_id: int, value: bytes) -> IndexedLedger:
         index = str(self.directory)
