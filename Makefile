@@ -10,7 +10,7 @@ PYTEST_WORKERS ?= 2
 
 TARGETS := help setup run cluster compile decompile test test-compiled lint fix generate sim sim-operator interchange \
   storm faults admin-cli e2e bench bench-bookies bench-cluster bench-spark scale images kube-up kube-down \
-  e2e-clients e2e-spark e2e-kubernetes
+  e2e-clients e2e-spark e2e-kubernetes damage
 .PHONY: $(TARGETS)
 
 # Any target may be the first one on a machine without uv.
@@ -93,6 +93,9 @@ storm: ## Bookies under load: 100 killed, some paused for a minute, ZooKeeper's 
 	$(RUN) python -m e2e.storage.storm --fault session --count 10 $(if $(SEED),--seed $(SEED))
 	$(RUN) python -m e2e.storage.storm --fault pause --count 3 $(if $(SEED),--seed $(SEED))
 	$(RUN) pytest e2e/storage
+
+damage: ## Every file of a standalone cluster damaged in every way, some hundred cases; ROUNDS=3, SEED=n, ARGS="--case FILE KIND SEED"
+	$(RUN) python -m e2e.damage --rounds $(or $(ROUNDS),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 faults: ## A cluster under stock clients: brokers, proxy, ZooKeeper killed, paused, cut off; unload storm; rolling restart
 	$(RUN) python -m e2e.cluster.storm --fault owner --count 5 $(if $(SEED),--seed $(SEED))
