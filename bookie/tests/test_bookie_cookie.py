@@ -126,7 +126,8 @@ async def test_a_stamp_that_was_broken_off_is_finished(
     running = await start()
     await running.close()
     await store.delete(COOKIE)
-    for file in [*settings.journal_directories[0].rglob("*.txn"), *settings.ledger_directories[0].rglob("*.log")]:
+    made = [*settings.journal_directories[0].rglob("*.txn"), *settings.journal_directories[0].rglob("newestJournal")]
+    for file in [*made, *settings.ledger_directories[0].rglob("*.log")]:
         file.unlink()
     await start()
     assert await store.exists(COOKIE)

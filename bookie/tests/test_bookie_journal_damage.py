@@ -178,6 +178,8 @@ async def test_every_right_mark_is_taken(tmp_path: Path) -> None:
     ends = await written(tmp_path)
     for at, end in enumerate([0, HEAD, *ends]):
         assert replay(tmp_path, (100, end)) == RECORDS[max(0, at - 1) :]
+    # Apache's bookie has replayed the file.
+    assert replay(tmp_path, (100, ends[-1] + 4)) == []
 
 
 def apache_file(path: Path, records: Sequence[bytes]) -> list[int]:
@@ -197,6 +199,9 @@ async def test_apaches_journals_are_never_refused_when_healthy(tmp_path: Path) -
     ends = apache_file(tmp_path / "64.txn", RECORDS)
     for at, end in enumerate([HEAD, *ends]):
         assert replay(tmp_path, (100, end)) == RECORDS[at:]
+    # Its mark after a replay: behind the length of 0, or at the file's end.
+    assert replay(tmp_path, (100, ends[-1] + 4)) == []
+    assert replay(tmp_path, (100, (tmp_path / "64.txn").stat().st_size)) == []
     torn = (tmp_path / "64.txn").read_bytes()
     (tmp_path / "64.txn").write_bytes(torn[: ends[-2] + 2].ljust(len(torn), b"\0"))
     assert replay(tmp_path) == RECORDS[:-1]

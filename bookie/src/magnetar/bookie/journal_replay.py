@@ -207,14 +207,19 @@ class _FileReading:
             offset += len(chunk)
 
     def may_begin(self, offset: int, header: JournalHeader) -> bool:
-        """Whether a group (or, without marks, a record) begins or ends at an offset."""
-        if header.has_marks:
-            if journal_damage.is_group_end(self.read_at, offset):
-                return True
-            return JournalScan(self.read_at, offset, header).next_group() is not None
+        """Whether a group or a record begins or ends at an offset, or a replay by BookKeeper may have ended there: it
+        takes the length of 0 behind the last record for read, or all of a file."""
+        if header.has_marks and journal_damage.is_group_end(self.read_at, offset):
+            return True
         record = (JournalScan(self.read_at, offset, header).next_group() or [b""])[0]
         # Following all records costs seconds in a large file, and chance does not make ids.
-        return _is_record(record) or journal_damage.is_record_end(self.read_at, offset, header.first_offset)
+        if record if header.has_marks else _is_record(record):
+            return True
+        first = header.first_offset
+        if not any(self.read_at(offset - 4, 4)) and journal_damage.is_record_end(self.read_at, offset - 4, first):
+            return True
+        whole = not header.has_marks and offset == self.size_bytes
+        return whole or journal_damage.is_record_end(self.read_at, offset, first)
 
     def damage_behind(self, scan: JournalScan, proven_offset: int) -> str:
         """What is wrong with acknowledged bytes behind the last group that could be read; empty: nothing.
