@@ -53,7 +53,6 @@ def half_a_group_behind_the_end(data: Path) -> None:
     with journal.open("r+b") as file:
         file.seek((end + 4095) // 4096 * 4096)
         file.write(b"\0\0\x01\0" + content[4096 : 4096 + 100])
-        file.truncate()
 
 
 @pytest.mark.slow
@@ -70,7 +69,7 @@ def test_a_flipped_bit_before_whole_groups_of_the_journal_stops_the_start(tmp_pa
             server.start()
         said = str(refused.value)
         assert "ended with 1" in said
-        assert "the disk lost or changed acknowledged entries" in said
+        assert "the disk lost or changed entries that were acknowledged" in said
         assert str(journal) in said
         assert "Traceback" not in said
         flip_bit(journal, at)
