@@ -42,8 +42,7 @@ AcceptLossOption = Annotated[
     bool,
     typer.Option(
         "--accept-loss",
-        help="Start although acknowledged entries are damaged or gone, and deny them from now on. Nobody gets them "
-        "back after that.",
+        help="Start although something that was acknowledged is damaged or gone, and give it up.",
         rich_help_panel="Storage",
     ),
 ]
