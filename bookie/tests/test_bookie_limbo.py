@@ -246,3 +246,25 @@ async def test_a_damaged_index_heals_as_well(world: World) -> None:
     assert await world.code_of("one", ledger_id, 0) is BookieCode.EUNKNOWNLEDGERSTATE
     await Healer(running, world.client, world.connections).run()
     assert await running.bookie.entry_ids(ledger_id) == list(range(len(FIRST_SEND)))
+
+
+async def test_accepted_damage_is_kept_for_a_look_and_told_once(world: World) -> None:
+    options = LedgerOptions(ensemble_size=3, write_quorum=3, ack_quorum=3)
+    kept = await world.write(options, FIRST_SEND)
+    folder = world.folder / "one"
+    shutil.copytree(folder, world.folder / "crashed")
+    await world.stop("one")
+    shutil.rmtree(folder)
+    (world.folder / "crashed").rename(folder)
+    (journal,) = (folder / "journal" / "current").glob("*.txn")
+    content = journal.read_bytes()
+    journal.write_bytes(bytes(512) + content[512:])
+    with pytest.raises(JournalDamaged, match="its head is zeros"):
+        await world.start("one")
+    running = await world.start("one", accept=True)
+    # Behind the head everything was whole.
+    assert await running.bookie.entry_ids(kept) == list(range(len(FIRST_SEND)))
+    assert journal.with_name(f"{journal.name}.damaged").read_bytes()[512:] == content[512:]
+    await world.stop("one")
+    running = await world.start("one")
+    assert await running.bookie.entry_ids(kept) == list(range(len(FIRST_SEND)))

@@ -281,10 +281,10 @@ class _Opening:
 
         mode.watch(mode_changed)
         parts = BookieParts(directories, storage, states, checkpointer, journals, bookie)
-        if replay.entries or replay.meta_records:
-            await checkpointer.checkpoint(journals.marks)
         if self._losses.told:
             await self._pass_over(parts, replay)
+        elif replay.entries or replay.meta_records:
+            await checkpointer.checkpoint(journals.marks)
         return parts
 
     async def _replay(
@@ -312,6 +312,7 @@ class _Opening:
 
     async def _pass_over(self, parts: BookieParts, replay: Replay) -> None:
         """Begin behind what is damaged, which is kept beside the journal for whoever wants to look at it."""
+        # No checkpoint, which would delete it.
         await parts.checkpointer.flush(parts.journals.marks())
         disk = self._directories.disk
         for path in replay.damaged_files:
