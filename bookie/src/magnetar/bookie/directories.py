@@ -133,7 +133,9 @@ def decode_mark(content: bytes) -> Mark:
 
 
 def open_directories(settings: BookieSettings, disk: Disk) -> BookieDirectories:
-    """The directories, made when missing. OSError."""
+    """The directories, made when missing. OSError.
+
+    One without anything in it may be the work of a start that was killed before its name was durable."""
     directories = BookieDirectories(
         tuple(directory / CURRENT for directory in settings.journal_directories),
         tuple(directory / CURRENT for directory in settings.ledger_directories),
@@ -142,8 +144,9 @@ def open_directories(settings: BookieSettings, disk: Disk) -> BookieDirectories:
     )
     for directory in directories.all():
         try:
-            disk.list_names(directory)
+            names = disk.list_names(directory)
         except FileNotFoundError:
+            names = []
+        if not names:
             disk.make_directory(directory)
-            disk.sync_directory(directory.parent)
     return directories

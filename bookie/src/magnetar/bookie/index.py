@@ -19,6 +19,7 @@ from magnetar.bookie.index_database import Database, IndexFailed, repair, valid
 from magnetar.bookie.index_database import telling as _telling
 from magnetar.bookie.loss import WHAT_TO_DO
 from magnetar.metadata.rocksdb_files import DatabaseDamaged
+from magnetar.core.disk import SystemDisk
 from rocksdict import Cache, RdictIter, WriteBatch, WriteOptions
 
 log: Final = logging.getLogger(__name__)
@@ -67,6 +68,9 @@ class Index:
         except BaseException:
             self._ledgers.close()
             raise
+        # RocksDB makes them without a sync of their names.
+        with _telling():
+            SystemDisk().sync_directory(directory)
         self._synced = WriteOptions()
         self._synced.sync = True
         self._places = threading.Lock()

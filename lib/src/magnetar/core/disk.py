@@ -91,7 +91,7 @@ class Disk(Protocol):
         ...
 
     def make_directory(self, path: Path) -> None:
-        """A directory and its parents; one that is there is no error."""
+        """A directory and its parents, durably; one that is there is no error."""
         ...
 
     def sync_directory(self, directory: Path) -> None:
@@ -205,7 +205,7 @@ class SystemDisk:
 
     def make_directory(self, path: Path) -> None:
         """See `Disk.make_directory`."""
-        path.mkdir(parents=True, exist_ok=True)
+        make_directory(path)
 
     def sync_directory(self, directory: Path) -> None:
         """See `Disk.sync_directory`."""
@@ -219,3 +219,19 @@ class SystemDisk:
         """See `Disk.usage_bytes`."""
         usage = shutil.disk_usage(directory)
         return usage.total, usage.free
+
+
+def make_directory(path: Path) -> None:
+    """A directory and its parents, durably; one that is there is no error. OSError.
+
+    The names of those that were there are synced, too, where that is allowed: who made them may have been killed, or
+    not have cared."""
+    path = path.absolute()
+    missing = {one for one in (path, *path.parents) if not one.exists()}
+    path.mkdir(parents=True, exist_ok=True)
+    for parent in reversed(path.parents):
+        try:
+            SystemDisk().sync_directory(parent)
+        except OSError:
+            if not missing.isdisjoint(parent.iterdir()):
+                raise

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.core.clock import Clock, SystemClock
+from magnetar.core.disk import make_directory
 from magnetar.core.errors import Misuse
 from magnetar.metadata.local import LocalStore, LocalTree
 from magnetar.metadata.paths import ROOT
@@ -59,6 +60,8 @@ _DAMAGE_ADVICE: Final = (
     "the metadata does not name would be deleted from the bookies. Where no message is needed any more, begin anew "
     "(`magnetar standalone --fresh`)"
 )
+_DATABASE: Final = "rocksdb"
+"""The directory of the database itself; made durably, as RocksDB makes it without a sync of its name."""
 
 _ROOM_BYTES_MIN: Final = 2 * _WRITE_BUFFER_BYTES
 """What opening may want to write: the log as tables."""
@@ -376,7 +379,8 @@ def _options() -> Options:
 def _lock_directory(directory: Path) -> int:
     """Returns the open lock file, which holds our process id; the lock goes with the process, however it ends."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        if not (directory / _DATABASE / "CURRENT").exists():
+            make_directory(directory / _DATABASE)
         lock = os.open(directory / "owner.pid", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise StoreUnavailable(f"cannot use the metadata directory {directory}: {error}") from error
@@ -394,7 +398,7 @@ def _lock_directory(directory: Path) -> int:
 
 def _open_table(directory: Path) -> RocksdbTable:
     try:
-        table = RocksdbTable(directory / "rocksdb")
+        table = RocksdbTable(directory / _DATABASE)
     except DatabaseDamaged as error:
         raise MetadataDamaged(f"{error}. {_DAMAGE_ADVICE}") from error
     except Exception as error:  # rocksdict raises nothing more exact.

@@ -1,0 +1,85 @@
+"""Cuts the power, again and again: `python -m e2e.power [--subject standalone|bookie] [--seed N] [--mistake NAME]`.
+
+A seed records a few seconds of traffic, then starts the server on what each of its cuts has left, and compares with
+what clients were told. A cut that fails keeps its state and prints the command that repeats it: the seed fixes the
+traffic and what is kept, the machine how both meet. With a planted mistake the exit code is 1 when no cut found it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from e2e.power.bookie import BookieSubject
+from e2e.power.mistakes import CODE, FORGOTTEN, OPTIONS
+from e2e.power.recording import NoCompiler, build
+from e2e.power.standalone import StandaloneSubject
+from e2e.power.trial import LOG, Outcome, Trial, nothing_forgotten
+
+
+def main() -> int:
+    """Run, and say how to run the same again."""
+    parser = argparse.ArgumentParser(prog="python -m e2e.power", description=__doc__)
+    parser.add_argument("--subject", choices=("standalone", "bookie"), default="standalone")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--seeds", type=int, default=1, help="how many, from --seed on (default: %(default)s)")
+    parser.add_argument("--cuts", type=int, default=40, help="of each seed (default: %(default)s)")
+    parser.add_argument("--cut", type=int, default=None, help="this one of them alone")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of recorded traffic (default: %(default)s)")
+    parser.add_argument("--mistake", choices=sorted([*FORGOTTEN, *CODE, *OPTIONS]), help="plant it; it must be found")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR, format="%(message)s")
+    LOG.setLevel(logging.INFO)
+    first = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 31)
+    try:
+        failed = sum(_run(seed, options) for seed in range(first, first + options.seeds))
+    except NoCompiler as problem:
+        LOG.info("FAIL %s", problem)
+        return 1
+    if options.mistake:
+        LOG.info("%s: %s", options.mistake, "found" if failed else "NOT FOUND")
+        return 0 if failed else 1
+    LOG.info("FAIL" if failed else "OK")
+    return 1 if failed else 0
+
+
+def _run(seed: int, options: argparse.Namespace) -> bool:
+    folder = Path(tempfile.mkdtemp(prefix="magnetar-power-"))
+    mistake = options.mistake or ""
+    forget = FORGOTTEN.get(mistake, nothing_forgotten)
+    code = mistake if mistake in CODE else ""
+    recorder = build(folder)
+    outcome: Outcome
+    if options.subject == "bookie":
+        bookie = BookieSubject(folder / "disk", code)
+        outcome = Trial(bookie, recorder, folder, seed, forget).run(options.seconds, options.cuts, options.cut)
+    else:
+        cluster = StandaloneSubject(folder / "disk", OPTIONS.get(mistake, []), code)
+        outcome = Trial(cluster, recorder, folder, seed, forget).run(options.seconds, options.cuts, options.cut)
+    repeat = f"python -m e2e.power --subject {options.subject} --seed {seed} --cuts {options.cuts}"
+    LOG.info(
+        "%s, seed %d: %d changes, %d cuts (%d with a second one), %d failed, %.0f s",
+        *(
+            options.subject,
+            seed,
+            outcome.changes,
+            outcome.cuts,
+            outcome.second_cuts,
+            outcome.failed_cuts,
+            outcome.seconds,
+        ),
+    )
+    if outcome.failures:
+        LOG.info("states and logs: %s\nrepeat: %s", folder, repeat + (f" --mistake {mistake}" if mistake else ""))
+    else:
+        shutil.rmtree(folder)
+    return bool(outcome.failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

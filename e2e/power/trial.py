@@ -1,0 +1,159 @@
+"""One recorded run of a server, then cuts of it: the disk that each leaves, a start on that, and what is wrong then."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Generic, Protocol, TypeVar
+
+from e2e import processes
+from e2e.power.cuts import Cut, choose_cuts
+from e2e.power.fates import Fate, put_disk
+from e2e.power.mistakes import Forget
+from e2e.power.recording import Recording
+from e2e.power.replaying import Beginning, Replay, differences
+
+LOG: Final = logging.getLogger("e2e.power")
+SECOND_CUT_SHARE: Final = 0.3
+
+
+_History = TypeVar("_History")
+
+
+class Subject(Protocol[_History]):
+    """A server under trial, on files below one folder that is always the same."""
+
+    def start(self, recording: Recording) -> None:
+        """Serve; `processes.NotReady`."""
+
+    def load(self, recording: Recording, seed: int, seconds: float) -> _History:
+        """Some traffic, and what came of it."""
+
+    def check(self, recording: Recording, history: _History, cut: int) -> list[str]:
+        """What is wrong after a cut. The history then tells what must be there from now on."""
+
+    def settled(self, history: _History, cut: int) -> _History:
+        """A history as of the next recording."""
+
+    def kill(self) -> None:
+        """SIGKILL."""
+
+    def log_text(self) -> str:
+        """What the server has said since its last start."""
+
+
+def nothing_forgotten(event: object, path: str) -> bool:
+    """Every sync counts."""
+    del event, path
+    return False
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a trial."""
+
+    cuts: int = 0
+    second_cuts: int = 0
+    changes: int = 0
+    seconds: float = 0.0
+    failures: list[str] = field(default_factory=list)
+    """The cut, what was wrong, where the state is."""
+    failed_cuts: int = 0
+
+
+class Trial(Generic[_History]):
+    """All cuts of one seed."""
+
+    def __init__(
+        self, subject: Subject[_History], recorder: Path, folder: Path, seed: int, forget: Forget = nothing_forgotten
+    ) -> None:
+        """`folder` is the trial's own; `folder/disk` is what is recorded, which the subject must use."""
+        self.disk = folder / "disk"
+        self._subject = subject
+        self._recorder = recorder
+        self._folder = folder
+        self._seed = seed
+        self._forget = forget
+        self._recordings = 0
+
+    def run(self, seconds: float, count: int, only: int | None = None) -> Outcome:
+        """Record so long, then make so many cuts, or that one alone."""
+        began = time.monotonic()
+        shutil.rmtree(self.disk, ignore_errors=True)
+        self.disk.mkdir(parents=True)
+        beginning = Beginning.of(self.disk)
+        recording = self._record()
+        try:
+            self._subject.start(recording)
+            ready = recording.now()
+            history = self._subject.load(recording, self._seed, seconds)
+        finally:
+            self._subject.kill()
+        events = recording.events()
+        outcome = Outcome(changes=len(events))
+        unseen = differences(Replay(beginning).until(events, recording.now()), self.disk)
+        if unseen:
+            outcome.failures.append(f"the recording is not complete: {unseen[:3]}")
+            LOG.info("%s", outcome.failures[-1])
+            return outcome
+        cuts = choose_cuts(beginning, events, ready, count, random.Random(self._seed))
+        for number, cut in enumerate(cuts):
+            if only is None or number == only:
+                replay = Replay(beginning, self._forget).until(events, cut.at)
+                self._cut(number, cut, replay, self._subject.settled(history, cut.at), outcome)
+        outcome.seconds = time.monotonic() - began
+        return outcome
+
+    def _record(self) -> Recording:
+        self._recordings += 1
+        folder = self._folder / f"recording-{self._recordings}"
+        shutil.rmtree(folder, ignore_errors=True)
+        return Recording(self._recorder, self.disk, folder)
+
+    def _cut(self, number: int, cut: Cut, replay: Replay, history: _History, outcome: Outcome) -> None:
+        """Start on what the cut has left; sometimes cut once more while that recovers and serves."""
+        outcome.cuts += 1
+        name = f"{self._seed}:{number}"
+        rng = random.Random(name)
+        state = self._folder / f"state-{number}"
+        beginning = self._put(replay, cut, name, state)
+        recording = self._record()
+        problems = self._start_and_check(recording, history)
+        if not problems and rng.random() < SECOND_CUT_SHARE:
+            outcome.second_cuts += 1
+            events = recording.events()
+            (again,) = choose_cuts(beginning, events, 0, 1, rng)
+            replay = Replay(beginning, self._forget).until(events, again.at)
+            shutil.rmtree(state)
+            self._put(replay, again, f"{name}:again", state)
+            settled = self._subject.settled(history, again.at)
+            problems = self._start_and_check(self._record(), settled)
+            cut = Cut(cut.at, cut.style, f"{cut.reason}, then {again}")
+        if problems:
+            outcome.failed_cuts += 1
+            failures = [f"cut {number} ({cut}; {state}): {problem}" for problem in problems]
+            LOG.info("%s", "\n".join(failures))
+            outcome.failures += failures
+            (state.with_suffix(".log")).write_text(self._subject.log_text())
+        else:
+            shutil.rmtree(state)
+
+    def _put(self, replay: Replay, cut: Cut, name: str, state: Path) -> Beginning:
+        shutil.rmtree(self.disk)
+        self.disk.mkdir()
+        put_disk(replay.top, Fate(cut.style, name, replay, cut.at), self.disk)
+        shutil.copytree(self.disk, state, dirs_exist_ok=True)
+        return Beginning.of(self.disk)
+
+    def _start_and_check(self, recording: Recording, history: _History) -> list[str]:
+        try:
+            self._subject.start(recording)
+            return self._subject.check(recording, history, 0)
+        except processes.NotReady as failure:
+            return [f"it does not start: {failure}"]
+        finally:
+            self._subject.kill()
