@@ -2,8 +2,10 @@
  *
  * POWER_ROOT     the folder, an absolute path without links
  * POWER_LOG      where records are appended; e2e/power/recording.py reads them
- * POWER_COUNTER  a file of 8 bytes that all processes map: a number before each change, another behind it
+ * POWER_COUNTER  a file that all processes map: the last number given out, whether all is to stand still, how many calls
+ *                are under way
  *
+ * Each change has a number before it and another behind it.
  * Two changes whose numbers do not overlap happened in the order of their numbers. What is written past these functions
  * (stdio, memory maps, system calls by hand) is not seen; the suite compares files afterwards to notice that.
  */
@@ -49,7 +51,9 @@ struct record {
 static char root[PATH_MAX];
 static size_t root_size;
 static int log_file = -1;
-static _Atomic uint64_t *counter;
+static struct {
+    _Atomic uint64_t number, frozen, under_way;
+} *shared;
 static uint64_t inodes[DESCRIPTORS];   /* 0: not below the root */
 static int open_flags[DESCRIPTORS];
 
@@ -76,23 +80,45 @@ __attribute__((constructor)) static void begin_recording(void)
     const char *folder = getenv("POWER_ROOT"), *path = getenv("POWER_LOG"), *numbers = getenv("POWER_COUNTER");
     if (!folder || !path || !numbers || strlen(folder) >= sizeof root)
         return;
-    int shared = REAL(open)(numbers, O_RDWR | O_CLOEXEC);
+    int page = REAL(open)(numbers, O_RDWR | O_CLOEXEC);
     log_file = REAL(open)(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    void *page = shared < 0 ? MAP_FAILED : mmap(NULL, 8, PROT_READ | PROT_WRITE, MAP_SHARED, shared, 0);
-    if (log_file < 0 || page == MAP_FAILED) {
+    shared = page < 0 ? MAP_FAILED : mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, page, 0);
+    if (log_file < 0 || shared == MAP_FAILED) {
         fprintf(stderr, "recorder: cannot use %s and %s\n", path, numbers);
         abort();
     }
-    close(shared);
-    counter = page;
+    close(page);
     strcpy(root, folder);
     root_size = strlen(root);
 }
 
 static uint64_t number(void)
 {
-    return counter ? atomic_fetch_add(counter, 1) + 1 : 0;
+    return shared ? atomic_fetch_add(&shared->number, 1) + 1 : 0;
 }
+
+/* The number before a change. Once all is to stand still nothing begins any more, so that no change is made which the
+ * log lacks when the process is killed. */
+static uint64_t entered(void)
+{
+    if (!shared)
+        return 0;
+    atomic_fetch_add(&shared->under_way, 1);
+    if (atomic_load(&shared->frozen)) {
+        atomic_fetch_sub(&shared->under_way, 1);
+        for (;;)
+            pause();
+    }
+    return number();
+}
+
+static void left(uint64_t *begin)
+{
+    if (*begin)
+        atomic_fetch_sub(&shared->under_way, 1);
+}
+
+#define BEGIN __attribute__((cleanup(left))) uint64_t begin = entered()
 
 /* Whether a path is the root or below it; then `full` holds it without "./" in front. */
 static int below_root(int directory, const char *path, char *full)
@@ -206,7 +232,7 @@ static int opened(int descriptor, uint64_t begin, int flags, int directory, cons
     int name(const char *path, int flags, ...) \
     { \
         MODE(flags) \
-        uint64_t begin = number(); \
+        BEGIN; \
         return opened(REAL(name)(path, flags, mode), begin, flags, AT_FDCWD, path); \
     }
 OPEN(open)
@@ -216,7 +242,7 @@ OPEN(open64)
     int name(int directory, const char *path, int flags, ...) \
     { \
         MODE(flags) \
-        uint64_t begin = number(); \
+        BEGIN; \
         return opened(REAL(name)(directory, path, flags, mode), begin, flags, directory, path); \
     }
 OPENAT(openat)
@@ -225,7 +251,7 @@ OPENAT(openat64)
 #define CREAT(name) \
     int name(const char *path, mode_t mode) \
     { \
-        uint64_t begin = number(); \
+        BEGIN; \
         return opened(REAL(name)(path, mode), begin, O_CREAT | O_WRONLY | O_TRUNC, AT_FDCWD, path); \
     }
 CREAT(creat)
@@ -235,7 +261,7 @@ CREAT(creat64)
 #define FOPEN(name) \
     FILE *name(const char *path, const char *mode) \
     { \
-        uint64_t begin = number(); \
+        BEGIN; \
         FILE *file = REAL(name)(path, mode); \
         int flags = mode[0] == 'w' ? O_CREAT | O_TRUNC : mode[0] == 'a' ? O_CREAT : 0; \
         if (file) \
@@ -262,21 +288,21 @@ static ssize_t written(int file, uint64_t begin, ssize_t result, int64_t offset,
 
 ssize_t write(int file, const void *data, size_t size)
 {
-    uint64_t begin = number();
+    BEGIN;
     struct iovec part = {(void *)data, size};
     return written(file, begin, REAL(write)(file, data, size), -1, 0, &part, 1);
 }
 
 ssize_t writev(int file, const struct iovec *data, int parts)
 {
-    uint64_t begin = number();
+    BEGIN;
     return written(file, begin, REAL(writev)(file, data, parts), -1, 0, data, parts);
 }
 
 #define PWRITE(name, type) \
     ssize_t name(int file, const void *data, size_t size, type offset) \
     { \
-        uint64_t begin = number(); \
+        BEGIN; \
         struct iovec part = {(void *)data, size}; \
         return written(file, begin, REAL(name)(file, data, size, offset), offset, 0, &part, 1); \
     }
@@ -286,7 +312,7 @@ PWRITE(pwrite64, off64_t)
 #define PWRITEV(name, type) \
     ssize_t name(int file, const struct iovec *data, int parts, type offset) \
     { \
-        uint64_t begin = number(); \
+        BEGIN; \
         return written(file, begin, REAL(name)(file, data, parts, offset), offset, 0, data, parts); \
     }
 PWRITEV(pwritev, off_t)
@@ -295,7 +321,7 @@ PWRITEV(pwritev64, off64_t)
 #define PWRITEV2(name, type) \
     ssize_t name(int file, const struct iovec *data, int parts, type offset, int flags) \
     { \
-        uint64_t begin = number(); \
+        BEGIN; \
         ssize_t result = REAL(name)(file, data, parts, offset, flags); \
         return written(file, begin, result, offset, flags & (RWF_DSYNC | RWF_SYNC), data, parts); \
     }
@@ -313,7 +339,7 @@ static int resized(int file, uint64_t begin, int result, enum kind kind, int64_t
 #define FTRUNCATE(name, type) \
     int name(int file, type size) \
     { \
-        uint64_t begin = number(); \
+        BEGIN; \
         return resized(file, begin, REAL(name)(file, size), TRUNCATED, 0, size, 0); \
     }
 FTRUNCATE(ftruncate, off_t)
@@ -323,7 +349,7 @@ FTRUNCATE(ftruncate64, off64_t)
     int name(const char *path, type size) \
     { \
         char full[PATH_MAX]; \
-        uint64_t begin = number(); \
+        BEGIN; \
         int result = REAL(name)(path, size); \
         if (!result && below_root(AT_FDCWD, path, full)) \
             put(TRUNCATED, begin, 0, 0, size, 0, full, NULL, NULL, 0, 0); \
@@ -335,7 +361,7 @@ TRUNCATE(truncate64, off64_t)
 #define FALLOCATE(name, type) \
     int name(int file, int mode, type offset, type size) \
     { \
-        uint64_t begin = number(); \
+        BEGIN; \
         int result = REAL(name)(file, mode, offset, size); \
         if (mode & ~FALLOC_FL_KEEP_SIZE) \
             return resized(file, begin, result, UNKNOWN, offset, size, mode); \
@@ -347,7 +373,7 @@ FALLOCATE(fallocate64, off64_t)
 #define POSIX_FALLOCATE(name, type) \
     int name(int file, type offset, type size) \
     { \
-        uint64_t begin = number(); \
+        BEGIN; \
         return resized(file, begin, REAL(name)(file, offset, size), ALLOCATED, offset, size, 0); \
     }
 POSIX_FALLOCATE(posix_fallocate, off_t)
@@ -356,7 +382,7 @@ POSIX_FALLOCATE(posix_fallocate64, off64_t)
 #define SYNC(name) \
     int name(int file) \
     { \
-        uint64_t begin = number(); \
+        BEGIN; \
         return resized(file, begin, REAL(name)(file), SYNCED, 0, 0, 0); \
     }
 SYNC(fsync)
@@ -364,7 +390,7 @@ SYNC(fdatasync)
 
 int syncfs(int file)
 {
-    uint64_t begin = number();
+    BEGIN;
     int result = REAL(syncfs)(file);
     if (!result && log_file >= 0)
         named(SYNCED_ALL, begin, 0, NULL, NULL);
@@ -389,32 +415,32 @@ static int two_names(enum kind kind, uint64_t begin, int result, int from, const
 
 int rename(const char *path, const char *other)
 {
-    uint64_t begin = number();
+    BEGIN;
     return two_names(RENAMED, begin, REAL(rename)(path, other), AT_FDCWD, path, AT_FDCWD, other);
 }
 
 int renameat(int from, const char *path, int to, const char *other)
 {
-    uint64_t begin = number();
+    BEGIN;
     return two_names(RENAMED, begin, REAL(renameat)(from, path, to, other), from, path, to, other);
 }
 
 int renameat2(int from, const char *path, int to, const char *other, unsigned flags)
 {
-    uint64_t begin = number();
+    BEGIN;
     int result = REAL(renameat2)(from, path, to, other, flags);
     return two_names(flags > 1 ? UNKNOWN : RENAMED, begin, result, from, path, to, other);
 }
 
 int link(const char *path, const char *other)
 {
-    uint64_t begin = number();
+    BEGIN;
     return two_names(LINKED, begin, REAL(link)(path, other), AT_FDCWD, path, AT_FDCWD, other);
 }
 
 int linkat(int from, const char *path, int to, const char *other, int flags)
 {
-    uint64_t begin = number();
+    BEGIN;
     return two_names(LINKED, begin, REAL(linkat)(from, path, to, other, flags), from, path, to, other);
 }
 
@@ -433,13 +459,13 @@ static int one_name(enum kind kind, uint64_t begin, int result, int directory, c
 
 int unlink(const char *path)
 {
-    uint64_t begin = number();
+    BEGIN;
     return one_name(UNLINKED, begin, REAL(unlink)(path), AT_FDCWD, path);
 }
 
 int unlinkat(int directory, const char *path, int flags)
 {
-    uint64_t begin = number();
+    BEGIN;
     int result = REAL(unlinkat)(directory, path, flags);
     return one_name(flags & AT_REMOVEDIR ? REMOVED_DIRECTORY : UNLINKED, begin, result, directory, path);
 }
@@ -453,18 +479,18 @@ int remove(const char *path)
 
 int mkdir(const char *path, mode_t mode)
 {
-    uint64_t begin = number();
+    BEGIN;
     return one_name(MADE_DIRECTORY, begin, REAL(mkdir)(path, mode), AT_FDCWD, path);
 }
 
 int mkdirat(int directory, const char *path, mode_t mode)
 {
-    uint64_t begin = number();
+    BEGIN;
     return one_name(MADE_DIRECTORY, begin, REAL(mkdirat)(directory, path, mode), directory, path);
 }
 
 int rmdir(const char *path)
 {
-    uint64_t begin = number();
+    BEGIN;
     return one_name(REMOVED_DIRECTORY, begin, REAL(rmdir)(path), AT_FDCWD, path);
 }

@@ -7,6 +7,7 @@ import mmap
 import shutil
 import struct
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,9 @@ SOURCE: Final = Path(__file__).with_name("recorder.c")
 _HEADER: Final = struct.Struct("<IIQQQqqIIIIQ")
 _MAGIC: Final = 0x52574F50
 _DURABLE: Final = 1
-_COUNTER: Final = struct.Struct("<Q")
+_SHARED: Final = struct.Struct("<QQQ")
+"""Last number, whether all stands still, calls under way."""
+FREEZE_SECONDS_MAX: Final = 60.0
 
 
 class NoCompiler(Exception):
@@ -93,11 +96,11 @@ class Recording:
         self.log = folder / "changes.log"
         self.log.touch()
         counter = folder / "counter"
-        counter.write_bytes(_COUNTER.pack(0))
+        counter.write_bytes(_SHARED.pack(0, 0, 0))
         self._recorder = recorder
         self._counter = counter
         with counter.open("r+b") as file:
-            self._page = mmap.mmap(file.fileno(), _COUNTER.size)
+            self._page = mmap.mmap(file.fileno(), _SHARED.size)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -111,8 +114,18 @@ class Recording:
 
     def now(self) -> int:
         """Every change that led to what one has just seen ended at this number or before."""
-        number: int = _COUNTER.unpack(self._page[: _COUNTER.size])[0]
+        number: int = _SHARED.unpack(self._page[: _SHARED.size])[0]
         return number
+
+    def freeze(self) -> None:
+        """Let no recorded process change anything any more; what is under way is finished first. Then kill them: they
+        hang."""
+        self._page[8:16] = struct.pack("<Q", 1)
+        deadline = time.monotonic() + FREEZE_SECONDS_MAX
+        while _SHARED.unpack(self._page[: _SHARED.size])[2]:
+            if time.monotonic() > deadline:
+                raise BrokenLog("a call that was being recorded does not end")
+            time.sleep(0.001)
 
     def events(self) -> list[Event]:
         """All changes, in the order in which they began. Only once no recorded process is left. `BrokenLog`."""

@@ -78,7 +78,6 @@ class Trial(Generic[_History]):
         self._folder = folder
         self._seed = seed
         self._forget = forget
-        self._recordings = 0
 
     def run(self, seconds: float, count: int, only: int | None = None) -> Outcome:
         """Record so long, then make so many cuts, or that one alone."""
@@ -91,6 +90,7 @@ class Trial(Generic[_History]):
             self._subject.start(recording)
             ready = recording.now()
             history = self._subject.load(recording, self._seed, seconds)
+            recording.freeze()
         finally:
             self._subject.kill()
         events = recording.events()
@@ -109,8 +109,8 @@ class Trial(Generic[_History]):
         return outcome
 
     def _record(self) -> Recording:
-        self._recordings += 1
-        folder = self._folder / f"recording-{self._recordings}"
+        # The last one is kept for those who look into a failure.
+        folder = self._folder / "recording"
         shutil.rmtree(folder, ignore_errors=True)
         return Recording(self._recorder, self.disk, folder)
 
@@ -152,7 +152,9 @@ class Trial(Generic[_History]):
     def _start_and_check(self, recording: Recording, history: _History) -> list[str]:
         try:
             self._subject.start(recording)
-            return self._subject.check(recording, history, 0)
+            problems = self._subject.check(recording, history, 0)
+            recording.freeze()
+            return problems
         except processes.NotReady as failure:
             return [f"it does not start: {failure}"]
         finally:
