@@ -14,12 +14,13 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from e2e.power.bookie import BookieSubject
 from e2e.power.mistakes import CODE, FORGOTTEN, OPTIONS
 from e2e.power.recording import NoCompiler, build
 from e2e.power.standalone import StandaloneSubject
-from e2e.power.trial import LOG, Outcome, Trial, nothing_forgotten
+from e2e.power.trial import LOG, Trial, nothing_forgotten
 
 
 def main() -> int:
@@ -54,13 +55,14 @@ def _run(seed: int, options: argparse.Namespace) -> bool:
     forget = FORGOTTEN.get(mistake, nothing_forgotten)
     code = mistake if mistake in CODE else ""
     recorder = build(folder)
-    outcome: Outcome
+    trial: Trial[Any]
     if options.subject == "bookie":
         bookie = BookieSubject(folder / "disk", code)
-        outcome = Trial(bookie, recorder, folder, seed, forget).run(options.seconds, options.cuts, options.cut)
+        trial = Trial(bookie, recorder, folder, seed, forget, first_failure_ends=bool(mistake))
     else:
         cluster = StandaloneSubject(folder / "disk", OPTIONS.get(mistake, []), code)
-        outcome = Trial(cluster, recorder, folder, seed, forget).run(options.seconds, options.cuts, options.cut)
+        trial = Trial(cluster, recorder, folder, seed, forget, first_failure_ends=bool(mistake))
+    outcome = trial.run(options.seconds, options.cuts, options.cut)
     repeat = f"python -m e2e.power --subject {options.subject} --seed {seed} --cuts {options.cuts}"
     LOG.info(
         "%s, seed %d: %d changes, %d cuts (%d with a second one), %d failed, %.0f s",

@@ -69,7 +69,14 @@ class Trial(Generic[_History]):
     """All cuts of one seed."""
 
     def __init__(
-        self, subject: Subject[_History], recorder: Path, folder: Path, seed: int, forget: Forget = nothing_forgotten
+        self,
+        subject: Subject[_History],
+        recorder: Path,
+        folder: Path,
+        seed: int,
+        forget: Forget = nothing_forgotten,
+        *,
+        first_failure_ends: bool = False,
     ) -> None:
         """`folder` is the trial's own; `folder/disk` is what is recorded, which the subject must use."""
         self.disk = folder / "disk"
@@ -78,6 +85,7 @@ class Trial(Generic[_History]):
         self._folder = folder
         self._seed = seed
         self._forget = forget
+        self._first_failure_ends = first_failure_ends
 
     def run(self, seconds: float, count: int, only: int | None = None) -> Outcome:
         """Record so long, then make so many cuts, or that one alone."""
@@ -102,6 +110,8 @@ class Trial(Generic[_History]):
             return outcome
         cuts = choose_cuts(beginning, events, ready, count, random.Random(self._seed))
         for number, cut in enumerate(cuts):
+            if outcome.failures and self._first_failure_ends:
+                break
             if only is None or number == only:
                 replay = Replay(beginning, self._forget).until(events, cut.at)
                 self._cut(number, cut, replay, self._subject.settled(history, cut.at), outcome)
