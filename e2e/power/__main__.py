@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="how many, from --seed on (default: %(default)s)")
     parser.add_argument("--cuts", type=int, default=40, help="of each seed (default: %(default)s)")
     parser.add_argument("--cut", type=int, default=None, help="this one of them alone")
+    parser.add_argument("--focus", default="", help='cut only at such changes, as "synced data/metadata/rocksdb/#.log"')
     parser.add_argument("--seconds", type=float, default=4.0, help="of recorded traffic (default: %(default)s)")
     parser.add_argument("--mistake", choices=sorted([*FORGOTTEN, *CODE, *OPTIONS]), help="plant it; it must be found")
     options = parser.parse_args()
@@ -62,8 +63,9 @@ def _run(seed: int, options: argparse.Namespace) -> bool:
     else:
         cluster = StandaloneSubject(folder / "disk", OPTIONS.get(mistake, []), code)
         trial = Trial(cluster, recorder, folder, seed, forget, first_failure_ends=bool(mistake))
-    outcome = trial.run(options.seconds, options.cuts, options.cut)
+    outcome = trial.run(options.seconds, options.cuts, options.cut, options.focus)
     repeat = f"python -m e2e.power --subject {options.subject} --seed {seed} --cuts {options.cuts}"
+    repeat += f' --focus "{options.focus}"' if options.focus else ""
     LOG.info(
         "%s, seed %d: %d changes, %d cuts (%d with a second one), %d failed, %.0f s",
         *(

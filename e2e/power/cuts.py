@@ -27,13 +27,16 @@ class Cut:
     reason: str
 
 
-def choose_cuts(beginning: Beginning, events: Sequence[Event], first: int, count: int, rng: random.Random) -> list[Cut]:
-    """So many cuts behind the number `first`."""
+def choose_cuts(
+    beginning: Beginning, events: Sequence[Event], first: int, count: int, rng: random.Random, focus: str = ""
+) -> list[Cut]:
+    """So many cuts behind the number `first`; with a focus only at changes whose kind contains that text."""
     kinds: dict[str, list[Event]] = {}
     paths = Replay(beginning).until(events, events[-1].end).followed if events else []
     for event, path in zip(events, paths, strict=True):
         if event.begin > first and (event.kind in _MARKED or event.durable):
             kinds.setdefault(_kind_of(event, path, beginning.root), []).append(event)
+    kinds = {kind: found for kind, found in kinds.items() if focus in kind}
     cuts: list[Cut] = []
     last = max((event.end for event in events), default=first)
     waiting: list[str] = []
@@ -44,7 +47,7 @@ def choose_cuts(beginning: Beginning, events: Sequence[Event], first: int, count
             styles = [*Style, Style.RANDOM, Style.RANDOM, Style.TORN, Style.REORDERED]
             rng.shuffle(styles)
         style = styles.pop()
-        if not kinds or rng.random() < _ANYWHERE_SHARE:
+        if not kinds or (not focus and rng.random() < _ANYWHERE_SHARE):
             cuts.append(Cut(rng.randint(first, last), style, "anywhere"))
             continue
         if not waiting:

@@ -87,8 +87,8 @@ class Trial(Generic[_History]):
         self._forget = forget
         self._first_failure_ends = first_failure_ends
 
-    def run(self, seconds: float, count: int, only: int | None = None) -> Outcome:
-        """Record so long, then make so many cuts, or that one alone."""
+    def run(self, seconds: float, count: int, only: int | None = None, focus: str = "") -> Outcome:
+        """Record so long, then make so many cuts, or that one alone; for `focus` see `choose_cuts`."""
         began = time.monotonic()
         shutil.rmtree(self.disk, ignore_errors=True)
         self.disk.mkdir(parents=True)
@@ -108,7 +108,7 @@ class Trial(Generic[_History]):
             outcome.failures.append(f"the recording is not complete: {unseen[:3]}")
             LOG.info("%s", outcome.failures[-1])
             return outcome
-        cuts = choose_cuts(beginning, events, ready, count, random.Random(self._seed))
+        cuts = choose_cuts(beginning, events, ready, count, random.Random(self._seed), focus)
         for number, cut in enumerate(cuts):
             if outcome.failures and self._first_failure_ends:
                 break
