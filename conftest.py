@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -55,3 +56,19 @@ def _collect() -> Iterator[None]:
     """With compiled modules: an object that is not what it seems to be shows at the next collection."""
     yield
     gc.collect()
+
+
+@pytest.fixture
+def synced_names(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
+    """Paths whose names were made durable meanwhile, by our own syncs of their directories."""
+    found: set[Path] = set()
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if path.is_dir():
+            found.update(path.iterdir())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return found

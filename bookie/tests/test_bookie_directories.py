@@ -191,3 +191,25 @@ async def test_entry_logs_without_their_index_are_left_alone(
     shutil.move(tmp_path / "elsewhere", index)
     assert sorted(index.parent.iterdir()) == before
     await read_all(await start(**changes))
+
+
+async def test_the_names_of_new_directories_are_durable(
+    start: StartBookie, settings: BookieSettings, synced_names: set[Path]
+) -> None:
+    """A power cut would take all that is below a directory whose name is lost."""
+    running = await start()
+    await running.close()
+    for directory in (*settings.journal_directories, *settings.ledger_directories):
+        assert {directory.parent, directory, directory / "current"} <= synced_names
+    for directory in settings.ledger_directories:
+        assert {directory / "current" / "ledgers", directory / "current" / "locations"} <= synced_names
+
+
+def test_a_directory_that_a_killed_start_has_made_is_made_durable(
+    settings: BookieSettings, synced_names: set[Path]
+) -> None:
+    for directory in (*settings.journal_directories, *settings.ledger_directories):
+        (directory / "current").mkdir(parents=True)
+    open_directories(settings, DISK)
+    for directory in (*settings.journal_directories, *settings.ledger_directories):
+        assert directory / "current" in synced_names

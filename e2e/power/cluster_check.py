@@ -50,7 +50,11 @@ class ClusterCheck:
             there = {name.rpartition("/")[2] for name in admin.get_json(f"{self._server.admin_url}/admin/v2/{FOLDER}")}
             found = self._values()
             for topic in self._history.topics.values():
-                found += self._topic(topic, topic.name in there)
+                try:
+                    found += self._topic(topic, topic.name in there)
+                except pulsar.PulsarException as error:
+                    # Whatever is wrong may be so with all of them, half a minute each.
+                    return [*found, f"{topic.name}: {error!r}"]
         except (urllib.error.URLError, pulsar.PulsarException, TimeoutError) as error:
             return [f"the cluster does not serve: {error!r}"]
         finally:

@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 SECONDS = 1.0
-CUTS = 3
+CUTS = 2
 
 
 def test_a_standalone_cluster_keeps_what_it_confirmed(tmp_path: Path) -> None:

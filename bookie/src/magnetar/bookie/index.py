@@ -18,8 +18,8 @@ from magnetar.bookie.index_api import IndexDamaged, IndexMissing
 from magnetar.bookie.index_database import Database, IndexFailed, repair, valid
 from magnetar.bookie.index_database import telling as _telling
 from magnetar.bookie.loss import WHAT_TO_DO
-from magnetar.metadata.rocksdb_files import DatabaseDamaged
 from magnetar.core.disk import SystemDisk
+from magnetar.metadata.rocksdb_files import DatabaseDamaged
 from rocksdict import Cache, RdictIter, WriteBatch, WriteOptions
 
 log: Final = logging.getLogger(__name__)

@@ -222,16 +222,14 @@ class SystemDisk:
 
 
 def make_directory(path: Path) -> None:
-    """A directory and its parents, durably; one that is there is no error. OSError.
-
-    The names of those that were there are synced, too, where that is allowed: who made them may have been killed, or
-    not have cared."""
+    """A directory and its parents, durably; one that is there is no error. OSError."""
     path = path.absolute()
-    missing = {one for one in (path, *path.parents) if not one.exists()}
-    path.mkdir(parents=True, exist_ok=True)
-    for parent in reversed(path.parents):
-        try:
-            SystemDisk().sync_directory(parent)
-        except OSError:
-            if not missing.isdisjoint(parent.iterdir()):
-                raise
+    missing = [one for one in (path, *path.parents) if not one.exists()]
+    # Each is durable before the next is made. So of those that are there only the last may be without, if whoever made
+    # it was killed in that moment.
+    last = missing[-1].parent if missing else path
+    with contextlib.suppress(PermissionError):  # Where we may not look it was not us.
+        SystemDisk().sync_directory(last.parent)
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True)
+        SystemDisk().sync_directory(one.parent)

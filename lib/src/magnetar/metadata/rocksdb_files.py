@@ -14,8 +14,9 @@ import zlib
 from pathlib import Path
 from typing import Final
 
+from magnetar.core.disk import SystemDisk
 from magnetar.core.errors import Unavailable
-from rocksdict import DBRecoveryMode, Options, Rdict, RdictIter
+from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, RdictIter
 
 log: Final = logging.getLogger(__name__)
 
@@ -35,7 +36,11 @@ class SyncedNumber:
     def __init__(self, directory: Path) -> None:
         """Makes the file when there is none. OSError."""
         self._path = directory / SYNCED_FILE
+        made = not self._path.exists()
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        if made:
+            # That it is there says that whatever was durable since was noted.
+            SystemDisk().sync_directory(directory)
         self._failed = False
 
     def note(self, number: int) -> None:
@@ -68,10 +73,14 @@ def open_database(directory: Path, options: Options) -> Rdict:
     try:
         database = Rdict(str(directory), options)
     except Exception as error:
-        if _is_damage(str(error)):
-            said = " ".join(str(error).split()).rstrip(".")  # Of several lines, for the most part.
+        if not _is_damage(str(error)):
+            raise
+        said = " ".join(str(error).split()).rstrip(".")  # Of several lines, for the most part.
+        if not _holds_what_was_synced(directory, options, number):
             raise DatabaseDamaged(f"{directory} is damaged: {said}") from error
-        raise
+        log.warning("%s ends with changes that were never said to be durable; they are left out: %s", directory, said)
+        options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+        database = Rdict(str(directory), options)
     found = database.latest_sequence_number()
     if found < number:
         database.close()
@@ -80,6 +89,24 @@ def open_database(directory: Path, options: Options) -> Rdict:
             "log (*.log) or the MANIFEST was cut or deleted"
         )
     return database
+
+
+def _holds_what_was_synced(directory: Path, options: Options, number: int) -> bool:
+    """Whether all that was noted as durable stands before what is damaged. Changes nothing on the disk.
+
+    A power failure may leave the end of a log torn, with zeros, or with later sectors and without earlier ones. RocksDB
+    cannot tell that from damage to what was durable, but the number noted can. Without a note nobody can."""
+    if not (directory / SYNCED_FILE).exists():
+        return False
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    try:
+        database = Rdict(str(directory), options, access_type=AccessType.read_only())
+        found = database.latest_sequence_number()
+        database.close()
+    except Exception as error:  # noqa: BLE001  (the binding's errors have no class of their own)
+        log.info("%s cannot be read at all: %s", directory, error)
+        return False
+    return found >= number
 
 
 def repair_database(directory: Path, options: Options) -> None:
