@@ -19,6 +19,8 @@ from e2e.power.replaying import Beginning, Replay, differences
 
 LOG: Final = logging.getLogger("e2e.power")
 SECOND_CUT_SHARE: Final = 0.3
+FIRST_START_EVERY: Final = 6
+"""One of so many cuts falls into the very first start, when nothing was confirmed and nothing may be in the way."""
 
 
 _History = TypeVar("_History")
@@ -108,7 +110,10 @@ class Trial(Generic[_History]):
             outcome.failures.append(f"the recording is not complete: {unseen[:3]}")
             LOG.info("%s", outcome.failures[-1])
             return outcome
-        cuts = choose_cuts(beginning, events, ready, count, random.Random(self._seed), focus)
+        rng = random.Random(self._seed)
+        first_start = [event for event in events if event.begin <= ready]
+        cuts = choose_cuts(beginning, events, ready, count - count // FIRST_START_EVERY, rng, focus)
+        cuts += choose_cuts(beginning, first_start, 0, count // FIRST_START_EVERY, rng, focus)
         for number, cut in enumerate(cuts):
             if outcome.failures and self._first_failure_ends:
                 break
