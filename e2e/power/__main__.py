@@ -54,14 +54,15 @@ def _run(seed: int, options: argparse.Namespace) -> bool:
     folder = Path(tempfile.mkdtemp(prefix="magnetar-power-"))
     mistake = options.mistake or ""
     forget = FORGOTTEN.get(mistake, nothing_forgotten)
+    given = OPTIONS.get(mistake, {}).get(options.subject, [])
     code = mistake if mistake in CODE else ""
     recorder = build(folder)
     trial: Trial[Any]
     if options.subject == "bookie":
-        bookie = BookieSubject(folder / "disk", code)
+        bookie = BookieSubject(folder / "disk", given, code)
         trial = Trial(bookie, recorder, folder, seed, forget, first_failure_ends=bool(mistake))
     else:
-        cluster = StandaloneSubject(folder / "disk", OPTIONS.get(mistake, []), code)
+        cluster = StandaloneSubject(folder / "disk", given, code)
         trial = Trial(cluster, recorder, folder, seed, forget, first_failure_ends=bool(mistake))
     outcome = trial.run(options.seconds, options.cuts, options.cut, options.focus)
     repeat = f"python -m e2e.power --subject {options.subject} --seed {seed} --cuts {options.cuts}"

@@ -57,9 +57,10 @@ _Result = TypeVar("_Result")
 class BookieSubject:
     """See `trial.Subject`."""
 
-    def __init__(self, disk: Path, mistake: str = "") -> None:
+    def __init__(self, disk: Path, options: list[str], mistake: str = "") -> None:
         """`mistake` is one of `mistakes.CODE`, or empty."""
         self._disk = disk
+        self._options = options
         self._mistake = mistake
         self._port = free_port()
         self._control_port = free_port()
@@ -75,6 +76,7 @@ class BookieSubject:
             command += ["--journal", f"{self._disk}/journal-{number}", "--ledgers", f"{self._disk}/ledgers-{number}"]
         for name, value in settings.items():
             command += ["--set", f"{name}={value}"]
+        command += self._options
         environment = {**recording.environment, "POWER_MISTAKE": self._mistake}
         process = self._process = processes.spawn(command, self._log, environment)
         deadline = time.monotonic() + START_SECONDS_MAX

@@ -59,5 +59,7 @@ def marks_first() -> None:
 
 
 CODE: Final[dict[str, Callable[[], None]]] = {"marks-first": marks_first}
-OPTIONS: Final[dict[str, list[str]]] = {"no-sync": ["--no-sync"]}
-"""Mistakes that a user can make: options of the standalone."""
+OPTIONS: Final[dict[str, dict[str, list[str]]]] = {
+    "no-sync": {"standalone": ["--no-sync"], "bookie": ["--set", "journalSyncData=false"]}
+}
+"""Mistakes that a user can make: options of the command, by who is under trial."""
