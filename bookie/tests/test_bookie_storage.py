@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -266,3 +267,26 @@ def test_whoever_wrote_to_an_index_that_was_opened_again_is_told(tmp_path: Path)
         compaction.submit(index.put_locations, 1, range(10), range(10)).result()
         compaction.submit(index.sync).result()
     index.close()
+
+
+@pytest.mark.parametrize("torn", ["zeros at the end", "a sector lost"])
+def test_what_a_power_cut_does_to_places_that_nobody_synced_stops_no_start(tmp_path: Path, torn: str) -> None:
+    """The journal has them still; places that were synced are there."""
+    running = Index(tmp_path / "running", MIB)
+    running.put_locations(1, range(100), range(1, 101))
+    running.sync()
+    log = max((tmp_path / "running" / "locations").glob("*.log"))
+    synced_bytes = log.stat().st_size
+    running.put_locations(1, range(100, 300), range(101, 301))
+    shutil.copytree(tmp_path / "running", tmp_path / "cut")
+    running.close()
+    path = tmp_path / "cut" / "locations" / log.name
+    content = bytearray(path.read_bytes())
+    sector = -(-synced_bytes // 512) * 512 + 512
+    end = len(content) if torn == "zeros at the end" else sector + 512
+    content[sector:end] = bytes(end - sector)
+    path.write_bytes(content)
+    again = Index(tmp_path / "cut", MIB)
+    found = again.locations(1, 0, 100)
+    again.close()
+    assert found == list(range(1, 101))

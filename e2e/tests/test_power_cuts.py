@@ -12,6 +12,7 @@ from e2e.power.trial import Trial
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(300),  # Three starts of a server, on any machine.
     pytest.mark.skipif(recording.compiler() is None, reason="there is no C compiler, with which changes are recorded"),
 ]
 

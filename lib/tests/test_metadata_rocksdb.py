@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +14,9 @@ from pathlib import Path
 import pytest
 from magnetar.core.errors import Misuse
 from magnetar.metadata.contract import MetadataStoreContract, value_of
-from magnetar.metadata.rocksdb import RocksdbMetadataStore, StoreInUse
+from magnetar.metadata.rocksdb import RocksdbMetadataStore, RocksdbTable, StoreInUse
 from magnetar.metadata.store import MetadataStore, SessionEvent, StoreUnavailable
-from magnetar.metadata.tree import Outcome
+from magnetar.metadata.tree import NO_OWNER, Outcome, Record
 
 WRITER = """
 import asyncio, sys
@@ -179,6 +180,33 @@ async def test_the_names_of_new_directories_are_durable(tmp_path: Path, synced_n
     directory = tmp_path / "data" / "metadata"
     await RocksdbMetadataStore(directory).close()
     assert {directory.parent, directory, directory / "rocksdb"} <= synced_names
+
+
+@pytest.mark.parametrize("torn", ["cut short", "zeros at the end", "a sector lost"])
+def test_what_a_power_cut_does_to_changes_that_nobody_synced_stops_no_start(tmp_path: Path, torn: str) -> None:
+    """A disk may have kept any sectors of what was not synced; what was is there."""
+    running = RocksdbTable(tmp_path / "running")
+    running.apply(Outcome(saves=[("/synced", Record(b"s" * 2_000, 0, 0, 0, NO_OWNER))]))
+    running.sync()
+    log = max((tmp_path / "running").glob("*.log"))
+    synced_bytes = log.stat().st_size
+    running.apply(Outcome(saves=[("/open", Record(os.urandom(4_000), 0, 0, 0, NO_OWNER))]))
+    shutil.copytree(tmp_path / "running", tmp_path / "cut")
+    running.close()
+    content = bytearray((tmp_path / "cut" / log.name).read_bytes())
+    sector = -(-synced_bytes // 512) * 512 + 512
+    if torn == "cut short":
+        del content[sector:]
+    else:
+        end = len(content) if torn == "zeros at the end" else sector + 512
+        content[sector:end] = bytes(end - sector)
+    (tmp_path / "cut" / log.name).write_bytes(content)
+    again = RocksdbTable(tmp_path / "cut")
+    found, lost = again.load("/synced"), again.load("/open")
+    again.close()
+    assert found is not None
+    assert found.value == b"s" * 2_000
+    assert lost is None
 
 
 async def test_opening_an_empty_directory_is_quick(tmp_path: Path) -> None:
