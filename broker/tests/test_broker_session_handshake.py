@@ -41,7 +41,7 @@ def nothing_left(broker: MemoryBroker) -> bool:
             and not any(subscription.consumers for subscription in topic.subscriptions.values())
             for topic in broker.service.topics.values()
         )
-        and not broker.running.context.topic_lists._watchers
+        and not broker.running.context.topic_lists._watched
     )
 
 

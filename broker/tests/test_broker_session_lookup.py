@@ -168,7 +168,7 @@ async def test_watch_topic_list(memory_broker: MemoryBroker) -> None:
     assert (await client.request(Command.WATCH_TOPIC_LIST_CLOSE, watcher_id=7)).name == "SUCCESS"
     await other.producer("seen-2", producer_id=3)
     assert await client.round_trip() == []
-    assert not memory_broker.running.context.topic_lists._watchers
+    assert not memory_broker.running.context.topic_lists._watched
 
 
 async def test_watchers_of_a_session_have_a_bound(memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,8 +194,8 @@ async def test_watch_topic_list_again(memory_broker: MemoryBroker) -> None:
     assert list((await client.request(Command.WATCH_TOPIC_LIST, **fields)).body.topic) == names
     again = await client.request(Command.WATCH_TOPIC_LIST, **fields, topics_hash=topics_hash(names))
     assert (list(again.body.topic), again.body.topics_hash) == ([], topics_hash(names))
-    (watchers,) = memory_broker.running.context.topic_lists._watchers.values()
-    assert len(watchers) == 1
+    (watched,) = memory_broker.running.context.topic_lists._watched.values()
+    assert len(watched.watchers) == 1
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ async def test_watch_topic_list_refusals(memory_broker: MemoryBroker, fields: di
         Command.WATCH_TOPIC_LIST, **{"watcher_id": 1, "namespace": "public/default", **fields}
     )
     assert (answer.name, answer.body.error) == ("ERROR", error)
-    assert not memory_broker.running.context.topic_lists._watchers
+    assert not memory_broker.running.context.topic_lists._watched
 
 
 async def test_watch_topic_list_may_be_switched_off() -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from magnetar.broker import topic_lists
 from magnetar.broker.resources import Resources
 from magnetar.broker.topic_lists import TopicLists
-from magnetar.broker.topic_patterns import NAMES_AT_ONCE
 from magnetar.core.topic_name import NamespaceName
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.store import StoreUnavailable
+from magnetar.wire.pulsar.errors import PulsarError
 
 NAMESPACE = NamespaceName("public", "default")
 PREFIX = f"persistent://{NAMESPACE}/"
@@ -107,4 +109,90 @@ async def test_who_leaves_while_a_long_list_is_matched_is_not_told() -> None:
 
 
 async def _many(namespace: NamespaceName) -> list[str]:
-    return [f"persistent://{namespace}/{index}" for index in range(5 * NAMES_AT_ONCE)]
+    return [f"persistent://{namespace}/{index}" for index in range(50_000)]
+
+
+async def test_watchers_of_one_pattern_share_one_list() -> None:
+    watched = Watched()
+    await watched.make("a")
+    first, second = [await watched.lists.watch(NAMESPACE, ".*", lambda *_: None) for _ in range(2)]
+    assert first.known is second.known == [PREFIX + "a"]
+    assert watched.lists.watched_names == 1
+    await watched.make("b")
+    await watched.settle()
+    assert first.known is second.known == [PREFIX + "a", PREFIX + "b"]
+    assert watched.lists.watched_names == 2
+    watched.lists.unwatch(first)
+    watched.lists.unwatch(second)
+    assert watched.lists.watched_names == 0
+    await watched.close()
+
+
+async def test_watchers_know_no_more_names_than_a_broker_has_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_lists, "WATCHED_NAMES_MAX", 3)
+    watched = Watched()
+    for name in ("a", "b"):
+        await watched.make(name)
+    watcher = await watched.lists.watch(NAMESPACE, ".*", lambda *_: None)
+    with pytest.raises(PulsarError, match="too many topics"):
+        await watched.lists.watch(NAMESPACE, "public.*", lambda *_: None)
+    watched.lists.unwatch(watcher)
+    await watched.lists.watch(NAMESPACE, "public.*", lambda *_: None)
+    await watched.close()
+
+
+@pytest.mark.slow
+async def test_one_turn_of_the_loop_stays_short_whatever_is_watched() -> None:
+    """10 000 topics, 1 000 watchers with 50 patterns: what is asked for, and a topic that comes and goes."""
+    watched = Watched()
+    many = sorted(f"{PREFIX}topic-{index}" for index in range(10_000))
+    with_new = sorted([*many, PREFIX + "new"])
+    listed = many
+
+    async def topics(namespace: NamespaceName) -> list[str]:
+        del namespace
+        return list(listed)
+
+    watched.resources.persistent_topics = topics  # type: ignore[method-assign]
+    turns = Turns()
+    beginning = asyncio.get_running_loop().create_task(turns.measure())
+    pattern = "public/default/(topic-9999|new|watched-{}.*)"
+    told: list[tuple[list[str], list[str]]] = []
+    for index in range(1_000):
+        await watched.lists.watch(NAMESPACE, pattern.format(index % 50), lambda new, gone, _: told.append((new, gone)))
+    for _ in range(ATTEMPTS):
+        turns.longest_seconds = 0.0
+        await watched.lists.topics(NAMESPACE, "persistent", ".*[0-9].*[0-9]")
+        if turns.longest_seconds < TURN_SECONDS_MAX:
+            break
+    assert turns.longest_seconds < TURN_SECONDS_MAX
+    for attempt in range(ATTEMPTS):
+        turns.longest_seconds = 0.0
+        told.clear()
+        listed = with_new if attempt % 2 == 0 else many
+        await watched.make(f"changed-{attempt}")
+        while len(told) < 1_000:
+            await asyncio.sleep(0.01)
+        if turns.longest_seconds < TURN_SECONDS_MAX:
+            break
+    assert turns.longest_seconds < TURN_SECONDS_MAX
+    assert told[0] == ([PREFIX + "new"], []) if attempt % 2 == 0 else told[0] == ([], [PREFIX + "new"])
+    beginning.cancel()
+    await watched.close()
+
+
+ATTEMPTS = 5
+TURN_SECONDS_MAX = 0.05
+
+
+class Turns:
+    """The longest turn of the loop, by the processor's time."""
+
+    def __init__(self) -> None:
+        self.longest_seconds = 0.0
+
+    async def measure(self) -> None:
+        while True:
+            begun = time.thread_time()
+            await asyncio.sleep(0)
+            self.longest_seconds = max(self.longest_seconds, time.thread_time() - begun)

@@ -9,13 +9,16 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from magnetar.broker import topic_patterns
-from magnetar.broker.topic_patterns import NAMES_AT_ONCE, TopicPattern, brokers_match, may_take_long
+from magnetar.broker.topic_patterns import TopicPattern, brokers_match, quick_in_python
 from magnetar.wire.pulsar.errors import PulsarError
 
 PREFIX = "persistent://public/default/"
+
+PATTERN_CHARACTERS = 50
+"""`subscriptionPatternMaxLength`."""
 
 
 @pytest.mark.parametrize("pattern", ["(", "*", "[", "(?u)a", "(" * 5000])
@@ -31,18 +34,25 @@ def test_patterns_that_are_none(pattern: str) -> None:
         "(a|a)*b",
         "((a*)x)+",
         "(?:a|ab)+",
-        "(?P<n>a+){9}",
-        ".*.*.*b",
+        ".*.*b",
+        ".?" * 7,
+        "(a|b|c|d|e|f|g|h|i)(a|b|c|d|e|f|g|h)",
+        "(a)?",
+        "a{1,50}",
+        "a{3}",
+        "a++b",
         "(.+?)*",
-        "[)](a*)*",
+        "(?=a)b",
+        "(?P<n>a)",
+        "(a)\\1",
         "\\((a*)*",
         "[]](a*)*",
         "[^]](a*)*",
-        "a{1,50}b{1,50}c{1,50}",
+        "a*|b*",
     ],
 )
-def test_patterns_that_may_take_long(pattern: str) -> None:
-    assert may_take_long(pattern)
+def test_patterns_that_may_take_long_in_python(pattern: str) -> None:
+    assert not quick_in_python(pattern)
 
 
 @pytest.mark.parametrize(
@@ -50,21 +60,19 @@ def test_patterns_that_may_take_long(pattern: str) -> None:
     [
         "persistent://public/default/.*",
         "public/default/(orders|invoices)-.*",
-        "public/default/orders-[0-9]+-v[0-9]+",
-        "public/default/(a)+(b|c)",
-        "public/default/(a+)?b",
+        "public/default/orders-[0-9]+-v[0-9]",
+        "public/default/(?:a|b)(c|d)-\\d+?",
+        "public/default/orders?-.*$",
         "[(*+{]+x",
         "\\(\\*\\+\\{a*",
         ".*?x",
-        "a++b",
         ")",
         "[",
-        "\\",
         "",
     ],
 )
-def test_patterns_that_take_no_long(pattern: str) -> None:
-    assert not may_take_long(pattern)
+def test_patterns_that_take_no_long_in_python(pattern: str) -> None:
+    assert quick_in_python(pattern)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +99,10 @@ def test_what_only_java_and_re2_know_is_matched_here(pattern: str, name: str) ->
     assert TopicPattern(pattern).matches(PREFIX + name)
 
 
-@pytest.mark.parametrize("pattern", ["(?=(a+)+b).*", "(a+)+\\1", "(.*.*.*", "((a{1000}){1000}){1000}"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["public/default/(?!test-).*", "(?=(a+)+b).*", "(a+)+\\1", "a++b", "((a{1000}){1000}){1000}", "(.?){500}b"],
+)
 def test_patterns_that_clients_have_to_match_themselves(pattern: str) -> None:
     """What may take long and RE2 does not know."""
     assert not brokers_match(pattern)
@@ -99,14 +110,8 @@ def test_patterns_that_clients_have_to_match_themselves(pattern: str) -> None:
         TopicPattern(pattern)
 
 
-def test_look_around_that_takes_no_long_is_matched_here() -> None:
-    """By Apache's, too: it falls back to Java's engine."""
-    assert brokers_match("public/default/(?!test-).*")
-    assert not TopicPattern("public/default/(?!test-).*").matches(PREFIX + "test-1")
-
-
 async def test_long_lists_are_matched_in_order() -> None:
-    topics = [f"{PREFIX}{index}" for index in range(2 * NAMES_AT_ONCE + 1)]
+    topics = [f"{PREFIX}{index}" for index in range(10_000)]
     assert await TopicPattern(".*").filter(topics) == topics
 
 
@@ -125,24 +130,62 @@ def test_without_re2_clients_match_what_needs_it(caplog: pytest.LogCaptureFixtur
         assert not brokers_match(".*.*.*c")
     assert [record.message.partition(" ")[0] for record in caplog.records] == ["google-re2"], "said once"
     assert brokers_match(".*b")
-    assert TopicPattern(".*b").matches(PREFIX + "b")
+    assert TopicPattern(".*b").matches(PREFIX + "b-partition-3")
     with pytest.raises(PulsarError, match="RE2"):
         TopicPattern(".*.*.*b")
 
 
-@given(st.text(alphabet="a(|)*+?{}[]^.\\2,", max_size=12))
-@settings(max_examples=300, deadline=None)
-def test_what_brokers_match_they_match_at_once(pattern: str) -> None:
-    """However unlucky the name."""
-    if not brokers_match(pattern):
-        return
+REPEATS = st.sampled_from(["", "", "*", "+", "?", "*?", "{9}", "{1,30}", "{,9}", "{500}", "{0,999}"])
+PIECES = st.sampled_from(["a", ".", "[ab]", "[^b]", "\\w", "\\pL", "a|", "|", "(?=a)", "(?!b)", "\\1", "(?i)", "b"])
+HOSTILE = st.recursive(
+    st.builds(str.__add__, PIECES, REPEATS),
+    lambda inner: st.one_of(
+        st.builds("({}){}".format, inner, REPEATS),
+        st.builds("(?:{}){}".format, inner, REPEATS),
+        st.builds("({}|{}){}".format, inner, inner, REPEATS),
+        st.builds(str.__add__, inner, inner),
+        st.builds(str.__mul__, inner, st.integers(2, 22)),
+    ),
+    max_leaves=8,
+).map(lambda pattern: pattern[:PATTERN_CHARACTERS])
+"""Repeats of repeats, of choices, of what may be left out; in any number."""
+
+
+def seconds_of_200_topics(pattern: str) -> float:
+    """What a list of 200 topics with unlucky names costs, by the processor's time, as other programs have a share of
+    the clock's. What is refused costs no more."""
+    names = [PREFIX + "a" * 60 + f"{index}!" for index in range(200)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of the engine, about sets that may mean something else one day.
-        try:
-            topics = TopicPattern(pattern)
-        except PulsarError:
-            return
-    # The processor's time, as other programs have a share of the clock's.
-    start = time.thread_time()
-    topics.matches(PREFIX + "a" * 60 + "!")
-    assert time.thread_time() - start < 0.5
+        start = time.thread_time()
+        if brokers_match(pattern):
+            try:
+                topics = TopicPattern(pattern)
+            except PulsarError:
+                return time.thread_time() - start
+            for name in names:
+                topics.matches(name)
+        return time.thread_time() - start
+
+
+@given(st.one_of(st.text(alphabet="a(|)*+?{}[]^.\\2,", max_size=PATTERN_CHARACTERS), HOSTILE))
+@example(".?" * 22 + "b")
+@example("(?:(?:.?a?){100}x?){2}b")
+@settings(max_examples=300, deadline=None)
+def test_what_brokers_match_they_match_at_once(pattern: str) -> None:
+    """However unlucky the names: half a millisecond each is the worst known."""
+    assert min(seconds_of_200_topics(pattern) for _ in range(2)) < 0.5
+
+
+@pytest.mark.usefixtures("without_re2")
+@given(st.one_of(st.text(alphabet="a(|)*+?[]^.\\d", max_size=PATTERN_CHARACTERS), HOSTILE))
+@example(".?" * 22 + "b")
+@example(".?" * 6 + ".*b")
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_brokers_match_without_re2_they_match_at_once(pattern: str) -> None:
+    assert min(seconds_of_200_topics(pattern) for _ in range(2)) < 0.5
+
+
+@pytest.mark.parametrize("pattern", [".?" * 22 + "b", "(a?){25}b", "(a|a?)+b", "((.{0,9})*)*b"])
+def test_a_pattern_that_stopped_a_broker_takes_milliseconds(pattern: str) -> None:
+    assert min(seconds_of_200_topics(pattern) for _ in range(5)) < 0.05
