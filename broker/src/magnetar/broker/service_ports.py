@@ -9,6 +9,7 @@ from dataclasses import replace
 from magnetar.broker.settings import BrokerSettings
 from magnetar.net.connection import Connection, Handler, HandlerFactory
 from magnetar.net.endpoints import Listener, listen
+from magnetar.net.held_bytes import HeldBytes
 from magnetar.net.preamble import after_preamble
 from magnetar.net.tls import ServerTls
 from magnetar.wire.haproxy import ProxyHeaderDecoder
@@ -17,8 +18,10 @@ from magnetar.wire.haproxy import ProxyHeaderDecoder
 class ServicePorts:
     """Has the ports until closed, and listens once it is told to."""
 
-    def __init__(self, listeners: Sequence[Listener]) -> None:
+    def __init__(self, listeners: Sequence[Listener], held: HeldBytes) -> None:
         self._listeners = listeners
+        self.held = held
+        """What the connections of all ports hold in memory."""
 
     @property
     def connections(self) -> list[Connection]:
@@ -45,19 +48,21 @@ async def open_service_ports(
     if settings.proxy_protocol:
         make_handler = _behind_proxy_header(make_handler)
     tls = ServerTls(settings.tls) if settings.broker_service_port_tls is not None else None
-    listeners = [await listen(settings.bind_address, settings.broker_service_port, make_handler, accepting=False)]
+    held = HeldBytes(asyncio.get_running_loop())
+    address = settings.bind_address
+    listeners = [await listen(address, settings.broker_service_port, make_handler, accepting=False, held=held)]
     settings = replace(settings, broker_service_port=listeners[0].port)
     try:
         if settings.broker_service_port_tls is not None:
             listener = await listen(
-                settings.bind_address, settings.broker_service_port_tls, make_handler, tls=tls, accepting=False
+                *(address, settings.broker_service_port_tls, make_handler), tls=tls, accepting=False, held=held
             )
             listeners.append(listener)
             settings = replace(settings, broker_service_port_tls=listener.port)
     except BaseException:
         await asyncio.shield(listeners[0].close())
         raise
-    return ServicePorts(listeners), settings
+    return ServicePorts(listeners, held), settings
 
 
 def _behind_proxy_header(make_handler: HandlerFactory) -> HandlerFactory:

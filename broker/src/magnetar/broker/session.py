@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from magnetar.broker.auth.rules import Right
@@ -19,16 +21,18 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.session_consume import ConsumerCommands
 from magnetar.broker.session_lookup import LookupCommands
 from magnetar.broker.session_produce import ProducerCommands
+from magnetar.broker.session_requests import PAUSED_FOR_REQUESTS, SessionRequests
 from magnetar.broker.session_schema import SchemaCommands
 from magnetar.broker.session_topics import TopicListCommands
 from magnetar.broker.session_transactions import TransactionCommands
 from magnetar.broker.settings import SERVER_VERSION
 from magnetar.core.errors import MagnetarError, PeerError, Unavailable
-from magnetar.core.limits import FRAME_PADDING_BYTES
+from magnetar.core.limits import FRAME_PADDING_BYTES, KIB, PROXIED_CONNECT_FRAME_BYTES_MAX
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.errors import ManagedLedgerClosed, ManagedLedgerError, ManagedLedgerFenced
 from magnetar.metadata.store import NodeTooLarge, StoreUnavailable
 from magnetar.net.connection import Connection
+from magnetar.net.held_bytes import NOTED_BYTES
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.command import PING_FRAME, PONG_FRAME, TYPE_ACK, TYPE_FLOW, TYPE_SEND, command_type
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -46,10 +50,21 @@ PROTOCOL_VERSION: Final = 21
 """The newest protocol version served; Pulsar 4.x."""
 
 CONTROL_COMMANDS_MAX: Final = 60_000
-"""Control commands of one connection under way; above the lookups that one client may have outstanding (50 000)."""
+"""Control commands of one connection under way, those that wait for exclusive access with them: others wait in the
+connection before they are as many (`SessionRequests`)."""
 
 CLOSE_COMMANDS_VERSION: Final = 5
 """From this protocol version on, clients understand that a broker closes one producer or consumer."""
+
+NEVER_WAIT: Final = (BaseCommand.PING, BaseCommand.PONG, BaseCommand.AUTH_RESPONSE)
+"""Control commands that are served however many are under way: the connection ends without them."""
+
+WAITING_BYTES_MAX: Final = 256 * KIB
+"""Of control commands that wait for others of their connection; it is read no further beyond that. Until then messages
+and acknowledgements pass by: what is under way may wait for the metadata store."""
+
+FRAME_OVERHEAD_BYTES: Final = 40
+"""What a command that waits costs beside its own bytes."""
 
 ControlCommand: TypeAlias = Callable[[BaseCommand], Coroutine[Any, Any, None] | None]
 
@@ -79,11 +94,21 @@ class ServerSession:
         """Who the client is and what it may do; None where nobody has to say who he is."""
         self._refusal: PulsarError | None = None
         self.peer_address = connection.peer_address
-        self._splitter = FrameSplitter(context.settings.message_size_bytes_max + FRAME_PADDING_BYTES)
+        self._splitter = FrameSplitter(PROXIED_CONNECT_FRAME_BYTES_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._ping_outstanding = False
         self._received_since_ping = False
         self._keep_alive: asyncio.TimerHandle | None = None
+        self.requests = SessionRequests(connection, context.service.limits.requests)
+        self._frame_bytes = 0
+        """Of the command that is being served."""
+        self._waiting: deque[bytes] = deque()
+        """Control commands that came while too many were under way."""
+        self._waiting_bytes = 0
+        self._going_on = False
+        self._holds_much = False
+        self._moved_bytes: int | None = None
+        """What the peer had moved at the last tick, if it was behind then."""
         self._pauses = 0
         self._paused_before = False
         self._counted = False
@@ -130,10 +155,13 @@ class ServerSession:
         except PeerError as error:
             logger.warning("closing connection of %s: %s", self.peer_address, error)
             self.connection.close()
+        if self._splitter.pending_bytes > NOTED_BYTES or self._holds_much:
+            self._tell_what_is_held()
 
     def writable_changed(self, writable: bool) -> None:
-        """The peer fell behind or caught up: consumers wait or go on."""
+        """The peer fell behind or caught up: consumers and large answers wait or go on."""
         if writable:
+            self.requests.caught_up()
             self.consumers.writable_again()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -153,6 +181,10 @@ class ServerSession:
         self.producers.close_all()
         self.consumers.close_all()
         self._topic_lists.close_all()
+        self.requests.close()
+        self._waiting.clear()
+        # What refers to each other would else stay until the collector of cycles comes by.
+        del self._commands, self.producers, self.consumers, self._lookups, self._topic_lists
 
     # --- serving
 
@@ -170,17 +202,58 @@ class ServerSession:
                 self.consumers.acknowledge(buffer, start, end)
             elif kind == TYPE_FLOW and connected:
                 self.consumers.flow(buffer, start, end)
-            elif kind == TYPE_LOOKUP and connected:
-                self._lookups.look_up(buffer, start, end)
-            elif kind == TYPE_PARTITIONED_METADATA and connected:
-                self._lookups.count_partitions(buffer, start, end)
+            elif connected and (self._waiting or self.requests.full) and kind not in NEVER_WAIT:
+                self._wait(buffer[start:end])
             else:
                 producers.flush()
-                self._control(buffer, start, end)
+                self._control(kind, buffer, start, end)
                 connected = self.state is SessionState.CONNECTED
         producers.flush()
 
-    def _control(self, buffer: bytes, start: int, end: int) -> None:
+    def _wait(self, command: bytes) -> None:
+        self._waiting.append(command)
+        self._waiting_bytes += len(command) + FRAME_OVERHEAD_BYTES
+        if self._waiting_bytes > WAITING_BYTES_MAX:
+            self.connection.pause_reading(PAUSED_FOR_REQUESTS)
+            self._tell_what_is_held()
+        self._go_on_soon()
+
+    def _go_on_soon(self) -> None:
+        if self._waiting and not self._going_on and not self.requests.full:
+            self._going_on = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Serve what has waited."""
+        self._going_on = False
+        try:
+            while self._waiting and not self.requests.full and not self.ended:
+                command = self._waiting.popleft()
+                self._waiting_bytes -= len(command) + FRAME_OVERHEAD_BYTES
+                self._control(command_type(command, 0), command, 0, len(command))
+        except PeerError as error:
+            logger.warning("closing connection of %s: %s", self.peer_address, error)
+            self.connection.close()
+            return
+        if self._waiting_bytes <= WAITING_BYTES_MAX // 2:
+            self.connection.resume_reading(PAUSED_FOR_REQUESTS)
+        if self._holds_much:
+            self._tell_what_is_held()
+
+    def _tell_what_is_held(self) -> None:
+        held_bytes = self._splitter.pending_bytes + self.requests.held_bytes + self._waiting_bytes
+        self._holds_much = held_bytes > NOTED_BYTES
+        self.connection.hold_incoming(held_bytes)
+
+    def _control(self, kind: int, buffer: bytes, start: int, end: int) -> None:
+        self._frame_bytes = end - start
+        if self.state is SessionState.CONNECTED:
+            if kind == TYPE_LOOKUP:
+                self._lookups.look_up(buffer, start, end)
+                return
+            if kind == TYPE_PARTITIONED_METADATA:
+                self._lookups.count_partitions(buffer, start, end)
+                return
         command = messages.decode_command(buffer, start, end)
         if self.state is SessionState.START:
             self._connect(command)
@@ -260,6 +333,7 @@ class ServerSession:
 
     def _let_in(self) -> None:
         self.state = SessionState.CONNECTED
+        self._splitter.allow(self.context.settings.message_size_bytes_max + FRAME_PADDING_BYTES)
         self._say_connected()
 
     def _say_connected(self) -> None:
@@ -321,11 +395,27 @@ class ServerSession:
             raise PeerError(f"more than {CONTROL_COMMANDS_MAX} requests outstanding on one connection")
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._finished)
+        self.requests.begin(self._frame_bytes)
+        task.add_done_callback(partial(self._finished, self._frame_bytes))
         self.context.service.wait_for_at_close(task)
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
+    def step_aside(self) -> None:
+        """A request under way begins to wait for what may never come, or for what this client itself has to ask for:
+        it counts as none until `step_back`."""
+        self.requests.end(0)
+        self._go_on_soon()
+
+    def step_back(self) -> None:
+        """The request goes on."""
+        self.requests.begin(0)
+
+    def _finished(self, frame_bytes: int, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self.requests.end(frame_bytes)
+        if self._waiting:
+            self._go_on_soon()
+        elif self._holds_much and not self.ended:
+            self._tell_what_is_held()
         if task.cancelled():
             return
         error = task.exception()
@@ -343,12 +433,23 @@ class ServerSession:
             logger.warning("request %d of %s failed: %s", request_id, self.peer_address, error)
             self.send_error(request_id, server_error_of(error), str(error) or type(error).__name__)
 
+    async def answering_large(self, request_id: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """As `answering`, for work that writes nothing but an answer, which may be large: see
+        `SessionRequests.answer_large`."""
+        task = asyncio.current_task()
+        assert task is not None
+        # A client that does not read must not hold up the end of the broker.
+        self.context.service.leave_behind_at_close(task)
+        await self.answering(request_id, lambda: self.requests.answer_large(work))
+
     # --- is somebody there?
 
     async def alive(self) -> bool:
         """Whether the client answers a PING soon; when not, the connection is closed and all it held is free."""
         if self.state is not SessionState.CONNECTED:
             return False
+        if self.connection.reading_paused:
+            return True  # Its answer would wait with the rest; the keep-alive sees to the dead.
         loop = asyncio.get_running_loop()
         check: asyncio.Future[bool] = loop.create_future()
         self._liveness_checks.append(check)
@@ -360,6 +461,9 @@ class ServerSession:
             timer.cancel()
 
     def _found_dead(self) -> None:
+        if self.connection.reading_paused:
+            self._answer_liveness_checks(alive=True)
+            return
         logger.warning("closing connection of %s: no answer to PING while others wait for its place", self.peer_address)
         self.connection.abort()
 
@@ -388,6 +492,12 @@ class ServerSession:
         self._pauses = connection.pauses
         return paused
 
+    def _takes_nothing(self) -> bool:
+        """Whether the peer was behind at the last look and has moved nothing since, either way."""
+        before = self._moved_bytes
+        self._moved_bytes = None if self.connection.writable else self.connection.moved_bytes
+        return before is not None and before == self._moved_bytes
+
     def _schedule_keep_alive(self) -> None:
         loop = asyncio.get_running_loop()
         self._keep_alive = loop.call_later(self.context.settings.keep_alive_seconds, self._keep_alive_tick)
@@ -399,6 +509,10 @@ class ServerSession:
             return
         if self._ping_outstanding and not self._received_since_ping and not self._was_paused():
             logger.warning("closing connection of %s: no answer to PING", self.peer_address)
+            self.connection.abort()
+            return
+        if self._takes_nothing():
+            logger.warning("closing connection of %s: it takes nothing of what it is sent", self.peer_address)
             self.connection.abort()
             return
         self._received_since_ping = False

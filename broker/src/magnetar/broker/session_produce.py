@@ -179,7 +179,11 @@ class ProducerCommands:
         try:
             if await topic.add_producer(producer, opening.admitted):
                 self._success(opening.request_id, producer, ready=False)
-                refusal = await opening.turn
+                self._session.step_aside()
+                try:
+                    refusal = await opening.turn
+                finally:
+                    self._session.step_back()
         except BaseException:
             topic.remove_producer(producer)
             raise

@@ -26,7 +26,9 @@ class SchemaCommands:
     def commands(self) -> dict[int, ControlCommand]:
         """What this group serves."""
         return {
-            BaseCommand.GET_SCHEMA: lambda command: self._get(command.getSchema),
+            BaseCommand.GET_SCHEMA: lambda command: self._session.answering_large(
+                command.getSchema.request_id, lambda: self._get(command.getSchema)
+            ),
             BaseCommand.GET_OR_CREATE_SCHEMA: lambda command: self._get_or_create(command.getOrCreateSchema),
         }
 

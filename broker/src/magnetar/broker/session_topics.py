@@ -51,7 +51,7 @@ class TopicListCommands:
         }
 
     def _get(self, request: CommandGetTopicsOfNamespace) -> Coroutine[Any, Any, None]:
-        return self._session.answering(request.request_id, lambda: self._answer_list(request))
+        return self._session.answering_large(request.request_id, lambda: self._answer_list(request))
 
     async def _answer_list(self, request: CommandGetTopicsOfNamespace) -> None:
         pattern = request.topics_pattern if request.HasField("topics_pattern") else None
@@ -73,7 +73,7 @@ class TopicListCommands:
         return len(pattern) <= longest and brokers_match(pattern)
 
     def _watch(self, request: CommandWatchTopicList) -> Coroutine[Any, Any, None]:
-        return self._session.answering(request.request_id, lambda: self._begin_watch(request))
+        return self._session.answering_large(request.request_id, lambda: self._begin_watch(request))
 
     async def _begin_watch(self, request: CommandWatchTopicList) -> None:
         settings = self._session.context.settings

@@ -16,6 +16,13 @@ FRAME_PADDING_BYTES: Final = 10 * KIB
 
 PULSAR_FRAME_BYTES_MAX: Final = MESSAGE_SIZE_BYTES_MAX + FRAME_PADDING_BYTES
 
+CONNECT_FRAME_BYTES_MAX: Final = 128 * KIB
+"""A client's frame before it is let in. Tokens and certificates have some kilobytes, a Kerberos ticket 64 KiB, the
+longest there is."""
+
+PROXIED_CONNECT_FRAME_BYTES_MAX: Final = 2 * CONNECT_FRAME_BYTES_MAX
+"""A CONNECT to a broker: one that a proxy sends has its own credentials beside the client's."""
+
 BOOKKEEPER_FRAME_BYTES_MAX: Final = 5_253_120
 """BookKeeper's `nettyMaxFrameSizeBytes`."""
 

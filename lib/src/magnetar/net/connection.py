@@ -5,7 +5,8 @@ outgoing ones collect in an outbox that is flushed once per loop turn, because e
 A handler that is sent megabytes may have them read into memory of its own (`ReceivingHandler`): new bytes objects for
 each read, and their joining, are most of what receiving costs then.
 Both directions push back: a slow peer stops `writable`, and anybody who holds too much of this peer's data pauses
-reading, each under a reason of its own.
+reading, each under a reason of its own. The connections of a server are also bounded by what they are answered: a peer
+that does not read is not read either, and `HeldBytes` bounds all of them together.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 from magnetar.core.errors import Misuse
-from magnetar.core.limits import MIB
+from magnetar.core.limits import KIB, MIB
+from magnetar.net.held_bytes import NOTED_BYTES, HeldBytes
 
 JOIN_PARTS_BYTES_MAX: Final = 64 * 1024
 """Below this a copy into one buffer is cheaper than a vector of parts (measured: parts of up to 8 KiB)."""
@@ -26,6 +28,22 @@ OUTBOX_HIGH_WATER_BYTES: Final = 4 * MIB
 
 OUTBOX_LOW_WATER_BYTES: Final = 1 * MIB
 """Unsent bytes at which `writable` turns true again; far enough below not to flap."""
+
+BEHIND_BYTES: Final = 256 * KIB
+"""Unsent bytes after which a server's peer counts as one that does not read what it is answered: a whole read's worth
+of small requests is answered in that."""
+
+ANSWERS_BEHIND_BYTES_MAX: Final = 256 * KIB
+"""Of answers to a peer that is behind; then it is read no further until `CAUGHT_UP_BYTES` are left. What consumers are
+sent does not count, as it stops by itself: a client on a slow line may publish and acknowledge all the while."""
+
+CAUGHT_UP_BYTES: Final = 64 * KIB
+"""Unsent bytes at which a peer that was behind is read again."""
+
+PAUSED_FOR_ANSWERS: Final = "answers not taken"
+
+CLOSE_SECONDS_MAX: Final = 30.0
+"""How long a peer may take for what was sent to it before the end."""
 
 
 class ConnectionHandler(Protocol):
@@ -84,7 +102,9 @@ class Connection(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         make_handler: AnyHandlerFactory,
         on_lost: Callable[[Connection], None] | None = None,
+        held: HeldBytes | None = None,
     ) -> None:
+        """`held` counts what a server's connections hold; without it, nothing is bounded but `writable`."""
         self._loop = loop
         self._on_lost = on_lost
         self._make_handler = make_handler
@@ -94,6 +114,15 @@ class Connection(asyncio.Protocol):
         self._flush_scheduled = False
         self._pause_reasons: set[str] = set()
         self._unwanted = False
+        self._closing = False
+        self._held = held
+        self._behind = False
+        self._narrow = False
+        self._answers_behind_bytes = 0
+        self._handed_bytes = 0
+        self._incoming_bytes = 0
+        self._incoming_moved_bytes = 0
+        self._close_timer: asyncio.TimerHandle | None = None
         self.peer_address = ""
         self.writable = True
         self.closed = False
@@ -105,6 +134,8 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         self._outbox.append(data)
+        if self._behind:
+            self._answer_while_behind(len(data))
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
@@ -150,12 +181,7 @@ class Connection(asyncio.Protocol):
         if transport is None or self.closed:
             raise Misuse("a connection that is closed cannot be handed over")
         self._flush()
-        self.closed = True
-        # What refers to each other here would else wait for the collector of cycles.
-        self._transport = None
-        self._handler = None
-        if self._on_lost is not None:
-            self._on_lost(self)
+        self._over()
         transport.set_protocol(protocol)
         if self._pause_reasons:
             self._pause_reasons.clear()
@@ -182,8 +208,10 @@ class Connection(asyncio.Protocol):
         """Send what is in the outbox, then close."""
         if self._transport is None:
             self._unwanted = True
-        elif not self.closed:
-            self._flush()
+        elif not self.closed and not self._closing:
+            self._closing = True
+            if self.unsent_bytes:
+                self._close_timer = self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
             self._transport.close()
 
     def abort(self) -> None:
@@ -193,23 +221,103 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.abort()
 
+    # --- what is held
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the peer has not taken of all that was written; 0 after the end."""
+        if self._outbox:
+            self._flush()
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def held_bytes(self) -> int:
+        """What is unsent, and what the handler says that it holds (`hold_incoming`)."""
+        return self.unsent_bytes + self._incoming_bytes
+
+    @property
+    def moved_bytes(self) -> int:
+        """What the peer has taken, and what came to and went from what the handler holds, since the beginning."""
+        return self._handed_bytes - self.unsent_bytes + self._incoming_moved_bytes
+
+    def hold_incoming(self, size_bytes: int) -> None:
+        """The handler: of what came in, so much has to wait, such as the beginning of a large frame. Needs not be said
+        of less than `NOTED_BYTES`, unless it was more before."""
+        self._incoming_moved_bytes += abs(size_bytes - self._incoming_bytes)
+        self._incoming_bytes = size_bytes
+        if self._held is not None and size_bytes > NOTED_BYTES and not self.closed:
+            self._held.note(self, self.held_bytes)
+
+    def narrow(self) -> bool:
+        """Have the peer take all but `CAUGHT_UP_BYTES` before anything more is made for it: True when it has to, and
+        `writable_changed` tells when it has."""
+        transport = self._transport
+        if transport is None or self.closed or transport.is_closing() or self.unsent_bytes <= BEHIND_BYTES:
+            return False
+        if not self._narrow:
+            self._narrow = True
+            transport.set_write_buffer_limits(BEHIND_BYTES, CAUGHT_UP_BYTES)
+        return not self.writable
+
+    def _answer_while_behind(self, size_bytes: int) -> None:
+        self._answers_behind_bytes += size_bytes
+        if self._answers_behind_bytes > ANSWERS_BEHIND_BYTES_MAX and PAUSED_FOR_ANSWERS not in self._pause_reasons:
+            self.pause_reading(PAUSED_FOR_ANSWERS)
+            if not self.narrow():
+                self._caught_up()
+
+    def _caught_up(self) -> None:
+        self._behind = False
+        self._answers_behind_bytes = 0
+        self.resume_reading(PAUSED_FOR_ANSWERS)
+
+    # --- asyncio's side
+
     def _flush(self) -> None:
         self._flush_scheduled = False
         parts = self._outbox
-        if not parts or self.closed or self._transport is None:
+        transport = self._transport
+        if not parts or self.closed or transport is None:
             return
         self._outbox = []
-        if len(parts) == 1:
-            self._transport.write(parts[0])
-        else:
-            self._write_joined(parts, self._transport)
+        if self._held is None:
+            self._send(parts, transport)
+            return
+        unsent_bytes = transport.get_write_buffer_size()
+        if unsent_bytes > BEHIND_BYTES:
+            self._behind = True
+        elif self._behind:
+            self._caught_up()
+        size_bytes = self._send(parts, transport)
+        self._handed_bytes += size_bytes
+        if unsent_bytes + size_bytes > NOTED_BYTES:
+            self._held.note(self, unsent_bytes + size_bytes + self._incoming_bytes)
 
-    def _write_joined(self, parts: list[bytes], transport: asyncio.Transport) -> None:
+    def _send(self, parts: list[bytes], transport: asyncio.Transport) -> int:
         # Large parts go as they are: copying them costs more than the vector does.
-        if len(parts) < 64 and max(map(len, parts)) > JOIN_PARTS_BYTES_MAX:
+        if len(parts) == 1:
+            data = parts[0]
+        elif len(parts) < 64 and max(map(len, parts)) > JOIN_PARTS_BYTES_MAX:
             transport.writelines(parts)
+            return sum(map(len, parts))
         else:
-            transport.write(b"".join(parts))
+            data = b"".join(parts)
+        transport.write(data)
+        return len(data)
+
+    def _over(self) -> None:
+        """No further bytes, either way. What refers to each other here would else wait for the collector of cycles."""
+        self.closed = True
+        self._outbox.clear()
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+            self._close_timer = None
+        if self._held is not None:
+            self._held.forget(self)
+        self._transport = None
+        self._handler = None
+        if self._on_lost is not None:
+            self._on_lost(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the connection stands."""
@@ -242,17 +350,20 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """asyncio: the transport's buffer is below its low water mark again."""
         self.writable = True
+        if self._narrow and self._transport is not None and not self._transport.is_closing():
+            self._narrow = False
+            self._transport.set_write_buffer_limits(OUTBOX_HIGH_WATER_BYTES, OUTBOX_LOW_WATER_BYTES)
+        if self._behind:
+            self._caught_up()
         if self._handler is not None:
             self._handler.writable_changed(writable=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: it is over."""
-        self.closed = True
-        self._outbox.clear()
-        if self._on_lost is not None:
-            self._on_lost(self)
-        if self._handler is not None:
-            self._handler.connection_lost(exc)
+        handler = self._handler
+        self._over()
+        if handler is not None:
+            handler.connection_lost(exc)
 
 
 class _BufferedSide(asyncio.BufferedProtocol):

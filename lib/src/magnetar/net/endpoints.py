@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 from magnetar.net.connection import AnyHandlerFactory, Connection, HandlerFactory
+from magnetar.net.held_bytes import HeldBytes
 from magnetar.net.tls import HANDSHAKE_SECONDS_MAX, ClientTls, ServerTls
 
 LISTEN_BACKLOG: Final = 4096
@@ -15,9 +16,11 @@ LISTEN_BACKLOG: Final = 4096
 class Listener:
     """A listening socket and the connections that came in through it."""
 
-    def __init__(self, make_handler: HandlerFactory) -> None:
+    def __init__(self, make_handler: HandlerFactory, held: HeldBytes | None) -> None:
         """For `listen`."""
         self._loop = asyncio.get_running_loop()
+        self.held = held if held is not None else HeldBytes(self._loop)
+        """What its connections hold."""
         self._make_handler = make_handler
         self._connections: dict[Connection, None] = {}
         self._closed = False
@@ -66,7 +69,7 @@ class Listener:
         await self._server.wait_closed()
 
     def _make_connection(self) -> Connection:
-        connection = Connection(self._loop, self._make_handler, self._lost)
+        connection = Connection(self._loop, self._make_handler, self._lost, self.held)
         self._connections[connection] = None
         if self._closed:
             connection.close()
@@ -77,12 +80,19 @@ class Listener:
 
 
 async def listen(
-    host: str, port: int, make_handler: HandlerFactory, *, tls: ServerTls | None = None, accepting: bool = True
+    host: str,
+    port: int,
+    make_handler: HandlerFactory,
+    *,
+    tls: ServerTls | None = None,
+    accepting: bool = True,
+    held: HeldBytes | None = None,
 ) -> Listener:
     """Listen on a TCP address, with TLS if given. Raises OSError when the address is taken or not ours.
 
-    Without `accepting` the address is taken, and connections are refused until `Listener.start_accepting`."""
-    listener = Listener(make_handler)
+    Without `accepting` the address is taken, and connections are refused until `Listener.start_accepting`. What its
+    connections hold in memory is bounded by `held`, which several listeners of a server share."""
+    listener = Listener(make_handler, held)
     await listener.open(host, port, tls, accepting=accepting)
     return listener
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +35,8 @@ class SessionAccess:
     """The access of one session."""
 
     def __init__(self, session: ServerSession, access: AccessControl, certificate: Certificate | None) -> None:
-        self._session = session
+        # The session has this one; the other way round would be a cycle.
+        self._reference = weakref.ref(session)
         self._access = access
         self._certificate = certificate
         self._method = METHOD_NONE
@@ -46,6 +48,12 @@ class SessionAccess:
         self._timer: asyncio.TimerHandle | None = None
         self.principal: Principal | None = None
         """Known once connected."""
+
+    @property
+    def _session(self) -> ServerSession:
+        session = self._reference()
+        assert session is not None, "whoever calls is the session, one of its tasks, or its timer"
+        return session
 
     @property
     def address(self) -> str:
@@ -204,16 +212,27 @@ class SessionAccess:
     async def look_again(self, changed: Collection[str]) -> None:
         """Rights in these tenants and namespaces have changed: close the producers and consumers that may not go on,
         as their clients will hear why when they open them again."""
-        for producer, topic in self._session.producers.attached():
+        if self._over():
+            return
+        session = self._session
+        for producer, topic in session.producers.attached():
             if concerns(changed, topic.name) and not await self._still(Right.PRODUCE, topic.name, ""):
                 producer.disconnect()
                 topic.remove_producer(producer)
-        for attachment in self._session.consumers.attached():
+        if self._over():
+            return
+        for attachment in session.consumers.attached():
             topic, consumer = attachment.topic, attachment.consumer
             subscription = attachment.subscription.name
             if concerns(changed, topic.name) and not await self._still(Right.CONSUME, topic.name, subscription):
+                if self._over():
+                    return
                 topic.remove_consumer(consumer, subscription)
-                self._session.consumers.consumer_disconnected(consumer)
+                session.consumers.consumer_disconnected(consumer)
+
+    def _over(self) -> bool:
+        session = self._reference()
+        return session is None or session.ended
 
     async def _still(self, right: Right, topic: TopicName, subscription: str) -> bool:
         try:

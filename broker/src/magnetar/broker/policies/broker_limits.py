@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from magnetar.broker.policies.limiter import Pausable, RateLimiter, limiter_for
 from magnetar.broker.policies.model import Rate
 from magnetar.broker.policies.settings import PolicySettings
+from magnetar.broker.session_requests import RequestsInAll
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
@@ -83,7 +84,16 @@ class ConnectionLimits:
 class BrokerLimits:
     """One for a whole broker; a limiter that is None limits nothing."""
 
-    __slots__ = ("_call_later", "_clock", "connections", "dispatch", "publish", "publish_buffer", "settings")
+    __slots__ = (
+        "_call_later",
+        "_clock",
+        "connections",
+        "dispatch",
+        "publish",
+        "publish_buffer",
+        "requests",
+        "settings",
+    )
 
     def __init__(self, settings: PolicySettings, clock: Clock, call_later: CallLater) -> None:
         self._clock = clock
@@ -92,6 +102,7 @@ class BrokerLimits:
         self.dispatch: RateLimiter | None = None
         self.publish_buffer = PublishBuffer(settings.publish_buffer_bytes_max)
         self.connections = ConnectionLimits(settings.connections_max, settings.connections_per_address_max)
+        self.requests = RequestsInAll()
         self.use_settings(settings)
 
     def use_settings(self, settings: PolicySettings) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from magnetar.core.errors import PeerError
 from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX, MIB
+from magnetar.wire.parts import PARTS_MAX, join_newest
 
 LENGTH: Final = struct.Struct(">I")
 LENGTH_BYTES: Final = 4
@@ -36,6 +37,11 @@ class FrameSplitter:
         self._pending_bytes = 0
         self._needed_bytes = LENGTH_BYTES
 
+    @property
+    def pending_bytes(self) -> int:
+        """What it holds."""
+        return self._pending_bytes
+
     def feed(self, chunk: bytes) -> tuple[bytes, list[int]]:
         """The buffer that holds the frames that are complete now, and where they are: [start, end, start, end, …].
 
@@ -46,6 +52,8 @@ class FrameSplitter:
             self._parts.append(chunk)
             self._pending_bytes += len(chunk)
             if self._pending_bytes < self._needed_bytes:
+                if len(self._parts) >= PARTS_MAX:
+                    self._parts = join_newest(self._parts)
                 return b"", []
             chunk = b"".join(self._parts)
             self._parts.clear()

@@ -6,6 +6,7 @@ from struct import Struct
 from typing import Final
 
 from magnetar.core.limits import PULSAR_FRAME_BYTES_MAX
+from magnetar.wire.parts import PARTS_MAX, join_newest
 from magnetar.wire.pulsar.errors import BadFrame, FrameTooLarge
 
 SIZE_BYTES: Final = 4
@@ -30,6 +31,15 @@ class FrameSplitter:
         self._pending_bytes: int = 0
         self._wanted_bytes: int = SIZE_BYTES
 
+    @property
+    def pending_bytes(self) -> int:
+        """What it holds."""
+        return self._pending_bytes
+
+    def allow(self, frame_bytes_max: int) -> None:
+        """From now on frames may be so long."""
+        self._frame_bytes_max = frame_bytes_max
+
     def feed(self, chunk: bytes) -> tuple[bytes, list[int]]:
         """A buffer and the bounds [start0, end0, start1, end1, …] of the complete frames in it, without their sizes.
 
@@ -43,6 +53,8 @@ class FrameSplitter:
             self._pending.append(chunk)
             self._pending_bytes += len(chunk)
             if self._pending_bytes < self._wanted_bytes:
+                if len(self._pending) >= PARTS_MAX:
+                    self._pending = join_newest(self._pending)
                 return b"", []
             buffer = b"".join(self._pending)
             self._pending = []

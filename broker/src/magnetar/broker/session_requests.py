@@ -1,0 +1,107 @@
+"""How many requests of one client are under way, and what they may answer.
+
+A request costs a task and its own bytes until it is answered. What a client asks beyond that waits, then is not read;
+nothing is refused, as clients count their outstanding requests in thousands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.core.limits import MIB
+
+if TYPE_CHECKING:
+    from magnetar.net.connection import Connection
+
+REQUESTS_MAX: Final = 128
+"""Of one connection, at once. What each waits for takes milliseconds at most, so that is ten thousand a second and
+more; some kilobytes each."""
+
+REQUESTS_BYTES_MAX: Final = 1 * MIB
+"""Of one connection: what those requests have brought, such as schemas. One of any size is taken."""
+
+REQUESTS_IN_ALL_MAX: Final = 20_000
+"""Of one broker: while there are more, a connection may have `REQUESTS_IN_SHORTAGE` at once. Sixty megabytes."""
+
+REQUESTS_IN_SHORTAGE: Final = 8
+
+LARGE_ANSWERS_AT_ONCE: Final = 16
+"""Of one broker: lists of topics and schemas that are being made. They take the processor's time, of which there is no
+more for a hundred, and memory, of which there is."""
+
+PAUSED_FOR_REQUESTS: Final = "requests under way"
+
+
+class RequestsInAll:
+    """Those of all connections of a broker."""
+
+    __slots__ = ("count", "large_answers")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.large_answers = asyncio.Semaphore(LARGE_ANSWERS_AT_ONCE)
+
+
+class SessionRequests:
+    """Those of one connection."""
+
+    __slots__ = ("_bytes", "_caught_up", "_connection", "_count", "_in_all", "_large_answers", "ended")
+
+    def __init__(self, connection: Connection, in_all: RequestsInAll) -> None:
+        self._connection = connection
+        self._in_all = in_all
+        self._count = 0
+        self._bytes = 0
+        self._large_answers = asyncio.Lock()
+        self._caught_up: asyncio.Future[None] | None = None
+        self.ended = False
+
+    @property
+    def held_bytes(self) -> int:
+        """What they brought."""
+        return self._bytes
+
+    @property
+    def full(self) -> bool:
+        """Whether no further request may begin."""
+        count = self._count
+        return (
+            count >= REQUESTS_MAX
+            or self._bytes > REQUESTS_BYTES_MAX
+            or (count >= REQUESTS_IN_SHORTAGE and self._in_all.count >= REQUESTS_IN_ALL_MAX)
+        )
+
+    def begin(self, size_bytes: int) -> None:
+        """One begins, which brought so much."""
+        self._count += 1
+        self._bytes += size_bytes
+        self._in_all.count += 1
+
+    def end(self, size_bytes: int) -> None:
+        """One of that size is answered."""
+        self._count -= 1
+        self._bytes -= size_bytes
+        self._in_all.count -= 1
+
+    async def answer_large(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run the work of a request whose answer may be large: one at a time, once the client has taken the answers
+        before. Not at all when the connection has ended by then."""
+        async with self._large_answers:
+            while not self.ended and self._connection.narrow():
+                self._caught_up = asyncio.get_running_loop().create_future()
+                await self._caught_up
+            if not self.ended:
+                async with self._in_all.large_answers:
+                    await work()
+
+    def caught_up(self) -> None:
+        """The client has taken what was unsent."""
+        if self._caught_up is not None and not self._caught_up.done():
+            self._caught_up.set_result(None)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self.ended = True
+        self.caught_up()

@@ -1,0 +1,271 @@
+"""What one client may make a broker hold: bounded, whatever it sends and whether it reads; and gone when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from magnetar.broker.session import ServerSession
+from magnetar.broker.session_requests import REQUESTS_MAX
+from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, command_frame, message
+from magnetar.broker.settings import BrokerSettings
+from magnetar.core.limits import KIB, MIB, PROXIED_CONNECT_FRAME_BYTES_MAX
+from magnetar.net.connection import Connection
+from magnetar.wire.pulsar.frame import FrameSplitter
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+Command = pb.BaseCommand
+NAMESPACE = "persistent://public/default/"
+TOPIC = NAMESPACE + "topic"
+CONNECT_FRAME = command_frame(Command.CONNECT, client_version="test", protocol_version=21)
+
+UNSENT_BYTES_MAX = 2 * MIB
+"""What is unsent of answers to one that does not read: less than half of this when it is made, and what one read of
+small requests may bring on top."""
+
+
+class SilentClient:
+    """Sends and reads only what it is told to; the kernel holds little for it."""
+
+    def __init__(self, raw: socket.socket) -> None:
+        self._raw = raw
+        self._loop = asyncio.get_running_loop()
+        self.closed = False
+
+    @staticmethod
+    async def open(port: int) -> SilentClient:
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", port))
+        return SilentClient(raw)
+
+    async def send(self, data: bytes) -> None:
+        try:
+            await self._loop.sock_sendall(self._raw, data)
+        except OSError:
+            self.closed = True
+
+    async def read(self, size_bytes: int) -> int:
+        """Read so much at least, or to the end; how much it was."""
+        read_bytes = 0
+        while read_bytes < size_bytes:
+            data = await self._loop.sock_recv(self._raw, 1 << 20)
+            if not data:
+                break
+            read_bytes += len(data)
+        return read_bytes
+
+    def close(self) -> None:
+        self._raw.close()
+
+
+async def until(reached: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not reached():
+            await asyncio.sleep(0.001)
+
+
+def connections(broker: MemoryBroker) -> list[Connection]:
+    return broker.running._ports.connections
+
+
+def sessions(broker: MemoryBroker) -> list[Any]:
+    return [connection._handler for connection in connections(broker) if connection._handler is not None]
+
+
+@pytest.fixture
+async def silent(memory_broker: MemoryBroker) -> AsyncIterator[SilentClient]:
+    client = await SilentClient.open(memory_broker.port)
+    await client.send(CONNECT_FRAME)
+    await until(lambda: sessions(memory_broker))
+    keep_little(connections(memory_broker)[0])
+    yield client
+    client.close()
+
+
+def keep_little(connection: Connection) -> None:
+    """Have the kernel keep little of what is unsent."""
+    assert connection._transport is not None
+    connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+
+async def many_topics(broker: MemoryBroker, count: int) -> None:
+    async def names(*_: object) -> list[str]:
+        return [f"{NAMESPACE}{'long' * 40}-{index}" for index in range(count)]
+
+    broker.running.context.topic_lists._list_topics = names
+
+
+FLOODS = {
+    "topic lists": command_frame(Command.GET_TOPICS_OF_NAMESPACE, namespace="public/default", request_id=1, mode=0),
+    "pings": command_frame(Command.PING),
+    "lookups": command_frame(Command.LOOKUP, topic=TOPIC, request_id=1),
+    "no such topic": command_frame(Command.GET_SCHEMA, topic="persistent://public/default/no", request_id=1),
+    "errors": command_frame(Command.SEEK, consumer_id=7, request_id=1),
+    "send errors": command_frame(Command.ACK, consumer_id=7, request_id=1, ack_type=0),
+}
+
+SMALLEST_ANSWERS_BYTES = {"pings": 13, "lookups": 100, "no such topic": 100, "errors": 50, "send errors": 50}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+async def test_answers_that_nobody_reads_are_bounded(
+    memory_broker: MemoryBroker, silent: SilentClient, name: str
+) -> None:
+    """And the client is read again once it reads: each of its requests is answered."""
+    await many_topics(memory_broker, 500)
+    frame = FLOODS[name]
+    large = name == "topic lists"
+    count = 300 if large else 3 * MIB // SMALLEST_ANSWERS_BYTES[name]
+    sending = asyncio.create_task(silent.send(frame * count))
+    (connection,) = connections(memory_broker)
+    (session,) = sessions(memory_broker)
+    await until(lambda: session._waiting if large else connection.reading_paused)
+    await until(lambda: not connection.writable)
+    for _ in range(200):
+        assert connection.unsent_bytes <= UNSENT_BYTES_MAX
+        await asyncio.sleep(0.001)
+    assert len(session._tasks) <= REQUESTS_MAX
+    assert session._waiting_bytes <= 1 * MIB
+    assert connection.reading_paused or large
+    # Somebody else is served meanwhile.
+    other = await memory_broker.connect()
+    await other.producer(TOPIC)
+    await other.publish(3)
+    reading = asyncio.create_task(silent.read(1 << 40))
+    await sending
+    await until(lambda: not connection.reading_paused and not session._tasks and not session._waiting)
+    await until(lambda: not connection.unsent_bytes)
+    reading.cancel()
+    assert not silent.closed
+
+
+async def test_messages_pass_by_requests_that_wait(memory_broker: MemoryBroker) -> None:
+    """As they do while the metadata store cannot be reached."""
+    client = await memory_broker.connect()
+    await client.producer(TOPIC)
+    await client.consumer(TOPIC)
+    hold = asyncio.Event()
+
+    async def topics(*_: object) -> list[str]:
+        await hold.wait()
+        return [TOPIC]
+
+    memory_broker.running.context.topic_lists._list_topics = topics
+    asked = [client.start(Command.GET_TOPICS_OF_NAMESPACE, namespace="public/default", mode=0) for _ in range(500)]
+    await client.publish(1)
+    assert len(await client.messages(1)) == 1
+    (session,) = sessions(memory_broker)
+    assert len(session._tasks) == REQUESTS_MAX
+    hold.set()
+    for request_id in asked:
+        assert (await client.answer(request_id)).name == "GET_TOPICS_OF_NAMESPACE_RESPONSE"
+
+
+async def test_producers_that_wait_for_their_turn_stop_nothing(memory_broker: MemoryBroker) -> None:
+    """Each has to be let in by a request that comes later on the same connection."""
+    client = await memory_broker.connect()
+    mode = pb.ProducerAccessMode.WaitForExclusive
+    await client.producer(TOPIC, producer_access_mode=mode)
+    waiting = [
+        client.start(Command.PRODUCER, topic=TOPIC, producer_id=2 + index, producer_access_mode=mode)
+        for index in range(REQUESTS_MAX + 5)
+    ]
+    for request_id in waiting:
+        assert not (await client.answer(request_id)).body.producer_ready
+    assert (await client.request(Command.CLOSE_PRODUCER, producer_id=1)).name == "SUCCESS"
+    assert (await client.answer(waiting[0])).body.producer_ready
+
+
+async def test_a_client_that_takes_nothing_is_cut() -> None:
+    """Though it says all the time that it is there."""
+    async with MemoryBroker(BrokerSettings(keep_alive_seconds=0.2)) as broker:
+        await many_topics(broker, 500)
+        client = await SilentClient.open(broker.port)
+        await client.send(CONNECT_FRAME)
+        await client.send(FLOODS["topic lists"] * 1_000)
+        await until(lambda: connections(broker) and not connections(broker)[0].writable)
+
+        async def cut() -> bool:
+            await client.send(command_frame(Command.PONG))
+            return not connections(broker)
+
+        async with asyncio.timeout(30):
+            while not await cut():
+                await asyncio.sleep(0.02)
+        client.close()
+
+
+@pytest.mark.parametrize("size_bytes", [PROXIED_CONNECT_FRAME_BYTES_MAX + 1, 5 * MIB])
+async def test_frames_are_small_before_a_client_is_let_in(memory_broker: MemoryBroker, size_bytes: int) -> None:
+    client = await memory_broker.open()
+    client.send_bytes(size_bytes.to_bytes(4, "big"))
+    assert await client.end() == []
+
+
+async def test_a_large_token_fits_into_connect(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.open()
+    client.send(Command.CONNECT, client_version="test", protocol_version=21, auth_data=b"t" * 120 * KIB)
+    await client.expect(Command.CONNECTED)
+    await client.producer(TOPIC)
+    client.send(Command.SEND, message(b"x" * 4 * MIB), producer_id=1, sequence_id=0)
+    await client.expect(Command.SEND_RECEIPT)
+
+
+async def test_half_frames_count_as_held(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect()
+    held = memory_broker.running._ports.held
+    client.send_bytes((4 * MIB).to_bytes(4, "big") + bytes(3 * MIB))
+    await until(lambda: held.held_bytes > 2.9 * MIB)
+    await client.abort()
+    await until(lambda: not held.held_bytes and not held.holders)
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("how", ["close", "abort", "half a frame", "before CONNECT"])
+async def test_what_a_connection_had_is_freed_with_it(memory_broker: MemoryBroker, how: str) -> None:
+    client = await ProtocolClient.open(memory_broker.port)
+    if how != "before CONNECT":
+        client.send_bytes(CONNECT_FRAME)
+        await client.expect(Command.CONNECTED)
+        await client.producer(TOPIC)
+        await client.consumer(TOPIC)
+        await client.publish(3)
+        await client.messages(3)
+        await client.request(Command.WATCH_TOPIC_LIST, watcher_id=1, namespace="public/default", topics_pattern=".*")
+        client.send(Command.LOOKUP, topic=TOPIC, request_id=100)
+        await client.round_trip()
+    if how in ("half a frame", "before CONNECT"):
+        client.send_bytes((64 * KIB).to_bytes(4, "big") + bytes(60 * KIB))
+    await until(lambda: sessions(memory_broker))
+    gone = weak_references(sessions(memory_broker)[0])
+    assert len(gone) >= (3 if how == "before CONNECT" else 5)
+    await (client.abort() if how == "abort" else client.close())
+    await until(lambda: not connections(memory_broker))
+    # Its last task may be in the middle of ending.
+    for _ in range(10):
+        await asyncio.sleep(0)
+    left = [reference() for reference in gone if reference() is not None]
+    assert not left, [(thing, gc.get_referrers(thing)) for thing in left]
+
+
+def weak_references(session: ServerSession) -> list[weakref.ref[Any]]:
+    """To all that serves a connection."""
+    producers = [weakref.ref(producer) for producer, _ in session.producers.attached()]
+    consumers = [weakref.ref(attachment.consumer) for attachment in session.consumers.attached()]
+    splitter = next(each for each in vars(session).values() if isinstance(each, FrameSplitter))
+    return [weakref.ref(session), weakref.ref(session.connection), *producers, *consumers, weakref.ref(splitter)]

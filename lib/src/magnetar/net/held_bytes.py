@@ -1,0 +1,189 @@
+"""What the connections of one server hold in memory for their peers' sake, bounded all together.
+
+That is what was sent to a peer and not taken by it, and what it sent so far of a frame. Each connection has bounds of
+its own, which a thousand of them together would multiply. Above half of the bound, connections get smaller ones; above
+the bound, those that move least are cut, until the rest fits. Whoever is cut comes back with nothing held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+from magnetar.core.limits import KIB, MIB
+
+logger: Final = logging.getLogger(__name__)
+
+NOTED_BYTES: Final = 64 * KIB
+"""A connection that holds less is not counted: five thousand of these are no more than the bound, and most hold
+nothing."""
+
+HELD_BYTES_MAX: Final = 256 * MIB
+"""Of one server: an eighth of the memory that its pods have by default, and fifty of the largest messages."""
+
+CUT_TO_SHARE: Final = 0.75
+"""Of the bound is left when connections were cut, so that not each further one leads to the next cut."""
+
+BURST_SHARE: Final = 1.5
+"""Of the bound: above it even those are cut that have only just begun to hold anything."""
+
+LOOK_SECONDS: Final = 1.0
+"""Between two looks, while anybody holds anything: how long a peer has to show that it moves."""
+
+TOLD_SECONDS: Final = 60.0
+"""Between two lines of the log about cuts, however many there are."""
+
+
+class Holder(Protocol):
+    """A connection."""
+
+    @property
+    def peer_address(self) -> str:
+        """As the log has it."""
+        ...
+
+    @property
+    def held_bytes(self) -> int:
+        """What it holds now."""
+        ...
+
+    @property
+    def moved_bytes(self) -> int:
+        """What the peer has taken and brought since the beginning, while it was counted."""
+        ...
+
+    def narrow(self) -> bool:
+        """Get along with a smaller outbox until what is in it is sent. False: there is little in it."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once."""
+        ...
+
+
+class _Noted:
+    """What is known of one connection."""
+
+    __slots__ = ("looks", "moved_before_bytes", "moved_bytes", "size_bytes")
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.looks = 0
+        self.moved_before_bytes = 0
+        self.moved_bytes = 0
+        """Between the last two looks."""
+
+
+class HeldBytes:
+    """Shared by all connections of one server."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, bytes_max: int = HELD_BYTES_MAX) -> None:
+        self._loop = loop
+        self._bytes_max = bytes_max
+        self._noted: dict[Holder, _Noted] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._hurried = False
+        self._told_seconds: float | None = None
+        self._cuts = 0
+        self.held_bytes = 0
+        """As far as it is known: exact at each look."""
+        self.cuts = 0
+        """How many connections were cut."""
+
+    @property
+    def pressed(self) -> bool:
+        """Whether so much is held that connections have to do with less."""
+        return self.held_bytes > self._bytes_max // 2
+
+    @property
+    def holders(self) -> int:
+        """How many connections hold more than `NOTED_BYTES`."""
+        return len(self._noted)
+
+    def note(self, holder: Holder, size_bytes: int) -> None:
+        """A connection holds so much."""
+        noted = self._noted.get(holder)
+        if noted is None:
+            noted = self._noted[holder] = _Noted()
+            noted.moved_before_bytes = holder.moved_bytes
+        self.held_bytes += size_bytes - noted.size_bytes
+        noted.size_bytes = size_bytes
+        if self._timer is None:
+            self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+        elif self.held_bytes > BURST_SHARE * self._bytes_max and not self._hurried:
+            # In the next turn: what was written in this one may be sent by then.
+            self._hurried = True
+            self._loop.call_soon(self._hurry)
+
+    def forget(self, holder: Holder) -> None:
+        """The connection is gone."""
+        noted = self._noted.pop(holder, None)
+        if noted is not None:
+            self.held_bytes -= noted.size_bytes
+
+    def _hurry(self) -> None:
+        self._hurried = False
+        self._count()
+        self._limit()
+
+    def _look(self) -> None:
+        self._timer = None
+        self._count()
+        for holder, noted in self._noted.items():
+            moved = holder.moved_bytes
+            noted.moved_bytes = moved - noted.moved_before_bytes
+            noted.moved_before_bytes = moved
+            noted.looks += 1
+        self._limit()
+        if self._noted:
+            self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    def _count(self) -> None:
+        """How much it really is: nobody says when something is sent."""
+        for holder, noted in list(self._noted.items()):
+            noted.size_bytes = holder.held_bytes
+            if noted.size_bytes <= NOTED_BYTES:
+                del self._noted[holder]
+        self.held_bytes = sum(noted.size_bytes for noted in self._noted.values())
+
+    def _limit(self) -> None:
+        if self.pressed:
+            for holder in list(self._noted):
+                holder.narrow()
+        if self.held_bytes > self._bytes_max:
+            self._cut()
+
+    def _cut(self) -> None:
+        """Those that move least first; among equals those that hold most."""
+        burst = self.held_bytes > BURST_SHARE * self._bytes_max
+        candidates = [holder for holder, noted in self._noted.items() if noted.looks or burst]
+        candidates.sort(key=self._worth)
+        cut_bytes = self.held_bytes - int(CUT_TO_SHARE * self._bytes_max)
+        last = ""
+        for holder in candidates:
+            if cut_bytes <= 0:
+                break
+            size_bytes = self._noted[holder].size_bytes
+            cut_bytes -= size_bytes
+            last = f"{holder.peer_address} with {size_bytes} bytes"
+            self.forget(holder)
+            self.cuts += 1
+            self._cuts += 1
+            holder.abort()
+        if last:
+            self._tell(last)
+
+    def _worth(self, holder: Holder) -> tuple[bool, int, int]:
+        noted = self._noted[holder]
+        return noted.looks == 0, noted.moved_bytes, -noted.size_bytes
+
+    def _tell(self, last: str) -> None:
+        now = self._loop.time()
+        if self._told_seconds is None or now - self._told_seconds >= TOLD_SECONDS:
+            self._told_seconds = now
+            cuts, self._cuts = self._cuts, 0
+            logger.warning(
+                "cut %d connections that take or bring next to nothing, the last one %s: more than %d bytes were held",
+                *(cuts, last, self._bytes_max),
+            )
