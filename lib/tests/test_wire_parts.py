@@ -10,7 +10,7 @@ from magnetar.wire.bookkeeper import frame as bookkeeper
 from magnetar.wire.parts import JOINED_BYTES_MIN, PARTS_MAX, join_newest
 from magnetar.wire.pulsar import frame as pulsar
 
-SIZE = 200 * KIB
+SIZE = 100 * KIB
 
 
 @pytest.mark.parametrize("splitter", [pulsar.FrameSplitter(), bookkeeper.FrameSplitter()])
@@ -27,7 +27,7 @@ def test_small_pieces_of_a_frame_take_little_memory(
         end = at + piece
     held_bytes = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert held_bytes < SIZE + 100 * KIB
+    assert held_bytes < SIZE + 60 * KIB
     assert splitter.pending_bytes == end
     buffer, (start, stop) = splitter.feed(stream[end:])
     assert buffer[start:stop] == body

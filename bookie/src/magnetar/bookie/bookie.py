@@ -11,7 +11,7 @@ from magnetar.bookie import journal_format
 from magnetar.bookie.adds import BookieAdds
 from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.counters import BookieCounters
-from magnetar.bookie.directory_storage import ReadResult
+from magnetar.bookie.directory_storage import NOT_READ, READ_BYTES_UNBOUNDED, ReadResult
 from magnetar.bookie.journal import Journal
 from magnetar.bookie.ledger_state import LedgerState, LedgerStates, explicit_lac, unreadable_state
 from magnetar.bookie.storage import LedgerStorage
@@ -201,12 +201,15 @@ class Bookie:
         """An entry that is in memory."""
         return self._storage.cached_entry(ledger_id, entry_id)
 
-    async def read_entries(self, wanted: Sequence[tuple[int, int]]) -> list[ReadResult]:
-        """(ledger id, entry id; -1 the last one) → each entry or its error; one trip to the disk for all."""
-        found = size = 0
+    async def read_entries(
+        self, wanted: Sequence[tuple[int, int]], size_bytes_max: int = READ_BYTES_UNBOUNDED
+    ) -> list[ReadResult]:
+        """(ledger id, entry id; -1 the last one) → each entry or its error; one trip to the disk for all. Those behind
+        `size_bytes_max` are `NOT_READ`."""
+        found = size = left = 0
         started = self.counters.read_started(len(wanted))
         try:
-            results = await self._storage.read_many(wanted)
+            results = await self._storage.read_many(wanted, size_bytes_max)
             for at, result in enumerate(results):
                 if wanted[at][1] < 0 and not isinstance(result, BookieError):
                     results[at] = result = self._checked_last(wanted[at][0], result)
@@ -215,8 +218,11 @@ class Bookie:
                     size += len(result)
                 elif result.code is BookieCode.ENOENTRY:
                     results[at] = self._why_missing(wanted[at][0], result)
+                elif result is NOT_READ:
+                    left += 1
         finally:
-            self.counters.read_ended(started, len(wanted), found, size)
+            self.counters.reads_in_progress -= left
+            self.counters.read_ended(started, len(wanted) - left, found, size)
         return results
 
     async def read_entry(self, ledger_id: int, entry_id: int) -> bytes:

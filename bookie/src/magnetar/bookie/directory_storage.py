@@ -36,6 +36,11 @@ APPEND_BYTES_MAX: Final = 4 * MIB
 
 ReadResult: TypeAlias = bytes | BookieError
 
+NOT_READ: Final = BookieError(BookieCode.ETOOMANYREQUESTS, "not read yet")
+"""The result for an entry that was left out, as those before it came to the size that was asked for."""
+
+READ_BYTES_UNBOUNDED: Final = 1 << 62
+
 _Missing: TypeAlias = tuple[int, int, int, int, int]
 """Place in the results, ledger id, entry id, the greatest cached entry id if the last one is wanted, and how many bytes
 to read."""
@@ -86,17 +91,26 @@ class DirectoryStorage:
 
     # Reads.
 
-    async def read_many(self, wanted: Sequence[tuple[int, int]]) -> list[ReadResult]:
+    async def read_many(
+        self, wanted: Sequence[tuple[int, int]], size_bytes_max: int = READ_BYTES_UNBOUNDED
+    ) -> list[ReadResult]:
         """(ledger id, entry id) → each entry, or its error. Entry id -1: the ledger's last entry.
 
-        Errors are ENOENTRY and EIO; whether the ledger exists at all is the caller's to say."""
+        Errors are ENOENTRY and EIO; whether the ledger exists at all is the caller's to say. Once the entries have
+        `size_bytes_max`, which the last one may exceed, the others are `NOT_READ`."""
+        found_bytes = 0
         results: list[ReadResult | None] = []
         missing: list[_Missing] = []
         read_ahead_hits = self.read_ahead.hits
         for ledger_id, entry_id in wanted:
+            if found_bytes >= size_bytes_max:
+                results.append(NOT_READ)
+                continue
             if entry_id >= 0:
                 entry = self.cached_entry(ledger_id, entry_id)
-                if entry is None:
+                if entry is not None:
+                    found_bytes += len(entry)
+                else:
                     read_bytes = self.read_ahead.plan(ledger_id, entry_id)
                     missing.append((len(results), ledger_id, entry_id, -1, read_bytes))
             else:
@@ -106,11 +120,13 @@ class DirectoryStorage:
                 missing.append((len(results), ledger_id, entry_id, last_cached, 0))
             results.append(entry)
         self.write_cache_misses += len(missing)
-        self.write_cache_hits += len(wanted) - len(missing) - (self.read_ahead.hits - read_ahead_hits)
+        asked = len(wanted) - sum(result is NOT_READ for result in results)
+        self.write_cache_hits += asked - len(missing) - (self.read_ahead.hits - read_ahead_hits)
         if missing:
             loop = asyncio.get_running_loop()
             forgotten = self.read_ahead.forgotten
-            found, runs = await loop.run_in_executor(self.read_threads, self._read_missing, missing)
+            room_bytes = size_bytes_max - found_bytes
+            found, runs = await loop.run_in_executor(self.read_threads, self._read_missing, missing, room_bytes)
             for slot, result in found:
                 results[slot] = result
             if forgotten == self.read_ahead.forgotten:
@@ -232,12 +248,18 @@ class DirectoryStorage:
                 return
             entries.append(entry)
 
-    def _read_missing(self, missing: Sequence[_Missing]) -> tuple[list[tuple[int, ReadResult]], list[_Run]]:
+    def _read_missing(
+        self, missing: Sequence[_Missing], size_bytes_max: int
+    ) -> tuple[list[tuple[int, ReadResult]], list[_Run]]:
         # Slots whose cached entry is the right one already are left out.
         results: list[tuple[int, ReadResult]] = []
         runs: list[_Run] = []
         fresh: dict[tuple[int, int], bytes] = {}
+        size = 0
         for slot, ledger_id, entry_id, last_cached, read_bytes in missing:
+            if size >= size_bytes_max:
+                results.append((slot, NOT_READ))
+                continue
             entry = fresh.get((ledger_id, entry_id))
             if entry is not None:
                 results.append((slot, entry))
@@ -256,7 +278,10 @@ class DirectoryStorage:
                 continue
             entry, behind = found
             results.append((slot, entry))
+            size += len(entry)
             if behind:
+                # In memory all the same, until the cache of what was read ahead has it.
+                size += sum(map(len, behind.values()))
                 runs.append((ledger_id, entry_id, behind))
                 fresh.update(((ledger_id, next_id), next_entry) for next_id, next_entry in behind.items())
         return results, runs

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.directory_storage import NOT_READ
 from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX
 from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
@@ -19,28 +20,47 @@ BATCH_REPLY_OVERHEAD_BYTES: Final = 64 * 1024
 V2Request: TypeAlias = v2.Read | v2.BatchRead | v2.Auth
 
 
-async def answer_v2(bookie: Bookie, requests: Sequence[V2Request]) -> list[bytes]:
-    """Frames of the replies, as parts to be written one after the other. Plain reads share one trip to the disk;
-    version 2 replies may come in any order."""
-    plain: list[tuple[int, int]] = []
+async def answer_v2(
+    bookie: Bookie, requests: Sequence[V2Request], size_bytes_max: int
+) -> tuple[list[bytes], list[V2Request]]:
+    """Frames of the replies, as parts to be written one after the other, and the requests that are left to be answered,
+    in order, since the replies have `size_bytes_max` already. Plain reads share one trip to the disk; version 2 replies
+    may come in any order."""
+    plain: list[v2.Read] = []
     replies: list[bytes] = []
-    for request in requests:
+    left: list[V2Request] = []
+    size = 0
+    for at, request in enumerate(requests):
+        if isinstance(request, v2.Read) and not request.flags & v2.FLAG_FENCE:
+            plain.append(request)
+            continue
         if isinstance(request, v2.Read):
-            if not request.flags & v2.FLAG_FENCE:
-                plain.append((request.ledger_id, request.entry_id))
-            else:
-                replies.append(await _fencing_read(bookie, request))
+            replies.append(await _fencing_read(bookie, request))
         elif isinstance(request, v2.BatchRead):
             replies += await _batch_read(bookie, request)
         else:
             replies.append(v2.encode_auth(AUTH_DISABLED_PLUGIN, b""))
-    if plain:
-        for (ledger_id, entry_id), result in zip(plain, await bookie.read_entries(plain), strict=True):
-            if isinstance(result, BookieError):
-                replies.append(v2.encode_read_response(result.code, ledger_id, entry_id))
-            else:
-                replies.append(v2.encode_read_response(BookieCode.EOK, ledger_id, entry_id, result))
-    return replies
+        size = sum(map(len, replies))
+        if size >= size_bytes_max:
+            left = list(requests[at + 1 :])
+            break
+    if plain and size < size_bytes_max:
+        wanted = [(read.ledger_id, read.entry_id) for read in plain]
+        results = await bookie.read_entries(wanted, size_bytes_max - size)
+        unread = [read for read, result in zip(plain, results, strict=True) if result is NOT_READ]
+        left = [*unread, *left]
+        replies += [
+            _read_reply(read, result) for read, result in zip(plain, results, strict=True) if result is not NOT_READ
+        ]
+    else:
+        left = [*plain, *left]
+    return replies, left
+
+
+def _read_reply(read: v2.Read, result: bytes | BookieError) -> bytes:
+    if isinstance(result, BookieError):
+        return v2.encode_read_response(result.code, read.ledger_id, read.entry_id)
+    return v2.encode_read_response(BookieCode.EOK, read.ledger_id, read.entry_id, result)
 
 
 async def _fence(bookie: Bookie, ledger_id: int, master_key: bytes) -> None:

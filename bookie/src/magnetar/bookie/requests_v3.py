@@ -10,9 +10,10 @@ from typing import Final
 
 from magnetar.bookie.availability import encode_availability
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.directory_storage import NOT_READ
 from magnetar.bookie.requests_v2 import AUTH_DISABLED_PLUGIN
 from magnetar.ledger.bookie_connection import ADD_FLAG_HIGH_PRIORITY, ADD_FLAG_NONE, ADD_FLAG_RECOVERY
-from magnetar.net.connection import Connection
+from magnetar.net.connection import BEHIND_BYTES, Connection
 from magnetar.wire.bookkeeper import v3
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import HEADER_BYTES
@@ -24,6 +25,9 @@ LONG_POLL_SECONDS_MAX: Final = 300.0
 
 LONG_POLLS_MAX: Final = 10_000
 """Of all connections; a further one is answered at once, as if its time were over."""
+
+LONG_POLL_ENTRIES_AT_ONCE: Final = 16
+"""Entries being read for long polls: an add may end thousands of them at the same time."""
 
 EXPLICIT_LAC_BYTES: Final = 16
 """An explicit LAC packet has at least ledger id and LAC; the digest's size depends on its type."""
@@ -59,21 +63,35 @@ class V3Answerer:
         self._bookie = bookie
         self._disk_usage = disk_usage
 
-    async def answer(self, requests: Sequence[v3.Request]) -> list[bytes]:
-        """Frames of the replies; plain reads share one trip to the disk."""
+    async def answer(self, requests: Sequence[v3.Request], size_bytes_max: int) -> tuple[list[bytes], list[v3.Request]]:
+        """Frames of the replies, and the requests that are left to be answered, in order, since the replies have
+        `size_bytes_max` already. Plain reads share one trip to the disk."""
         plain: list[tuple[v3.Request, v3.ReadRequest]] = []
         replies: list[bytes] = []
-        for request in requests:
+        left: list[v3.Request] = []
+        size = 0
+        for at, request in enumerate(requests):
             body = request.body
             if isinstance(body, v3.ReadRequest) and not body.fence and not body.piggyback:
                 plain.append((request, body))
+                continue
+            replies.append(v3.encode_response(await self._answer_one(request)))
+            size += len(replies[-1])
+            if size >= size_bytes_max:
+                left = list(requests[at + 1 :])
+                break
+        if not plain or size >= size_bytes_max:
+            return replies, [*(request for request, _ in plain), *left]
+        wanted = [(read.ledger_id, read.entry_id) for _, read in plain]
+        unread: list[v3.Request] = []
+        for (request, read), result in zip(
+            plain, await self._bookie.read_entries(wanted, size_bytes_max - size), strict=True
+        ):
+            if result is NOT_READ:
+                unread.append(request)
             else:
-                replies.append(v3.encode_response(await self._answer_one(request)))
-        if plain:
-            results = await self._bookie.read_entries([(read.ledger_id, read.entry_id) for _, read in plain])
-            for (request, read), result in zip(plain, results, strict=True):
                 replies.append(v3.encode_response(await self._read_reply(request, read, result)))
-        return replies
+        return replies, [*unread, *left]
 
     async def _answer_one(self, request: v3.Request) -> v3.Response:
         ledger_id: int = getattr(request.body, "ledger_id", -1)
@@ -143,6 +161,7 @@ class LongPolls:
         self._bookie = bookie
         self._now_ms = now_ms
         self._tasks: set[asyncio.Task[None]] = set()
+        self._entries = asyncio.Semaphore(LONG_POLL_ENTRIES_AT_ONCE)
 
     def start(self, request: v3.Request, read: v3.ReadRequest, connection: Connection) -> None:
         """Answer the request on this connection when there is something to say."""
@@ -161,12 +180,16 @@ class LongPolls:
         response = reply(request, BookieCode.EOK, read.ledger_id)
         response.entry_id = read.entry_id
         try:
-            await self._answer(response, read, connection)
+            known = await self._news(response, read, connection)
+            async with self._entries:
+                if not await self._fill_entry(response, read, known, connection):
+                    response.code = BookieCode.ETOOMANYREQUESTS
+                connection.write(v3.encode_response(response))
         except BookieError as error:
             response.code = error.code
-        connection.write(v3.encode_response(response))
+            connection.write(v3.encode_response(response))
 
-    async def _answer(self, response: v3.Response, read: v3.ReadRequest, connection: Connection) -> None:
+    async def _news(self, response: v3.Response, read: v3.ReadRequest, connection: Connection) -> int:
         if read.piggyback and read.entry_id != -1:
             raise BookieError(BookieCode.EBADREQ, "piggyback needs entry id -1")
         assert read.previous_lac is not None
@@ -175,22 +198,29 @@ class LongPolls:
             known = await self._wait(read, known, connection)
         response.last_add_confirmed = known
         response.lac_updated_ms = self._now_ms()
-        await self._fill_entry(response, read, known)
+        return known
 
-    async def _fill_entry(self, response: v3.Response, read: v3.ReadRequest, known: int) -> None:
+    async def _fill_entry(
+        self, response: v3.Response, read: v3.ReadRequest, known: int, connection: Connection
+    ) -> bool:
+        """False: there is an entry to be sent, and the client has not taken what it was sent before."""
         assert read.previous_lac is not None
         if read.piggyback and known > read.previous_lac:
             wanted = read.previous_lac + 1
         elif not read.piggyback and read.entry_id >= 0:
             wanted = read.entry_id
         else:
-            return
+            return True
+        if connection.unsent_bytes > BEHIND_BYTES:
+            # Without the entry, a piggyback still says how far the ledger is.
+            return read.piggyback
         result = (await self._bookie.read_entries([(read.ledger_id, wanted)]))[0]
         if not isinstance(result, BookieError):
             response.entry_id = wanted
             response.body = result
         elif not read.piggyback:
             raise result
+        return True
 
     async def _wait(self, read: v3.ReadRequest, known: int, connection: Connection) -> int:
         timeout_seconds = min(max(0, read.timeout_ms or 0) / 1000, LONG_POLL_SECONDS_MAX)

@@ -17,6 +17,7 @@ from magnetar.bookie.requests_v3 import LongPolls, V3Answerer, add_flags, add_pr
 from magnetar.core.errors import PeerError
 from magnetar.core.limits import MIB
 from magnetar.net.connection import Connection
+from magnetar.net.held_bytes import NOTED_BYTES
 from magnetar.wire.bookkeeper import v2, v3
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.frame import FrameSplitter
@@ -31,6 +32,10 @@ PAUSE_WRITES: Final = "slow reader"
 PAUSE_HOLDING: Final = "the disk is behind"
 
 
+def _nothing() -> None:
+    """Nobody is watched."""
+
+
 class BookieSession:
     """Handler of one connection."""
 
@@ -40,9 +45,10 @@ class BookieSession:
         self._long_polls = long_polls
         self._splitter = FrameSplitter()
         self._version = 3
+        self._holds_much = False
         self._adds_bytes = 0
         self._requests = RequestQueue(connection, bookie, answerer)
-        self._stop_watching: Callable[[], None] | None = None
+        self._stop_watching: Callable[[], None] = _nothing
 
     def connection_made(self) -> None:
         """The connection stands."""
@@ -62,6 +68,10 @@ class BookieSession:
         except PeerError as error:
             log.warning("closing the connection from %s: %s", self._connection.peer_address, error)
             self._connection.abort()
+        pending_bytes = self._splitter.pending_bytes
+        if pending_bytes > NOTED_BYTES or self._holds_much:
+            self._holds_much = pending_bytes > NOTED_BYTES
+            self._connection.hold_incoming(pending_bytes)
 
     def writable_changed(self, writable: bool) -> None:
         """The peer has fallen behind or caught up."""
@@ -74,8 +84,8 @@ class BookieSession:
     def connection_lost(self, error: Exception | None) -> None:
         """It is over; adds that were taken become durable all the same, only nobody hears of it."""
         del error
-        if self._stop_watching is not None:
-            self._stop_watching()
+        self._stop_watching()
+        self._stop_watching = _nothing  # It refers to this.
         self._requests.close()
 
     # Version 2.
@@ -90,7 +100,7 @@ class BookieSession:
                     request.ledger_id, request.master_key, request.entry_ids, request.entries, request.flags, reply
                 )
             else:
-                self._requests.put(request)
+                self._requests.put(request, len(request.payload) if isinstance(request, v2.Auth) else 0)
 
     def added_v2(self, size: int, code: int, ledger_id: int, entry_ids: Sequence[int]) -> None:
         """A group of adds is answered."""
@@ -122,7 +132,7 @@ class BookieSession:
                 if adds:
                     self._add_v3(adds)
                     adds = {}
-                self._requests.put(request)
+                self._requests.put(request, end - start)
         self._add_v3(adds)
 
     def _add_v3(self, adds: dict[tuple[int, bytes, int], list[v3.Request]]) -> None:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 
 from magnetar.bookie.directories import BookieDirectories
-from magnetar.bookie.directory_storage import DirectoryStorage, ReadResult, State
+from magnetar.bookie.directory_storage import READ_BYTES_UNBOUNDED, DirectoryStorage, ReadResult, State
 from magnetar.bookie.entry_log import list_logs
 from magnetar.bookie.index import repair_rocksdb_index
 from magnetar.bookie.index_api import IndexDamaged, IndexMissing, OpenIndex
@@ -47,18 +47,24 @@ class LedgerStorage:
         """An entry that is in memory."""
         return self.of(ledger_id).cached_entry(ledger_id, entry_id)
 
-    async def read_many(self, wanted: Sequence[tuple[int, int]]) -> list[ReadResult]:
-        """See `DirectoryStorage.read_many`; ledgers of different directories are read at the same time."""
+    async def read_many(
+        self, wanted: Sequence[tuple[int, int]], size_bytes_max: int = READ_BYTES_UNBOUNDED
+    ) -> list[ReadResult]:
+        """See `DirectoryStorage.read_many`; ledgers of different directories are read at the same time, and the size is
+        that of each."""
         count = len(self.directories)
         if count == 1:
-            return await self.directories[0].read_many(wanted)
+            return await self.directories[0].read_many(wanted, size_bytes_max)
         slots: dict[int, list[int]] = {}
         for slot, (ledger_id, _) in enumerate(wanted):
             slots.setdefault(ledger_id % count, []).append(slot)
         if len(slots) == 1:
-            return await self.directories[next(iter(slots))].read_many(wanted)
+            return await self.directories[next(iter(slots))].read_many(wanted, size_bytes_max)
         found = await asyncio.gather(
-            *(self.directories[index].read_many([wanted[slot] for slot in of]) for index, of in slots.items())
+            *(
+                self.directories[index].read_many([wanted[slot] for slot in of], size_bytes_max)
+                for index, of in slots.items()
+            )
         )
         results: dict[int, ReadResult] = {}
         for of, some in zip(slots.values(), found, strict=True):

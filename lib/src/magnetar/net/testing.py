@@ -1,9 +1,14 @@
-"""For tests: certificates, made by the `openssl` command, and servers of asyncio's own that close well."""
+"""For tests: certificates, made by the `openssl` command, servers of asyncio's own that close well, clients that do not
+read, and what is left of those that are gone."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
 import subprocess
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,6 +26,66 @@ async def close_server(server: asyncio.Server) -> None:
     for _ in range(ACCEPT_TURNS):
         await asyncio.sleep(0)
     server.close()
+
+
+PATIENCE_SECONDS: Final = 30.0
+"""How long `until` waits; never reached when all is well."""
+
+
+async def until(reached: Callable[[], object]) -> None:
+    """Wait for something. TimeoutError."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not reached():  # noqa: ASYNC110  (nobody tells tests)
+            await asyncio.sleep(0.001)
+
+
+def living(*kinds: type) -> Counter[str]:
+    """How many objects of these types there are; of those that the collector would free some day, too. Weak references
+    would tell the same, but compiled types have none."""
+    return Counter(type(thing).__name__ for thing in gc.get_objects() if type(thing) in kinds)
+
+
+class SilentClient:
+    """Sends and reads what it is told to; until then the kernel keeps little for it."""
+
+    def __init__(self, raw: socket.socket) -> None:
+        self._raw = raw
+        self._loop = asyncio.get_running_loop()
+
+    @staticmethod
+    async def open(port: int) -> SilentClient:
+        """A connection with a server here. OSError."""
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", port))
+        return SilentClient(raw)
+
+    async def send(self, data: bytes) -> bool:
+        """Send everything; False when the connection is gone."""
+        try:
+            await self._loop.sock_sendall(self._raw, data)
+        except OSError:
+            return False
+        return True
+
+    async def read(self, size_bytes: int) -> bytes:
+        """So much at least, unless the connection ends before."""
+        self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        read = bytearray()
+        while len(read) < size_bytes:
+            try:
+                data = await self._loop.sock_recv(self._raw, 1 << 20)
+            except OSError:
+                break
+            if not data:
+                break
+            read += data
+        return bytes(read)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._raw.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,120 @@
+"""What one client may make a bookie hold: bounded, whatever it asks for and whether it reads; gone when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import struct
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from magnetar.bookie.app import RunningBookie
+from magnetar.bookie.session import BookieSession
+from magnetar.core.limits import MIB
+from magnetar.net.connection import Connection
+from magnetar.net.testing import SilentClient, living, until
+from magnetar.wire.bookkeeper import v2, v3
+from magnetar.wire.bookkeeper.entry import EntryCodec
+from magnetar.wire.bookkeeper.frame import FrameSplitter
+
+StartBookie = Callable[..., Awaitable[RunningBookie]]
+CODEC = EntryCodec(1, "CRC32C")
+ENTRY_BYTES = 1 * MIB
+ENTRIES = CODEC.encode_many(0, -1, 0, [bytes(ENTRY_BYTES)] * 5)
+
+UNSENT_BYTES_MAX = 16 * MIB
+"""4 MiB after which nothing more is made, replies of 1 MiB, and one batch of entries."""
+
+REQUESTS = 32
+READS = {
+    "batch reads": v2.encode_batch_read_request(1, 0, 42, 1_000, 5 * MIB) * REQUESTS,
+    "reads": struct.pack(">IIqq", 20, 2 << 24 | 2 << 16, 1, 0) * REQUESTS,
+    "reads of version 3": b"".join(
+        v3.encode_request(
+            v3.Request(
+                operation=v3.Operation.READ_ENTRY, transaction_id=number, body=v3.ReadRequest(ledger_id=1, entry_id=0)
+            )
+        )
+        for number in range(REQUESTS)
+    ),
+    "long polls": b"".join(
+        v3.encode_request(
+            v3.Request(
+                operation=v3.Operation.READ_ENTRY,
+                transaction_id=number,
+                body=v3.ReadRequest(ledger_id=1, entry_id=0, previous_lac=-1, timeout_ms=1),
+            )
+        )
+        for number in range(REQUESTS)
+    ),
+}
+
+
+def connections(running: RunningBookie) -> list[Connection]:
+    assert running.server is not None
+    assert running.server._listener is not None
+    return list(running.server._listener.connections)
+
+
+async def with_entries(start: StartBookie, *, flushed: bool) -> RunningBookie:
+    running = await start(serve_tcp=True)
+    client = await SilentClient.open(running.port)
+    for entry in ENTRIES:
+        await client.send(struct.pack(">II", 24 + len(entry), 2 << 24 | 1 << 16) + CODEC.master_key + entry)
+    await client.read(len(ENTRIES) * 28)
+    client.close()
+    if flushed:
+        await running.parts.checkpointer.checkpoint(running.parts.journals.marks)
+    await until(lambda: not connections(running) and not living(BookieSession))
+    return running
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("name", READS)
+async def test_replies_that_nobody_reads_are_bounded(start: StartBookie, name: str, flushed: bool) -> None:
+    """And all come once the client reads."""
+    running = await with_entries(start, flushed=flushed)
+    client = await SilentClient.open(running.port)
+    await client.send(READS[name])
+    await until(lambda: connections(running))
+    (connection,) = connections(running)
+    await until(lambda: connection.unsent_bytes)
+    for _ in range(300):
+        assert connection.unsent_bytes <= UNSENT_BYTES_MAX
+        await asyncio.sleep(0.001)
+    assert connection.unsent_bytes
+    splitter = FrameSplitter()
+    replies = 0
+    async with asyncio.timeout(30):
+        while replies < REQUESTS:
+            replies += len(splitter.feed(await client.read(1))[1]) // 2
+    client.close()
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+OF_A_CONNECTION = (BookieSession, Connection, FrameSplitter)
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("sent", [b"", READS["batch reads"], (5 * MIB).to_bytes(4, "big") + bytes(3 * MIB)])
+async def test_what_a_connection_had_is_freed_with_it(start: StartBookie, sent: bytes) -> None:
+    running = await with_entries(start, flushed=False)
+    before = living(*OF_A_CONNECTION)
+    client = await SilentClient.open(running.port)
+    await client.send(sent)
+    await until(lambda: not sent or any(map(busy, connections(running))))
+    await until(lambda: set(living(*OF_A_CONNECTION) - before) == {"BookieSession", "Connection", "FrameSplitter"})
+    client.close()
+    await until(lambda: not connections(running) and not living(*OF_A_CONNECTION) - before)
+
+
+def busy(connection: Any) -> bool:
+    return bool(connection.held_bytes)
