@@ -14,11 +14,11 @@ from magnetar.broker.producer import Producer
 from magnetar.broker.session import ServerSession
 from magnetar.broker.session_consume import ConsumerCommands
 from magnetar.broker.session_produce import ProducerCommands
-from magnetar.broker.session_requests import REQUESTS_MAX
 from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, command_frame, message
 from magnetar.broker.settings import BrokerSettings
 from magnetar.core.limits import KIB, MIB, PROXIED_CONNECT_FRAME_BYTES_MAX
 from magnetar.net.connection import Connection
+from magnetar.net.requests import REQUESTS_MAX
 from magnetar.net.testing import SilentClient, living, until
 from magnetar.wire.pulsar.frame import FrameSplitter
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb

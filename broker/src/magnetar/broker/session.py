@@ -21,7 +21,6 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.session_consume import ConsumerCommands
 from magnetar.broker.session_lookup import LookupCommands
 from magnetar.broker.session_produce import ProducerCommands
-from magnetar.broker.session_requests import PAUSED_FOR_REQUESTS, SessionRequests
 from magnetar.broker.session_schema import SchemaCommands
 from magnetar.broker.session_topics import TopicListCommands
 from magnetar.broker.session_transactions import TransactionCommands
@@ -33,6 +32,7 @@ from magnetar.managed.errors import ManagedLedgerClosed, ManagedLedgerError, Man
 from magnetar.metadata.store import NodeTooLarge, StoreUnavailable
 from magnetar.net.connection import Connection
 from magnetar.net.held_bytes import NOTED_BYTES
+from magnetar.net.requests import PAUSED_FOR_REQUESTS, ConnectionRequests
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.command import PING_FRAME, PONG_FRAME, TYPE_ACK, TYPE_FLOW, TYPE_SEND, command_type
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -51,7 +51,7 @@ PROTOCOL_VERSION: Final = 21
 
 CONTROL_COMMANDS_MAX: Final = 60_000
 """Control commands of one connection under way, those that wait for exclusive access with them: others wait in the
-connection before they are as many (`SessionRequests`)."""
+connection before they are as many (`ConnectionRequests`)."""
 
 CLOSE_COMMANDS_VERSION: Final = 5
 """From this protocol version on, clients understand that a broker closes one producer or consumer."""
@@ -99,7 +99,7 @@ class ServerSession:
         self._ping_outstanding = False
         self._received_since_ping = False
         self._keep_alive: asyncio.TimerHandle | None = None
-        self.requests = SessionRequests(connection, context.service.limits.requests)
+        self.requests = ConnectionRequests(connection, context.service.limits.requests)
         self._frame_bytes = 0
         """Of the command that is being served."""
         self._waiting: deque[bytes] = deque()
@@ -435,7 +435,7 @@ class ServerSession:
 
     async def answering_large(self, request_id: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """As `answering`, for work that writes nothing but an answer, which may be large: see
-        `SessionRequests.answer_large`."""
+        `ConnectionRequests.answer_large`."""
         task = asyncio.current_task()
         assert task is not None
         # A client that does not read must not hold up the end of the broker.

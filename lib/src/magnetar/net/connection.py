@@ -333,6 +333,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.peer_address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "")
         handler = self._handler = self._make_handler(self)
+        self._make_handler = _made  # What makes it may know of this connection.
         if hasattr(handler, "room"):
             transport.set_protocol(_BufferedSide(self, cast(ReceivingHandler, handler)))
         handler.connection_made()
@@ -364,6 +365,11 @@ class Connection(asyncio.Protocol):
         self._over()
         if handler is not None:
             handler.connection_lost(exc)
+
+
+def _made(connection: Connection) -> Handler:
+    """A connection has one handler after the other, but makes one only."""
+    raise Misuse(f"the connection with {connection.peer_address} was made already")
 
 
 class _BufferedSide(asyncio.BufferedProtocol):

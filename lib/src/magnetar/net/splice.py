@@ -66,6 +66,10 @@ class SpliceEnd(asyncio.Protocol):
             other.close()
         self._splice.end_closed(exc)
 
+    def part(self) -> None:
+        """Both ends are over."""
+        del self._splice, self.other
+
 
 class Splice:
     """A joined pair: `near` and `far` are its ends."""
@@ -113,6 +117,9 @@ class Splice:
         self.error = self.error or error
         if self.near.closed and self.far.closed:
             self._on_closed(self)
+            # Nothing of these is used any more, and what refers to each other would wait for the collector of cycles.
+            for end in (self.near, self.far):
+                end.part()
 
 
 def _drop(data: bytes) -> None:

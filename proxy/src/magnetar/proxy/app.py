@@ -16,6 +16,7 @@ from magnetar.core.errors import SettingError
 from magnetar.metadata.store import MetadataStore
 from magnetar.net.connection import Connection, HandlerFactory
 from magnetar.net.endpoints import Listener, listen
+from magnetar.net.held_bytes import HeldBytes
 from magnetar.net.preamble import after_preamble
 from magnetar.net.tls import ClientTls, ServerTls
 from magnetar.proxy.access import ProxyAccess
@@ -81,12 +82,13 @@ class RunningProxy:
         await self._start_web()
         make_handler = self._handler_factory()
         host = settings.bind_address
+        held = HeldBytes(asyncio.get_running_loop())
         if settings.service_port is not None:
-            listener = await listen(host, settings.service_port, make_handler)
+            listener = await listen(host, settings.service_port, make_handler, held=held)
             self._listeners.append(listener)
             settings = replace(settings, service_port=listener.port)
         if settings.service_port_tls is not None:
-            listener = await listen(host, settings.service_port_tls, make_handler, tls=self._server_tls)
+            listener = await listen(host, settings.service_port_tls, make_handler, tls=self._server_tls, held=held)
             self._listeners.append(listener)
             settings = replace(settings, service_port_tls=listener.port)
         self.settings = replace(

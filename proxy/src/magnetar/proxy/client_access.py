@@ -66,6 +66,8 @@ class ClientAccess:
     def close(self) -> None:
         """The connection is gone, or it is joined with a broker's: brokers have their own ways to ask."""
         self._closed = True
+        self._spawn = _drop  # It refers to the session, which refers to this.
+        self._relay = None
         if self._timer is not None:
             self._timer.cancel()
         if self._renewal is not None:
@@ -220,3 +222,8 @@ class ClientAccess:
         renewal, self._renewal = self._renewal, None
         if renewal is not None and not renewal.done():
             renewal.set_result(None)
+
+
+def _drop(work: Coroutine[Any, Any, None]) -> None:
+    """Nobody is there any more."""
+    work.close()

@@ -13,6 +13,7 @@ from magnetar.auth.credentials import METHOD_NONE
 from magnetar.auth.plugin import ClientCredentials
 from magnetar.core.clock import Clock
 from magnetar.net.connection import Connection
+from magnetar.net.requests import RequestsInAll
 from magnetar.net.splice import Splice
 from magnetar.proxy.access import ProxyAccess
 from magnetar.proxy.counters import ProxyCounters
@@ -70,6 +71,7 @@ class ProxyService:
             settings.targets, brokers, clock, shows_credentials=connector.credentials.method != METHOD_NONE
         )
         self.lookups = Lookups(links, brokers, self.counters, self._proven, settings)
+        self.requests = RequestsInAll()
         self._clock = clock
         self._targets = Targets(settings.targets)
         # All of these are limited by `connections_max`.

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from magnetar.core.errors import PeerError, Unavailable
+from magnetar.core.limits import CONNECT_FRAME_BYTES_MAX
 from magnetar.net.connection import Connection
+from magnetar.net.requests import PAUSED_FOR_REQUESTS, ConnectionRequests
 from magnetar.proxy.client_access import ClientAccess
-from magnetar.proxy.handshake import (
-    HANDSHAKE_FRAME_BYTES_MAX,
-    PROTOCOL_VERSION,
-    BrokerConnection,
-    Greeting,
-)
+from magnetar.proxy.handshake import PROTOCOL_VERSION, BrokerConnection, Greeting
 from magnetar.proxy.proven_targets import TargetUnknown
 from magnetar.proxy.settings import SERVER_VERSION
 from magnetar.proxy.targets import TargetDenied
@@ -48,6 +46,7 @@ REQUESTS: Final = frozenset(
         BaseCommand.GET_SCHEMA,
     ]
 )
+LARGE_ANSWERS: Final = frozenset([BaseCommand.GET_TOPICS_OF_NAMESPACE, BaseCommand.GET_SCHEMA])
 CONNECTING_PAUSE: Final = "connecting"
 
 NOT_ACTIVE: Final = "Target broker isn't available."
@@ -78,13 +77,18 @@ class ProxySession:
         self.client_address = f"/{proxied.source_host}:{proxied.source_port}" if proxied else connection.peer_address
         addresses = connection.socket_addresses
         self.client_host = proxied.source_host if proxied else addresses[0][0] if addresses else ""
-        self._splitter = FrameSplitter(HANDSHAKE_FRAME_BYTES_MAX)
+        self._splitter = FrameSplitter(CONNECT_FRAME_BYTES_MAX)
         self._protocol_version = 0
         self._client_version = ""
         self._refusal: PulsarError | None = None
         self._access = ClientAccess(
             connection, self.client_address, service.access, lambda work: service.spawn(self, work)
         )
+        self._requests = ConnectionRequests(connection, service.requests)
+        self._waiting: deque[BaseCommand] = deque()
+        """Requests that came while too many were under way: of one read, as the next one waits for them."""
+        self._moved_bytes: int | None = None
+        """What the client had moved at the last tick, if it was behind then."""
         self._ticks = 0
         self._received = True
 
@@ -108,6 +112,7 @@ class ProxySession:
     def writable_changed(self, writable: bool) -> None:
         """A client that takes no answers is asked for no further requests."""
         if writable:
+            self._requests.caught_up()
             self.connection.resume_reading("answers")
         else:
             self.connection.pause_reading("answers")
@@ -117,6 +122,8 @@ class ProxySession:
         del error
         self.state = SessionState.CLOSED
         self._access.close()
+        self._requests.close()
+        self._waiting.clear()
         self._service.left(self)
 
     # --- keep-alive
@@ -134,7 +141,13 @@ class ProxySession:
                 logger.warning("closing connection of %s: no answer to PING", self.client_address)
                 self.connection.abort()
                 return
-            self._received = False
+            moved_before = self._moved_bytes
+            self._moved_bytes = None if self.connection.writable else self.connection.moved_bytes
+            if moved_before is not None and moved_before == self._moved_bytes:
+                logger.warning("closing connection of %s: it takes nothing of what it is sent", self.client_address)
+                self.connection.abort()
+                return
+            self._received = self.connection.reading_paused  # Then no answer to PING can come.
             self.connection.write(PING_FRAME)
 
     # --- commands
@@ -164,11 +177,11 @@ class ProxySession:
 
     def _serve_lookup_connection(self, command: BaseCommand) -> None:
         if command.type in REQUESTS:
-            refusal = self._service.lookups.admit(command)
-            if refusal is None:
-                self._service.spawn(self, self._answer(command))
+            if self._waiting or self._requests.full:
+                self._waiting.append(command)
+                self.connection.pause_reading(PAUSED_FOR_REQUESTS)
             else:
-                self.connection.write(refusal)
+                self._begin(command)
         elif command.type == BaseCommand.PING:
             self.connection.write(PONG_FRAME)
         elif command.type == BaseCommand.AUTH_RESPONSE:
@@ -176,8 +189,27 @@ class ProxySession:
         elif command.type != BaseCommand.PONG:
             raise PeerError(f"{BaseCommand.Type.Name(command.type)} on a lookup connection")
 
+    def _begin(self, command: BaseCommand) -> None:
+        self._requests.begin(0)
+        self._service.spawn(self, self._serve_request(command))
+
+    async def _serve_request(self, command: BaseCommand) -> None:
+        try:
+            if command.type in LARGE_ANSWERS:
+                await self._requests.answer_large(lambda: self._answer(command))
+            else:
+                await self._answer(command)
+        finally:
+            self._requests.end(0)
+            while self._waiting and not self._requests.full:
+                self._begin(self._waiting.popleft())
+            if not self._waiting:
+                self.connection.resume_reading(PAUSED_FOR_REQUESTS)
+
     async def _answer(self, command: BaseCommand) -> None:
-        frame = await self._service.lookups.answer(command, self._access, self._protocol_version)
+        frame = self._service.lookups.admit(command)
+        if frame is None:
+            frame = await self._service.lookups.answer(command, self._access, self._protocol_version)
         self.connection.write(frame)
 
     def _connect(self, connect: CommandConnect) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from magnetar.broker.policies.limiter import Pausable, RateLimiter, limiter_for
 from magnetar.broker.policies.model import Rate
 from magnetar.broker.policies.settings import PolicySettings
-from magnetar.broker.session_requests import RequestsInAll
+from magnetar.net.requests import RequestsInAll
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from magnetar.core.limits import MIB
-
-if TYPE_CHECKING:
-    from magnetar.net.connection import Connection
+from magnetar.net.connection import Connection
 
 REQUESTS_MAX: Final = 128
 """Of one connection, at once. What each waits for takes milliseconds at most, so that is ten thousand a second and
@@ -23,19 +21,19 @@ REQUESTS_BYTES_MAX: Final = 1 * MIB
 """Of one connection: what those requests have brought, such as schemas. One of any size is taken."""
 
 REQUESTS_IN_ALL_MAX: Final = 20_000
-"""Of one broker: while there are more, a connection may have `REQUESTS_IN_SHORTAGE` at once. Sixty megabytes."""
+"""Of one server: while there are more, a connection may have `REQUESTS_IN_SHORTAGE` at once. Sixty megabytes."""
 
 REQUESTS_IN_SHORTAGE: Final = 8
 
 LARGE_ANSWERS_AT_ONCE: Final = 16
-"""Of one broker: lists of topics and schemas that are being made. They take the processor's time, of which there is no
+"""Of one server: lists of topics and schemas that are being made. They take the processor's time, of which there is no
 more for a hundred, and memory, of which there is."""
 
 PAUSED_FOR_REQUESTS: Final = "requests under way"
 
 
 class RequestsInAll:
-    """Those of all connections of a broker."""
+    """Those of all connections of a server."""
 
     __slots__ = ("count", "large_answers")
 
@@ -44,7 +42,7 @@ class RequestsInAll:
         self.large_answers = asyncio.Semaphore(LARGE_ANSWERS_AT_ONCE)
 
 
-class SessionRequests:
+class ConnectionRequests:
     """Those of one connection."""
 
     __slots__ = ("_bytes", "_caught_up", "_connection", "_count", "_in_all", "_large_answers", "ended")

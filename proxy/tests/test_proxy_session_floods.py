@@ -1,0 +1,116 @@
+"""What one client may make a proxy hold: bounded, whatever it asks for and whether it reads; gone when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+from magnetar.core.limits import CONNECT_FRAME_BYTES_MAX, KIB, MIB
+from magnetar.net.connection import Connection
+from magnetar.net.requests import REQUESTS_MAX
+from magnetar.net.splice import Splice, SpliceEnd
+from magnetar.net.testing import SilentClient, living, until
+from magnetar.proxy.app import RunningProxy
+from magnetar.proxy.client_access import ClientAccess
+from magnetar.proxy.session import ProxySession
+from magnetar.proxy.testing import ScriptedBroker, Wire, connect_command
+from magnetar.wire.pulsar import messages
+from magnetar.wire.pulsar.frame import FrameSplitter
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+StartProxy = Callable[..., Awaitable[RunningProxy]]
+
+UNSENT_BYTES_MAX = 2 * MIB
+LISTED = [f"persistent://public/default/{'long' * 20}-{index}" for index in range(3_000)]
+"""Some 300 KB."""
+
+
+def port_of(proxy: RunningProxy) -> int:
+    assert proxy.settings.service_port is not None
+    return proxy.settings.service_port
+
+
+def list_request(number: int) -> bytes:
+    request = pb.CommandGetTopicsOfNamespace(request_id=number, namespace="public/default")
+    return messages.encode_command(
+        pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE, getTopicsOfNamespace=request)
+    )
+
+
+def listed(command: pb.BaseCommand) -> pb.BaseCommand:
+    """The broker's answer."""
+    return pb.BaseCommand(
+        type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE,
+        getTopicsOfNamespaceResponse=pb.CommandGetTopicsOfNamespaceResponse(
+            request_id=command.getTopicsOfNamespace.request_id, topics=LISTED
+        ),
+    )
+
+
+async def test_answers_that_nobody_reads_are_bounded(start: StartProxy) -> None:
+    """And all come once the client reads."""
+    async with ScriptedBroker(listed) as broker:
+        proxy = await start(f"pulsar://{broker.host_and_port}")
+        client = await SilentClient.open(port_of(proxy))
+        count = REQUESTS_MAX + 20
+        await client.send(messages.encode_command(connect_command()))
+        await client.send(b"".join(map(list_request, range(count))))
+        await until(lambda: proxy.service._sessions)
+        (session,) = proxy.service._sessions
+        await until(lambda: session.connection.unsent_bytes)
+        for _ in range(300):
+            assert session.connection.unsent_bytes <= UNSENT_BYTES_MAX
+            await asyncio.sleep(0.001)
+        assert proxy.service.lookups.under_way <= 1
+        assert proxy.service.requests.count == REQUESTS_MAX
+        splitter = FrameSplitter()
+        frames = 0
+        async with asyncio.timeout(30):
+            while frames < 1 + count:
+                frames += len(splitter.feed(await client.read(1))[1]) // 2
+        client.close()
+        await until(lambda: not proxy.service.requests.count)
+
+
+async def test_frames_are_small_before_a_client_is_let_in(start: StartProxy) -> None:
+    proxy = await start("pulsar://nowhere:1")
+    wire = await Wire.open(port_of(proxy))
+    wire.writer.write((CONNECT_FRAME_BYTES_MAX + 1).to_bytes(4, "big"))
+    assert await wire.receive() is None
+    wire.close()
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+OF_A_CONNECTION = (ProxySession, Connection, FrameSplitter, ClientAccess, Splice, SpliceEnd)
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("how", ["nothing said", "half a frame", "lookups", "joined"])
+async def test_what_a_connection_had_is_freed_with_it(start: StartProxy, how: str) -> None:
+    async with ScriptedBroker(raw=how == "joined") as broker:
+        proxy = await start(f"pulsar://{broker.host_and_port}")
+        before = living(*OF_A_CONNECTION)
+        wire = await Wire.open(port_of(proxy))
+        if how == "half a frame":
+            wire.writer.write((64 * KIB).to_bytes(4, "big") + bytes(50 * KIB))
+        elif how == "lookups":
+            await wire.ask(connect_command())
+        elif how == "joined":
+            await wire.ask(connect_command(proxy_to_broker_url=broker.host_and_port))
+            far = await broker.wires.get()
+            wire.writer.write(b"anything")
+            assert await far.reader.readexactly(8) == b"anything"
+            before["FrameSplitter"] += 1  # Of the broker's side.
+        await until(lambda: living(*OF_A_CONNECTION) - before)
+        wire.close()
+        del wire  # It has a splitter, too.
+        await until(lambda: not proxy.service.active_connections and not living(*OF_A_CONNECTION) - before)
