@@ -133,8 +133,9 @@ def test_the_publish_buffer_holds_those_that_publish_until_half_is_stored() -> N
     assert not first.reasons
 
 
-def test_connections_are_counted_altogether_and_by_address() -> None:
-    limits = ConnectionLimits(3, 2)
+def test_connections_are_counted_altogether_and_by_address(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Timers()
+    limits = ConnectionLimits(3, 2, clock)
     limits.opened("/10.0.0.1:1")
     limits.opened("/10.0.0.1:2")
     with pytest.raises(PulsarError, match=r"Reached the maximum number of connections on address/10.0.0.1:3"):
@@ -142,6 +143,31 @@ def test_connections_are_counted_altogether_and_by_address() -> None:
     limits.opened("/10.0.0.2:1")
     with pytest.raises(PulsarError, match=r"Reached the maximum number of connections$"):
         limits.opened("/10.0.0.3:1")
+    assert len(caplog.records) == 1, "one line a minute"
+    clock.advance(60_000)
+    with pytest.raises(PulsarError):
+        limits.opened("/10.0.0.3:1")
+    assert "refused 2 connections" in caplog.messages[1]
     limits.closed("/10.0.0.1:1")
     limits.opened("/10.0.0.1:3")
     assert limits.total == 3
+
+
+def test_one_address_does_not_get_every_file_there_is() -> None:
+    limits = ConnectionLimits(50_000, 20_000, Timers(), files_max=10)
+    for port in range(8):
+        limits.opened(f"/10.0.0.1:{port}")
+    with pytest.raises(PulsarError, match="on address"):
+        limits.opened("/10.0.0.1:9")
+    for port in range(2):
+        limits.opened(f"/10.0.0.2:{port}")
+    with pytest.raises(PulsarError, match="connections$"):
+        limits.opened("/10.0.0.3:1")
+
+
+def test_no_limit_is_what_there_are_files_for() -> None:
+    limits = ConnectionLimits(0, 0, Timers(), files_max=10)
+    for port in range(10):
+        limits.opened(f"/10.0.0.1:{port}")
+    with pytest.raises(PulsarError, match="connections$"):
+        limits.opened("/10.0.0.1:10")

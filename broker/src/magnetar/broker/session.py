@@ -137,7 +137,6 @@ class ServerSession:
         try:
             self.context.service.limits.connections.opened(self.peer_address)
         except PulsarError as error:
-            logger.warning("refusing the connection of %s: %s", self.peer_address, error.message)
             self.send_error(messages.SERVER_REQUEST_ID, error.code, error.message)
             self.state = SessionState.CLOSED
             self.connection.close()

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
 
 from magnetar.net.connection import AnyHandlerFactory, Connection, HandlerFactory
+from magnetar.net.descriptors import clients_max
 from magnetar.net.held_bytes import HeldBytes
+from magnetar.net.seldom import Seldom
 from magnetar.net.tls import HANDSHAKE_SECONDS_MAX, ClientTls, ServerTls
 
+logger: Final = logging.getLogger(__name__)
+
 LISTEN_BACKLOG: Final = 4096
-"""Connections the kernel may queue while we are busy; a whole fleet of clients reconnects at once after a restart."""
+"""Connections the kernel may queue while we are busy; a whole fleet of clients reconnects at once after a restart.
+Fewer where few files may be open: they are accepted all at once, before any can be refused."""
+
+REFUSED_WITH_A_WORD: Final = 64
+"""Connections beyond the bound that still get to their handler, which may tell the client why it refuses them."""
 
 
 class Listener:
@@ -24,6 +33,10 @@ class Listener:
         self._make_handler = make_handler
         self._connections: dict[Connection, None] = {}
         self._closed = False
+        self._refused = Seldom()
+        self._connections_max = clients_max() + REFUSED_WITH_A_WORD
+        self.refused = 0
+        """Connections that were cut, as there were too many for the files that the process may have."""
         self._server: asyncio.Server
 
     async def open(self, host: str, port: int, tls: ServerTls | None, *, accepting: bool) -> None:
@@ -32,7 +45,7 @@ class Listener:
             self._make_connection,
             host,
             port,
-            backlog=LISTEN_BACKLOG,
+            backlog=max(16, min(LISTEN_BACKLOG, clients_max() // 16)),
             reuse_address=True,
             ssl=None if tls is None else tls.context,
             ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS_MAX,
@@ -73,7 +86,16 @@ class Listener:
         self._connections[connection] = None
         if self._closed:
             connection.close()
+        elif len(self._connections) > self._connections_max:
+            self._refuse(connection)
         return connection
+
+    def _refuse(self, connection: Connection) -> None:
+        self.refused += 1
+        count = self._refused.happened(self._loop.time())
+        if count:
+            logger.warning("refused %d connections: there are as many as this process may have files for", count)
+        connection.abort()
 
     def _lost(self, connection: Connection) -> None:
         self._connections.pop(connection, None)

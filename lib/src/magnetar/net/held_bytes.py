@@ -12,6 +12,7 @@ import logging
 from typing import Final, Protocol
 
 from magnetar.core.limits import KIB, MIB
+from magnetar.net.seldom import Seldom
 
 logger: Final = logging.getLogger(__name__)
 
@@ -30,9 +31,6 @@ BURST_SHARE: Final = 1.5
 
 LOOK_SECONDS: Final = 1.0
 """Between two looks, while anybody holds anything: how long a peer has to show that it moves."""
-
-TOLD_SECONDS: Final = 60.0
-"""Between two lines of the log about cuts, however many there are."""
 
 
 class Holder(Protocol):
@@ -84,8 +82,7 @@ class HeldBytes:
         self._noted: dict[Holder, _Noted] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._hurried = False
-        self._told_seconds: float | None = None
-        self._cuts = 0
+        self._told = Seldom()
         self.held_bytes = 0
         """As far as it is known: exact at each look."""
         self.cuts = 0
@@ -161,6 +158,7 @@ class HeldBytes:
         candidates.sort(key=self._worth)
         cut_bytes = self.held_bytes - int(CUT_TO_SHARE * self._bytes_max)
         last = ""
+        cut = 0
         for holder in candidates:
             if cut_bytes <= 0:
                 break
@@ -168,22 +166,16 @@ class HeldBytes:
             cut_bytes -= size_bytes
             last = f"{holder.peer_address} with {size_bytes} bytes"
             self.forget(holder)
-            self.cuts += 1
-            self._cuts += 1
+            cut += 1
             holder.abort()
-        if last:
-            self._tell(last)
+        self.cuts += cut
+        told = self._told.happened(self._loop.time(), cut) if cut else 0
+        if told:
+            logger.warning(
+                "cut %d connections that take or bring next to nothing, the last one %s: more than %d bytes were held",
+                *(told, last, self._bytes_max),
+            )
 
     def _worth(self, holder: Holder) -> tuple[bool, int, int]:
         noted = self._noted[holder]
         return noted.looks == 0, noted.moved_bytes, -noted.size_bytes
-
-    def _tell(self, last: str) -> None:
-        now = self._loop.time()
-        if self._told_seconds is None or now - self._told_seconds >= TOLD_SECONDS:
-            self._told_seconds = now
-            cuts, self._cuts = self._cuts, 0
-            logger.warning(
-                "cut %d connections that take or bring next to nothing, the last one %s: more than %d bytes were held",
-                *(cuts, last, self._bytes_max),
-            )

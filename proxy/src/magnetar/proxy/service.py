@@ -13,7 +13,9 @@ from magnetar.auth.credentials import METHOD_NONE
 from magnetar.auth.plugin import ClientCredentials
 from magnetar.core.clock import Clock
 from magnetar.net.connection import Connection
+from magnetar.net.descriptors import clients_max
 from magnetar.net.requests import RequestsInAll
+from magnetar.net.seldom import Seldom
 from magnetar.net.splice import Splice
 from magnetar.proxy.access import ProxyAccess
 from magnetar.proxy.counters import ProxyCounters
@@ -72,6 +74,9 @@ class ProxyService:
         )
         self.lookups = Lookups(links, brokers, self.counters, self._proven, settings)
         self.requests = RequestsInAll()
+        # One with a client, and one with the broker that it is joined with.
+        self._connections_max = min(settings.connections_max, clients_max(each=2))
+        self._refused = Seldom()
         self._clock = clock
         self._targets = Targets(settings.targets)
         # All of these are limited by `connections_max`.
@@ -102,12 +107,15 @@ class ProxyService:
         self.counters.new_connections += 1
         settings = self.settings
         refusal = None
-        if self.active_connections >= settings.connections_max:
+        if self.active_connections >= self._connections_max:
             refusal = "Reached the maximum number of connections"
         elif 0 < settings.connections_per_address_max <= self._per_address[session.client_host]:
             refusal = f"Reached the maximum number of connections on address{session.client_address}"
         if refusal is not None:
             self.counters.rejected_connections += 1
+            count = self._refused.happened(self._clock.monotonic_seconds())
+            if count:
+                logger.warning("refused %d connections, the last one of %s: %s", count, session.client_address, refusal)
             return refusal
         self._sessions[session] = None
         self._per_address[session.client_host] += 1

@@ -11,6 +11,7 @@ import uvloop
 from magnetar.core.crashes import CRASHES
 from magnetar.core.errors import MagnetarError
 from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED
+from magnetar.net.descriptors import raise_limit
 from magnetar.standalone.cluster import RunningCluster, start_cluster
 from magnetar.standalone.console import show_error, show_ready, show_stopped, show_stopping
 from magnetar.standalone.data_folder import CRASH_FOLDER, FolderInUse, claimed
@@ -23,6 +24,7 @@ def run_standalone(settings: StandaloneSettings, *, fresh: bool, log_level: str)
 
     A second signal ends the process at once, by that signal."""
     prepare(log_level)
+    raise_limit()
     try:
         with claimed(settings.data_directory, fresh=fresh):
             CRASHES.record_in(settings.data_directory / CRASH_FOLDER)

@@ -14,6 +14,7 @@ import uvloop
 from magnetar.core.errors import MagnetarError, SettingError
 from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE
 from magnetar.core.settings_file import GivenSettings
+from magnetar.net.descriptors import raise_limit
 from magnetar.standalone.console import show_error
 from magnetar.standalone.process import (
     STOP_SECONDS_MAX,
@@ -89,6 +90,7 @@ def run_service(service: Service[T, S], sources: SettingSources, *, check_only: 
     if check_only:
         say(f"{service.name}: the settings are valid")
         return EXIT_STOPPED
+    raise_limit()
     try:
         uvloop.run(_serve(service, settings))
     except TimeoutError:

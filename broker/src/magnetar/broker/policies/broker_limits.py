@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.policies.limiter import Pausable, RateLimiter, limiter_for
 from magnetar.broker.policies.model import Rate
 from magnetar.broker.policies.settings import PolicySettings
+from magnetar.net.descriptors import clients_max
 from magnetar.net.requests import RequestsInAll
+from magnetar.net.seldom import Seldom
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
     from magnetar.broker.delayed import CallLater
     from magnetar.core.clock import Clock
+
+logger: Final = logging.getLogger(__name__)
 
 PAUSED_FOR_BUFFER = "broker's publish buffer full"
 
@@ -46,26 +51,36 @@ class PublishBuffer:
 
 
 class ConnectionLimits:
-    """How many clients are connected, altogether and from each address; 0 is no limit."""
+    """How many clients are connected, altogether and from each address; 0 is no limit but the files that the process
+    may have open. One address gets four fifths of what there is at most: one client must not keep out all others."""
 
-    __slots__ = ("_per_address", "_per_address_max", "_total_max", "total")
+    __slots__ = ("_clock", "_per_address", "_per_address_max", "_refused", "_total_max", "total")
 
-    def __init__(self, total_max: int, per_address_max: int) -> None:
-        self._total_max = total_max
-        self._per_address_max = per_address_max
+    def __init__(self, total_max: int, per_address_max: int, clock: Clock, files_max: int | None = None) -> None:
+        """`files_max`: how many connections the process has files for; None: as the system says."""
+        self._clock = clock
+        files_max = files_max if files_max is not None else clients_max()
+        self._total_max = min(total_max, files_max) if total_max > 0 else files_max
+        self._per_address_max = min(per_address_max, -(-self._total_max * 4 // 5)) if per_address_max > 0 else 0
         self._per_address: dict[str, int] = {}
+        self._refused = Seldom()
         self.total = 0
 
     def opened(self, peer_address: str) -> None:
-        """Count a connection. Raises PulsarError(NOT_ALLOWED_ERROR) for one too many, which is not counted."""
+        """Count a connection. Raises PulsarError(NOT_ALLOWED_ERROR) for one too many, which is not counted; the log
+        has a line a minute about these."""
         address = host_of(peer_address)
         here = self._per_address.get(address, 0)
-        if 0 < self._total_max <= self.total:
-            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, "Reached the maximum number of connections")
-        if 0 < self._per_address_max <= here:
-            raise PulsarError(
-                ServerError.NOT_ALLOWED_ERROR, f"Reached the maximum number of connections on address{peer_address}"
-            )
+        text = ""
+        if self._total_max <= self.total:
+            text = "Reached the maximum number of connections"
+        elif 0 < self._per_address_max <= here:
+            text = f"Reached the maximum number of connections on address{peer_address}"
+        if text:
+            count = self._refused.happened(self._clock.monotonic_seconds())
+            if count:
+                logger.warning("refused %d connections, the last one of %s: %s", count, peer_address, text)
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, text)
         self.total += 1
         if self._per_address_max > 0:
             self._per_address[address] = here + 1
@@ -101,7 +116,7 @@ class BrokerLimits:
         self.publish: RateLimiter | None = None
         self.dispatch: RateLimiter | None = None
         self.publish_buffer = PublishBuffer(settings.publish_buffer_bytes_max)
-        self.connections = ConnectionLimits(settings.connections_max, settings.connections_per_address_max)
+        self.connections = ConnectionLimits(settings.connections_max, settings.connections_per_address_max, clock)
         self.requests = RequestsInAll()
         self.use_settings(settings)
 

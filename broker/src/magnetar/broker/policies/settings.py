@@ -43,8 +43,11 @@ class PolicySettings:
     subscriptions_per_topic_max: int = 0
     topics_per_namespace_max: int = 0
     partitions_per_topic_max: int = 0
-    connections_max: int = 0
-    connections_per_address_max: int = 0
+    connections_max: int = 50_000
+    """Five times what a broker was measured with. Pulsar has no limit by default."""
+    connections_per_address_max: int = 20_000
+    """Twice what a proxy of Pulsar takes, which is one address for all of its clients; an address has 28 000 ports for
+    one broker. Pulsar has no limit by default."""
     unacked_messages_per_broker_max: int = 0
     unacked_share_when_broker_blocked: float = 0.16
     """Subscriptions that hold more than this share of the broker's limit are stopped while it is reached."""
