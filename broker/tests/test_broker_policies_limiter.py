@@ -161,7 +161,7 @@ def test_one_address_does_not_get_every_file_there_is() -> None:
         limits.opened("/10.0.0.1:9")
     for port in range(2):
         limits.opened(f"/10.0.0.2:{port}")
-    with pytest.raises(PulsarError, match="connections$"):
+    with pytest.raises(PulsarError, match=r"connections$"):
         limits.opened("/10.0.0.3:1")
 
 
@@ -169,5 +169,5 @@ def test_no_limit_is_what_there_are_files_for() -> None:
     limits = ConnectionLimits(0, 0, Timers(), files_max=10)
     for port in range(10):
         limits.opened(f"/10.0.0.1:{port}")
-    with pytest.raises(PulsarError, match="connections$"):
+    with pytest.raises(PulsarError, match=r"connections$"):
         limits.opened("/10.0.0.1:10")

@@ -19,6 +19,7 @@ from magnetar.broker.auth.rules import Right
 from magnetar.broker.command_limits import check_notes
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.session_consume import ConsumerCommands
+from magnetar.broker.session_liveness import Liveness
 from magnetar.broker.session_lookup import LookupCommands
 from magnetar.broker.session_produce import ProducerCommands
 from magnetar.broker.session_schema import SchemaCommands
@@ -34,7 +35,7 @@ from magnetar.net.connection import Connection
 from magnetar.net.held_bytes import NOTED_BYTES
 from magnetar.net.requests import PAUSED_FOR_REQUESTS, ConnectionRequests
 from magnetar.wire.pulsar import messages
-from magnetar.wire.pulsar.command import PING_FRAME, PONG_FRAME, TYPE_ACK, TYPE_FLOW, TYPE_SEND, command_type
+from magnetar.wire.pulsar.command import PONG_FRAME, TYPE_ACK, TYPE_FLOW, TYPE_SEND, command_type
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.frame import FrameSplitter
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandConnect
@@ -59,7 +60,11 @@ CLOSE_COMMANDS_VERSION: Final = 5
 NEVER_WAIT: Final = (BaseCommand.PING, BaseCommand.PONG, BaseCommand.AUTH_RESPONSE)
 """Control commands that are served however many are under way: the connection ends without them."""
 
-WAITING_BYTES_MAX: Final = 256 * KIB
+TURN_COMMANDS_MAX: Final = 64
+"""Control commands of one connection that are served before others have their turn: a read may bring thousands, and
+there may be thousands of connections."""
+
+WAITING_BYTES_MAX: Final = 64 * KIB
 """Of control commands that wait for others of their connection; it is read no further beyond that. Until then messages
 and acknowledgements pass by: what is under way may wait for the metadata store."""
 
@@ -96,24 +101,19 @@ class ServerSession:
         self.peer_address = connection.peer_address
         self._splitter = FrameSplitter(PROXIED_CONNECT_FRAME_BYTES_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ping_outstanding = False
-        self._received_since_ping = False
-        self._keep_alive: asyncio.TimerHandle | None = None
+        self._liveness = Liveness(self)
         self.requests = ConnectionRequests(connection, context.service.limits.requests)
         self._frame_bytes = 0
         """Of the command that is being served."""
         self._waiting: deque[bytes] = deque()
         """Control commands that came while too many were under way."""
         self._waiting_bytes = 0
+        self._unserved: deque[tuple[bytes, list[int], int]] = deque()
+        """What was read and has to wait as a whole: buffers, their frames, and the first that was not served."""
         self._going_on = False
         self._holds_much = False
-        self._moved_bytes: int | None = None
-        """What the peer had moved at the last tick, if it was behind then."""
-        self._pauses = 0
-        self._paused_before = False
         self._counted = False
         """Whether it is one of those that the limits of connections count."""
-        self._liveness_checks: list[asyncio.Future[bool]] = []
         self.producers = ProducerCommands(self)
         self.consumers = ConsumerCommands(self)
         self._lookups = LookupCommands(self)
@@ -142,13 +142,11 @@ class ServerSession:
             self.connection.close()
             return
         self._counted = True
-        self._schedule_keep_alive()
+        self._liveness.start()
 
     def data_received(self, data: bytes) -> None:
         """Cut the read into frames and serve them as one batch."""
-        self._received_since_ping = True
-        if self._liveness_checks:
-            self._answer_liveness_checks(alive=True)
+        self._liveness.received()
         try:
             self._serve(data)
         except PeerError as error:
@@ -171,27 +169,34 @@ class ServerSession:
             self.context.service.limits.connections.closed(self.peer_address)
         if error is not None:
             logger.info("connection of %s broke: %s", self.peer_address, error)
-        if self._keep_alive is not None:
-            self._keep_alive.cancel()
+        self._liveness.stop()
         if self.access is not None:
             self.access.close()
-        self._answer_liveness_checks(alive=False)
         # Commands under way end by themselves: one that is cut off between two metadata writes would do harm.
         self.producers.close_all()
         self.consumers.close_all()
         self._topic_lists.close_all()
         self.requests.close()
         self._waiting.clear()
+        self._unserved.clear()
         # What refers to each other would else stay until the collector of cycles comes by.
-        del self._commands, self.producers, self.consumers, self._lookups, self._topic_lists
+        del self._commands, self.producers, self.consumers, self._lookups, self._topic_lists, self._liveness
 
     # --- serving
 
     def _serve(self, data: bytes) -> None:
         buffer, bounds = self._splitter.feed(data)
+        if self._unserved:
+            self._unserved.append((buffer, bounds, 0))
+        else:
+            self._serve_frames(buffer, bounds, 0)
+
+    def _serve_frames(self, buffer: bytes, bounds: list[int], first: int) -> None:
+        """Serve the frames from the first one (its index in the bounds) on: of control commands a turn's worth."""
         connected = self.state is SessionState.CONNECTED
         producers = self.producers
-        for index in range(0, len(bounds), 2):
+        controls = 0
+        for index in range(first, len(bounds), 2):
             start = bounds[index]
             end = bounds[index + 1]
             kind = command_type(buffer, start)
@@ -201,46 +206,69 @@ class ServerSession:
                 self.consumers.acknowledge(buffer, start, end)
             elif kind == TYPE_FLOW and connected:
                 self.consumers.flow(buffer, start, end)
-            elif connected and (self._waiting or self.requests.full) and kind not in NEVER_WAIT:
-                self._wait(buffer[start:end])
             else:
-                producers.flush()
-                self._control(kind, buffer, start, end)
-                connected = self.state is SessionState.CONNECTED
+                if connected and (self._waiting or self.requests.full) and kind not in NEVER_WAIT:
+                    self._waiting.append(buffer[start:end])
+                    self._waiting_bytes += end - start + FRAME_OVERHEAD_BYTES
+                else:
+                    producers.flush()
+                    self._control(kind, buffer, start, end)
+                    connected = self.state is SessionState.CONNECTED
+                controls += 1
+                if controls >= TURN_COMMANDS_MAX or self._waiting_bytes > WAITING_BYTES_MAX:
+                    self._end_turn(buffer, bounds, index + 2)
+                    break
         producers.flush()
 
-    def _wait(self, command: bytes) -> None:
-        self._waiting.append(command)
-        self._waiting_bytes += len(command) + FRAME_OVERHEAD_BYTES
-        if self._waiting_bytes > WAITING_BYTES_MAX:
-            self.connection.pause_reading(PAUSED_FOR_REQUESTS)
-            self._tell_what_is_held()
+    def _end_turn(self, buffer: bytes, bounds: list[int], next_frame: int) -> None:
+        """Others first; the frames from the next one on have to wait."""
+        if next_frame < len(bounds):
+            self._unserved.appendleft((buffer, bounds, next_frame))
+        elif self._waiting_bytes <= WAITING_BYTES_MAX:
+            return
+        self.connection.pause_reading(PAUSED_FOR_REQUESTS)
+        self._tell_what_is_held()
         self._go_on_soon()
 
     def _go_on_soon(self) -> None:
-        if self._waiting and not self._going_on and not self.requests.full:
+        """Go on in the next turn, if anything that has waited can be served."""
+        able = bool(self._waiting) and not self.requests.full
+        if not able and self._unserved:
+            able = self._waiting_bytes <= WAITING_BYTES_MAX // 2
+        if able and not self._going_on:
             self._going_on = True
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Serve what has waited."""
         self._going_on = False
         try:
-            while self._waiting and not self.requests.full and not self.ended:
-                command = self._waiting.popleft()
-                self._waiting_bytes -= len(command) + FRAME_OVERHEAD_BYTES
-                self._control(command_type(command, 0), command, 0, len(command))
+            self._serve_waiting()
         except PeerError as error:
             logger.warning("closing connection of %s: %s", self.peer_address, error)
+            self._waiting.clear()
+            self._unserved.clear()
             self.connection.close()
             return
-        if self._waiting_bytes <= WAITING_BYTES_MAX // 2:
+        if not self._unserved and self._waiting_bytes <= WAITING_BYTES_MAX // 2:
             self.connection.resume_reading(PAUSED_FOR_REQUESTS)
         if self._holds_much:
             self._tell_what_is_held()
+        self._go_on_soon()
+
+    def _serve_waiting(self) -> None:
+        controls = 0
+        while self._waiting and not self.requests.full and not self.ended and controls < TURN_COMMANDS_MAX:
+            command = self._waiting.popleft()
+            self._waiting_bytes -= len(command) + FRAME_OVERHEAD_BYTES
+            self._control(command_type(command, 0), command, 0, len(command))
+            controls += 1
+        if self._unserved and self._waiting_bytes <= WAITING_BYTES_MAX // 2 and not self.ended:
+            self._serve_frames(*self._unserved.popleft())
 
     def _tell_what_is_held(self) -> None:
         held_bytes = self._splitter.pending_bytes + self.requests.held_bytes + self._waiting_bytes
+        for buffer, _, _ in self._unserved:
+            held_bytes += len(buffer)
         self._holds_much = held_bytes > NOTED_BYTES
         self.connection.hold_incoming(held_bytes)
 
@@ -348,6 +376,11 @@ class ServerSession:
     # --- for the command groups
 
     @property
+    def connecting(self) -> bool:
+        """Whether the client has not been let in yet."""
+        return self.state in (SessionState.START, SessionState.CONNECTING, SessionState.REFUSED)
+
+    @property
     def ended(self) -> bool:
         """Whether the connection is gone: what is opened now has nobody to belong to."""
         return self.state is SessionState.CLOSED
@@ -411,7 +444,7 @@ class ServerSession:
     def _finished(self, frame_bytes: int, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self.requests.end(frame_bytes)
-        if self._waiting:
+        if self._waiting or self._unserved:
             self._go_on_soon()
         elif self._holds_much and not self.ended:
             self._tell_what_is_held()
@@ -445,32 +478,7 @@ class ServerSession:
 
     async def alive(self) -> bool:
         """Whether the client answers a PING soon; when not, the connection is closed and all it held is free."""
-        if self.state is not SessionState.CONNECTED:
-            return False
-        if self.connection.reading_paused:
-            return True  # Its answer would wait with the rest; the keep-alive sees to the dead.
-        loop = asyncio.get_running_loop()
-        check: asyncio.Future[bool] = loop.create_future()
-        self._liveness_checks.append(check)
-        timer = loop.call_later(self.context.settings.connection_liveness_check_seconds, self._found_dead)
-        self.write(PING_FRAME)
-        try:
-            return await check
-        finally:
-            timer.cancel()
-
-    def _found_dead(self) -> None:
-        if self.connection.reading_paused:
-            self._answer_liveness_checks(alive=True)
-            return
-        logger.warning("closing connection of %s: no answer to PING while others wait for its place", self.peer_address)
-        self.connection.abort()
-
-    def _answer_liveness_checks(self, *, alive: bool) -> None:
-        checks, self._liveness_checks = self._liveness_checks, []
-        for check in checks:
-            if not check.done():
-                check.set_result(alive)
+        return self.state is SessionState.CONNECTED and await self._liveness.alive()
 
     def _auth_response(self, command: BaseCommand) -> None:
         if self.access is None:
@@ -481,44 +489,7 @@ class ServerSession:
         self.write(PONG_FRAME)
 
     def _pong(self, _: BaseCommand) -> None:
-        self._ping_outstanding = False
-
-    def _was_paused(self) -> bool:
-        """Whether the connection was not always read since the last look, for it is throttled: then no answer came."""
-        connection = self.connection
-        paused = self._paused_before or connection.reading_paused or connection.pauses != self._pauses
-        self._paused_before = connection.reading_paused
-        self._pauses = connection.pauses
-        return paused
-
-    def _takes_nothing(self) -> bool:
-        """Whether the peer was behind at the last look and has moved nothing since, either way."""
-        before = self._moved_bytes
-        self._moved_bytes = None if self.connection.writable else self.connection.moved_bytes
-        return before is not None and before == self._moved_bytes
-
-    def _schedule_keep_alive(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._keep_alive = loop.call_later(self.context.settings.keep_alive_seconds, self._keep_alive_tick)
-
-    def _keep_alive_tick(self) -> None:
-        if self.state in (SessionState.START, SessionState.CONNECTING, SessionState.REFUSED):
-            logger.warning("closing connection of %s: no CONNECT in time", self.peer_address)
-            self.connection.close()
-            return
-        if self._ping_outstanding and not self._received_since_ping and not self._was_paused():
-            logger.warning("closing connection of %s: no answer to PING", self.peer_address)
-            self.connection.abort()
-            return
-        if self._takes_nothing():
-            logger.warning("closing connection of %s: it takes nothing of what it is sent", self.peer_address)
-            self.connection.abort()
-            return
-        self._received_since_ping = False
-        if self.protocol_version >= 1:
-            self._ping_outstanding = True
-            self.write(PING_FRAME)
-        self._schedule_keep_alive()
+        self._liveness.ponged()
 
 
 def server_error_of(error: MagnetarError) -> ServerError:
