@@ -10,11 +10,17 @@ import pulsar
 
 PER_SECOND: Final = 50
 PATIENCE_MS: Final = 30_000
+"""For one message; a machine that does other things, too, needs some of it."""
 
 
 def latencies_ms(service_url: str, topic: str, seconds: float) -> list[float]:
     """Of messages published for so long, each acknowledged by the server and received. Raises when one is not."""
-    client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client = pulsar.Client(
+        service_url,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        connection_timeout_ms=2 * PATIENCE_MS,
+        operation_timeout_seconds=4 * PATIENCE_MS // 1_000,
+    )
     try:
         consumer = client.subscribe(topic, "honest")
         producer = client.create_producer(topic, batching_enabled=False)

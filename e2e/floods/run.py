@@ -47,7 +47,7 @@ class Numbers:
         return self.idle + self.slow + self.silent + self.half
 
 
-QUICK: Final = Numbers(500, 100, 100, 100, 4.0)
+QUICK: Final = Numbers(500, 100, 100, 100, 2.0)
 
 
 @dataclass(frozen=True, slots=True)

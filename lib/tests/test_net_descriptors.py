@@ -35,9 +35,7 @@ print(raise_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
 
 
 def test_a_process_takes_all_that_it_may_have() -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", RAISE.format(hard=1_000)], capture_output=True, text=True, check=True
-    )
+    run = subprocess.run([sys.executable, "-c", RAISE.format(hard=1_000)], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["1000"] * 3
     assert "1000 open files and takes at most 488 connections" in run.stderr
 

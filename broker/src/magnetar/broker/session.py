@@ -64,6 +64,9 @@ TURN_COMMANDS_MAX: Final = 64
 """Control commands of one connection that are served before others have their turn: a read may bring thousands, and
 there may be thousands of connections."""
 
+TURN_COMMANDS_CROWDED: Final = 8
+"""While other connections wait for their turn. Who asks now and then is always served at once."""
+
 WAITING_BYTES_MAX: Final = 64 * KIB
 """Of control commands that wait for others of their connection; it is read no further beyond that. Until then messages
 and acknowledgements pass by: what is under way may wait for the metadata store."""
@@ -196,6 +199,7 @@ class ServerSession:
         connected = self.state is SessionState.CONNECTED
         producers = self.producers
         controls = 0
+        controls_max = TURN_COMMANDS_CROWDED if self.context.service.limits.requests.crowded else TURN_COMMANDS_MAX
         for index in range(first, len(bounds), 2):
             start = bounds[index]
             end = bounds[index + 1]
@@ -215,7 +219,7 @@ class ServerSession:
                     self._control(kind, buffer, start, end)
                     connected = self.state is SessionState.CONNECTED
                 controls += 1
-                if controls >= TURN_COMMANDS_MAX or self._waiting_bytes > WAITING_BYTES_MAX:
+                if controls >= controls_max or self._waiting_bytes > WAITING_BYTES_MAX:
                     self._end_turn(buffer, bounds, index + 2)
                     break
         producers.flush()
@@ -237,10 +241,12 @@ class ServerSession:
             able = self._waiting_bytes <= WAITING_BYTES_MAX // 2
         if able and not self._going_on:
             self._going_on = True
-            asyncio.get_running_loop().call_soon(self._go_on)
+            self.context.service.limits.requests.in_turn(self._go_on)
 
     def _go_on(self) -> None:
         self._going_on = False
+        if self.ended:
+            return
         try:
             self._serve_waiting()
         except PeerError as error:

@@ -7,6 +7,8 @@ nothing is refused, as clients count their outstanding requests in thousands.
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -25,9 +27,12 @@ REQUESTS_IN_ALL_MAX: Final = 20_000
 
 REQUESTS_IN_SHORTAGE: Final = 8
 
-LARGE_ANSWERS_AT_ONCE: Final = 16
-"""Of one server: lists of topics and schemas that are being made. They take the processor's time, of which there is no
-more for a hundred, and memory, of which there is."""
+LARGE_ANSWERS_AT_ONCE: Final = 2
+"""Of one server: lists of topics and schemas that are being made. They take the processor's time, so more at once are no
+sooner there; one may wait for the metadata store."""
+
+TURN_SECONDS_MAX: Final = 0.005
+"""In one turn of the loop for what connections have left over from their last one, however many have."""
 
 PAUSED_FOR_REQUESTS: Final = "requests under way"
 
@@ -35,11 +40,38 @@ PAUSED_FOR_REQUESTS: Final = "requests under way"
 class RequestsInAll:
     """Those of all connections of a server."""
 
-    __slots__ = ("count", "large_answers")
+    __slots__ = ("_left_over", "_loop", "count", "large_answers")
 
     def __init__(self) -> None:
         self.count = 0
         self.large_answers = asyncio.Semaphore(LARGE_ANSWERS_AT_ONCE)
+        self._left_over: deque[Callable[[], None]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def crowded(self) -> bool:
+        """Whether other connections wait for a turn."""
+        return bool(self._left_over)
+
+    def in_turn(self, work: Callable[[], None]) -> None:
+        """Call this once, after those that wait already; a connection has one such call at a time."""
+        self._left_over.append(work)
+        if len(self._left_over) == 1:
+            self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._serve)
+
+    def _serve(self) -> None:
+        ends_seconds = time.perf_counter() + TURN_SECONDS_MAX
+        # Who has still more to do stands at the end again, and is not served twice in a turn.
+        for _ in range(len(self._left_over)):
+            work = self._left_over[0]
+            work()
+            self._left_over.popleft()
+            if time.perf_counter() >= ends_seconds:
+                break
+        if self._left_over:
+            assert self._loop is not None
+            self._loop.call_soon(self._serve)
 
 
 class ConnectionRequests:
