@@ -111,6 +111,9 @@ faults: ## A cluster under stock clients: brokers, proxy, ZooKeeper killed, paus
 	$(RUN) python -m e2e.cluster.storm --fault rolling --count 3 $(if $(SEED),--seed $(SEED))
 	$(RUN) python -m e2e.cluster.storm --fault mixed --count 15 $(if $(SEED),--seed $(SEED))
 
+floods: ## Thousands of clients that do not read, send halves or a byte a second, beside a stock one: memory and its pace
+	$(RUN) python -m e2e.floods.run $(ARGS)
+
 admin-cli: ## pulsar-admin and pulsarctl print against our cluster what they print against Apache's
 	$(RUN) pytest -q e2e/local/test_admin_cli.py $(ARGS)
 

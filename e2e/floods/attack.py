@@ -132,7 +132,7 @@ async def run(port: int, numbers: dict[str, int], seconds: float) -> None:
     tasks = [
         asyncio.create_task(attack.again_and_again(kind)) for kind, number in numbers.items() for _ in range(number)
     ]
-    while attack.counts.connected < len(tasks):
+    while attack.counts.connected < len(tasks):  # noqa: ASYNC110  (nobody tells)
         await asyncio.sleep(0.05)
     print(json.dumps(asdict(attack.counts)), flush=True)
     await asyncio.sleep(seconds)

@@ -1,8 +1,8 @@
 """Thousands of clients that mean no good beside one that does: memory stays bounded, and the one is served.
 
-`python -m e2e.floods.run` (`make floods`) is the long form: 5 000 idle, 1 000 slow, 1 000 that read nothing of what they
-ask for, 1 000 with half a frame, all at once, on a standalone process of its own. What it asserts: the process never
-has more than 1 GiB in memory, the stock client's 99th percentile at most doubles, in the best of several attempts.
+`python -m e2e.floods.run` (`make floods`) is the long form: 5 000 idle, 1 000 slow, 1 000 that read nothing of what
+they ask for, 1 000 with half a frame, all at once, on a standalone process of its own. What it asserts: the process
+never has more than 1 GiB in memory, the stock client's 99th percentile at most doubles, in the best of three attempts.
 """
 
 from __future__ import annotations

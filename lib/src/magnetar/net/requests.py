@@ -28,8 +28,8 @@ REQUESTS_IN_ALL_MAX: Final = 20_000
 REQUESTS_IN_SHORTAGE: Final = 8
 
 LARGE_ANSWERS_AT_ONCE: Final = 2
-"""Of one server: lists of topics and schemas that are being made. They take the processor's time, so more at once are no
-sooner there; one may wait for the metadata store."""
+"""Of one server: lists of topics and schemas that are being made. They take the processor's time, so more at once are
+no sooner there; one may wait for the metadata store."""
 
 TURN_SECONDS_MAX: Final = 0.005
 """In one turn of the loop for what connections have left over from their last one, however many have."""
