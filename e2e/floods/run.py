@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from e2e import processes
-from e2e.floods.honest import latencies_ms, p99
+from e2e.floods.honest import StockClient, p99
 from e2e.server import MagnetarStandalone, StandaloneProcess
 
 RSS_BYTES_MAX: Final = 1 << 30
@@ -57,8 +57,6 @@ class Outcome:
     alone_p99_ms: float
     flooded_p99_ms: float
     rss_peak_bytes: int
-    ended: int
-    """Connections that the server ended; their clients came back."""
 
     @property
     def paced(self) -> bool:
@@ -87,23 +85,23 @@ def make_topics(server: StandaloneProcess, count: int) -> None:
 
 
 def flood(server: StandaloneProcess, numbers: Numbers) -> Outcome:
-    """The stock client alone, then beside the flood."""
-    alone = p99(latencies_ms(server.service_url, TOPIC, numbers.seconds))
+    """A stock client alone, then beside the flood."""
     command = [sys.executable, "-m", "e2e.floods.attack", "--port", str(server.port)]
     for kind in ("idle", "slow", "silent", "half"):
         command += [f"--{kind}", str(getattr(numbers, kind))]
-    attack = subprocess.Popen([*command, "--seconds", str(2 * numbers.seconds)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert attack.stdout is not None
-        connected = json.loads(attack.stdout.readline())
-        assert connected["connected"] >= numbers.connections
-        flooded = p99(latencies_ms(server.service_url, TOPIC, numbers.seconds))
-    finally:
-        attack.terminate()
-        rest, _ = attack.communicate()
-    ended = json.loads(rest)["ended"] if rest else connected["ended"]
+    with StockClient(server.service_url, TOPIC) as client:
+        alone = p99(client.latencies_ms(numbers.seconds))
+        attack = subprocess.Popen([*command, "--seconds", str(3 * numbers.seconds)], stdout=subprocess.PIPE, text=True)
+        try:
+            assert attack.stdout is not None
+            connected = json.loads(attack.stdout.readline())
+            assert connected["connected"] >= numbers.connections
+            flooded = p99(client.latencies_ms(numbers.seconds))
+        finally:
+            attack.terminate()
+            attack.communicate()
     assert server.pids, f"the server has died:\n{server.log_tail()}"
-    return Outcome(alone, flooded, rss_peak_bytes(server.pids[0]), ended)
+    return Outcome(alone, flooded, rss_peak_bytes(server.pids[0]))
 
 
 def floods(numbers: Numbers, topics: int, attempts: int) -> list[Outcome]:
@@ -120,7 +118,7 @@ def floods(numbers: Numbers, topics: int, attempts: int) -> list[Outcome]:
                 print(
                     f"p99 alone {outcome.alone_p99_ms:.1f} ms, flooded {outcome.flooded_p99_ms:.1f} ms, "
                     f"memory at most {outcome.rss_peak_bytes >> 20} MiB, now "
-                    f"{processes.memory(server.pids).rss_bytes >> 20} MiB, {outcome.ended} connections ended",
+                    f"{processes.memory(server.pids).rss_bytes >> 20} MiB",
                     flush=True,
                 )
                 assert outcome.rss_peak_bytes < RSS_BYTES_MAX

@@ -45,7 +45,7 @@ class Listener:
             self._make_connection,
             host,
             port,
-            backlog=max(16, min(LISTEN_BACKLOG, clients_max() // 16)),
+            backlog=max(16, min(LISTEN_BACKLOG, clients_max() // 2)),
             reuse_address=True,
             ssl=None if tls is None else tls.context,
             ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS_MAX,
