@@ -11,7 +11,6 @@ from magnetar.ledger.api import EntryNotFound, LedgerClosed, LedgerFenced, Ledge
 from magnetar.ledger.reader import OpenLedgerReader
 from magnetar.ledger.recovery_driver import codec_for
 from magnetar.ledger.striping import write_set
-from magnetar.ledger.writer import OpenLedgerWriter
 from magnetar.wire.bookkeeper.codes import BookieError
 from magnetar.wire.bookkeeper.entry import DigestMismatch
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerState
@@ -29,6 +28,7 @@ from e2e.simulation.history import (
     WriterClosed,
 )
 from e2e.simulation.parameters import Parameters
+from e2e.simulation.watched import WatchedWriter
 
 RETRY_SECONDS: Final = 0.2
 REPLICATION_SECONDS: Final = 120.0
@@ -90,7 +90,7 @@ class Writer:
             password=password_of(parameters),
         )
 
-    async def _fill(self, writer: OpenLedgerWriter, recorder: Recorder, history: LedgerHistory, count: int) -> None:
+    async def _fill(self, writer: WatchedWriter, recorder: Recorder, history: LedgerHistory, count: int) -> None:
         while count > 0 and recorder.error is None and now() < self._until_seconds:
             batch = min(count, self._chance.randint(1, self._parameters.batch_entries_max))
             payloads = [self._payload(writer.ledger_id, len(history.payloads) + at) for at in range(batch)]
@@ -110,13 +110,13 @@ class Writer:
         else:
             await writer.abandon()
 
-    async def _close(self, writer: OpenLedgerWriter, history: LedgerHistory) -> None:
+    async def _close(self, writer: WatchedWriter, history: LedgerHistory) -> None:
         try:
             await writer.close()
         except MagnetarError:
             return
         # A ledger that another client has taken over is left to it: then the writer was told of no end.
-        metadata = writer.metadata
+        metadata = writer.inner.metadata
         if metadata.state is LedgerState.CLOSED:
             history.events.append(WriterClosed(metadata.last_entry_id, metadata.length_bytes, now()))
             if self._chance.random() < self._parameters.deleted_share:

@@ -29,9 +29,12 @@ from magnetar.sim.network import Network
 from magnetar.sim.node import Node, SimulatedClock
 from magnetar.sim.process import current_process
 
+from e2e.simulation.durable import BookieDisk
 from e2e.simulation.metadata import MetadataService, SimulatedMetadata, watch_sessions
 from e2e.simulation.parameters import Parameters
 from e2e.simulation.upkeep import Recovery, Upkeep
+from e2e.simulation.watched import WatchedClient, WatchedConnections
+from e2e.simulation.witness import Witness
 
 BOOKIE_PORT: Final = 3181
 RESTART_PAUSE_SECONDS: Final = 0.5
@@ -79,6 +82,10 @@ class World:
             self.service.rules.put(INSTANCE_ID_PATH, b"simulated", None, NO_OWNER, ephemeral=False, sequential=False)
         )
         self.expiry = loop.create_task(watch_sessions(self.service))
+        self.damaged: set[str] = set()
+        """Ids of bookies that are lost for good, or whose disks have changed what they had."""
+        self.witness = Witness(loop.time, self.damaged.__contains__)
+        self.service.on_applied = self.witness.metadata_applied
 
     def chance(self, part: str) -> random.Random:
         """Chance for one part, so that what one draws does not shift what others get."""
@@ -133,16 +140,36 @@ class SimulatedBookie:
         self.bookie_id = f"{name}:{BOOKIE_PORT}"
         self.running: RunningBookie | None = None
         self.recovery: Recovery | None = None
-        self.lost = False
-        """For good: it must not come back."""
         self.leaving = False
         """Somebody has asked for its drain."""
-        self.damaged = False
-        """Bits of what it had stored were flipped."""
         self.refusals: list[str] = []
         """Why it did not start, each time."""
         self._world = world
         self._settings = bookie_settings(name, world.parameters)
+        self._lost = self._damaged = False
+        witness = world.witness
+        witness.disks[self.bookie_id] = BookieDisk(self.bookie_id, self.node.platter, self._settings, witness)
+
+    @property
+    def lost(self) -> bool:
+        """For good: it must not come back."""
+        return self._lost
+
+    def lose(self) -> None:
+        """The host burns down."""
+        self._lost = True
+        self._world.damaged.add(self.bookie_id)
+        self.lose_power()
+
+    @property
+    def damaged(self) -> bool:
+        """Bits of what it had stored were flipped."""
+        return self._damaged
+
+    def damage(self) -> None:
+        """Bits of what it has stored are about to be flipped."""
+        self._damaged = True
+        self._world.damaged.add(self.bookie_id)
 
     def start(self) -> None:
         """Start it unless it runs; it is tried again until it does."""
@@ -180,7 +207,9 @@ class SimulatedBookie:
         upkeep = Upkeep(running, store, self.node.clock, chance)
         locks = None
         if parameters.autorecovery:
-            self.recovery = recovery = await upkeep.recover(client_settings(parameters), CONNECTION_SETTINGS)
+            self.recovery = recovery = await upkeep.recover(
+                client_settings(parameters), CONNECTION_SETTINGS, self._world.witness
+            )
             locks = recovery.daemon.underreplicated
             recovery.daemon.died.add_done_callback(self._autorecovery_died)
         if parameters.collection:
@@ -229,8 +258,8 @@ class Client:
     """What one client process has."""
 
     name: str
-    client: BookKeeperClient
-    connections: TcpBookieConnections
+    client: WatchedClient
+    connections: WatchedConnections
     chance: random.Random
 
 
@@ -266,9 +295,10 @@ class ClientHost:
                 await asyncio.sleep(0.2)
         chance = world.chance(f"client {node.name}")
         settings = client_settings(world.parameters)
-        client = BookKeeperClient(store, connections, node.clock, chance, settings, connections.places)
+        watched = WatchedConnections(connections, world.witness)
+        client = BookKeeperClient(store, watched, node.clock, chance, settings, connections.places)
         try:
-            await program(Client(node.name, client, connections, chance))
+            await program(Client(node.name, WatchedClient(node.name, client, world.witness), watched, chance))
         finally:
             self.done.set()
 
@@ -307,8 +337,7 @@ class Cluster:
                 raise BookieDown(f"the drain of {missing[0].bookie_id} does not end: {progress}")
             await asyncio.sleep(0.5)
         for bookie in leaving:
-            bookie.lost = True
-            bookie.lose_power()
+            bookie.lose()
 
     def _settled(self, bookie: SimulatedBookie) -> bool:
         return bookie.lost or bookie.draining() is Phase.DONE or self._registered(bookie)

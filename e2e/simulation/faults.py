@@ -135,8 +135,7 @@ class Faults:
         bookie = self._some_bookie()
         gone = self._losses() + sum(other.leaving for other in self._cluster.bookies)
         if self._may_lose(bookie) and len(self._cluster.bookies) - gone > self._parameters.ensemble_size:
-            bookie.lost = True
-            bookie.lose_power()
+            bookie.lose()
 
     def stop_bookie(self) -> None:
         """An orderly stop, which takes as long as it takes; it may be killed meanwhile."""
@@ -165,7 +164,7 @@ class Faults:
             # Behind the header, whose damage makes a log unreadable as a whole for nobody but its collector.
             for _ in range(max(1, inode.size_bytes // (8 * KIB))):
                 if inode.size_bytes > KIB:
-                    bookie.damaged = True
+                    bookie.damage()
                     inode.flip_bit(self._chance.randrange(KIB, inode.size_bytes), self._chance.randrange(8))
 
     # Disks.
@@ -191,7 +190,24 @@ class Faults:
         self._later(self._duration(), lambda: setattr(platter, "error_share", 0.0))
         self._later(self._duration(), lambda: setattr(platter, "read_error_share", 0.0))
 
+    def failing_checkpoints(self) -> None:
+        """The index takes nothing for a while, so that no checkpoint can end; the journal works."""
+        platter = self._some_bookie().node.platter
+        platter.failing_name = INDEX_FILE
+        self._later(self._duration(), lambda: setattr(platter, "failing_name", ""))
+
     # Network.
+
+    def late_bookie(self) -> None:
+        """What one bookie answers takes long, and then another one dies, which has answered what the first one has
+        not."""
+        late, other = self._chance.sample(self._cluster.bookies, 2)
+        seconds = self._chance.choice((0.1, 0.4, 0.8))
+        for host in self._cluster.hosts():
+            self._world.network.slow_down(late.node.name, host, seconds)
+            self._later(3 * seconds, lambda host=host: self._world.network.slow_down(late.node.name, host, 0.0))  # type: ignore[misc]
+        self._later(seconds * (0.5 + self._chance.random()), other.kill)
+        self._later(3 * seconds, other.start)
 
     def partition(self) -> None:
         """Two parts of the hosts do not hear each other."""
@@ -311,6 +327,7 @@ def _make_disk_good(bookie: SimulatedBookie) -> None:
     platter.capacity_bytes = platter.settings.capacity_bytes
     platter.sync_slowness = 1.0
     platter.error_share = platter.read_error_share = 0.0
+    platter.failing_name = ""
     platter.crash_after_operations = -1
 
 

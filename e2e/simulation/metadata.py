@@ -100,6 +100,8 @@ class MetadataService:
         self.outcomes = 0
         """How many there were."""
         self.sessions: dict[int, SimulatedMetadata] = {}
+        self.on_applied: Callable[[Outcome, str], None] = lambda _outcome, _host: None
+        """Told of each outcome, when it is so, and of the host that asked for it."""
         self._last_session_id = 0
 
     def open(self, session: SimulatedMetadata) -> int:
@@ -113,9 +115,10 @@ class MetadataService:
         if self.sessions.pop(session_id, None) is not None:
             self.apply(self.rules.end_session(session_id))
 
-    def apply(self, outcome: Outcome) -> None:
+    def apply(self, outcome: Outcome, host: str = METADATA_HOST) -> None:
         """Make an outcome so; followers have it, and their sessions hear of it, sooner or later."""
         self.table.apply(outcome)
+        self.on_applied(outcome, host)
         self.outcomes += 1
         for follower in self.followers:
             follower.take(self.outcomes, outcome)
@@ -176,7 +179,7 @@ class SimulatedMetadata:
             outcome = self._service.rules.put(
                 path, value, expected_version, session, ephemeral=ephemeral, sequential=sequential
             )
-            self._service.apply(outcome)
+            self._service.apply(outcome, self._host)
             return outcome.stat
 
         stat = await self._ask(put)

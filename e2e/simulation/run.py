@@ -20,8 +20,10 @@ from e2e.simulation.checker import check
 from e2e.simulation.cluster import PATIENCE_SECONDS, BookieDown, ClientHost, Cluster, World
 from e2e.simulation.faults import Faults
 from e2e.simulation.history import Confirmed, History
-from e2e.simulation.mistakes import MISTAKES, Mistake, planted
+from e2e.simulation.mistakes import MISTAKES
 from e2e.simulation.parameters import Parameters, draw_parameters
+from e2e.simulation.planting import Mistake, planted
+from e2e.simulation.witness import Witness
 
 STEPS_MAX: Final = 400_000
 SECONDS_MAX: Final = 1_000.0
@@ -49,6 +51,7 @@ def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = Fa
     trace = Trace(keep=keep_trace)
     loop = SimulatedLoop(random.Random(f"{seed} loop"), trace, steps_max=STEPS_MAX, seconds_max=SECONDS_MAX)
     history = History(staleness_seconds=parameters.metadata_lag_seconds)
+    witnesses: list[Witness] = []
     handler = _LogToTrace(trace, loop.problems)
     began = time.perf_counter()
     collecting = gc.isenabled()
@@ -56,13 +59,14 @@ def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = Fa
     try:
         with planted(mistake), handler:
             try:
-                loop.run(_scenario(loop, parameters, history))
+                loop.run(_scenario(loop, parameters, history, witnesses))
             except (Deadlock, EndlessRun, BookieDown) as error:
                 history.stuck.append(f"{type(error).__name__}: {error}")
             except Exception as error:  # noqa: BLE001  (of the scenario itself: the seed must be named)
                 history.stuck.append(f"the scenario failed with {error!r}")
                 trace.remark("scenario", traceback.format_exc())
-            violations = check(history) + [f"unexpected: {problem}" for problem in loop.problems]
+            violations = [violation for witness in witnesses for violation in witness.violations]
+            violations += check(history) + [f"unexpected: {problem}" for problem in loop.problems]
             digest = trace.digest
             loop.bury()
     finally:
@@ -93,8 +97,9 @@ def run_batch(work: tuple[range, str | None]) -> list[Verdict]:
     return [run_seed(seed, mistake=MISTAKES[mistake] if mistake else None) for seed in seeds]
 
 
-async def _scenario(loop: SimulatedLoop, parameters: Parameters, history: History) -> None:
+async def _scenario(loop: SimulatedLoop, parameters: Parameters, history: History, witnesses: list[Witness]) -> None:
     world = World(loop, parameters)
+    witnesses.append(world.witness)
     world.loop.trace.remark("scenario", repr(parameters))
     cluster = Cluster(world)
     await cluster.start()

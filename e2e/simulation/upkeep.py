@@ -26,6 +26,9 @@ from magnetar.ledger.tcp_bookie import TcpBookieSettings
 from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.metadata.store import MetadataStore
 
+from e2e.simulation.watched import WatchedConnections
+from e2e.simulation.witness import Witness
+
 AUTORECOVERY_SETTINGS: Final = AutoRecoverySettings(
     auditor=AuditorSettings(
         bookie_check_interval_seconds=3.0, all_ledgers_check_interval_seconds=4.0, verification_percentage=100
@@ -61,7 +64,7 @@ class Recovery:
     """AutoRecovery of one process, with a client of its own, and the drain that stands on both."""
 
     def __init__(
-        self, running: RunningBookie, store: MetadataStore, client: BookKeeperClient, connections: TcpBookieConnections
+        self, running: RunningBookie, store: MetadataStore, client: BookKeeperClient, connections: WatchedConnections
     ) -> None:
         self.daemon: AutoRecoveryDaemon
         self.drain: DrainService
@@ -123,7 +126,9 @@ class Upkeep:
         self._clock = clock
         self._chance = chance
 
-    async def recover(self, client_settings: LedgerClientSettings, connection_settings: TcpBookieSettings) -> Recovery:
+    async def recover(
+        self, client_settings: LedgerClientSettings, connection_settings: TcpBookieSettings, witness: Witness
+    ) -> Recovery:
         """Begin AutoRecovery, and go on with a drain."""
         connections = TcpBookieConnections(self._store, self._clock, connection_settings)
         while True:
@@ -132,10 +137,9 @@ class Upkeep:
                 break
             except Unavailable:
                 await asyncio.sleep(RETRY_SECONDS)
-        client = BookKeeperClient(
-            self._store, connections, self._clock, self._chance, client_settings, connections.places
-        )
-        recovery = Recovery(self._running, self._store, client, connections)
+        watched = WatchedConnections(connections, witness)
+        client = BookKeeperClient(self._store, watched, self._clock, self._chance, client_settings, connections.places)
+        recovery = Recovery(self._running, self._store, client, watched)
         recovery.start(self._clock, self._chance)
         await recovery.go_on_draining()
         return recovery

@@ -9,7 +9,8 @@ from typing import Final
 
 import pytest
 
-from e2e.simulation.mistakes import MISTAKES, CodeIsCompiled, planted
+from e2e.simulation.mistakes import MISTAKES
+from e2e.simulation.planting import CodeIsCompiled, planted
 from e2e.simulation.run import run_seed
 
 SEEDS_PER_TEST: Final = 10

@@ -37,15 +37,57 @@ class DiskIndexes:
         return DiskIndex(self._disk, directory)
 
 
+class IndexContents:
+    """What the log of a `DiskIndex` says."""
+
+    def __init__(self) -> None:
+        self.ledgers: dict[int, bytes] = {}
+        """The encoded state of each ledger."""
+        self.places: dict[int, dict[int, int]] = {}
+        """Ledger id → entry id → location."""
+
+    def load(self, content: bytes) -> int:
+        """Apply the records in it; returns where the first one stands that is not whole."""
+        at = 0
+        while at + _HEAD.size <= len(content):
+            size, checksum = _HEAD.unpack_from(content, at)
+            record = content[at + _HEAD.size : at + _HEAD.size + size]
+            if size == 0 or len(record) < size or zlib.crc32(record) != checksum:
+                break
+            self.apply(record)
+            at += _HEAD.size + size
+        return at
+
+    def apply(self, record: bytes) -> None:
+        """One change."""
+        kind = record[:1]
+        if kind == _PUT_PLACE:
+            _, ledger_id, entry_id, location = _PLACE.unpack(record)
+            self.places.setdefault(ledger_id, {})[entry_id] = location
+            return
+        _, ledger_id = _STATE.unpack_from(record)
+        if kind == _PUT_STATE:
+            self.ledgers[ledger_id] = record[_STATE.size :]
+        else:
+            self.delete(ledger_id)
+
+    def delete(self, ledger_id: int) -> None:
+        """Of a ledger that was deleted nothing is left."""
+        self.ledgers.pop(ledger_id, None)
+        self.places.pop(ledger_id, None)
+
+
 class DiskIndex:
     """A `LedgerIndex` in memory, with a log of its changes on a disk. As with RocksDB's log, a crash cuts off an end of
     what was not synced."""
 
     def __init__(self, disk: Disk, directory: Path) -> None:
-        self._ledgers: dict[int, bytes] = {}
-        self._places: dict[int, dict[int, int]] = {}
+        self._contents = IndexContents()
+        self._ledgers = self._contents.ledgers
+        self._places = self._contents.places
         path = directory / INDEX_FILE
-        content = self._load(disk.read_whole(path) or b"")
+        content = disk.read_whole(path) or b""
+        content = content[: self._contents.load(content)]
         # Without the torn end: what is written next must not stand behind it.
         disk.replace_whole(path, content)
         self._file: DiskFile = disk.open(path, writable=True)
@@ -151,31 +193,7 @@ class DiskIndex:
         write_all(self._file, content, self._position)
         self._position += len(content)
         for record in records:
-            self._apply(record)
-
-    def _apply(self, record: bytes) -> None:
-        kind = record[:1]
-        if kind == _PUT_PLACE:
-            _, ledger_id, entry_id, location = _PLACE.unpack(record)
-            self._places.setdefault(ledger_id, {})[entry_id] = location
-            return
-        _, ledger_id = _STATE.unpack_from(record)
-        if kind == _PUT_STATE:
-            self._ledgers[ledger_id] = record[_STATE.size :]
-        else:
-            self._ledgers.pop(ledger_id, None)
-            self._places.pop(ledger_id, None)
-
-    def _load(self, content: bytes) -> bytes:
-        at = 0
-        while at + _HEAD.size <= len(content):
-            size, checksum = _HEAD.unpack_from(content, at)
-            record = content[at + _HEAD.size : at + _HEAD.size + size]
-            if size == 0 or len(record) < size or zlib.crc32(record) != checksum:
-                break
-            self._apply(record)
-            at += _HEAD.size + size
-        return content[:at]
+            self._contents.apply(record)
 
 
 class ExecutorJournalWorker:

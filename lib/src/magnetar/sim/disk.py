@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from magnetar.sim.inode import Inode
 from magnetar.sim.process import Process, SimulatedCrash
@@ -33,6 +33,22 @@ class DiskSettings:
     sync_seconds: float = 300e-6
 
 
+class PlatterWatcher(Protocol):
+    """Told of what becomes durable, or stops being so, at that moment. Must not use the disk."""
+
+    def content_settled(self, path: Path, inode: Inode) -> None:
+        """More of a file's content is durable; `path` is the name that it was opened or replaced by."""
+        ...
+
+    def names_settled(self) -> None:
+        """Names came, went, or became durable."""
+        ...
+
+    def power_lost(self) -> None:
+        """What was not durable is lost, or durable now: contents and names."""
+        ...
+
+
 class Platter:
     """What is kept, and what goes wrong with it."""
 
@@ -45,6 +61,8 @@ class Platter:
         """Factor on the time of syncs."""
         self.error_share = 0.0
         """Writes and syncs that fail with EIO."""
+        self.failing_name = ""
+        """Writes and syncs of files of this name fail with EIO."""
         self.read_error_share = 0.0
         """Reads of files that fail with EIO."""
         self.crash_after_operations = -1
@@ -55,6 +73,8 @@ class Platter:
         """Kills the process that uses the disk, and calls `lose_power` if the power fails."""
         self.operations = 0
         self.mounted: Process | None = None
+        self.watcher: PlatterWatcher | None = None
+        """Who is told what is durable."""
         self.trace = trace
         self._directories: dict[str, dict[str, Inode]] = {}
         self._durable: dict[str, dict[str, Inode]] = {}
@@ -83,6 +103,8 @@ class Platter:
         for inode in inodes.values():
             inode.lose_power(self.rng)
         self.trace.note(self.name, "lost power")
+        if self.watcher is not None:
+            self.watcher.power_lost()
 
     def wipe(self) -> None:
         """Lose everything: a new, empty disk."""
@@ -109,6 +131,27 @@ class Platter:
         """The file at a path."""
         return self._directories.get(str(path.parent), {}).get(path.name)
 
+    def find_durable(self, path: Path) -> Inode | None:
+        """The file that stands at a path, and that a power failure now would leave there for certain."""
+        directory = str(path.parent)
+        inode = self._durable.get(directory, {}).get(path.name)
+        return inode if inode is self._directories.get(directory, {}).get(path.name) else None
+
+    def durable_names(self, directory: Path) -> list[str]:
+        """Names that a power failure now would leave for certain; unsorted. None in a directory that is not there."""
+        seen = self._directories.get(str(directory), {})
+        return [name for name, inode in self._durable.get(str(directory), {}).items() if seen.get(name) is inode]
+
+    def content_settled(self, path: Path, inode: Inode) -> None:
+        """Tell the watcher."""
+        if self.watcher is not None:
+            self.watcher.content_settled(path, inode)
+
+    def names_settled(self) -> None:
+        """Tell the watcher."""
+        if self.watcher is not None:
+            self.watcher.names_settled()
+
     def directory(self, path: Path) -> dict[str, Inode]:
         """The names in a directory. FileNotFoundError."""
         names = self._directories.get(str(path))
@@ -125,11 +168,13 @@ class Platter:
     def sync_directory(self, path: Path) -> None:
         """Names are durable as they are."""
         self._durable[str(path)] = dict(self.directory(path))
+        self.names_settled()
 
     def set_durably(self, path: Path, inode: Inode) -> None:
         """A name that is durable at once."""
         self.directory(path.parent)[path.name] = inode
         self._durable[str(path.parent)][path.name] = inode
+        self.content_settled(path, inode)
 
 
 def _set(names: dict[str, Inode], name: str, inode: Inode | None) -> None:
@@ -175,6 +220,7 @@ class SimulatedFile:
         self._inode.write(parts, position, durable=durable)
         if durable:
             disk.note(f"wrote {self._path.name} {position}+{size} durably")
+            disk.content_settled(self._path, self._inode)
         return size
 
     def allocate(self, position: int, size_bytes: int) -> None:
@@ -191,6 +237,7 @@ class SimulatedFile:
         self._begin(self._disk.sync_seconds(), changes=True)
         self._inode.sync()
         self._disk.note(f"synced {self._path.name}")
+        self._disk.content_settled(self._path, self._inode)
 
     def truncate(self, size_bytes: int) -> None:
         """See `DiskFile.truncate`."""
@@ -210,6 +257,8 @@ class SimulatedFile:
         if self._closed:
             raise OSError(errno.EBADF, "the file is closed", str(self._path))
         self._disk.begin(seconds, changes=changes, torn=None if torn is None else (self._inode, *torn))
+        if changes:
+            self._disk.may_fail_to_change(self._path)
 
 
 class SimulatedDisk:
@@ -238,6 +287,13 @@ class SimulatedDisk:
             platter.trace.note(platter.name, "failed a write")
             raise OSError(errno.EIO, "the simulated disk failed")
 
+    def may_fail_to_change(self, path: Path) -> None:
+        """A file is about to be changed. OSError."""
+        platter = self._platter
+        if path.name == platter.failing_name:
+            platter.trace.note(platter.name, f"failed a write of {path.name}")
+            raise OSError(errno.EIO, "the simulated disk failed", str(path))
+
     def may_fail_to_read(self) -> None:
         """A read of a file begins. OSError."""
         platter = self._platter
@@ -257,6 +313,10 @@ class SimulatedDisk:
     def note(self, what: str) -> None:
         """Into the trace."""
         self._platter.trace.note(self._process.name, what)
+
+    def content_settled(self, path: Path, inode: Inode) -> None:
+        """From an open file: more of it is durable."""
+        self._platter.content_settled(path, inode)
 
     def create(self, path: Path) -> SimulatedFile:
         """See `Disk.create`."""
@@ -306,6 +366,7 @@ class SimulatedDisk:
         """See `Disk.delete`."""
         self._change()
         self._platter.directory(path.parent).pop(path.name, None)
+        self._platter.names_settled()
 
     def rename(self, source: Path, target: Path) -> None:
         """See `Disk.rename`."""
@@ -314,6 +375,7 @@ class SimulatedDisk:
         if source.name not in names:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(source))
         self._platter.directory(target.parent)[target.name] = names.pop(source.name)
+        self._platter.names_settled()
 
     def link(self, path: Path, another: Path) -> None:
         """See `Disk.link`."""

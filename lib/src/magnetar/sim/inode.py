@@ -63,6 +63,11 @@ class Inode:
         """Up to that many bytes."""
         return self._seen.read(size_bytes, position)
 
+    def read_durable(self, size_bytes: int, position: int) -> bytes:
+        """Up to that many of the bytes that a power failure now would leave for certain; ends where nothing but zeros
+        follow that were never written."""
+        return bytes(self._durable.data[position : position + size_bytes])
+
     def write(self, parts: Sequence[bytes], position: int, *, durable: bool) -> None:
         """Write the parts in a row."""
         content = b"".join(parts)
