@@ -15,6 +15,7 @@ from magnetar.bookie.cookie import INSTANCE_ID_PATH
 from magnetar.bookie.drain.state import Phase, decode_intention, intention_path
 from magnetar.bookie.settings import BookieSettings, DiskSettings, JournalSettings, StorageSettings
 from magnetar.bookie.testing import DiskIndexes, ExecutorJournalWorker
+from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.limits import KIB, MIB
 from magnetar.ledger.client import BookKeeperClient
@@ -22,7 +23,9 @@ from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.tcp_bookie import TcpBookieSettings
 from magnetar.ledger.tcp_connections import TcpBookieConnections
-from magnetar.metadata.tree import NO_OWNER
+from magnetar.managed.paths import cursor_path
+from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.tree import NO_OWNER, Outcome
 from magnetar.sim.disk import Platter
 from magnetar.sim.loop import SimulatedLoop
 from magnetar.sim.network import Network
@@ -31,7 +34,8 @@ from magnetar.sim.process import current_process
 
 from e2e.simulation.durable import BookieDisk
 from e2e.simulation.metadata import MetadataService, SimulatedMetadata, watch_sessions
-from e2e.simulation.parameters import Parameters
+from e2e.simulation.parameters import CURSOR_NODES_LOSE_ANSWERS, Parameters
+from e2e.simulation.topic_witness import CURSOR, TOPIC, TopicWitness
 from e2e.simulation.upkeep import Recovery, Upkeep
 from e2e.simulation.watched import WatchedClient, WatchedConnections
 from e2e.simulation.witness import Witness
@@ -85,7 +89,14 @@ class World:
         self.damaged: set[str] = set()
         """Ids of bookies that are lost for good, or whose disks have changed what they had."""
         self.witness = Witness(loop.time, self.damaged.__contains__)
-        self.service.on_applied = self.witness.metadata_applied
+        self.topic = TopicWitness(self.witness, self.service.table)
+        self.service.on_applied = self._metadata_applied
+        if not CURSOR_NODES_LOSE_ANSWERS:
+            self.service.loses_no_answer = cursor_path(TOPIC, CURSOR).__eq__
+
+    def _metadata_applied(self, outcome: Outcome, host: str) -> None:
+        self.witness.metadata_applied(outcome, host)
+        self.topic.metadata_applied(outcome)
 
     def chance(self, part: str) -> random.Random:
         """Chance for one part, so that what one draws does not shift what others get."""
@@ -261,6 +272,8 @@ class Client:
     client: WatchedClient
     connections: WatchedConnections
     chance: random.Random
+    store: MetadataStore
+    clock: Clock
 
 
 class ClientHost:
@@ -298,7 +311,8 @@ class ClientHost:
         watched = WatchedConnections(connections, world.witness)
         client = BookKeeperClient(store, watched, node.clock, chance, settings, connections.places)
         try:
-            await program(Client(node.name, WatchedClient(node.name, client, world.witness), watched, chance))
+            seen = WatchedClient(node.name, client, world.witness)
+            await program(Client(node.name, seen, watched, chance, store, node.clock))
         finally:
             self.done.set()
 

@@ -104,7 +104,7 @@ def _forgetting(wanted: Callable[[LedgerState], bool]) -> list[Patch]:
     right = LedgerStates.flushed
 
     def flushed(self: LedgerStates, *, stored: bool) -> None:
-        self._flushing = {ledger_id for ledger_id in self._flushing if not wanted(self._states[ledger_id])}
+        self._flushing -= {each.ledger_id for each in self._states.values() if wanted(each)}
         right(self, stored=stored)
 
     return [(LedgerStates, "flushed", flushed)]

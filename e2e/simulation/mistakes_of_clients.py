@@ -94,7 +94,7 @@ def confirm_before_quorum() -> list[Patch]:
 
     def confirm(self: Appender) -> bool:
         wanted, self.ack_quorum = self.ack_quorum, max(1, self.ack_quorum - 1)
-        advanced = right(self)
+        advanced: bool = right(self)
         self.ack_quorum = wanted
         return advanced
 
@@ -116,7 +116,8 @@ def out_of_order_confirm() -> list[Patch]:
                     for before in range(self.last_add_confirmed + 1, entry_id):
                         self._masks[before] = (1 << self.ensemble_size) - 1
                     break
-        return right(self)
+        advanced: bool = right(self)
+        return advanced
 
     return [(Appender, "_move_up", move_up), (Appender, "_confirm", confirm)]
 

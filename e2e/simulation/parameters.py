@@ -4,8 +4,31 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Final
 
 from e2e.simulation.fault_kinds import AT_TAKEOVER, FAULT_KINDS
+
+CURSOR_NODES_LOSE_ANSWERS: Final = False
+"""Whether the metadata service may lose its answer to a change of a cursor's node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicParameters:
+    """The managed ledger of a run, and those who own it one after the other, or believe so."""
+
+    owners: int
+    """Hosts; none: there is no managed ledger in this run."""
+    entries: int
+    """Of all owners together, at most."""
+    entries_per_ledger: int
+    cursor_ledger_entries: int
+    ranges_in_node: int
+    long_arrays: bool
+    mark_delete_rate: float
+    trims: bool
+    """Ledgers that are consumed are deleted."""
+    pause_seconds: float
+    """Mean, between two things that an owner does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +74,7 @@ class Parameters:
     faults: int
     losses_max: int
     """Bookies that may be lost for good, or damaged: fewer than the ack quorum, or the promise does not hold."""
+    topic: TopicParameters
 
 
 def draw_parameters(seed: int) -> Parameters:
@@ -69,7 +93,8 @@ def draw_parameters(seed: int) -> Parameters:
         kinds += rng.sample(AT_TAKEOVER, rng.randint(1, 2))
     collection = rng.random() < 0.5
     active_seconds = rng.uniform(2.0, 10.0)
-    writers = rng.choice((1, 1, 2))
+    topic = _draw_topic(random.Random(f"{seed} topic"), active_seconds)
+    writers = rng.choice((0, 1)) if topic.owners else rng.choice((1, 1, 2))
     return Parameters(
         seed=seed,
         bookies=bookies,
@@ -78,7 +103,7 @@ def draw_parameters(seed: int) -> Parameters:
         ack_quorum=ack_quorum,
         digest_type=rng.choice(("CRC32C", "CRC32C", "CRC32", "HMAC", "DUMMY")),
         writers=writers,
-        entries=rng.randint(50, 400) // writers,
+        entries=rng.randint(50, 400) // max(1, writers),
         ledger_entries_max=rng.choice((15, 50, 400)),
         batch_entries_max=rng.choice((1, 4, 16)),
         payload_bytes_max=rng.choice((1_000, 20_000, 60_000) if collection else (10, 100, 1_000, 1_000, 20_000)),
@@ -99,4 +124,19 @@ def draw_parameters(seed: int) -> Parameters:
         fault_kinds=tuple(kinds),
         faults=rng.choice((rng.randint(1, 6), rng.randint(6, 25))) if kinds else 0,
         losses_max=ack_quorum - 1,
+        topic=topic,
+    )
+
+
+def _draw_topic(rng: random.Random, active_seconds: float) -> TopicParameters:
+    return TopicParameters(
+        owners=rng.choice((0, 0, 0, 2, 3)),
+        entries=rng.randint(30, 200),
+        entries_per_ledger=rng.choice((4, 12, 100)),
+        cursor_ledger_entries=rng.choice((2, 8, 1_000)),
+        ranges_in_node=rng.choice((0, 2, 1_000)),
+        long_arrays=rng.random() < 0.5,
+        mark_delete_rate=rng.choice((1.0, 20.0)),
+        trims=rng.random() < 0.4,
+        pause_seconds=active_seconds / rng.randint(40, 150),
     )

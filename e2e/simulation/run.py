@@ -19,8 +19,9 @@ from e2e.simulation.actors import REPLICATION_SECONDS, Writer, count_replicas, l
 from e2e.simulation.checker import check
 from e2e.simulation.cluster import PATIENCE_SECONDS, BookieDown, ClientHost, Cluster, World
 from e2e.simulation.faults import Faults
-from e2e.simulation.history import Confirmed, History
+from e2e.simulation.history import History
 from e2e.simulation.mistakes import MISTAKES
+from e2e.simulation.owners import Owner, look_at_the_topic
 from e2e.simulation.parameters import Parameters, draw_parameters
 from e2e.simulation.planting import Mistake, planted
 from e2e.simulation.witness import Witness
@@ -74,10 +75,7 @@ def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = Fa
         gc.collect()
         if collecting:
             gc.enable()
-    confirmed = sum(
-        1 + max((event.last_add_confirmed for event in ledger.events if isinstance(event, Confirmed)), default=-1)
-        for ledger in history.ledgers.values()
-    )
+    confirmed = sum(witness.confirmed_entries for witness in witnesses)
     return Verdict(
         seed=seed,
         violations=violations,
@@ -86,7 +84,7 @@ def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = Fa
         steps=loop.steps,
         virtual_seconds=loop.time(),
         real_seconds=time.perf_counter() - began,
-        ledgers=len(history.ledgers),
+        ledgers=sum(witness.ledgers_created for witness in witnesses),
         confirmed_entries=confirmed,
     )
 
@@ -129,6 +127,10 @@ def _start_clients(cluster: Cluster, history: History) -> list[ClientHost]:
         host = cluster.client(f"recoverer{number}")
         host.start(lambda client: take_over(client, history, parameters, until))
         hosts.append(host)
+    for number in range(parameters.topic.owners):
+        host = cluster.client(f"owner{number}")
+        host.start(lambda client: Owner(client, cluster.world.topic, parameters, until).run())
+        hosts.append(host)
     return hosts
 
 
@@ -150,6 +152,10 @@ async def _look(cluster: Cluster, history: History) -> None:
         host = cluster.client(name)
         host.start(lambda client, recover=recover: look_at_the_end(client, history, parameters, recover=recover))  # type: ignore[misc]
         await _until_done([host], history, PATIENCE_SECONDS)
+    if parameters.topic.owners:
+        host = cluster.client("final owner")
+        host.start(lambda client: look_at_the_topic(client, cluster.world.topic, history, parameters))
+        await _until_done([host], history, 2 * PATIENCE_SECONDS)
     if parameters.autorecovery:
         host = cluster.client("counter")
         host.start(lambda client: count_replicas(client, history))

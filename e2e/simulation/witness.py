@@ -53,6 +53,9 @@ class Witness:
         self.disks: dict[str, BookieDisk] = {}
         self.ledgers: dict[int, WatchedLedger] = {}
         """Those that there is metadata of."""
+        self.ledgers_created = 0
+        self.confirmed_entries = 0
+        """In all ledgers that there ever were."""
         self._now = now
         self._is_damaged = is_damaged
         self._recovery_adds: set[tuple[str, int, int]] = set()
@@ -79,6 +82,7 @@ class Witness:
         if ledger is None:
             return  # Somebody else has deleted it: nobody will look.
         first, ledger.confirmed = ledger.confirmed + 1, max(ledger.confirmed, last_add_confirmed)
+        self.confirmed_entries += ledger.confirmed + 1 - first
         if ledger.metadata.state is LedgerState.CLOSED and last_add_confirmed > ledger.metadata.last_entry_id:
             end = ledger.metadata.last_entry_id
             self.accuse(f"entry {ledger_id}:{last_add_confirmed} is confirmed, and the ledger was closed at {end}")
@@ -177,6 +181,7 @@ class Witness:
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
             self.ledgers[ledger_id] = WatchedLedger(metadata, codec_for(ledger_id, metadata))
+            self.ledgers_created += 1
             return
         before, ledger.metadata = ledger.metadata, metadata
         if metadata.state is LedgerState.CLOSED and before.state is not LedgerState.CLOSED:
