@@ -6,6 +6,7 @@ from typing import Final
 
 from e2e.simulation.mistakes_of_bookies import BOOKIE_MISTAKES
 from e2e.simulation.mistakes_of_clients import CLIENT_MISTAKES
+from e2e.simulation.mistakes_of_topics import TOPIC_MISTAKES
 from e2e.simulation.planting import Mistake
 
-MISTAKES: Final[dict[str, Mistake]] = {**CLIENT_MISTAKES, **BOOKIE_MISTAKES}
+MISTAKES: Final[dict[str, Mistake]] = {**CLIENT_MISTAKES, **BOOKIE_MISTAKES, **TOPIC_MISTAKES}

@@ -91,6 +91,8 @@ def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = Fa
 
 def run_batch(work: tuple[range, str | None]) -> list[Verdict]:
     """Some seeds in a row, with a planted mistake or none; for a pool of processes."""
+    # The collection after each run need not look at the modules.
+    gc.freeze()
     seeds, mistake = work
     return [run_seed(seed, mistake=MISTAKES[mistake] if mistake else None) for seed in seeds]
 

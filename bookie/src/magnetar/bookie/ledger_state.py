@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 LEDGER_STATES_MAX: Final = 20_000
 """Ledgers whose state stays in memory, some 400 bytes each; others are read again from the index."""
 
+DELETED_LEDGERS_MAX: Final = 20_000
+"""Deleted ledgers that are remembered, some 100 bytes each: those of a quarter of an hour and more."""
+
 _EXPLICIT_LAC: Final = struct.Struct(">qq")
 
 
@@ -103,6 +106,7 @@ class LedgerStates:
         self._states: OrderedDict[int, LedgerState] = OrderedDict()
         self._dirty: set[int] = set()
         self._flushing: set[int] = set()
+        self._deleted: OrderedDict[int, None] = OrderedDict()
 
     def get(self, ledger_id: int) -> LedgerState | None:
         """The state of a ledger that this bookie has seen, or None."""
@@ -119,11 +123,18 @@ class LedgerStates:
         return self._states.get(ledger_id)
 
     def get_or_create(self, ledger_id: int) -> LedgerState:
-        """The state of a ledger; a new one is not dirty until something is put into it."""
+        """The state of a ledger; a new one is not dirty until something is put into it.
+
+        One that was deleted is fenced: its writer may not know yet that somebody has taken it over and deleted it. As a
+        new ledger it would take that writer's entries, and nobody would ever read them."""
         state = self._states.get(ledger_id)
         if state is not None:
             return state
-        return self.get(ledger_id) or self._keep(LedgerState(ledger_id))
+        found = self.get(ledger_id)
+        if found is None:
+            found = self._keep(LedgerState(ledger_id))
+            found.fenced = ledger_id in self._deleted
+        return found
 
     def touch(self, state: LedgerState) -> None:
         """Something that the index must know has changed."""
@@ -148,9 +159,12 @@ class LedgerStates:
         self._flushing = set()
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger was deleted from the index: know nothing of it any more."""
+        """The ledger was deleted from the index: know nothing of it any more but that."""
         self._states.pop(ledger_id, None)
         self._dirty.discard(ledger_id)
+        self._deleted[ledger_id] = None
+        if len(self._deleted) > DELETED_LEDGERS_MAX:
+            self._deleted.popitem(last=False)
 
     def _keep(self, state: LedgerState) -> LedgerState:
         self._states[state.ledger_id] = state
