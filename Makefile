@@ -79,7 +79,7 @@ test: ## Unit, contract, tidy, fault and stock-client tests; ARGS="-k word" for 
 test-compiled: ## The same unit tests against compiled hot modules, in a copy below build/
 	$(RUN) python -m tools.run_compiled_tests -n $(PYTEST_WORKERS) $(ARGS)
 
-sim: ## Storage on simulated time, network and disks, 1 000 seeds; SEED=n replays one, ARGS="--mistake NAME" plants a mistake
+sim: ## Storage on simulated time, network and disks, 1 000 seeds; SEED=n replays one, ARGS="--mistake all" plants known mistakes
 	$(RUN) python -m e2e.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000)) $(ARGS)
 
 sim-operator: ## The operator's loop on simulated time against a faulty API server, 1 000 seeds; SEED=n replays one

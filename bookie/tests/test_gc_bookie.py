@@ -15,6 +15,7 @@ from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.limits import MIB
+from magnetar.ledger.bookie_connection import ADD_FLAG_RECOVERY
 from magnetar.ledger.ledger_paths import ledger_path
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
@@ -60,6 +61,34 @@ async def add(running: RunningBookie, ledger_id: int, first: int, count: int) ->
     running.bookie.add_entries(ledger_id, KEY, ids, data, 0, lambda code, _, __: done.set_result(code))
     assert await done == 0
     return data
+
+
+async def test_a_deleted_ledger_takes_nothing_from_its_former_writer(start: Any, store: MemoryMetadataStore) -> None:
+    """Who took the ledger over has fenced, closed and deleted it; the writer slept all the while. An entry that it adds
+    now, and hears to be stored, would be read by nobody."""
+    running = await start()
+    await store.put(ledger_path(1), b"metadata")
+    await add(running, 1, 0, 1)
+    await running.bookie.fence(1, KEY)
+    await store.put(ledger_path(2), b"metadata")
+    await running.bookie.fence(2, KEY)
+    assert await running.parts.checkpointer.checkpoint(running.parts.journals.marks)
+    for ledger_id in (1, 2):
+        await store.delete(ledger_path(ledger_id))
+    for collector in collectors(running, store):
+        await collector.collect()
+    await check_gone(running, 1, 2)
+    for ledger_id, entry_id in ((1, 1), (2, 0)):
+        entry = EntryCodec(ledger_id, "CRC32C").encode_many(entry_id, entry_id - 1, 0, [b"late"])
+        answers = []
+        for flags in (0, ADD_FLAG_RECOVERY):
+            done = asyncio.get_running_loop().create_future()
+            running.bookie.add_entries(
+                ledger_id, KEY, [entry_id], entry, flags, lambda code, _, __, done=done: done.set_result(code)
+            )
+            answers.append(await done)
+        # Who copies a ledger that is here again is no former writer.
+        assert answers == [BookieCode.EFENCED, BookieCode.EOK]
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
-"""Runs seeds: `python -m e2e.simulation --seeds 1000`, `--seed N [--trace]`, `--mistake NAME`.
+"""Runs seeds: `python -m e2e.simulation --seeds 1000`, `--seed N [--trace]`, `--mistake NAME`, `--mistake all`.
 
 A seed that fails prints what was wrong and the one command that runs it again. The exit code is 1 when a promise was
-broken; with a planted mistake it is 1 when no seed found it.
+broken; with a planted mistake it is 1 when no seed found it. `--mistake all` plants each in turn, and lists which seed
+of a hundred found it.
 """
 
 from __future__ import annotations
@@ -15,15 +16,19 @@ from collections.abc import Iterator
 from typing import Final
 
 from e2e.simulation.mistakes import MISTAKES
-from e2e.simulation.run import Verdict, run_batch, run_seed
+from e2e.simulation.run import Verdict, find_mistake, run_batch, run_seed
 
 BAR_WIDTH: Final = 30
 SEEDS_AT_A_TIME: Final = 5
 VIOLATIONS_SHOWN: Final = 5
+ALL: Final = "all"
+SEEDS_PER_MISTAKE: Final = 100
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    if options.mistake == ALL:
+        return _all_mistakes(options)
     if options.seed is not None:
         return _one(options)
     return _many(options)
@@ -35,7 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--first", type=int, default=0, help="the first of them (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="run this one only")
     parser.add_argument("--trace", action="store_true", help="with --seed: print everything that happened")
-    parser.add_argument("--mistake", choices=sorted(MISTAKES), help="plant a known mistake, which must be found")
+    parser.add_argument(
+        "--mistake", choices=[ALL, *sorted(MISTAKES)], help="plant a known mistake, or each; it must be found"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: %(default)s)")
     return parser
 
@@ -78,6 +85,20 @@ def _many(options: argparse.Namespace) -> int:
         f"{len(failed)} seeds broke a promise"
     )
     return _code(bool(failed), options.mistake)
+
+
+def _all_mistakes(options: argparse.Namespace) -> int:
+    """One line for each mistake, as soon as it is known."""
+    seeds = range(options.first, options.first + SEEDS_PER_MISTAKE)
+    missed = 0
+    context = multiprocessing.get_context("forkserver")
+    with concurrent.futures.ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
+        for name, verdict in pool.map(find_mistake, ((name, seeds) for name in sorted(MISTAKES))):
+            missed += verdict is None
+            found = f"NOT found in {len(seeds)} seeds" if verdict is None else f"seed {verdict.seed}"
+            _say(f"{name}: {found}{'' if verdict is None else ': ' + verdict.violations[0]}")
+    _say(f"{len(MISTAKES)} mistakes, {missed} not found")
+    return int(bool(missed))
 
 
 def _verdicts(seeds: range, mistake: str | None, jobs: int) -> Iterator[Verdict]:

@@ -97,6 +97,17 @@ def run_batch(work: tuple[range, str | None]) -> list[Verdict]:
     return [run_seed(seed, mistake=MISTAKES[mistake] if mistake else None) for seed in seeds]
 
 
+def find_mistake(work: tuple[str, range]) -> tuple[str, Verdict | None]:
+    """The mistake's name, and the first of some seeds that finds it; for a pool of processes."""
+    name, seeds = work
+    gc.freeze()
+    for seed in seeds:
+        verdict = run_seed(seed, mistake=MISTAKES[name])
+        if verdict.violations:
+            return name, verdict
+    return name, None
+
+
 async def _scenario(loop: SimulatedLoop, parameters: Parameters, history: History, witnesses: list[Witness]) -> None:
     world = World(loop, parameters)
     witnesses.append(world.witness)

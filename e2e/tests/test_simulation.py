@@ -15,18 +15,24 @@ from e2e.simulation.run import run_seed
 
 SEEDS_PER_TEST: Final = 10
 
-WITHIN_SEEDS: Final = {
-    "blind-ensemble-change": 80,
-    "checkpoint-without-sync": 30,
-    "fence-in-memory": 40,
-    "journal-without-sync": 40,
-    "one-bookie-lac": 5,
-    "one-denial": 60,
-    "replicas-named-first": 20,
-    "stale-collection": 40,
-    "unsynced-names": 30,
-}
-"""In so many seeds each mistake is found; about twice what it takes now."""
+TRIED_HERE: Final = (
+    "blind-cursor-node",
+    "checkpoint-without-sync",
+    "confirm-before-quorum",
+    "confirms-what-it-sends",
+    "cursor-ledger-deleted-first",
+    "fence-in-memory",
+    "fenced-takes-normal-adds",
+    "journal-without-sync",
+    "marks-first",
+    "one-bookie-lac",
+    "out-of-order-confirm",
+    "receipt-at-once",
+    "unlisted-ledger",
+)
+"""Each is found by one of the first seeds. The others: `make sim ARGS="--mistake all"`."""
+
+WITHIN_SEEDS: Final = 10
 
 
 @pytest.mark.slow
@@ -41,19 +47,26 @@ def test_every_promise_is_kept(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(MISTAKES))
+@pytest.mark.parametrize("name", TRIED_HERE)
 def test_a_planted_mistake_is_found(name: str) -> None:
     try:
         with planted(MISTAKES[name]):
             pass
     except CodeIsCompiled as error:
         pytest.skip(str(error))
-    for seed in range(WITHIN_SEEDS[name]):
+    for seed in range(WITHIN_SEEDS):
         if run_seed(seed, mistake=MISTAKES[name]).violations:
             # It is the mistake: without it the seed is fine.
             assert run_seed(seed).violations == []
             return
-    raise AssertionError(f"{name} was not found in {WITHIN_SEEDS[name]} seeds")
+    raise AssertionError(f"{name} was not found in {WITHIN_SEEDS} seeds")
+
+
+@pytest.mark.slow
+def test_a_missing_sync_is_seen_at_the_first_confirmation() -> None:
+    """Not when a later power failure happens to uncover it."""
+    violations = run_seed(0, mistake=MISTAKES["journal-without-sync"]).violations
+    assert "entry 0:0 is confirmed and durable on [] only" in violations[0]
 
 
 @pytest.mark.slow

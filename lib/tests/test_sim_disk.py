@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from magnetar.sim.disk import DiskSettings, Platter, SimulatedDisk
+from magnetar.sim.inode import Inode
 from magnetar.sim.process import Process, SimulatedCrash
 from magnetar.sim.trace import Trace
 
@@ -208,3 +209,66 @@ async def test_a_process_can_be_made_anywhere() -> None:
     await process.start(work())
     assert done.is_set()
     assert process.unfinished() == []
+
+
+class Watcher:
+    """A `PlatterWatcher` that remembers."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def content_settled(self, path: Path, inode: Inode) -> None:
+        self.told.append(f"{path.name} {inode.read_durable(100, 0)!r}")
+
+    def names_settled(self) -> None:
+        self.told.append("names")
+
+    def power_lost(self) -> None:
+        self.told.append("power")
+
+
+def test_a_watcher_is_told_of_what_becomes_durable() -> None:
+    platter = new_platter()
+    disk = mounted(platter)
+    watcher = platter.watcher = Watcher()
+    file = disk.create(FILE)
+    file.pwritev([b"ab"], 0)
+    assert watcher.told == []
+    file.sync()
+    file.pwritev([b"c"], 2, durable=True)
+    disk.replace_whole(ROOT / "other", b"d")
+    disk.sync_directory(ROOT)
+    disk.delete(FILE)
+    platter.lose_power()
+    assert watcher.told == ["file b'ab'", "file b'abc'", "other b'd'", "names", "names", "power"]
+
+
+def test_what_is_durable_for_certain_is_told_apart() -> None:
+    platter = new_platter()
+    disk = mounted(platter)
+    file = disk.create(FILE)
+    file.pwritev([b"ab"], 0, durable=True)
+    file.pwritev([b"cd"], 2)
+    assert platter.find_durable(FILE) is None
+    assert platter.durable_names(ROOT) == []
+    disk.sync_directory(ROOT)
+    inode = platter.find_durable(FILE)
+    assert inode is not None
+    assert inode.read_durable(100, 0) == b"ab"
+    assert platter.durable_names(ROOT) == ["file"]
+    disk.delete(FILE)
+    assert platter.find_durable(FILE) is None
+    assert platter.durable_names(ROOT) == []
+    assert platter.durable_names(Path("/elsewhere")) == []
+
+
+def test_files_of_one_name_fail() -> None:
+    platter = new_platter()
+    disk = mounted(platter)
+    file, other = disk.create(FILE), disk.create(ROOT / "other")
+    platter.failing_name = FILE.name
+    for change in (lambda: file.pwritev([b"a"], 0), file.sync, lambda: file.truncate(0)):
+        with pytest.raises(OSError, match="failed"):
+            change()
+    assert file.pread(1, 0) == b""
+    other.pwritev([b"a"], 0, durable=True)
