@@ -162,16 +162,6 @@ def failed_groups_are_acknowledged() -> list[Patch]:
     return [(Journal, "_complete", complete)]
 
 
-def key_counts_as_logged() -> list[Patch]:
-    """A ledger's key counts as written once its record was handed to the journal, whatever came of that."""
-    right = original(Bookie, "_key_journaled")
-
-    def key_journaled(self: Bookie, code: int, ledger_id: int) -> None:
-        right(self, 0, ledger_id)
-
-    return [(Bookie, "_key_journaled", key_journaled)]
-
-
 def collect_before_listing() -> list[Patch]:
     """Garbage collection lists the metadata first, and its own ledgers when it comes to them."""
     right = LedgerCollection.delete_missing
@@ -235,7 +225,6 @@ BOOKIE_MISTAKES: Final[dict[str, Mistake]] = {
     "fence-in-memory": fence_in_memory,
     "fenced-takes-normal-adds": fenced_takes_normal_adds,
     "journal-without-sync": journal_without_sync,
-    "key-counts-as-logged": key_counts_as_logged,
     "marks-first": marks_first,
     "marks-run-ahead": marks_run_ahead,
     "replay-forgets-fences": replay_forgets_fences,
