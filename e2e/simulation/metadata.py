@@ -300,7 +300,7 @@ class SimulatedMetadata:
         if connection != self._connection:
             return
         if service.lost_answer_share and service.rng.random() < service.lost_answer_share:
-            self._later(service.delay_seconds(), self._lose_connection)
+            self._later(service.delay_seconds(), service.rng.choice((self._lose_connection, self._blink)))
             return
         self._reply(lambda: self._answered(request, result, error))
 
@@ -351,6 +351,12 @@ class SimulatedMetadata:
         self._connection += 1
         self._events.tell([SessionEvent.CONNECTION_LOST])
         self._fail_pending(StoreUnavailable("the connection to the metadata store is lost"))
+
+    def _blink(self) -> None:
+        """The connection is lost and there again before anybody can act on it."""
+        self._lose_connection()
+        if not self._closed and not self._connected and self._service.reachable(self._host):
+            self._connect_again()
 
     def _connect_again(self) -> None:
         self._connected = True

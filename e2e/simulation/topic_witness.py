@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from magnetar.core.ids import Position
+from magnetar.ledger.ledger_paths import ledger_id_of
 from magnetar.managed.cursor import Cursor
 from magnetar.managed.info_codec import POSITION_IN_NODE, decode_cursor_info, decode_ledger_info, decode_position
 from magnetar.managed.paths import ROOT, cursor_path, ledger_path
@@ -136,7 +137,7 @@ class TopicWitness:
         if any(path.startswith(ROOT) for path in changed):
             self._check_listed(sorted({ledger_id for ledger_id, _ in self.confirmed}))
             self._check_cursor("the nodes have changed", list(self.receipts))
-        elif outcome.removals:
+        elif any(ledger_id_of(path) is not None for path, _ in outcome.removals):
             self._check_cursor("ledgers were deleted", list(self.receipts))
 
     def _check_listed(self, ledger_ids: Sequence[int]) -> None:
