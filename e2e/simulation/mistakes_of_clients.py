@@ -12,7 +12,7 @@ from magnetar.ledger.entry_reader import DENIALS
 from magnetar.ledger.ledger_paths import ledger_path
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.ledger.recovery import EntrySearch, LastConfirmedRound
-from magnetar.ledger.recovery_driver import LastConfirmedQuery, LedgerRecovery, RecoveryWriteBack
+from magnetar.ledger.recovery_driver import LedgerRecovery, RecoveryWriteBack
 from magnetar.ledger.striping import covered
 from magnetar.ledger.writer import OpenLedgerWriter
 from magnetar.wire.bookkeeper.codes import BookieError
@@ -189,16 +189,6 @@ def recovery_read_does_not_fence() -> list[Patch]:
     return [(LedgerRecovery, "_ask", ask)]
 
 
-def recovery_does_not_fence() -> list[Patch]:
-    """Recovery asks where the ledger ends without fencing."""
-    right = LastConfirmedQuery.run
-
-    async def run(self: LastConfirmedQuery, *, fence: bool) -> None:
-        await right(self, fence=False)
-
-    return [(LastConfirmedQuery, "run", run)]
-
-
 def fences_too_few() -> list[Patch]:
     """Recovery goes on while an ack quorum of bookies has not answered."""
 
@@ -256,7 +246,6 @@ CLIENT_MISTAKES: Final[dict[str, Mistake]] = {
     "one-bookie-lac": one_bookie_lac,
     "one-denial": one_denial,
     "out-of-order-confirm": out_of_order_confirm,
-    "recovery-does-not-fence": recovery_does_not_fence,
     "recovery-does-not-write-back": recovery_does_not_write_back,
     "recovery-forgets-new-bookies": recovery_forgets_new_bookies,
     "recovery-read-does-not-fence": recovery_read_does_not_fence,
