@@ -142,8 +142,7 @@ class TopicWitness:
 
     def _check_listed(self, ledger_ids: Sequence[int]) -> None:
         """Confirmed entries that nobody has acknowledged must be in a ledger that the next owner knows."""
-        node = self._table.load(ledger_path(TOPIC))
-        listed = set() if node is None else {record.ledger_id for record in decode_ledger_info(node.value).records}
+        listed = self._listed()
         for ledger_id in ledger_ids:
             if ledger_id in listed and ledger_id in self._witness.ledgers:
                 continue
@@ -152,6 +151,10 @@ class TopicWitness:
             ]
             if lost:
                 self._witness.accuse(f"the next owner does not find {lost[0]}: its ledger is not listed, or deleted")
+
+    def _listed(self) -> set[int]:
+        node = self._table.load(ledger_path(TOPIC))
+        return set() if node is None else {record.ledger_id for record in decode_ledger_info(node.value).records}
 
     def _check_cursor(self, when: str, positions: Sequence[Position]) -> None:
         if not self.receipts:
@@ -169,8 +172,9 @@ class TopicWitness:
             self._witness.accuse(f"{when}, and the next owner finds the mark at {stored.mark}; it was at {self.mark}")
 
     def _unacknowledged_between(self, stored: StoredAcknowledgements) -> bool:
-        """A mark may be said in another way, by the entry before or by the ledger that follows."""
-        between = [each for each in self.confirmed if stored.mark < each <= self.mark]
+        """A mark may be said in another way: by the entry before, or by what follows ledgers that were trimmed."""
+        listed = self._listed()
+        between = [each for each in self.confirmed if stored.mark < each <= self.mark and each[0] in listed]
         return any(not stored.cover(each) for each in between)
 
     def _stored(self) -> StoredAcknowledgements | None:
