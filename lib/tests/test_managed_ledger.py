@@ -21,7 +21,6 @@ from magnetar.managed.errors import (
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.states import LedgerState
 from magnetar.managed.testing import ManagedWorld, append, read_all
-from magnetar.metadata.store import Stat, StoreUnavailable
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
 new_event_loop = VirtualTimeLoop
@@ -399,26 +398,6 @@ async def test_trimming_while_a_ledger_is_made_keeps_the_list_right(world: Manag
     await append(ledger, [b"x"])
     again = await world.factory(small_ledgers(10)).open(NAME)
     assert again.number_of_entries == ledger.number_of_entries
-
-
-async def test_a_write_of_the_list_with_unknown_outcome_does_not_fence(world: ManagedWorld) -> None:
-    ledger = await world.factory(small_ledgers(10)).open(NAME)
-    node, put = ledger._node, world.store.put
-
-    class Forgetful:
-        """The write happens, the answer gets lost."""
-
-        async def put(self, path: str, value: bytes, expected_version: int | None = None) -> Stat:
-            await put(path, value, expected_version)
-            raise StoreUnavailable("no answer")
-
-    node._store = Forgetful()  # type: ignore[assignment]
-    with pytest.raises(StoreUnavailable):
-        await ledger.set_property("a", "1")
-    node._store = world.store
-    await ledger.set_property("a", "2")
-    again = await world.factory(small_ledgers(10)).open(NAME)
-    assert again.properties == {"a": "2"}
 
 
 async def test_truncate_leaves_nothing_to_anybody(world: ManagedWorld) -> None:

@@ -43,6 +43,11 @@ class Cursor:
         return self._storage is not None
 
     @property
+    def storage(self) -> CursorStorage | None:
+        """Where a durable one is kept."""
+        return self._storage
+
+    @property
     def mark_delete(self) -> Position:
         """Everything up to here is acknowledged."""
         return self.acks.mark_delete

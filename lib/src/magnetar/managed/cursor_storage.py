@@ -2,6 +2,10 @@
 
 One write is in flight at most; all that ask meanwhile share the next one. The first change opens the cursor ledger; the
 node is pointed at it once the state is in there, and only then the old one is deleted (Pulsar: ManagedCursorImpl).
+
+When the metadata store does not say whether it took that write, the next owner may find either ledger named. So both
+are kept, and nobody is told that anything is durable until a write is known to be done: first the node is pointed at
+the old ledger again, then the other one is deleted, then the state is written as ever. One ledger is in doubt at most.
 """
 
 from __future__ import annotations
@@ -9,82 +13,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Final
 
 from magnetar.core.errors import MagnetarError, Unavailable
-from magnetar.core.ids import EARLIEST, Position
 from magnetar.ledger.api import LedgerError, LedgerUnavailable, LedgerWriter
 from magnetar.managed.ack_state import AckState
 from magnetar.managed.append_path import AppendPath
+from magnetar.managed.cursor_recovery import RecoveredCursor
 from magnetar.managed.errors import CursorClosed, ManagedLedgerFenced
 from magnetar.managed.info_codec import (
     POSITION_IN_NODE,
     BrokenMetadata,
     decode_cursor_info,
-    decode_position,
     encode_cursor_info,
     encode_position,
-    restore_acks,
 )
-from magnetar.managed.ledger_list import LedgerList
-from magnetar.managed.paths import cursor_path
+from magnetar.managed.owned_node import NodeTaken, OwnedNode
 from magnetar.managed.shared import LEDGER_CREATION_SECONDS_MAX, Shared, ledger_options
-from magnetar.metadata.store import MUST_NOT_EXIST, NodeNotFound, VersionConflict
-from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import ManagedCursorInfo, PositionInfo
 
 log = logging.getLogger(__name__)
 
+CLOSE_ATTEMPTS_MAX: Final = 3
+"""Each waits for a connection to the metadata store as long as the store itself does."""
+
 PersistCallback = Callable[[MagnetarError | None], None]
-
-
-@dataclass(slots=True)
-class RecoveredCursor:
-    """What storage knew of a cursor."""
-
-    acks: AckState
-    properties: dict[str, int]
-    cursor_properties: dict[str, str]
-    version: int
-    cursor_ledger_id: int
-
-
-async def recover_cursor(shared: Shared, appends: AppendPath, name: str) -> RecoveredCursor | None:
-    """Read a cursor's node, and the last entry of its ledger if it has one; None when there is no such cursor.
-
-    A ledger that is lost or unreadable leaves the position of the node (Pulsar does the same). `Unavailable` passes."""
-    node = await shared.store.get(cursor_path(appends.name, name), watch=False)
-    if node is None:
-        return None
-    info = decode_cursor_info(node.value)
-    stored: PositionInfo | ManagedCursorInfo = info
-    mark = (info.markDeleteLedgerId, info.markDeleteEntryId) if info.HasField("markDeleteLedgerId") else EARLIEST
-    if info.cursorsLedgerId != POSITION_IN_NODE:
-        try:
-            position = await _last_position(shared, appends, info.cursorsLedgerId)
-        except (LedgerError, BrokenMetadata) as error:
-            log.warning("%s: the ledger of cursor %s is lost: %r", appends.name, name, error)
-            position = None
-        if position is not None:
-            stored = position
-            mark = (position.ledgerId, position.entryId)
-    acks = AckState(appends.ledgers, appends.ledgers.normalised_mark(mark))
-    restore_acks(acks, stored)
-    return RecoveredCursor(
-        acks,
-        {each.name: each.value for each in stored.properties},
-        {each.name: each.value for each in info.cursorProperties},
-        node.stat.version,
-        info.cursorsLedgerId,
-    )
-
-
-async def _last_position(shared: Shared, appends: AppendPath, ledger_id: int) -> PositionInfo | None:
-    reader = await shared.ledgers.open(ledger_id, password=appends.settings.password, recover=True)
-    try:
-        last = reader.last_add_confirmed
-        return decode_position((await reader.read(last, last))[0]) if last >= 0 else None
-    finally:
-        await reader.close()
 
 
 class CursorStorage:
@@ -99,14 +51,15 @@ class CursorStorage:
         "_last_write_seconds",
         "_next_writer",
         "_shared",
-        "_version",
         "_waiting",
         "_writer",
         "acks",
         "cursor_properties",
+        "deleting",
         "dirty",
         "ledger_id",
         "name",
+        "node",
         "properties",
         "switched_ms",
     )
@@ -123,13 +76,16 @@ class CursorStorage:
         self._in_flight: list[PersistCallback] | None = None
         self._waiting: list[PersistCallback] | None = None
         self._last_write_seconds: float = float("-inf")
-        self._version: int = recovered.version
         self.name: str = name
+        self.node: OwnedNode = recovered.node
         self.acks: AckState = recovered.acks
         self.properties: dict[str, int] = recovered.properties
         self.cursor_properties: dict[str, str] = recovered.cursor_properties
         self.dirty: bool = False
+        self.deleting: bool = False
+        """Its deletion has begun; whether that is done is known when `delete` returns."""
         self.ledger_id: int = recovered.cursor_ledger_id
+        """What the node named when that was last known for sure: where the state is that was told to be durable."""
         self.switched_ms: int = 0
 
     @property
@@ -180,7 +136,7 @@ class CursorStorage:
 
     async def rewrite_node(self) -> None:
         """Write the node again because the cursor's own properties changed."""
-        await self._put_node(self.ledger_id)
+        await self._put_node(None)
 
     async def close(self) -> None:
         """Everything durable and the cursor ledger given up, if the state is small enough for the node."""
@@ -190,18 +146,18 @@ class CursorStorage:
             few = self.acks.individual_count == 0 or self._fits_into_node()
             if not few or self._busy:
                 await self.flush()
-        writer, old_id = self._writer, self.ledger_id
+        writer = self._writer
         self._closed = True
         self._shared.flushed(self)
         self._writer = None
         if writer is not None:
             await _close_quietly(writer)
-        if self._fits_into_node() and (self.dirty or old_id != POSITION_IN_NODE):
-            await self._put_node(POSITION_IN_NODE)
-            self.ledger_id = POSITION_IN_NODE
+        if not self._fits_into_node():
+            if self.node.unsure:
+                await self._put_last(None)
+        elif self.dirty or self.ledger_id != POSITION_IN_NODE or self.node.unsure:
+            await self._put_last(POSITION_IN_NODE)
             self.dirty = False
-            if old_id != POSITION_IN_NODE:
-                await self._shared.delete_ledger(old_id)
 
     async def abandon(self) -> None:
         """Write nothing more: another owner may have the cursor by now."""
@@ -217,19 +173,22 @@ class CursorStorage:
                 await writer.abandon()
 
     async def delete(self) -> None:
-        """Remove the node and the ledger."""
-        self._closed = True
+        """Remove the node and the ledger. May be repeated until it returns: an error leaves open whether the node is
+        gone, and the ledger is kept until it is. `ManagedLedgerFenced`: somebody else changed the cursor."""
+        self._closed = self.deleting = True
         self._shared.flushed(self)
         writer, self._writer = self._writer, None
+        self._finished(CursorClosed(self.name))
         if writer is not None:
             await _close_quietly(writer)
-        try:
-            await self._shared.store.delete(cursor_path(self._appends.name, self.name))
-        except NodeNotFound:
-            log.info("%s: the node of cursor %s was gone already", self._appends.name, self.name)
-        if self.ledger_id != POSITION_IN_NODE:
-            await self._shared.delete_ledger(self.ledger_id)
-        self._finished(CursorClosed(self.name))
+        async with self.node.lock:
+            try:
+                unnamed = await self.node.delete()
+            except NodeTaken as taken:
+                raise self._fenced(taken) from taken
+            ledger_id, self.ledger_id = self.ledger_id, POSITION_IN_NODE
+        for doomed in {*unnamed, ledger_id} - {POSITION_IN_NODE}:
+            await self._shared.delete_ledger(doomed)
 
     def confirmed(self, ledger_id: int, last_add_confirmed: int) -> None:
         """From the cursor ledger's writer: the write in flight is durable."""
@@ -249,21 +208,27 @@ class CursorStorage:
             log.warning("%s: the ledger of cursor %s failed: %s", self._appends.name, self.name, error)
             self._shared.start(_close_quietly(writer))
             if self._busy:
-                self._shared.start(self._write_to_new_ledger())
+                self._shared.start(self._write_by_node())
 
     def _write(self) -> None:
         self._busy = True
         self._in_flight, self._waiting = self._waiting or [], None
         self._last_write_seconds = self._shared.clock.monotonic_seconds()
+        if self.node.unsure or not self._written_to_ledger():
+            self._shared.start(self._write_by_node())
+
+    def _written_to_ledger(self) -> bool:
+        """Send the state to the ledger that the node names, if this process writes it and it takes more."""
         writer = self._writer
-        if writer is not None and not self._ledger_full(writer):
-            try:
-                writer.append([self._snapshot()])
-                return
-            except (LedgerError, LedgerUnavailable):
-                self._writer = None
-                self._shared.start(_close_quietly(writer))
-        self._shared.start(self._write_to_new_ledger())
+        if writer is None or self._ledger_full(writer):
+            return False
+        try:
+            writer.append([self._snapshot()])
+        except (LedgerError, LedgerUnavailable):
+            self._writer = None
+            self._shared.start(_close_quietly(writer))
+            return False
+        return True
 
     def _snapshot(self) -> bytes:
         self.dirty = False
@@ -281,11 +246,16 @@ class CursorStorage:
         bound = self._appends.settings.unacked_ranges_in_metadata_max
         return self.acks.individual_count <= bound or len(self.acks.ranges(bound + 1)) <= bound
 
-    async def _write_to_new_ledger(self) -> None:
-        """Make a ledger, write the state, point the node at it, delete the old one."""
+    async def _write_by_node(self) -> None:
+        """Once it is known what the node names: write to that ledger, or make another, write the state there, point the
+        node at it and delete the old one."""
         shared, appends = self._shared, self._appends
         try:
             async with asyncio.timeout(LEDGER_CREATION_SECONDS_MAX):
+                if self.node.unsure:
+                    await self._put_node(None)
+                    if self._written_to_ledger():
+                        return
                 options = ledger_options(appends.settings, appends.name, self.name)
                 self._next_writer = writer = await shared.ledgers.create(options, self)
                 self._first_entry = shared.loop.create_future()
@@ -299,40 +269,73 @@ class CursorStorage:
             self.changed()
             self._finished(known)
             return
-        old_writer, old_id = self._writer, self.ledger_id
-        self._writer, self.ledger_id = writer, writer.ledger_id
+        old_writer, self._writer = self._writer, writer
         self._next_writer = self._first_entry = None
         self.switched_ms = shared.clock.now_ms()
         self._finished(None)
         if old_writer is not None:
             await _close_quietly(old_writer)
-        if old_id != POSITION_IN_NODE:
-            await shared.delete_ledger(old_id)
 
     async def _give_up_next(self) -> None:
+        """The new ledger is not used. If the node may name it, it is deleted when a later write has settled that."""
         writer, self._next_writer = self._next_writer, None
         self._first_entry = None
         if writer is not None:
             await _close_quietly(writer)
-            await self._shared.delete_ledger(writer.ledger_id)
+            if writer.ledger_id not in self.node.ledgers_in_doubt:
+                await self._shared.delete_ledger(writer.ledger_id)
 
-    async def _put_node(self, cursor_ledger_id: int) -> None:
-        value = encode_cursor_info(
-            self.acks,
-            self.properties,
-            self.cursor_properties,
-            self._appends.settings,
-            self._shared.clock.now_ms(),
-            cursor_ledger_id,
-        )
-        path = cursor_path(self._appends.name, self.name)
+    async def _put_last(self, cursor_ledger_id: int | None) -> None:
+        """As `_put_node`, for a cursor that is closed. It is tried again, as after this nobody would know of a ledger
+        that a write without an answer left behind."""
+        for attempt in range(CLOSE_ATTEMPTS_MAX):
+            try:
+                await self._put_node(cursor_ledger_id, closing=True)
+            except Unavailable as error:
+                if attempt == CLOSE_ATTEMPTS_MAX - 1:
+                    self._shared.left_over({self.ledger_id, *self.node.ledgers_in_doubt} - {POSITION_IN_NODE}, error)
+                    raise
+            else:
+                return
+
+    async def _put_node(self, cursor_ledger_id: int | None, *, closing: bool = False) -> None:
+        """Have the node name a ledger (None: the one that it named before), then delete what it names no more."""
+        async with self.node.lock:
+            if self._closed and not closing:
+                raise CursorClosed(self.name)
+            ledger_id = self.ledger_id if cursor_ledger_id is None else cursor_ledger_id
+            value = encode_cursor_info(
+                self.acks,
+                self.properties,
+                self.cursor_properties,
+                self._appends.settings,
+                self._shared.clock.now_ms(),
+                ledger_id,
+            )
+            try:
+                unnamed = set(await self.node.put(value, [ledger_id]))
+            except NodeTaken as taken:
+                raise self._fenced(taken) from taken
+            if self.ledger_id != ledger_id:
+                unnamed.add(self.ledger_id)
+            self.ledger_id = ledger_id
+        for doomed in unnamed - {POSITION_IN_NODE}:
+            self._shared.delete_later(doomed)
+
+    def _fenced(self, taken: NodeTaken) -> ManagedLedgerFenced:
+        """No write of ours can happen any more: a ledger in doubt that the other owner does not name, nobody names."""
+        named = POSITION_IN_NODE
+        doubt = self.node.ledgers_in_doubt - {self.ledger_id}
         try:
-            stat = await self._shared.store.put(path, value, self._version)
-        except (VersionConflict, NodeNotFound) as error:
-            fenced = ManagedLedgerFenced(f"cursor {self.name} of {self._appends.name} was changed by another owner")
-            self._appends.fence(fenced)
-            raise fenced from error
-        self._version = stat.version
+            if taken.value is not None:
+                named = decode_cursor_info(taken.value).cursorsLedgerId
+        except BrokenMetadata:
+            doubt = frozenset()
+        for ledger_id in doubt - {named, POSITION_IN_NODE}:
+            self._shared.delete_later(ledger_id)
+        fenced = ManagedLedgerFenced(f"cursor {self.name} of {self._appends.name} was changed by another owner")
+        self._appends.fence(fenced)
+        return fenced
 
     def _finished(self, error: MagnetarError | None) -> None:
         told, self._in_flight = self._in_flight, None
@@ -346,13 +349,6 @@ class CursorStorage:
                     done(error)
             else:
                 self._write()
-
-
-def new_cursor_state(
-    ledgers: LedgerList, mark: Position, properties: dict[str, int], cursor_properties: dict[str, str]
-) -> RecoveredCursor:
-    """The state of a cursor that is not stored yet."""
-    return RecoveredCursor(AckState(ledgers, mark), properties, cursor_properties, MUST_NOT_EXIST, POSITION_IN_NODE)
 
 
 def _settle(outcome: asyncio.Future[None], error: MagnetarError | None) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from magnetar.core.clock import Clock
+from magnetar.core.errors import Unavailable
 from magnetar.core.limits import MIB
 from magnetar.ledger.api import LedgerClient, LedgerNotFound
 from magnetar.managed.append_path import AppendPath
@@ -96,22 +97,25 @@ class ManagedLedgerFactory:
         if ledger is not None:
             await ledger.delete()
             return
-        store = self._shared.store
-        node = InfoNode(store, name)
+        shared, store = self._shared, self._shared.store
+        node = InfoNode(store, name, shared.delete_later)
         info = await node.load()
-        if info is None:
-            return
-        for encoded in await store.children(ledger_path(name), watch=False):
-            cursor = await store.get(cursor_path(name, decode(encoded)), watch=False)
-            await store.delete_recursively(cursor_path(name, decode(encoded)))
-            if cursor is not None:
-                cursor_ledger_id = decode_cursor_info(cursor.value).cursorsLedgerId
-                if cursor_ledger_id != POSITION_IN_NODE:
-                    await self._shared.delete_ledger(cursor_ledger_id)
-        async with node.lock:
-            await node.delete()
-        for record in info.records:
-            await self._shared.delete_ledger(record.ledger_id)
+        doomed = set(shared.half_deleted.get(name, ()))
+        if info is not None:
+            doomed.update(record.ledger_id for record in info.records)
+            try:
+                for encoded in await store.children(ledger_path(name), watch=False):
+                    cursor = await store.get(cursor_path(name, decode(encoded)), watch=False)
+                    if cursor is not None:
+                        doomed.add(decode_cursor_info(cursor.value).cursorsLedgerId)
+                async with node.lock:
+                    await node.delete()
+            except Unavailable:
+                shared.deletion_unsure(name, doomed)
+                raise
+        shared.half_deleted.pop(name, None)
+        for ledger_id in sorted(doomed - {POSITION_IN_NODE}):
+            await shared.delete_ledger(ledger_id)
 
     async def close(self) -> None:
         """Close all managed ledgers and wait for what runs in the background."""
@@ -127,7 +131,7 @@ class ManagedLedgerFactory:
     async def _load(self, name: str, settings: ManagedLedgerSettings, create: bool) -> ManagedLedger:
         """Pulsar's order (ManagedLedgerImpl.initialize): recover the last ledger, which fences the former owner; drop
         empty ledgers; make a new one; write the list by compare-and-set; load the cursors."""
-        node = InfoNode(self._shared.store, name)
+        node = InfoNode(self._shared.store, name, self._shared.delete_later)
         info = await node.load()
         if info is None and not create:
             raise ManagedLedgerNotFound(name)
@@ -157,10 +161,17 @@ class ManagedLedgerFactory:
             await ledger.close()
             raise
         self._open[name] = ledger
-        for record in empty:
-            await self._shared.delete_ledger(record.ledger_id)
+        for ledger_id in [record.ledger_id for record in empty] + self._left_by_deletion(ledger):
+            await self._shared.delete_ledger(ledger_id)
         ledger.trim_later()
         return ledger
+
+    def _left_by_deletion(self, ledger: ManagedLedger) -> list[int]:
+        """What belonged to the managed ledger of this name before a deletion that had no answer, and does no more."""
+        before = self._shared.half_deleted.pop(ledger.name, set())
+        storages = [cursor.storage for cursor in ledger.cursors.values()]
+        named = {POSITION_IN_NODE, *ledger.ledgers.ids, *(storage.ledger_id for storage in storages if storage)}
+        return sorted(before - named)
 
     async def _recover_last(self, info: LedgerInfo, settings: ManagedLedgerSettings) -> None:
         if not info.records:

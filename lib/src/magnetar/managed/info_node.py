@@ -7,102 +7,94 @@ Its version is what makes this process the owner: if anyone else wrote, we are f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from magnetar.core.ids import Position
 from magnetar.managed.errors import ManagedLedgerFenced
-from magnetar.managed.info_codec import LedgerInfo, decode_ledger_info, encode_ledger_info
+from magnetar.managed.info_codec import BrokenMetadata, LedgerInfo, decode_ledger_info, encode_ledger_info
 from magnetar.managed.ledger_list import LedgerRecord
-from magnetar.managed.paths import ledger_path
-from magnetar.metadata.store import (
-    MUST_NOT_EXIST,
-    MetadataStore,
-    NodeHasChildren,
-    NodeNotFound,
-    StoreUnavailable,
-    VersionConflict,
-)
+from magnetar.managed.owned_node import NodeTaken, OwnedNode
+from magnetar.metadata.store import MetadataStore, NodeHasChildren, StoreUnavailable
 
 _ATTEMPTS_MAX: Final = 20
 """How often a deletion starts again because cursors were made meanwhile."""
 
 
 class InfoNode:
-    """Reads once, then writes. Hold `lock` from deciding on a change until the write has returned."""
+    """Reads once, then writes. Hold `lock` from deciding on a change until the write has returned.
 
-    __slots__ = ("_name", "_store", "_unsure", "_version", "lock")
+    `on_unnamed` is told of ledgers that a write without an answer may have named, once the node surely does not."""
 
-    def __init__(self, store: MetadataStore, name: str) -> None:
+    __slots__ = ("_name", "_node", "_on_unnamed", "_store")
+
+    def __init__(self, store: MetadataStore, name: str, on_unnamed: Callable[[int], None]) -> None:
         self._store: MetadataStore = store
         self._name: str = name
-        self._version: int = MUST_NOT_EXIST
-        self._unsure: bytes | None = None
-        """A write whose outcome is unknown: when the node holds this, it was our own."""
-        self.lock: asyncio.Lock = asyncio.Lock()
+        self._node: OwnedNode = OwnedNode(store, name)
+        self._on_unnamed: Callable[[int], None] = on_unnamed
+
+    @property
+    def lock(self) -> asyncio.Lock:
+        """Changes take turns."""
+        return self._node.lock
+
+    @property
+    def unsure(self) -> bool:
+        """Whether nobody knows what became of a write."""
+        return self._node.unsure
 
     async def load(self) -> LedgerInfo | None:
         """What is stored, or None when there is no such managed ledger."""
-        node = await self._store.get(ledger_path(self._name), watch=False)
-        if node is None:
-            return None
-        self._version = node.stat.version
-        return decode_ledger_info(node.value)
+        node = await self._node.load()
+        return None if node is None else decode_ledger_info(node.value)
 
     async def write(
         self, records: Sequence[LedgerRecord], terminated_at: Position | None, properties: Mapping[str, str]
     ) -> None:
-        """Replace what is stored. `ManagedLedgerFenced` when another owner wrote since."""
-        assert self.lock.locked()
+        """Replace what is stored. `ManagedLedgerFenced` when another owner wrote since; after any other error it may
+        have happened or not, and the next write settles that."""
         value = encode_ledger_info(records, terminated_at, properties)
         try:
-            stat = await self._store.put(ledger_path(self._name), value, self._version)
-        except StoreUnavailable:
-            self._unsure = value
-            raise
-        except (VersionConflict, NodeNotFound) as error:
-            if not await self._own_write_happened():
-                raise self._fenced() from error
-            stat = await self._store.put(ledger_path(self._name), value, self._version)
-        self._version = stat.version
-        self._unsure = None
-
-    async def _own_write_happened(self) -> bool:
-        """Whether the unexpected version is only that of our write which seemed to fail."""
-        unsure, self._unsure = self._unsure, None
-        node = await self._store.get(ledger_path(self._name), watch=False)
-        if unsure is None or node is None or node.value != unsure:
-            return False
-        self._version = node.stat.version
-        return True
+            unnamed = await self._node.put(value, [record.ledger_id for record in records])
+        except NodeTaken as taken:
+            raise self._fenced(taken) from taken
+        self._tell(unnamed)
 
     async def check_owner(self) -> bool:
         """Whether there is a node. `ManagedLedgerFenced` when another owner wrote since."""
         assert self.lock.locked()
-        node = await self._store.get(ledger_path(self._name), watch=False)
-        if node is not None and node.stat.version != self._version and not await self._own_write_happened():
-            raise self._fenced()
-        return node is not None
+        try:
+            return await self._node.look() is not None
+        except NodeTaken as taken:
+            raise self._fenced(taken) from taken
 
     async def delete(self) -> None:
         """Remove the node and what stands below it; nothing there is no error. `ManagedLedgerFenced` as for a write."""
-        assert self.lock.locked()
-        path = ledger_path(self._name)
+        path = self._node.path
         for _ in range(_ATTEMPTS_MAX):
             for child in await self._store.children(path, watch=False):
                 await self._store.delete_recursively(f"{path}/{child}")
             try:
-                await self._store.delete(path, self._version)
+                self._tell(await self._node.delete())
             except NodeHasChildren:
                 continue
-            except VersionConflict as error:
-                if not await self._own_write_happened():
-                    raise self._fenced() from error
-            except NodeNotFound:
-                return
-            else:
-                return
+            except NodeTaken as taken:
+                raise self._fenced(taken) from taken
+            return
         raise StoreUnavailable(f"{path} changed under {_ATTEMPTS_MAX} attempts to delete it")
 
-    def _fenced(self) -> ManagedLedgerFenced:
+    def _fenced(self, taken: NodeTaken) -> ManagedLedgerFenced:
+        """No write of ours can happen any more: what the other owner does not name, nobody names."""
+        named: set[int] = set()
+        if taken.value is not None:
+            try:
+                named = {record.ledger_id for record in decode_ledger_info(taken.value).records}
+            except BrokenMetadata:
+                named = set(self._node.ledgers_in_doubt)
+        self._tell(self._node.ledgers_in_doubt - named)
         return ManagedLedgerFenced(f"{self._name} was changed by another owner")
+
+    def _tell(self, unnamed: Iterable[int]) -> None:
+        for ledger_id in unnamed:
+            self._on_unnamed(ledger_id)

@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.ledger.api import EntryNotFound, LedgerReader
 from magnetar.managed.ack_state import AckState
 from magnetar.managed.append_path import AppendCallback, AppendPath
 from magnetar.managed.cursor import Cursor, start_mark
-from magnetar.managed.cursor_storage import CursorStorage, new_cursor_state, recover_cursor
+from magnetar.managed.cursor_opening import CursorOpening
+from magnetar.managed.cursor_recovery import recover_cursor
+from magnetar.managed.cursor_storage import CursorStorage
 from magnetar.managed.entry import Entry
 from magnetar.managed.entry_cache import EntryCache
 from magnetar.managed.errors import CursorNotFound, ManagedLedgerClosed, ManagedLedgerFenced
@@ -41,6 +43,7 @@ class ManagedLedger:
         "_appends",
         "_node",
         "_non_durable",
+        "_opening",
         "_readers",
         "_rollover",
         "_shared",
@@ -56,6 +59,7 @@ class ManagedLedger:
         self._node: InfoNode = node
         self._appends: AppendPath = appends
         self._rollover: LedgerRollover = rollover
+        self._opening: CursorOpening = CursorOpening(shared, appends)
         self._readers: LedgerReaders = LedgerReaders(shared, appends)
         self._non_durable: list[Cursor] = []
         self._trim_task: asyncio.Task[None] | None = None
@@ -146,13 +150,12 @@ class ManagedLedger:
             if cursor is not None and not cursor.closed:
                 return cursor
             self._check_usable()
-            if cursor is not None:
-                await self.load_cursors([name])
-                return self.cursors[name]
-            mark = start_mark(self, initial)
-            state = new_cursor_state(self.ledgers, mark, dict(properties or {}), dict(cursor_properties or {}))
-            storage = CursorStorage(self._shared, self._appends, name, state)
-            await storage.create_node()
+            closed = cursor.storage if cursor is not None else None
+            storage = await self._opening.open_again(closed) if closed is not None else None
+            if storage is None:
+                self.cursors.pop(name, None)
+                mark = start_mark(self, initial)
+                storage = await self._opening.create(name, mark, properties or {}, cursor_properties or {})
             return self._add_cursor(name, storage)
 
     def new_non_durable_cursor(self, name: str, start: Position) -> Cursor:
@@ -165,9 +168,12 @@ class ManagedLedger:
     async def delete_cursor(self, name: str) -> None:
         """Remove a durable cursor and what it stored. `CursorNotFound`; `ManagedLedgerFenced`: another owner has it."""
         cursor = self.cursors.get(name)
-        if cursor is None:
+        if cursor is None and not self._opening.unsure(name):
             raise CursorNotFound(f"{name} of {self.name}")
         await self._check_owner()
+        if cursor is None:
+            await self._opening.undo_creation(name)
+            return
         await cursor.delete_stored()
         if self.cursors.get(name) is cursor:
             del self.cursors[name]
@@ -332,12 +338,18 @@ class ManagedLedger:
         """Remove everything: cursors, ledgers, metadata. `ManagedLedgerFenced`: nothing, as another owner has it."""
         self._shared.forget(self.name, self)
         await self._check_owner()
-        for name in list(self.cursors):
-            await self.delete_cursor(name)
-        await self._close(with_cursors=False)
-        async with self._node.lock:
-            await self._node.delete()
-        for ledger_id in list(self.ledgers.ids):
+        storages = [cursor.storage for cursor in self.cursors.values()]
+        doomed = {*self.ledgers.ids, *(storage.ledger_id for storage in storages if storage is not None)}
+        try:
+            for name in list(self.cursors):
+                await self.delete_cursor(name)
+            await self._close(with_cursors=False)
+            async with self._node.lock:
+                await self._node.delete()
+        except Unavailable:
+            self._shared.deletion_unsure(self.name, doomed)
+            raise
+        for ledger_id in sorted(doomed.intersection(self.ledgers.ids)):
             await self._shared.delete_ledger(ledger_id)
 
     def internal_stats(self) -> ManagedLedgerStats:
@@ -391,6 +403,8 @@ class ManagedLedger:
             log.warning("%s: not closed: %r", self.name, error)
         if self._trim_task is not None:
             await asyncio.wait((self._trim_task,))
+        if with_cursors and self._node.unsure:
+            await self._settle_info()
         for cursor in [*self.cursors.values(), *self._non_durable]:
             if with_cursors or not cursor.durable:
                 await self._close_cursor(cursor)
@@ -413,6 +427,14 @@ class ManagedLedger:
         except ManagedLedgerFenced as error:
             appends.fence(error)
             raise
+
+    async def _settle_info(self) -> None:
+        """After this nobody would know of ledgers that a write without an answer may have named, or not."""
+        async with self._node.lock:
+            try:
+                await self._write_info(self.ledgers.records())
+            except MagnetarError as error:
+                log.warning("%s: nobody knows which ledgers its node names: %r", self.name, error)
 
     async def _check_owner(self) -> None:
         """Before what no compare-and-set guards: whoever took over since has changed the node."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Final, Protocol
 
 from magnetar.core.clock import Clock
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.ledger.api import LedgerClient, LedgerOptions
 from magnetar.managed.entry_cache import EntryCache
 from magnetar.managed.settings import ManagedLedgerSettings
@@ -21,6 +21,9 @@ FLUSH_INTERVAL_SECONDS: Final = 0.25
 
 LEDGER_CREATION_SECONDS_MAX: Final = 120.0
 """Twice Pulsar's metadata operation timeout: a creation that takes longer counts as failed."""
+
+HALF_DELETED_MAX: Final = 1_000
+"""Managed ledgers whose deletion had no answer and was not tried again, of which the ledgers are remembered."""
 
 
 class Flushable(Protocol):
@@ -49,8 +52,11 @@ class Shared:
         self.cache: EntryCache = cache
         self.forget: Callable[[str, object], None] = _forget_nothing
         """Told the name and the object when a managed ledger is closed."""
+        self.half_deleted: dict[str, set[int]] = {}
+        """Ledgers of managed ledgers whose deletion had no answer, by name."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._changed: set[Flushable] = set()
+        self._changed: dict[Flushable, None] = {}
+        """In the order in which they changed, so that a run in simulated time can be repeated."""
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -67,13 +73,13 @@ class Shared:
 
     def flush_later(self, storage: Flushable) -> None:
         """Have a changed cursor written by the timer."""
-        self._changed.add(storage)
+        self._changed[storage] = None
         if self._timer is None:
             self._timer = self.loop.call_later(FLUSH_INTERVAL_SECONDS, self._flush)
 
     def flushed(self, storage: Flushable) -> None:
         """The cursor is gone: look after it no more."""
-        self._changed.discard(storage)
+        self._changed.pop(storage, None)
 
     def close(self) -> None:
         """Stop the timer."""
@@ -89,11 +95,30 @@ class Shared:
         except MagnetarError as error:
             log.warning("ledger %d is not deleted, its space is lost: %r", ledger_id, error)
 
+    def deletion_unsure(self, name: str, ledger_ids: set[int]) -> None:
+        """The node of a managed ledger may be gone, and these ledgers are still there: for whoever deletes or opens it
+        next. Of too many the oldest are told to be left over."""
+        self.half_deleted[name] = self.half_deleted.pop(name, set()) | ledger_ids
+        if len(self.half_deleted) > HALF_DELETED_MAX:
+            oldest = next(iter(self.half_deleted))
+            self.left_over(self.half_deleted.pop(oldest), Unavailable(f"the deletion of {oldest} had no answer"))
+
+    def left_over(self, ledger_ids: Iterable[int], error: MagnetarError) -> None:
+        """Tell of ledgers that may take space for ever, as nobody will know whether anything names them."""
+        for ledger_id in sorted(ledger_ids):
+            log.warning("ledger %d may be left over, its space is lost if nothing names it: %r", ledger_id, error)
+
+    def delete_later(self, ledger_id: int) -> None:
+        """As `delete_ledger`, in the background."""
+        self.start(self.delete_ledger(ledger_id))
+
     def _flush(self) -> None:
         self._timer = None
         now = self.clock.monotonic_seconds()
-        self._changed = {storage for storage in self._changed if not storage.flush_if_due(now)}
-        if self._changed:
+        for storage in list(self._changed):
+            if storage.flush_if_due(now):
+                self._changed.pop(storage, None)
+        if self._changed and self._timer is None:
             self._timer = self.loop.call_later(FLUSH_INTERVAL_SECONDS, self._flush)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:

@@ -23,6 +23,7 @@ from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.metadata.store import MetadataStore
 
 
 class ManualClock:
@@ -51,12 +52,15 @@ class ManagedWorld:
         self._factories: list[ManagedLedgerFactory] = []
 
     def factory(
-        self, settings: ManagedLedgerSettings | None = None, cache_bytes_max: int = 1 << 20
+        self,
+        settings: ManagedLedgerSettings | None = None,
+        cache_bytes_max: int = 1 << 20,
+        store: MetadataStore | None = None,
     ) -> ManagedLedgerFactory:
-        """Another owner of topics."""
+        """Another owner of topics, with a way to the metadata of its own if it is given one."""
         loop = asyncio.get_running_loop()
         factory = ManagedLedgerFactory(
-            self.store, self.ledgers, self.clock, loop, cache_bytes_max=cache_bytes_max, settings=settings
+            store or self.store, self.ledgers, self.clock, loop, cache_bytes_max=cache_bytes_max, settings=settings
         )
         self._factories.append(factory)
         return factory
@@ -105,6 +109,13 @@ class StoredLedger:
         self.closed: bool = False
         self.fenced: bool = False
 
+    def copy(self) -> StoredLedger:
+        """The same, from now on apart from this."""
+        copied = StoredLedger(self.options)
+        copied.entries = list(self.entries)
+        copied.closed, copied.fenced = self.closed, self.fenced
+        return copied
+
 
 class MemoryLedgers:
     """A LedgerClient. Confirmations come with the next turn of the loop, unless `hold` is set."""
@@ -117,6 +128,10 @@ class MemoryLedgers:
         """So many more entries are confirmed, then the ledger in use fails; the next ledger works."""
         self.hold: bool = False
         """Nothing is confirmed while this is set; `release` goes on."""
+        self.unreachable: bool = False
+        """While this is set no bookie answers: nothing can be made, opened, read or confirmed."""
+        self.keep_failed: bool = False
+        """What a ledger was sent when it failed is stored all the same, unconfirmed: a recovery finds it."""
         self.reads: int = 0
         self._held: list[MemoryWriter] = []
         self._next_id: int = 0
@@ -124,6 +139,8 @@ class MemoryLedgers:
     async def create(self, options: LedgerOptions, listener: LedgerListener) -> MemoryWriter:
         """See `LedgerClient.create`."""
         await asyncio.sleep(0)
+        if self.unreachable:
+            raise NotEnoughBookies("0 of 1")
         if self.refuse_creation is not None:
             raise self.refuse_creation
         ledger_id, self._next_id = self._next_id, self._next_id + 1
@@ -136,6 +153,8 @@ class MemoryLedgers:
         stored = self.find(ledger_id)
         if stored.options.password != password:
             raise LedgerUnauthorized(f"ledger {ledger_id}")
+        if self.unreachable and (recover and not stored.closed):
+            raise LedgerUnavailable(f"ledger {ledger_id}: 0 of 1 bookies answered")
         if recover and not stored.closed:
             stored.fenced = stored.closed = True
         return MemoryReader(self, ledger_id, stored.closed)
@@ -154,6 +173,13 @@ class MemoryLedgers:
         if stored is None:
             raise LedgerNotFound(f"ledger {ledger_id}")
         return stored
+
+    def copy(self) -> MemoryLedgers:
+        """Bookies that hold what these hold now, and are well."""
+        copied = MemoryLedgers()
+        copied.stored = {ledger_id: stored.copy() for ledger_id, stored in self.stored.items()}
+        copied._next_id = self._next_id
+        return copied
 
     def not_enough_bookies(self) -> None:
         """Let creations fail from now on."""
@@ -175,6 +201,8 @@ class MemoryLedgers:
         self.reads += 1
         await asyncio.sleep(0)
         entries = self.find(ledger_id).entries
+        if self.unreachable:
+            raise LedgerUnavailable(f"ledger {ledger_id}: no bookie answers")
         if not 0 <= first <= last < len(entries):
             raise EntryNotFound(f"{first}..{last} of ledger {ledger_id}")
         return entries[first : last + 1]
@@ -225,6 +253,8 @@ class MemoryWriter:
         self._closed = True
         if self._stored.fenced:
             raise LedgerFenced(f"ledger {self.ledger_id}")
+        # What was never confirmed is no part of it.
+        del self._stored.entries[self.last_add_confirmed + 1 :]
         self._stored.closed = True
 
     async def abandon(self) -> None:
@@ -242,6 +272,9 @@ class MemoryWriter:
         if self._stored.fenced:
             self._fail(LedgerFenced(f"ledger {self.ledger_id}"))
             return
+        if self._ledgers.unreachable:
+            self._fail(LedgerUnavailable(f"ledger {self.ledger_id}: no bookie answers"))
+            return
         pushed, self._pushed = self._pushed, []
         room = self._ledgers.fail_appends_after
         if room is not None:
@@ -254,6 +287,8 @@ class MemoryWriter:
             self.last_add_confirmed += len(pushed)
             self._listener.confirmed(self.ledger_id, self.last_add_confirmed)
         if room is not None and (rest or self._ledgers.fail_appends_after is None):
+            if self._ledgers.keep_failed:
+                self._stored.entries += rest
             self._fail(LedgerUnavailable(f"ledger {self.ledger_id}: no quorum"))
         if self._drained is not None:
             self._drained.set()

@@ -55,6 +55,15 @@ class MemoryTable:
             parent, number = outcome.next_sequence
             self._sequences[parent] = number
 
+    def copy(self) -> MemoryTable:
+        """The same records, from now on apart from these."""
+        copied = MemoryTable()
+        copied._records = dict(self._records)
+        copied._children = {path: set(names) for path, names in self._children.items()}
+        copied._sequences = dict(self._sequences)
+        copied._owned = {owner: set(paths) for owner, paths in self._owned.items()}
+        return copied
+
     def _remove(self, path: str, record: Record) -> None:
         del self._records[path]
         self._sequences.pop(path, None)
@@ -73,8 +82,13 @@ class MemoryTable:
 class MemoryTree(LocalTree):
     """A tree in memory that several sessions may share."""
 
-    def __init__(self, clock: Clock = _SYSTEM_CLOCK) -> None:
-        super().__init__(MemoryTable(), clock)
+    def __init__(self, clock: Clock = _SYSTEM_CLOCK, table: MemoryTable | None = None) -> None:
+        self._memory = MemoryTable() if table is None else table
+        super().__init__(self._memory, clock)
+
+    def copy(self) -> MemoryTree:
+        """A tree that holds what this one holds now, without its sessions."""
+        return MemoryTree(table=self._memory.copy())
 
 
 class MemoryMetadataStore(LocalStore):
@@ -89,3 +103,7 @@ class MemoryMetadataStore(LocalStore):
     def another_session(self) -> MemoryMetadataStore:
         """A new session on the same tree, as another process would have."""
         return MemoryMetadataStore(self._memory_tree)
+
+    def copy_of_tree(self) -> MemoryTree:
+        """A tree that holds what this store's holds now, for another store to go its own way from here."""
+        return self._memory_tree.copy()

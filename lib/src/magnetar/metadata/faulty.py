@@ -1,0 +1,157 @@
+"""A session with a metadata store whose answers get lost, for tests of what stands on one.
+
+As with ZooKeeper, one session's writes happen in the order in which they were asked for: a write whose answer was lost
+happens before the next one of the same session, or never. A read may still be shown what was before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from magnetar.core.errors import MagnetarError
+from magnetar.metadata.store import (
+    ANY_VERSION,
+    MetadataStore,
+    Node,
+    Notification,
+    SessionEvent,
+    Stat,
+    StoreUnavailable,
+)
+
+T = TypeVar("T")
+
+
+class Fate(enum.Enum):
+    """What becomes of one request."""
+
+    DONE = enum.auto()
+    REFUSED = enum.auto()
+    """It does not happen, and whoever asked hears that nobody knows."""
+    LOST = enum.auto()
+    """It happens, but the answer is lost. The same as REFUSED for a read."""
+    LATE = enum.auto()
+    """The answer is lost, and it happens later: before the next write, or when `late_seconds` are over."""
+
+
+class FaultyStore:
+    """A `MetadataStore` on another one. `fate` is asked for each request, by the name of its verb and its path."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        fate: Callable[[str, str], Fate],
+        delay_seconds: Callable[[], float] | None = None,
+        late_seconds: float = 1.0,
+    ) -> None:
+        """`delay_seconds` is how long each request, and each answer, is under way."""
+        self._store = store
+        self._fate = fate
+        self._delay_seconds = delay_seconds
+        self._late_seconds = late_seconds
+        self._late: deque[Callable[[], Awaitable[object]]] = deque()
+        self._ended = False
+
+    @property
+    def late_writes(self) -> int:
+        """Writes that were asked for, and have not happened yet."""
+        return len(self._late)
+
+    def end(self) -> None:
+        """The process has died: nothing that it asks for from now on happens. What was under way still does."""
+        self._ended = True
+
+    async def get(self, path: str, *, watch: bool = True) -> Node | None:
+        """See `MetadataStore.get`."""
+        return await self._read("get", path, lambda: self._store.get(path, watch=watch))
+
+    async def exists(self, path: str, *, watch: bool = True) -> bool:
+        """See `MetadataStore.exists`."""
+        return await self._read("exists", path, lambda: self._store.exists(path, watch=watch))
+
+    async def children(self, path: str, *, watch: bool = True) -> list[str]:
+        """See `MetadataStore.children`."""
+        return await self._read("children", path, lambda: self._store.children(path, watch=watch))
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> Stat:
+        """See `MetadataStore.put`."""
+        return await self._write(
+            "put",
+            path,
+            lambda: self._store.put(path, value, expected_version, ephemeral=ephemeral, sequential=sequential),
+        )
+
+    async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
+        """See `MetadataStore.delete`."""
+        await self._write("delete", path, lambda: self._store.delete(path, expected_version))
+
+    async def delete_recursively(self, path: str) -> None:
+        """See `MetadataStore.delete_recursively`."""
+        await self._write("delete_recursively", path, lambda: self._store.delete_recursively(path))
+
+    def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
+        """See `MetadataStore.watch`."""
+        return self._store.watch(listener)
+
+    def watch_session(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
+        """See `MetadataStore.watch_session`."""
+        return self._store.watch_session(listener)
+
+    def limit_waiting(self, seconds: float) -> None:
+        """See `MetadataStore.limit_waiting`."""
+        self._store.limit_waiting(seconds)
+
+    async def close(self) -> None:
+        """See `MetadataStore.close`."""
+        await self._catch_up()
+        await self._store.close()
+
+    async def _read(self, verb: str, path: str, request: Callable[[], Awaitable[T]]) -> T:
+        await self._under_way()
+        if self._fate(verb, path) is not Fate.DONE:
+            raise StoreUnavailable(f"no answer to {verb} of {path}")
+        answer = await request()
+        await self._under_way()
+        return answer
+
+    async def _write(self, verb: str, path: str, request: Callable[[], Awaitable[T]]) -> T:
+        await self._under_way()
+        fate = self._fate(verb, path)
+        if fate is Fate.LATE:
+            self._late.append(request)
+            asyncio.get_running_loop().call_later(self._late_seconds, self._start_catching_up)
+        elif fate is not Fate.REFUSED:
+            await self._catch_up()
+            answer = await request()
+            await self._under_way()
+            if fate is Fate.DONE:
+                return answer
+        raise StoreUnavailable(f"no answer to {verb} of {path}")
+
+    async def _under_way(self) -> None:
+        if self._delay_seconds is not None:
+            await asyncio.sleep(self._delay_seconds())
+        if self._ended:
+            await asyncio.get_running_loop().create_future()  # Nobody is there any more to be answered.
+
+    def _start_catching_up(self) -> None:
+        if self._late:
+            self._catching_up = asyncio.ensure_future(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        while self._late:
+            with contextlib.suppress(MagnetarError):  # Nobody hears of it.
+                await self._late.popleft()()
