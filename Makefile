@@ -82,6 +82,9 @@ test-compiled: ## The same unit tests against compiled hot modules, in a copy be
 sim: ## Storage on simulated time, network and disks, 1 000 seeds; SEED=n replays one, ARGS="--mistake all" plants known mistakes
 	$(RUN) python -m e2e.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000)) $(ARGS)
 
+histories: ## Managed ledgers and cursors under random faults, on virtual time, 2 000 seeds; SEED=n replays one
+	$(RUN) python -m e2e.managed_histories $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000)) $(ARGS)
+
 sim-operator: ## The operator's loop on simulated time against a faulty API server, 1 000 seeds; SEED=n replays one
 	$(RUN) python -m e2e.operator_simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000)) $(ARGS)
 

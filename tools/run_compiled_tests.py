@@ -20,7 +20,10 @@ COPIED: Final = (
     *("pyproject.toml", "conftest.py"),
     *("lib", "bookie", "broker", "proxy", "standalone", "spark-jobs", "docs", "e2e", "images", "tools"),
 )
-TESTS: Final = ("lib/tests", "bookie/tests", "broker/tests", "proxy/tests", "spark-jobs/tests")
+TESTS: Final = (
+    *("lib/tests", "bookie/tests", "broker/tests", "proxy/tests", "spark-jobs/tests"),
+    "e2e/tests/test_managed_histories.py",
+)
 OPTIMIZATION: Final = "1"
 """Enough to find what differs, at a third of the compilation time."""
 

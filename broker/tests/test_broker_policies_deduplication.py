@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -214,6 +214,53 @@ async def test_a_copy_of_what_is_on_its_way_cannot_be_judged() -> None:
         assert error.message == f"[{TOPIC}][p]Cannot determine whether the message is a duplicate at this time"
         topic.publish(batch(producer, 1))
         assert connection.answers[-1].send_receipt.message_id.ledgerId == NOTHING_STORED[0]
+
+
+async def test_a_snapshot_holds_nothing_that_is_not_stored() -> None:
+    async with broker_with(deduplication_snapshot_entries=2) as (broker, client):
+        await opened(client)
+        await send(client, 0, 1)
+        topic = broker.service.topics[TOPIC]
+        deduplication, cursor = state(broker), topic.ledger.cursors[CURSOR_NAME]
+        assert deduplication.check(batch(Producer(ProducerIdentity(1, "p"), Connection(), 0), 2, 3), ()) is None
+        assert deduplication.last_sequence_id("p") == 3
+        deduplication.maintain(0)
+        deduplication.snapshot(topic.ledger.last_confirmed)
+        assert cursor.properties == {"p": 1}
+        # The broker dies before it stores what it took: the next one must take it again.
+        await broker.service.unload(NAME)
+        await client.expect(Command.CLOSE_PRODUCER)
+        assert await opened(client) == 1
+        assert [stored(one) for one in await send(client, 1, 2, 3)] == [False, True, True]
+
+
+async def test_each_snapshot_between_confirmations_holds_what_is_confirmed_by_then() -> None:
+    async with broker_with(deduplication_snapshot_entries=1) as (broker, _):
+        topic = await broker.service.topic(NAME, create=True)
+        producer = Producer(ProducerIdentity(1, "p"), Connection(), 0)
+        deduplication, cursor = state(broker), topic.ledger.cursors[CURSOR_NAME]
+        taken: list[tuple[Any, dict[str, int]]] = []
+        deduplication._cursor = Recording(cursor, lambda: taken.append((cursor.mark_delete, dict(cursor.properties))))
+        for number in range(5):
+            topic.publish(batch(producer, number))
+        while producer.batches_pending:
+            await topic.ledger.set_property("wait", "x")
+        first = topic.ledger.first_position[1]
+        assert [(mark[1] - first, held["p"]) for mark, held in taken] == [(number, number) for number in range(5)]
+
+
+class Recording:
+    """A cursor that tells when it is asked to store what it holds."""
+
+    def __init__(self, cursor: Any, asked: Callable[[], None]) -> None:
+        self.properties = cursor.properties
+        self.acknowledge_cumulative = cursor.acknowledge_cumulative
+        self._cursor = cursor
+        self._asked = asked
+
+    def persist(self, done: Callable[[Any], None]) -> None:
+        self._asked()
+        self._cursor.persist(done)
 
 
 async def test_what_was_not_stored_may_come_again() -> None:

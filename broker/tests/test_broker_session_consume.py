@@ -9,6 +9,8 @@ import pytest
 from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, Received, batch_message, command_frame
 from magnetar.broker.settings import AutoCreationSettings, BrokerSettings
 from magnetar.core.topic_name import TopicName
+from magnetar.metadata.store import StoreUnavailable
+from magnetar.wire.pulsar.errors import PulsarError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 Command = pb.BaseCommand
@@ -407,6 +409,31 @@ async def test_unsubscribe_removes_the_subscription(memory_broker: MemoryBroker)
     assert (await client.request(Command.UNSUBSCRIBE, consumer_id=1)).body.error == pb.MetadataError
     await client.consumer(TOPIC)
     assert await client.round_trip() == []
+
+
+@pytest.mark.parametrize("happened", [True, False])
+async def test_a_deletion_without_an_answer_can_be_asked_for_again(memory_broker: MemoryBroker, happened: bool) -> None:
+    client, _ = await with_messages(memory_broker)
+    await client.consumer(TOPIC, subscription="sub", initialPosition=1)
+    topic = memory_broker.service.topics[TOPIC]
+    right = memory_broker.store.delete
+
+    async def lost(path: str, *arguments: Any) -> None:
+        if happened:
+            await right(path, *arguments)
+        raise StoreUnavailable(f"no answer to the deletion of {path}")
+
+    memory_broker.store.delete = lost
+    with pytest.raises(StoreUnavailable):
+        await topic.delete_subscription("sub", force=True)
+    memory_broker.store.delete = right
+    await topic.delete_subscription("sub")
+    assert "sub" not in topic.ledger.cursors
+    with pytest.raises(PulsarError):
+        await topic.delete_subscription("sub")
+    other = await memory_broker.connect()
+    await other.consumer(TOPIC, subscription="sub")
+    assert await other.round_trip() == []
 
 
 @pytest.mark.parametrize("kind", [SHARED, FAILOVER, KEY_SHARED])

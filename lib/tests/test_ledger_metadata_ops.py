@@ -7,8 +7,9 @@ import pytest
 from magnetar.ledger.api import LedgerNotFound
 from magnetar.ledger.ledger_paths import ledger_path
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
+from magnetar.metadata.faulty import Fate, FaultyStore
 from magnetar.metadata.memory import MemoryMetadataStore
-from magnetar.metadata.store import Node, Stat, VersionConflict
+from magnetar.metadata.store import Node, Stat, StoreUnavailable, VersionConflict
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
 METADATA = LedgerMetadata(ensemble_size=1, write_quorum=1, ack_quorum=1, ensembles=[(0, ["b:1"])])
@@ -106,3 +107,15 @@ async def test_reads_of_ledgers_are_not_watched() -> None:
         await ops.read(ledger_id + 1)
     assert store.watched == []
     await store.close()
+
+
+@pytest.mark.parametrize("fate", [Fate.REFUSED, Fate.LOST, Fate.LATE])
+async def test_what_a_creation_without_an_answer_left_is_removed(store: MemoryMetadataStore, fate: Fate) -> None:
+    fates: dict[str, Fate] = {ledger_path(0): fate, ledger_path(1): fate}
+    ops = LedgerMetadataOps(FaultyStore(store, lambda verb, path: fates.pop(path, Fate.DONE)))
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await ops.create(METADATA)
+    ledger_id, _ = await ops.create(METADATA)
+    assert ledger_id == 2
+    assert [each async for each in LedgerMetadataOps(store).ledger_ids()] == [2]

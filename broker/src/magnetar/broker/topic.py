@@ -312,21 +312,27 @@ class PersistentTopic:
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         """Remove a subscription with its position. Connected consumers forbid it unless forced."""
         subscription = self.subscriptions.get(name)
-        if subscription is None:
+        if subscription is None and not self._deletion_begun(name):
             raise PulsarError(ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
-        if subscription.consumers and not force:
-            raise PulsarError(ServerError.CONSUMER_BUSY, "Subscription has active connected consumers")
-        subscription.disconnect_all()
-        subscription.close()
-        self.subscriptions.pop(name, None)
-        if not subscription.cursor.durable:
-            await subscription.cursor.close()
-            return
+        if subscription is not None:
+            if subscription.consumers and not force:
+                raise PulsarError(ServerError.CONSUMER_BUSY, "Subscription has active connected consumers")
+            subscription.disconnect_all()
+            subscription.close()
+            self.subscriptions.pop(name, None)
+            if not subscription.cursor.durable:
+                await subscription.cursor.close()
+                return
         try:
             await self.ledger.delete_cursor(name)
         except ManagedLedgerFenced as error:
             self._on_lost(self, error)
             raise
+
+    def _deletion_begun(self, name: str) -> bool:
+        """Whether a deletion of this subscription had no answer, so that its cursor may still be stored."""
+        cursor = self.ledger.cursors.get(name)
+        return cursor is not None and cursor.closed
 
     async def reset_subscription(
         self, subscription: Subscription, position: Position, remaining: list[int] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from typing import Final
@@ -17,12 +18,13 @@ from magnetar.ledger.reader import OpenLedgerReader
 from magnetar.ledger.recovery_driver import LastConfirmedQuery, LedgerRecovery, check_password, codec_for
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.writer import LedgerParts, OpenLedgerWriter
-from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import MetadataStore, StoreUnavailable
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 
 _SYSTEM_CLOCK: Final = SystemClock()
 _DEFAULT_SETTINGS: Final = LedgerClientSettings()
 
+logger: Final = logging.getLogger(__name__)
 
 WRITERS_LOOKED_AT_MIN: Final = 64
 """Writers that are kept before the finished ones among them are let go; then whenever there are twice as many."""
@@ -132,6 +134,10 @@ class BookKeeperClient:
         writers, self._writers = self._writers, {}
         for writer in writers.values():
             await writer.abandon()
+        try:
+            await self._parts.metadata.remove_unsure()
+        except StoreUnavailable as error:
+            logger.warning("ledgers whose creation had no answer may be left over, without entries: %s", error)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -22,6 +23,9 @@ from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, decode_ledg
 CREATE_ATTEMPTS_MAX: Final = 100
 """Ids that may turn out to be taken, one after the other: after a restored backup the counter may lag behind."""
 
+UNSURE_CREATIONS_MAX: Final = 1_000
+"""Creations without an answer that are remembered for removal. One that is forgotten leaves a node without entries."""
+
 
 class LedgerMetadataOps:
     """What the ledger client asks of the store. All methods may raise `StoreUnavailable`; `PeerError` for damaged
@@ -30,10 +34,13 @@ class LedgerMetadataOps:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._short_ids_used_up = False
+        self._unsure_creations: deque[int] = deque(maxlen=UNSURE_CREATIONS_MAX)
 
     async def create(self, metadata: LedgerMetadata) -> tuple[int, int]:
         """Give it a new id and write it; returns (ledger id, version)."""
         data = encode_ledger_metadata(metadata)
+        if self._unsure_creations:
+            await self.remove_unsure()
         for _ in range(CREATE_ATTEMPTS_MAX):
             ledger_id, used_up = await self._next_id()
             try:
@@ -42,8 +49,19 @@ class LedgerMetadataOps:
                 )
             except VersionConflict:
                 continue
+            except BaseException:
+                self._unsure_creations.append(ledger_id)
+                raise
             return ledger_id, stat.version
         raise LedgerUnavailable(f"{CREATE_ATTEMPTS_MAX} ledger ids in a row are taken")
+
+    async def remove_unsure(self) -> None:
+        """Remove what creations without an answer may have left: nobody uses it, and nobody else knows of it."""
+        while self._unsure_creations:
+            ledger_id = self._unsure_creations[0]
+            await self.delete(ledger_id)
+            if self._unsure_creations and self._unsure_creations[0] == ledger_id:
+                self._unsure_creations.popleft()
 
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
         """The metadata and its version. Raises `LedgerNotFound`."""

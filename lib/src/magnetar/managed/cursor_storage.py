@@ -30,6 +30,7 @@ from magnetar.managed.info_codec import (
 )
 from magnetar.managed.owned_node import NodeTaken, OwnedNode
 from magnetar.managed.shared import LEDGER_CREATION_SECONDS_MAX, Shared, ledger_options
+from magnetar.managed.states import LedgerState
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class CursorStorage:
 
     def flush_if_due(self, now_seconds: float) -> bool:
         """From the timer: write if the rate allows; whether there is nothing left to look after."""
-        if not self.dirty or self._closed:
+        if not self.dirty or self._closed or self._appends.state is LedgerState.FENCED:
             return True
         if not self._busy and now_seconds - self._last_write_seconds >= 1.0 / self._appends.settings.mark_delete_rate:
             self._write()
@@ -129,6 +130,13 @@ class CursorStorage:
         outcome: asyncio.Future[None] = self._shared.loop.create_future()
         self.persist(lambda error: _settle(outcome, error))
         await outcome
+
+    def ledgers_in_doubt(self) -> set[int]:
+        """Those of which nobody knows whether the node names them."""
+        doubtful = set(self.node.ledgers_in_doubt)
+        if self.deleting or self.node.unsure:
+            doubtful.add(self.ledger_id)
+        return doubtful
 
     async def create_node(self) -> None:
         """For a new cursor: write the node with the position in it."""
@@ -251,6 +259,8 @@ class CursorStorage:
         node at it and delete the old one."""
         shared, appends = self._shared, self._appends
         try:
+            if appends.state is LedgerState.FENCED:
+                raise ManagedLedgerFenced(appends.name)
             async with asyncio.timeout(LEDGER_CREATION_SECONDS_MAX):
                 if self.node.unsure:
                     await self._put_node(None)
@@ -293,8 +303,8 @@ class CursorStorage:
                 await self._put_node(cursor_ledger_id, closing=True)
             except Unavailable as error:
                 if attempt == CLOSE_ATTEMPTS_MAX - 1:
-                    self._shared.left_over({self.ledger_id, *self.node.ledgers_in_doubt} - {POSITION_IN_NODE}, error)
                     raise
+                log.info("%s: cursor %s is closed once more: %r", self._appends.name, self.name, error)
             else:
                 return
 

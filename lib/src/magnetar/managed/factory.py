@@ -100,7 +100,7 @@ class ManagedLedgerFactory:
         shared, store = self._shared, self._shared.store
         node = InfoNode(store, name, shared.delete_later)
         info = await node.load()
-        doomed = set(shared.half_deleted.get(name, ()))
+        doomed = set(shared.unsettled.get(name, ()))
         if info is not None:
             doomed.update(record.ledger_id for record in info.records)
             try:
@@ -111,9 +111,9 @@ class ManagedLedgerFactory:
                 async with node.lock:
                     await node.delete()
             except Unavailable:
-                shared.deletion_unsure(name, doomed)
+                shared.left_over(name, doomed - {POSITION_IN_NODE})
                 raise
-        shared.half_deleted.pop(name, None)
+        shared.unsettled.pop(name, None)
         for ledger_id in sorted(doomed - {POSITION_IN_NODE}):
             await shared.delete_ledger(ledger_id)
 
@@ -150,8 +150,15 @@ class ManagedLedgerFactory:
         if info.terminated_at is not None:
             appends.terminated(info.terminated_at)
         else:
-            await rollover.create_ledger()
+            try:
+                await rollover.create_ledger()
+            except Unavailable:
+                doubtful = node.ledgers_in_doubt.union(record.ledger_id for record in empty)
+                self._shared.left_over(name, doubtful.difference(record.ledger_id for record in records))
+                raise
             appends.opened()
+            for record in empty:
+                self._shared.delete_later(record.ledger_id)
         ledger = ManagedLedger(self._shared, node, appends, rollover)
         try:
             if not new:
@@ -161,14 +168,14 @@ class ManagedLedgerFactory:
             await ledger.close()
             raise
         self._open[name] = ledger
-        for ledger_id in [record.ledger_id for record in empty] + self._left_by_deletion(ledger):
+        for ledger_id in self._unnamed(ledger):
             await self._shared.delete_ledger(ledger_id)
         ledger.trim_later()
         return ledger
 
-    def _left_by_deletion(self, ledger: ManagedLedger) -> list[int]:
-        """What belonged to the managed ledger of this name before a deletion that had no answer, and does no more."""
-        before = self._shared.half_deleted.pop(ledger.name, set())
+    def _unnamed(self, ledger: ManagedLedger) -> list[int]:
+        """What the managed ledger of this name was in doubt of before, and does not have."""
+        before = self._shared.unsettled.pop(ledger.name, set())
         storages = [cursor.storage for cursor in ledger.cursors.values()]
         named = {POSITION_IN_NODE, *ledger.ledgers.ids, *(storage.ledger_id for storage in storages if storage)}
         return sorted(before - named)

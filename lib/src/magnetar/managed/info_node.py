@@ -44,6 +44,11 @@ class InfoNode:
         """Whether nobody knows what became of a write."""
         return self._node.unsure
 
+    @property
+    def ledgers_in_doubt(self) -> frozenset[int]:
+        """What only writes without an answer name."""
+        return self._node.ledgers_in_doubt
+
     async def load(self) -> LedgerInfo | None:
         """What is stored, or None when there is no such managed ledger."""
         node = await self._node.load()

@@ -20,6 +20,7 @@ from magnetar.managed.cursor_storage import CursorStorage
 from magnetar.managed.entry import Entry
 from magnetar.managed.entry_cache import EntryCache
 from magnetar.managed.errors import CursorNotFound, ManagedLedgerClosed, ManagedLedgerFenced
+from magnetar.managed.info_codec import POSITION_IN_NODE
 from magnetar.managed.info_node import InfoNode
 from magnetar.managed.ledger_list import LedgerList, LedgerRecord
 from magnetar.managed.ledger_readers import LedgerReaders
@@ -347,7 +348,7 @@ class ManagedLedger:
             async with self._node.lock:
                 await self._node.delete()
         except Unavailable:
-            self._shared.deletion_unsure(self.name, doomed)
+            self._shared.left_over(self.name, doomed - {POSITION_IN_NODE})
             raise
         for ledger_id in sorted(doomed.intersection(self.ledgers.ids)):
             await self._shared.delete_ledger(ledger_id)
@@ -408,13 +409,24 @@ class ManagedLedger:
         for cursor in [*self.cursors.values(), *self._non_durable]:
             if with_cursors or not cursor.durable:
                 await self._close_cursor(cursor)
+        self._tell_doubts()
         await self._readers.close()
         for ledger_id in self.ledgers.ids:
             self.cache.remove_ledger(ledger_id)
 
+    def _tell_doubts(self) -> None:
+        """After this nobody would know of ledgers that writes without an answer may have left behind."""
+        doubtful = set(self._node.ledgers_in_doubt.difference(self.ledgers.ids))
+        for cursor in self.cursors.values():
+            if cursor.storage is not None:
+                doubtful |= cursor.storage.ledgers_in_doubt()
+        self._shared.left_over(self.name, doubtful - {POSITION_IN_NODE})
+
     async def _close_cursor(self, cursor: Cursor) -> None:
         try:
             await cursor.close()
+            if cursor.storage is not None and cursor.storage.deleting:
+                await cursor.storage.delete()
         except MagnetarError as error:
             log.warning("%s: cursor %s is not persisted: %r", self.name, cursor.name, error)
 
@@ -429,12 +441,12 @@ class ManagedLedger:
             raise
 
     async def _settle_info(self) -> None:
-        """After this nobody would know of ledgers that a write without an answer may have named, or not."""
+        """Have the node name what there is and nothing else."""
         async with self._node.lock:
             try:
                 await self._write_info(self.ledgers.records())
             except MagnetarError as error:
-                log.warning("%s: nobody knows which ledgers its node names: %r", self.name, error)
+                log.warning("%s: nobody knows what its node names: %r", self.name, error)
 
     async def _check_owner(self) -> None:
         """Before what no compare-and-set guards: whoever took over since has changed the node."""

@@ -91,6 +91,16 @@ class OwnedNode:
         node does not name, for deletion. `NodeTaken` when somebody else wrote since. After any other error it may have
         happened or not."""
         assert self.lock.locked()
+        try:
+            await self._put(value)
+        except NodeTaken:
+            raise
+        except BaseException:
+            self.doubt(named)
+            raise
+        return self._leave_doubt(named)
+
+    async def _put(self, value: bytes) -> None:
         if self._unsure is not None:
             await self.look()
         while True:
@@ -100,12 +110,9 @@ class OwnedNode:
             except (VersionConflict, NodeNotFound) as error:
                 unsure.pop()  # This one did not happen, but one before it may have.
                 await self._own_write_or_raise(error)
-            except BaseException:
-                self.doubt(named)
-                raise
             else:
                 self._settled(stat.version)
-                return self._leave_doubt(named)
+                return
 
     async def delete(self) -> list[int]:
         """Remove the node; one that is gone already is no error. Returns all ledgers that were in doubt, for deletion.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Final, Protocol
 
 from magnetar.core.clock import Clock
-from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import LedgerClient, LedgerOptions
 from magnetar.managed.entry_cache import EntryCache
 from magnetar.managed.settings import ManagedLedgerSettings
@@ -22,8 +22,8 @@ FLUSH_INTERVAL_SECONDS: Final = 0.25
 LEDGER_CREATION_SECONDS_MAX: Final = 120.0
 """Twice Pulsar's metadata operation timeout: a creation that takes longer counts as failed."""
 
-HALF_DELETED_MAX: Final = 1_000
-"""Managed ledgers whose deletion had no answer and was not tried again, of which the ledgers are remembered."""
+UNSETTLED_MAX: Final = 1_000
+"""Managed ledgers whose last write had no answer, of which the ledgers in doubt are remembered."""
 
 
 class Flushable(Protocol):
@@ -52,8 +52,8 @@ class Shared:
         self.cache: EntryCache = cache
         self.forget: Callable[[str, object], None] = _forget_nothing
         """Told the name and the object when a managed ledger is closed."""
-        self.half_deleted: dict[str, set[int]] = {}
-        """Ledgers of managed ledgers whose deletion had no answer, by name."""
+        self.unsettled: dict[str, set[int]] = {}
+        """Ledgers that managed ledgers which are not open any more may have or not, by their names."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed: dict[Flushable, None] = {}
         """In the order in which they changed, so that a run in simulated time can be repeated."""
@@ -95,18 +95,16 @@ class Shared:
         except MagnetarError as error:
             log.warning("ledger %d is not deleted, its space is lost: %r", ledger_id, error)
 
-    def deletion_unsure(self, name: str, ledger_ids: set[int]) -> None:
-        """The node of a managed ledger may be gone, and these ledgers are still there: for whoever deletes or opens it
-        next. Of too many the oldest are told to be left over."""
-        self.half_deleted[name] = self.half_deleted.pop(name, set()) | ledger_ids
-        if len(self.half_deleted) > HALF_DELETED_MAX:
-            oldest = next(iter(self.half_deleted))
-            self.left_over(self.half_deleted.pop(oldest), Unavailable(f"the deletion of {oldest} had no answer"))
-
-    def left_over(self, ledger_ids: Iterable[int], error: MagnetarError) -> None:
-        """Tell of ledgers that may take space for ever, as nobody will know whether anything names them."""
+    def left_over(self, name: str, ledger_ids: Iterable[int]) -> None:
+        """Nobody knows whether the nodes of this managed ledger name these: whoever opens or deletes it next in this
+        process finds out, and else they take space for ever, which is told."""
+        doubtful = self.unsettled.pop(name, set()).union(ledger_ids)
         for ledger_id in sorted(ledger_ids):
-            log.warning("ledger %d may be left over, its space is lost if nothing names it: %r", ledger_id, error)
+            log.warning("%s: ledger %d may be left over, and its space lost", name, ledger_id)
+        if doubtful:
+            self.unsettled[name] = doubtful
+        if len(self.unsettled) > UNSETTLED_MAX:
+            del self.unsettled[next(iter(self.unsettled))]
 
     def delete_later(self, ledger_id: int) -> None:
         """As `delete_ledger`, in the background."""

@@ -128,8 +128,12 @@ class MemoryLedgers:
         """So many more entries are confirmed, then the ledger in use fails; the next ledger works."""
         self.hold: bool = False
         """Nothing is confirmed while this is set; `release` goes on."""
+        self.delay_seconds: float = 0.0
+        """How long a confirmation takes; 0: until the next turn of the loop."""
         self.unreachable: bool = False
         """While this is set no bookie answers: nothing can be made, opened, read or confirmed."""
+        self.away: set[int] = set()
+        """Ledgers that cannot be recovered or read while they are in here."""
         self.keep_failed: bool = False
         """What a ledger was sent when it failed is stored all the same, unconfirmed: a recovery finds it."""
         self.reads: int = 0
@@ -153,7 +157,7 @@ class MemoryLedgers:
         stored = self.find(ledger_id)
         if stored.options.password != password:
             raise LedgerUnauthorized(f"ledger {ledger_id}")
-        if self.unreachable and (recover and not stored.closed):
+        if recover and not stored.closed and (self.unreachable or ledger_id in self.away):
             raise LedgerUnavailable(f"ledger {ledger_id}: 0 of 1 bookies answered")
         if recover and not stored.closed:
             stored.fenced = stored.closed = True
@@ -201,7 +205,7 @@ class MemoryLedgers:
         self.reads += 1
         await asyncio.sleep(0)
         entries = self.find(ledger_id).entries
-        if self.unreachable:
+        if self.unreachable or ledger_id in self.away:
             raise LedgerUnavailable(f"ledger {ledger_id}: no bookie answers")
         if not 0 <= first <= last < len(entries):
             raise EntryNotFound(f"{first}..{last} of ledger {ledger_id}")
@@ -236,10 +240,13 @@ class MemoryWriter:
         return first
 
     def confirm_soon(self) -> None:
-        """Confirm with the next turn of the loop."""
+        """Confirm when the time has come."""
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._confirm)
+            if self._ledgers.delay_seconds:
+                self._loop.call_later(self._ledgers.delay_seconds, self._confirm)
+            else:
+                self._loop.call_soon(self._confirm)
 
     async def read(self, first_entry_id: int, last_entry_id: int) -> list[bytes]:
         """See `LedgerWriter.read`."""

@@ -11,7 +11,7 @@ import contextlib
 import enum
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from magnetar.core.errors import MagnetarError
 from magnetar.metadata.store import (
@@ -39,6 +39,9 @@ class Fate(enum.Enum):
     """The answer is lost, and it happens later: before the next write, or when `late_seconds` are over."""
 
 
+Request: TypeAlias = Callable[[MetadataStore], Awaitable[T]]
+
+
 class FaultyStore:
     """A `MetadataStore` on another one. `fate` is asked for each request, by the name of its verb and its path."""
 
@@ -54,13 +57,13 @@ class FaultyStore:
         self._fate = fate
         self._delay_seconds = delay_seconds
         self._late_seconds = late_seconds
-        self._late: deque[Callable[[], Awaitable[object]]] = deque()
+        self._late: deque[Request[object]] = deque()
         self._ended = False
 
     @property
-    def late_writes(self) -> int:
-        """Writes that were asked for, and have not happened yet."""
-        return len(self._late)
+    def late_writes(self) -> list[Request[object]]:
+        """Writes that were asked for and have not happened yet, as what does them to a store."""
+        return list(self._late)
 
     def end(self) -> None:
         """The process has died: nothing that it asks for from now on happens. What was under way still does."""
@@ -68,15 +71,15 @@ class FaultyStore:
 
     async def get(self, path: str, *, watch: bool = True) -> Node | None:
         """See `MetadataStore.get`."""
-        return await self._read("get", path, lambda: self._store.get(path, watch=watch))
+        return await self._read("get", path, lambda store: store.get(path, watch=watch))
 
     async def exists(self, path: str, *, watch: bool = True) -> bool:
         """See `MetadataStore.exists`."""
-        return await self._read("exists", path, lambda: self._store.exists(path, watch=watch))
+        return await self._read("exists", path, lambda store: store.exists(path, watch=watch))
 
     async def children(self, path: str, *, watch: bool = True) -> list[str]:
         """See `MetadataStore.children`."""
-        return await self._read("children", path, lambda: self._store.children(path, watch=watch))
+        return await self._read("children", path, lambda store: store.children(path, watch=watch))
 
     async def put(
         self,
@@ -91,16 +94,16 @@ class FaultyStore:
         return await self._write(
             "put",
             path,
-            lambda: self._store.put(path, value, expected_version, ephemeral=ephemeral, sequential=sequential),
+            lambda store: store.put(path, value, expected_version, ephemeral=ephemeral, sequential=sequential),
         )
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         """See `MetadataStore.delete`."""
-        await self._write("delete", path, lambda: self._store.delete(path, expected_version))
+        await self._write("delete", path, lambda store: store.delete(path, expected_version))
 
     async def delete_recursively(self, path: str) -> None:
         """See `MetadataStore.delete_recursively`."""
-        await self._write("delete_recursively", path, lambda: self._store.delete_recursively(path))
+        await self._write("delete_recursively", path, lambda store: store.delete_recursively(path))
 
     def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
         """See `MetadataStore.watch`."""
@@ -119,15 +122,15 @@ class FaultyStore:
         await self._catch_up()
         await self._store.close()
 
-    async def _read(self, verb: str, path: str, request: Callable[[], Awaitable[T]]) -> T:
+    async def _read(self, verb: str, path: str, request: Request[T]) -> T:
         await self._under_way()
         if self._fate(verb, path) is not Fate.DONE:
             raise StoreUnavailable(f"no answer to {verb} of {path}")
-        answer = await request()
+        answer = await request(self._store)
         await self._under_way()
         return answer
 
-    async def _write(self, verb: str, path: str, request: Callable[[], Awaitable[T]]) -> T:
+    async def _write(self, verb: str, path: str, request: Request[T]) -> T:
         await self._under_way()
         fate = self._fate(verb, path)
         if fate is Fate.LATE:
@@ -135,7 +138,7 @@ class FaultyStore:
             asyncio.get_running_loop().call_later(self._late_seconds, self._start_catching_up)
         elif fate is not Fate.REFUSED:
             await self._catch_up()
-            answer = await request()
+            answer = await request(self._store)
             await self._under_way()
             if fate is Fate.DONE:
                 return answer
@@ -154,4 +157,4 @@ class FaultyStore:
     async def _catch_up(self) -> None:
         while self._late:
             with contextlib.suppress(MagnetarError):  # Nobody hears of it.
-                await self._late.popleft()()
+                await self._late.popleft()(self._store)

@@ -1,0 +1,1 @@
+"""Random histories over managed ledgers, cursors and deduplication, on virtual time."""
