@@ -265,7 +265,8 @@ class Subscriber:
         if cursor is None:
             return
         wanted = {"number": str(self._world.rng.randint(0, 999))}
-        promised.properties.append(wanted)
+        if promised.properties:  # Else nobody knows what they are.
+            promised.properties.append(wanted)
         promised.busy = True
         try:
             await cursor.set_cursor_properties(wanted)

@@ -42,18 +42,6 @@ def ledger_in_doubt_deleted() -> list[Patch]:
     return [(CursorStorage, "_give_up_next", give_up)]
 
 
-def receipts_in_doubt() -> list[Patch]:
-    """Receipts are given for what is in the old ledger, though the node may name the new one."""
-
-    def write(self: CursorStorage) -> None:
-        self._busy = True
-        self._in_flight, self._waiting = self._waiting or [], None
-        if not self._written_to_ledger():
-            self._shared.start(self._write_by_node())
-
-    return [(CursorStorage, "_write", write)]
-
-
 def old_ledger_deleted_first() -> list[Patch]:
     """A cursor's old ledger is deleted before the node names the new one."""
     right = CursorStorage.__dict__["_put_node"]
@@ -76,19 +64,6 @@ def fall_back_without_bookies() -> list[Patch]:
         except LedgerUnavailable as error:
             raise LedgerNotFound(str(error)) from error
 
-    return [(cursor_recovery, "_stored_position", stored)]
-
-
-def one_look_at_a_lost_ledger() -> list[Patch]:
-    """A cursor whose ledger a former owner replaces while it is read falls back."""
-
-    async def stored(*arguments: Any) -> Any:
-        try:
-            return await right(*arguments)
-        except cursor_recovery.LOST:
-            return None
-
-    right = cursor_recovery.__dict__["_stored_position"]
     return [(cursor_recovery, "_stored_position", stored)]
 
 
@@ -193,8 +168,6 @@ MISTAKES: Final[dict[str, Mistake]] = {
     "no-compare-and-set": no_compare_and_set,
     "no-replay": no_replay,
     "old-ledger-deleted-first": old_ledger_deleted_first,
-    "one-look-at-a-lost-ledger": one_look_at_a_lost_ledger,
-    "receipts-in-doubt": receipts_in_doubt,
     "snapshot-of-what-was-taken": snapshot_of_what_was_taken,
     "takeover-without-fence": takeover_without_fence,
     "trim-of-the-fastest": trim_of_the_fastest,

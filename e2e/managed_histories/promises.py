@@ -36,6 +36,8 @@ class TopicView:
 
     entries: dict[Position, Message]
     cursors: dict[str, CursorView]
+    snapshot: dict[str, int] = field(default_factory=dict)
+    """The sequence ids that deduplication begins with, by producer."""
 
 
 @dataclass(slots=True)
@@ -51,7 +53,7 @@ class SubscriptionPromises:
     possible_parts: dict[Position, int] = field(default_factory=dict)
     """At least this is left of a batch."""
     properties: list[dict[str, str]] = field(default_factory=list)
-    """What the properties may be; the last one was asked for last."""
+    """What the properties may be; empty: anything."""
     epoch: int = 0
     """Counts what makes receipts that were asked for before worthless: resets and deletions."""
     trusted_from: int = 0
@@ -153,6 +155,10 @@ class Promises:
         broken += [f"{message} is stored {count} times" for message, count in counts.items() if count > 1]
         if not self.trim:
             broken += [f"{message} was dropped, and is not stored" for message in sorted(self.stored - set(counts))]
+        broken += [
+            f"the deduplication snapshot holds {message}, which is not stored"
+            for message in sorted(set(view.snapshot.items()) - self.stored - set(counts))
+        ]
         last: dict[str, int] = {}
         for _, (producer, sequence_id) in sorted(view.entries.items()):
             if sequence_id < last.get(producer, -1):

@@ -302,7 +302,8 @@ async def view_of_fresh_owner(store: MetadataStore, storage: Storage, promises: 
     cursors = {
         name: cursor_view(cursor, promises.published) for name, cursor in ledger.cursors.items() if name != CURSOR_NAME
     }
-    return TopicView(entries, cursors)
+    snapshot = ledger.cursors.get(CURSOR_NAME)
+    return TopicView(entries, cursors, dict(snapshot.properties) if snapshot is not None else {})
 
 
 async def _all_entries(ledger: ManagedLedger) -> AsyncIterator[tuple[Position, Message]]:

@@ -137,7 +137,8 @@ class BookKeeperClient:
         try:
             await self._parts.metadata.remove_unsure()
         except StoreUnavailable as error:
-            logger.warning("ledgers whose creation had no answer may be left over, without entries: %s", error)
+            for ledger_id in self._parts.metadata.unsure_creations:
+                logger.warning("ledger %d may be left over, and its space lost: %s", ledger_id, error)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -55,6 +55,11 @@ class LedgerMetadataOps:
             return ledger_id, stat.version
         raise LedgerUnavailable(f"{CREATE_ATTEMPTS_MAX} ledger ids in a row are taken")
 
+    @property
+    def unsure_creations(self) -> list[int]:
+        """Ids of ledgers of which nobody knows whether they were made."""
+        return list(self._unsure_creations)
+
     async def remove_unsure(self) -> None:
         """Remove what creations without an answer may have left: nobody uses it, and nobody else knows of it."""
         while self._unsure_creations:

@@ -153,8 +153,7 @@ class ManagedLedgerFactory:
             try:
                 await rollover.create_ledger()
             except Unavailable:
-                doubtful = node.ledgers_in_doubt.union(record.ledger_id for record in empty)
-                self._shared.left_over(name, doubtful.difference(record.ledger_id for record in records))
+                self._shared.left_over(name, node.ledgers_in_doubt)
                 raise
             appends.opened()
             for record in empty:

@@ -26,13 +26,17 @@ class InfoNode:
 
     `on_unnamed` is told of ledgers that a write without an answer may have named, once the node surely does not."""
 
-    __slots__ = ("_name", "_node", "_on_unnamed", "_store")
+    __slots__ = ("_kept", "_name", "_named", "_node", "_on_unnamed", "_store")
 
     def __init__(self, store: MetadataStore, name: str, on_unnamed: Callable[[int], None]) -> None:
         self._store: MetadataStore = store
         self._name: str = name
         self._node: OwnedNode = OwnedNode(store, name)
         self._on_unnamed: Callable[[int], None] = on_unnamed
+        self._named: tuple[int, ...] = ()
+        """The ledgers that the node named when that was last known for sure."""
+        self._kept: frozenset[int] | None = None
+        """While nobody knows what it names: what it names in any case."""
 
     @property
     def lock(self) -> asyncio.Lock:
@@ -46,13 +50,17 @@ class InfoNode:
 
     @property
     def ledgers_in_doubt(self) -> frozenset[int]:
-        """What only writes without an answer name."""
-        return self._node.ledgers_in_doubt
+        """What it may name or not, depending on what became of writes without an answer."""
+        return self._node.ledgers_in_doubt.difference(self._kept or ())
 
     async def load(self) -> LedgerInfo | None:
         """What is stored, or None when there is no such managed ledger."""
         node = await self._node.load()
-        return None if node is None else decode_ledger_info(node.value)
+        if node is None:
+            return None
+        info = decode_ledger_info(node.value)
+        self._named = tuple(record.ledger_id for record in info.records)
+        return info
 
     async def write(
         self, records: Sequence[LedgerRecord], terminated_at: Position | None, properties: Mapping[str, str]
@@ -60,10 +68,17 @@ class InfoNode:
         """Replace what is stored. `ManagedLedgerFenced` when another owner wrote since; after any other error it may
         have happened or not, and the next write settles that."""
         value = encode_ledger_info(records, terminated_at, properties)
+        named = tuple(record.ledger_id for record in records)
         try:
-            unnamed = await self._node.put(value, [record.ledger_id for record in records])
+            unnamed = await self._node.put(value, named)
         except NodeTaken as taken:
             raise self._fenced(taken) from taken
+        except BaseException:
+            # What this write drops may be dropped as well.
+            self._node.doubt(self._named)
+            self._kept = frozenset(self._named if self._kept is None else self._kept).intersection(named)
+            raise
+        self._named, self._kept = named, None
         self._tell(unnamed)
 
     async def check_owner(self) -> bool:

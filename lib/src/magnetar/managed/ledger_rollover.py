@@ -181,6 +181,7 @@ class LedgerRollover:
             return False
         for ledger_id in empty:
             appends.ledgers.remove(ledger_id)
+            self._shared.delete_later(ledger_id)
         if not appends.is_in(LedgerState.CREATING_LEDGER):
             return False
         appends.last_creation_error = None
@@ -190,8 +191,6 @@ class LedgerRollover:
         appends.send_queued()
         if appends.on_rolled is not None:
             appends.on_rolled()
-        for ledger_id in empty:
-            await self._shared.delete_ledger(ledger_id)
         return True
 
     def _creation_failed(self, error: MagnetarError | TimeoutError) -> None:

@@ -416,7 +416,7 @@ class ManagedLedger:
 
     def _tell_doubts(self) -> None:
         """After this nobody would know of ledgers that writes without an answer may have left behind."""
-        doubtful = set(self._node.ledgers_in_doubt.difference(self.ledgers.ids))
+        doubtful = set(self._node.ledgers_in_doubt)
         for cursor in self.cursors.values():
             if cursor.storage is not None:
                 doubtful |= cursor.storage.ledgers_in_doubt()
