@@ -46,6 +46,7 @@ class CursorStorage:
     __slots__ = (
         "_appends",
         "_busy",
+        "_by_node",
         "_closed",
         "_first_entry",
         "_in_flight",
@@ -69,6 +70,8 @@ class CursorStorage:
         self._shared: Shared = shared
         self._appends: AppendPath = appends
         self._busy: bool = False
+        self._by_node: bool = False
+        """The write in flight is on its way to another ledger: its old one may fail meanwhile."""
         self._closed: bool = False
         self._writer: LedgerWriter | None = None
         self._next_writer: LedgerWriter | None = None
@@ -215,15 +218,19 @@ class CursorStorage:
             writer, self._writer = self._writer, None
             log.warning("%s: the ledger of cursor %s failed: %s", self._appends.name, self.name, error)
             self._shared.start(_close_quietly(writer))
-            if self._busy:
-                self._shared.start(self._write_by_node())
+            if self._busy and not self._by_node:
+                self._start_by_node()
 
     def _write(self) -> None:
         self._busy = True
         self._in_flight, self._waiting = self._waiting or [], None
         self._last_write_seconds = self._shared.clock.monotonic_seconds()
         if self.node.unsure or not self._written_to_ledger():
-            self._shared.start(self._write_by_node())
+            self._start_by_node()
+
+    def _start_by_node(self) -> None:
+        self._by_node = True
+        self._shared.start(self._write_by_node())
 
     def _written_to_ledger(self) -> bool:
         """Send the state to the ledger that the node names, if this process writes it and it takes more."""
@@ -264,8 +271,10 @@ class CursorStorage:
             async with asyncio.timeout(LEDGER_CREATION_SECONDS_MAX):
                 if self.node.unsure:
                     await self._put_node(None)
+                    self._by_node = False
                     if self._written_to_ledger():
                         return
+                    self._by_node = True
                 options = ledger_options(appends.settings, appends.name, self.name)
                 self._next_writer = writer = await shared.ledgers.create(options, self)
                 self._first_entry = shared.loop.create_future()
@@ -274,6 +283,7 @@ class CursorStorage:
                 await self._put_node(writer.ledger_id)
         except (MagnetarError, TimeoutError) as error:
             await self._give_up_next()
+            self._by_node = False
             known = error if isinstance(error, MagnetarError) else Unavailable("no cursor ledger within the time")
             self.dirty = False
             self.changed()
@@ -282,6 +292,7 @@ class CursorStorage:
         old_writer, self._writer = self._writer, writer
         self._next_writer = self._first_entry = None
         self.switched_ms = shared.clock.now_ms()
+        self._by_node = False
         self._finished(None)
         if old_writer is not None:
             await _close_quietly(old_writer)
