@@ -307,7 +307,9 @@ class Subscriber:
                 world.violated(f"{owner.name}: the new {self.name} has acknowledged {there}")
             # What an attempt before this one has made may be older than what is published now.
             world.promises.release()
+            parts = dict(promised.possible_parts) if before is None else {}
             promised.set_done(view.acknowledged)
+            promised.possible_parts = parts
             promised.properties = [view.properties]
             self._maybe_look(LOOKS_AFTER_CHANGE, f"{self.name} being subscribed")
 
