@@ -1,0 +1,163 @@
+"""What happens in the process of one mutant: tests, or seeds of a simulator, until something notices."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol, cast
+
+from tools.mutants.import_hook import install
+from tools.mutants.model import ROOT, Mutant
+from tools.mutants.modules import Simulator
+
+MEMORY_BYTES_MAX: Final = 4 << 30
+"""Of a mutant that takes memory without end. The largest tests take 1 GB."""
+PRELOADED: Final = (
+    *("pytest", "_pytest.assertion.rewrite", "hypothesis", "hypothesis.strategies", "hypothesis.stateful"),
+    *("asyncio", "uvloop", "msgspec", "kazoo.client", "google.protobuf.message", "aiohttp", "aiohttp.web"),
+    *("grpc", "grpc.aio", "rocksdict", "zstandard", "lz4.block", "snappy", "jwt", "cryptography.x509", "yaml"),
+)
+"""Libraries that most tests need, loaded once before the first fork. None of the project's own modules."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one process does: either tests or seeds."""
+
+    mutant: Mutant | None
+    """None: the sources as they are."""
+    tests: tuple[str, ...] = ()
+    test_seconds_max: float = 60.0
+    """Of a single test."""
+    simulator: Simulator | None = None
+    seeds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a process has found."""
+
+    noticed_by: str
+    """Empty when all is as it should be."""
+    slowest_seconds: float = 0.0
+    """The slowest of the tests."""
+
+
+def preload() -> None:
+    """Load libraries that every process would load again."""
+    for name in PRELOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def run(work: Work, folder: Path) -> None:
+    """Do it in this process, which is a fresh fork, and end the process. The answer is left in the folder."""
+    os.setsid()
+    with (folder / "output.txt").open("wb") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    code = 1
+    try:
+        os.chdir(ROOT)
+        install(work.mutant)
+        answer = _simulate(work) if work.simulator is not None else _test(work, folder)
+        (folder / "answer.json").write_text(json.dumps([answer.noticed_by, answer.slowest_seconds]))
+        code = 0
+    except BaseException:  # noqa: BLE001  (a fork must not go on in its parent's code, whatever came)
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def read_answer(folder: Path) -> Answer | None:
+    """What a process has left; None when it came to nothing."""
+    try:
+        noticed_by, slowest_seconds = json.loads((folder / "answer.json").read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return Answer(noticed_by, slowest_seconds)
+
+
+class _FirstFailure:
+    """A plugin that remembers which test failed first, and how long the slowest took."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.slowest_seconds = 0.0
+
+    def pytest_runtest_logreport(self, report: _Report) -> None:
+        """Pytest: a test's setup, call or teardown is over."""
+        self.slowest_seconds = max(self.slowest_seconds, report.duration)
+        if report.failed and not self.name:
+            self.name = report.nodeid
+
+    def pytest_collectreport(self, report: _Report) -> None:
+        """Pytest: a file was read."""
+        if report.failed and not self.name:
+            self.name = f"{report.nodeid} (import)"
+
+
+class _Report(Protocol):
+    nodeid: str
+    failed: bool
+    duration: float
+
+
+def _test(work: Work, folder: Path) -> Answer:
+    import pytest
+    from hypothesis import HealthCheck, Phase, configuration, settings
+
+    # What is found is not made smaller, nor remembered: that it is found is enough.
+    configuration.set_hypothesis_home_dir(folder / "hypothesis")
+    settings.register_profile(
+        "mutants",
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        phases=(Phase.explicit, Phase.generate),
+    )
+    first = _FirstFailure()
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "--hypothesis-profile=mutants"]
+    options += ["--hypothesis-seed=0", f"--basetemp={folder / 'files'}", "-o", f"timeout={work.test_seconds_max:.0f}"]
+    # Libraries are loaded before pytest could rewrite their assertions, which are not what is tested.
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    code = int(pytest.main([*options, *work.tests], plugins=[first]))
+    failed = code != 0
+    return Answer(first.name or f"pytest ended with {code}" if failed else "", first.slowest_seconds)
+
+
+class _Simulation(Protocol):
+    def run_seed(self, seed: int) -> _Verdict:
+        """Run one."""
+        ...
+
+
+class _Verdict(Protocol):
+    violations: list[str]
+
+
+def _simulate(work: Work) -> Answer:
+    sys.path.insert(0, str(ROOT))
+    name = "e2e.operator_simulation.run" if work.simulator is Simulator.OPERATOR else "e2e.simulation.run"
+    logging.getLogger("magnetar").setLevel(logging.ERROR)
+    simulation = cast(_Simulation, importlib.import_module(name))
+    for seed in range(work.seeds):
+        verdict = simulation.run_seed(seed)
+        if verdict.violations:
+            print(*verdict.violations, sep="\n")
+            return Answer(f"{work.simulator} simulator, seed {seed}")
+    return Answer("")

@@ -1,0 +1,222 @@
+"""Which modules hold promises, and which tests are there to notice a mistake in each: declared, quickest first.
+
+A test belongs to a module when it is the place where a reader would look for the promise, or when it shows the promise
+at work from outside.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+
+class Simulator(enum.StrEnum):
+    """Which simulator runs when the tests notice nothing."""
+
+    STORAGE = "storage"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Modules that the same tests hold."""
+
+    name: str
+    folder: str
+    modules: tuple[str, ...]
+    """Below the folder, without their suffix."""
+    tests: tuple[str, ...]
+    """Files from the root of the tree."""
+    simulator: Simulator | None = None
+
+    def paths(self) -> tuple[str, ...]:
+        """The modules' paths from the root of the tree."""
+        return tuple(f"{self.folder}/{module}.py" for module in self.modules)
+
+
+def _files(folder: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{folder}/test_{name}.py" for name in names)
+
+
+_LIB: Final = "lib/src/magnetar"
+_BOOKIE: Final = "bookie/src/magnetar/bookie"
+_BROKER: Final = "broker/src/magnetar/broker"
+_PROXY: Final = "proxy/src/magnetar/proxy"
+_OPERATOR: Final = "operator/src/magnetar/operator/plan"
+_SPARK: Final = "spark-jobs/src/magnetar/spark"
+
+_LEDGER_TESTS: Final = _files(
+    "lib/tests",
+    *("ledger_striping", "ledger_places", "ledger_pending_adds", "ledger_last_confirmed", "ledger_metadata_ops"),
+    *("ledger_placement", "ledger_recovery", "ledger_client", "ledger_appender", "ledger_tcp_bookie"),
+)
+_MANAGED_TESTS: Final = _files(
+    "lib/tests",
+    *("managed_info_codec", "managed_cursor", "managed_ledger", "managed_entry_cache", "managed_ack_state"),
+    "managed_on_bookkeeper",
+)
+_STORE_TESTS: Final = _files(
+    "bookie/tests",
+    *("bookie_journal", "bookie_journal_format", "bookie_storage", "bookie_read_ahead", "bookie_bookie"),
+    *("bookie_contract", "bookie_cookie", "bookie_disk_watch", "bookie_directories", "bookie_crash"),
+    "bookie_power_failure",
+)
+_SUBSCRIPTION_TESTS: Final = _files(
+    "broker/tests",
+    *("broker_dispatch_choosers", "broker_subscription_shared", "broker_subscription_single"),
+    *("broker_subscription_key_shared", "broker_subscription_managed", "broker_session_consume"),
+    *("broker_policies_dispatch", "broker_topic_faults"),
+)
+_OWNERSHIP_TESTS: Final = _files(
+    "broker/tests",
+    *("broker_ownership", "broker_ownership_faults", "broker_cluster_lookup", "broker_lookups_at_once"),
+    *("broker_topic_lifecycle", "broker_bundle_moves", "broker_ownership_storm", "broker_ownership_zookeeper"),
+)
+_ACCESS_TESTS: Final = _files("broker/tests", "broker_auth_rules", "broker_auth_admin", "broker_auth_sessions")
+
+PARTS: Final = (
+    Part(
+        "ledger",
+        f"{_LIB}/ledger",
+        (
+            *("striping", "appender", "append_pipeline", "writer", "bookie_chooser"),
+            *("recovery", "recovery_driver", "last_confirmed", "entry_reader", "metadata_ops"),
+        ),
+        _LEDGER_TESTS,
+        Simulator.STORAGE,
+    ),
+    Part("entry", f"{_LIB}/wire/bookkeeper", ("entry",), _files("lib/tests", "wire_bookkeeper_entry", "ledger_client")),
+    Part(
+        "managed",
+        f"{_LIB}/managed",
+        (
+            *("append_path", "cursor", "cursor_storage", "info_node", "ack_state", "entry_bitmap", "ledger_list"),
+            *("trim", "factory", "managed_ledger"),
+        ),
+        _MANAGED_TESTS,
+    ),
+    Part(
+        "metadata",
+        f"{_LIB}/metadata",
+        ("zookeeper_session", "zookeeper"),
+        _files("lib/tests", "metadata_zookeeper_handler", "metadata_zookeeper", "metadata_silent_servers"),
+    ),
+    Part(
+        "coordination",
+        f"{_LIB}/metadata",
+        ("coordination", "node_cache", "tree"),
+        _files(
+            "lib/tests",
+            *("metadata_node_cache", "metadata_patience", "metadata_memory", "metadata_coordination"),
+            "metadata_rocksdb",
+        ),
+    ),
+    Part(
+        "bookie",
+        _BOOKIE,
+        (
+            *("bookie", "ledger_state", "journal", "journal_files", "journal_format", "checkpoint"),
+            *("replay", "write_cache", "directory_storage", "index", "cookie", "disk_watch"),
+            *("entry_log_writer", "entry_log_reader"),
+        ),
+        _STORE_TESTS,
+        Simulator.STORAGE,
+    ),
+    Part(
+        "garbage collection",
+        f"{_BOOKIE}/gc",
+        (
+            *("collector", "compaction", "entry_log_usage", "ledger_collection", "live_ledgers", "log_collection"),
+            *("log_scan", "plan"),
+        ),
+        _files(
+            "bookie/tests",
+            *("gc_live_ledgers", "gc_plan", "gc_logs", "gc_apache_logs", "gc_bookie", "gc_collector", "gc_crash"),
+        ),
+        Simulator.STORAGE,
+    ),
+    Part(
+        "autorecovery",
+        f"{_BOOKIE}/autorecovery",
+        (
+            *("replicator", "worker", "underreplication", "fragments", "entry_copy", "fragment_check"),
+            *("replication_lock", "auditor"),
+        ),
+        _files(
+            "bookie/tests",
+            *("bookie_fragments", "autorecovery_loss_watch", "bookie_replicator", "bookie_replication_worker"),
+            *("autorecovery_auditor", "autorecovery_daemon", "autorecovery_underreplication"),
+        ),
+        Simulator.STORAGE,
+    ),
+    Part(
+        "drain",
+        f"{_BOOKIE}/drain",
+        ("drain", "lost"),
+        _files("bookie/tests", "bookie_drain_lost", "bookie_drain_on_disks", "bookie_drain"),
+        Simulator.STORAGE,
+    ),
+    Part("ownership", _BROKER, ("ownership", "owned_bundles", "bundles", "bundle_moves", "service"), _OWNERSHIP_TESTS),
+    Part(
+        "publishing",
+        _BROKER,
+        ("producer", "producers", "policies/deduplication", "topic"),
+        _files(
+            "broker/tests",
+            *("broker_policies_deduplication", "broker_session_produce", "broker_topic_faults"),
+            *("broker_policies_sessions", "broker_topic_lifecycle", "broker_bundle_moves", "client_on_broker"),
+        ),
+    ),
+    Part(
+        "dispatch",
+        _BROKER,
+        (
+            *("acknowledgement", "pending_acknowledgements", "redelivery", "pump", "screening"),
+            *("dispatch/exclusive", "dispatch/failover", "dispatch/hash_ring", "dispatch/key_shared"),
+            *("dispatch/shared", "dispatch/single_active", "dispatch/sticky_ranges"),
+        ),
+        _SUBSCRIPTION_TESTS,
+    ),
+    Part(
+        "access",
+        _BROKER,
+        ("auth/access", "auth/authorizer", "auth/rules", "auth/session_access", "auth/peers", "admin/access"),
+        _ACCESS_TESTS,
+    ),
+    Part("tokens", f"{_LIB}/auth", ("token", "authenticator"), _files("lib/tests", "auth_token", "auth_providers")),
+    Part(
+        "proxy",
+        _PROXY,
+        ("targets", "client_access"),
+        _files("proxy/tests", "proxy_targets", "proxy_gate", "proxy_authentication"),
+    ),
+    Part(
+        "operator",
+        _OPERATOR,
+        (
+            *("pool", "pool_members", "pool_scale", "pool_repair", "pool_rollout", "pool_volumes", "pool_questions"),
+            "rollout",
+        ),
+        _files(
+            "operator/tests",
+            *("plan_rollout", "plan_pool_scale", "plan_pool_rollout", "plan_pool_repair", "plan_pool_life"),
+            *("plan_pool_ensembles", "plan_pool_property"),
+        ),
+        Simulator.OPERATOR,
+    ),
+    Part("slices", _SPARK, ("plan",), _files("spark-jobs/tests", "spark_plan")),
+    Part(
+        "sink",
+        _SPARK,
+        ("sink_sending", "sink_rows"),
+        _files("spark-jobs/tests", "spark_sink_rows", "spark_sink_sending"),
+    ),
+    Part("loss", _SPARK, ("loss",), _files("spark-jobs/tests", "spark_planner", "spark_source_loss")),
+)
+"""Every part; a module stands in one of them."""
+
+
+def part_of(module: str) -> Part:
+    """The part that a module belongs to."""
+    return next(part for part in PARTS if module in part.paths())
