@@ -12,6 +12,7 @@ from magnetar.ledger.last_confirmed import ask_last_confirmed
 from magnetar.ledger.testing import MemoryBookies, RecordingListener
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
+from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
 new_event_loop = VirtualTimeLoop
 
@@ -62,3 +63,11 @@ async def test_silent_bookies_are_not_waited_for_longer_than_told(store: MemoryM
     found = await ask_last_confirmed(writer.ledger_id, metadata, bookies, 0.001)
     assert (found.covered, found.answers) == (False, 1)
     await client.close()
+
+
+async def test_a_segment_proves_all_that_is_before_it(store: MemoryMetadataStore) -> None:
+    """Its bookies may have nothing yet: the writer began it behind entry 4, which is confirmed by that."""
+    metadata = LedgerMetadata(
+        ensemble_size=1, write_quorum=1, ack_quorum=1, ensembles=[(0, ["bookie-0:3181"]), (5, ["bookie-1:3181"])]
+    )
+    assert (await ask_last_confirmed(3, metadata, MemoryBookies(2), 1.0)).last_add_confirmed == 4

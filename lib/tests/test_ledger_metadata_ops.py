@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from typing import ClassVar
 
 import pytest
-from magnetar.ledger.api import LedgerNotFound
+from magnetar.ledger.api import LedgerNotFound, LedgerUnavailable
 from magnetar.ledger.ledger_paths import ledger_path
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.metadata.faulty import Fate, FaultyStore
@@ -119,3 +119,26 @@ async def test_what_a_creation_without_an_answer_left_is_removed(store: MemoryMe
     ledger_id, _ = await ops.create(METADATA)
     assert ledger_id == 2
     assert [each async for each in LedgerMetadataOps(store).ledger_ids()] == [2]
+
+
+async def test_ids_that_are_all_taken_are_an_error_that_may_be_repeated() -> None:
+    """As after a backup was restored: the counter lags far behind."""
+
+    class TakenStore(MemoryMetadataStore):
+        async def put(
+            self,
+            path: str,
+            value: bytes,
+            expected_version: int | None = None,
+            *,
+            ephemeral: bool = False,
+            sequential: bool = False,
+        ) -> Stat:
+            if not sequential:
+                raise VersionConflict(path)
+            return await super().put(path, value, expected_version, ephemeral=ephemeral, sequential=sequential)
+
+    store = TakenStore()
+    with pytest.raises(LedgerUnavailable, match="are taken"):
+        await LedgerMetadataOps(store).create(METADATA)
+    await store.close()

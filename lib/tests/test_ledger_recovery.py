@@ -39,6 +39,7 @@ def verdict(write_quorum: int, ack_quorum: int, answers: str) -> EntryVerdict:
         (3, 1, "dd", UNKNOWN),
         (3, 1, "ddd", ABSENT),
         (3, 1, "dde", UNREADABLE),
+        (3, 1, "edd", UNREADABLE),
         (1, 1, "d", ABSENT),
         (1, 1, "e", UNREADABLE),
     ],

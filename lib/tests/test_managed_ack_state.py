@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.core.ids import Position
 from magnetar.managed.ack_state import AckState
-from magnetar.managed.entry_bitmap import EntryBitmap, value_of, words_of
+from magnetar.managed.entry_bitmap import COMPACT_BYTES, EntryBitmap, value_of, words_of
 from magnetar.managed.info_codec import (
     decode_cursor_info,
     decode_position,
@@ -98,6 +98,18 @@ def test_bitmap_is_a_set(ids: set[int], first: int, last: int) -> None:
     assert value_of(bitmap.words(first)) == sum(1 << each for each in above)
     bitmap.add_range(first, last)
     assert {each for each in range(400) if bitmap.contains(each)} == ids | set(range(first, last + 1))
+
+
+def test_a_bitmap_forgets_what_is_below_and_nothing_else() -> None:
+    bitmap = EntryBitmap()
+    bitmap.add_range(8 * COMPACT_BYTES - 3, 8 * COMPACT_BYTES + 2)
+    bitmap.add(8 * COMPACT_BYTES + 100)
+    bitmap.forget_below(8 * COMPACT_BYTES)
+    assert bitmap.ranges(8 * COMPACT_BYTES - 1) == [
+        (8 * COMPACT_BYTES, 8 * COMPACT_BYTES + 2),
+        (8 * COMPACT_BYTES + 100, 8 * COMPACT_BYTES + 100),
+    ]
+    assert len(bitmap.bits) < COMPACT_BYTES
 
 
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=5).map(lambda sizes: [1, *sizes])

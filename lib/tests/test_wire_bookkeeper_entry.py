@@ -68,6 +68,8 @@ def test_any_flipped_byte_is_found(digest_type: str, at: int, flip: int) -> None
     damaged[at % len(damaged)] ^= flip
     with pytest.raises(DigestMismatch):
         codec.decode(bytes(damaged), 0)
+    with pytest.raises(DigestMismatch):
+        codec.check(bytes(damaged))
 
 
 def test_another_entry_or_ledger_is_found() -> None:

@@ -11,6 +11,7 @@ import argparse
 import functools
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from rich.console import Console
@@ -75,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--resume", action="store_true", help="leave out what an earlier run has noticed")
     parser.add_argument("--list", action="store_true", help="show the mutants and plant none")
     parser.add_argument("--keep", action="store_true", help="add to the stored results instead of replacing them")
+    parser.add_argument("--results", type=Path, default=report.RESULTS_FILE, help="where they are stored (%(default)s)")
     parser.add_argument("--verbose", action="store_true", help="show what the failing test printed")
     return parser
 
@@ -104,7 +106,7 @@ class _Run:
         self._console: Final = console
         self._mutants: Final = mutants
         self._explained: Final[list[Explanation]] = explanations()
-        self._known: Final = report.load() if options.resume or options.keep else {}
+        self._known: Final = report.load(options.results) if options.resume or options.keep else {}
         self._outcomes: Final[dict[str, Outcome]] = {}
         self._took: Final[dict[str, tuple[float, float]]] = {}
         """Of each part, unmutated: seconds of all tests, of the slowest test."""
@@ -170,7 +172,8 @@ class _Run:
         report.print_outcome(self._console, outcome)
         if self._options.verbose:
             self._console.print(done.output, markup=False, highlight=False)
-        report.store([*({**self._known, **self._outcomes} if self._options.keep else self._outcomes).values()])
+        outcomes = {**self._known, **self._outcomes} if self._options.keep else self._outcomes
+        report.store([*outcomes.values()], self._options.results)
 
     def _end(self) -> int:
         outcomes = [self._outcomes[mutant.key] for mutant in self._mutants]

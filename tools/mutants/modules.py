@@ -49,12 +49,19 @@ _SPARK: Final = "spark-jobs/src/magnetar/spark"
 _LEDGER_TESTS: Final = _files(
     "lib/tests",
     *("ledger_striping", "ledger_places", "ledger_pending_adds", "ledger_last_confirmed", "ledger_metadata_ops"),
-    *("ledger_placement", "ledger_recovery", "ledger_client", "ledger_appender", "ledger_tcp_bookie"),
+    *(
+        "ledger_placement",
+        "ledger_recovery",
+        "ledger_ensemble_change",
+        "ledger_client",
+        "ledger_appender",
+        "ledger_tcp_bookie",
+    ),
 )
 _MANAGED_TESTS: Final = _files(
     "lib/tests",
     *("managed_info_codec", "managed_cursor", "managed_ledger", "managed_entry_cache", "managed_ack_state"),
-    "managed_on_bookkeeper",
+    *("managed_letting_go", "managed_on_bookkeeper"),
 )
 _STORE_TESTS: Final = _files(
     "bookie/tests",

@@ -1,0 +1,132 @@
+"""Managed ledgers that are closed, let go of or taken over: what their former owner still does, and does not."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import AsyncIterator
+
+import pytest
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import EARLIEST
+from magnetar.managed.errors import ManagedLedgerClosed, ManagedLedgerFenced, ManagedLedgerWriteFailed
+from magnetar.managed.managed_ledger import ManagedLedger
+from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.managed.states import LedgerState
+from magnetar.managed.testing import ManagedWorld, append, read_all
+from magnetar.sim.virtual_time import VirtualTimeLoop
+
+new_event_loop = VirtualTimeLoop
+
+NAME = "public/default/persistent/topic"
+ROLLING = ManagedLedgerSettings(
+    max_entries_per_ledger=2, minimum_rollover_ms=0, retention_time_ms=-1, retention_size_bytes=-1
+)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[ManagedWorld]:
+    world = ManagedWorld()
+    yield world
+    await world.close()
+
+
+def append_later(ledger: ManagedLedger, payload: bytes) -> list[MagnetarError | None]:
+    """What the append is told, once it is."""
+    told: list[MagnetarError | None] = []
+    ledger.append([payload], lambda error, *_: told.append(error), None)
+    return told
+
+
+async def test_who_lets_go_fails_what_waits_and_writes_nothing(world: ManagedWorld) -> None:
+    ledger = await world.factory().open(NAME)
+    await append(ledger, [b"stored"])
+    node = await world.store.get(f"/managed-ledgers/{NAME}")
+    world.ledgers.hold = True
+    told = append_later(ledger, b"waits")
+    await ledger.abandon()
+    assert [type(error) for error in told] == [ManagedLedgerFenced]
+    world.ledgers.release()
+    await world.settle()
+    assert await world.store.get(f"/managed-ledgers/{NAME}") == node
+    assert not any(stored.closed for stored in world.ledgers.stored.values())
+
+
+async def test_who_lets_go_while_the_next_ledger_is_made_uses_none(world: ManagedWorld) -> None:
+    ledger = await world.factory(ROLLING).open(NAME)
+    world.ledgers.hold = True
+    told = append_later(ledger, b"one") + append_later(ledger, b"two")
+    world.ledgers.release()
+    ledger.append([b"a", b"b"], lambda *_: None, None)
+    ledgers = len(world.ledgers.stored)
+    assert ledger.state is LedgerState.CLOSING_LEDGER
+    await ledger.abandon()
+    await world.settle()
+    assert len(world.ledgers.stored) == ledgers
+    assert ledger.state is LedgerState.FENCED
+    assert told == []
+
+
+async def test_a_ledger_that_was_let_go_of_is_opened_anew(world: ManagedWorld) -> None:
+    factory = world.factory(ROLLING)
+    abandoned = await factory.open(NAME)
+    await append(abandoned, [b"stored"])
+    await abandoned.abandon()
+    opened = await factory.open(NAME)
+    assert opened is not abandoned
+    assert await read_all(await opened.open_cursor("sub", EARLIEST)) == [b"stored"]
+    await opened.close()
+    again = await factory.open(NAME)
+    assert again is not opened
+    assert again.state is LedgerState.LEDGER_OPENED
+
+
+class Listener:
+    """Is told of appends, and lives for as long as anything holds the managed ledger."""
+
+    def __call__(self) -> None:
+        """Nothing to do."""
+
+
+@pytest.mark.parametrize("way", ["close", "abandon", "delete"])
+async def test_nothing_is_kept_of_a_ledger_that_is_not_open(world: ManagedWorld, way: str) -> None:
+    ledger = await world.factory().open(NAME)
+    await append(ledger, [b"stored"])
+    listener = Listener()
+    ledger.on_appended.append(listener)
+    await getattr(ledger, way)()
+    kept = weakref.ref(listener)
+    del ledger, listener
+    await world.settle()
+    gc.collect()
+    assert kept() is None
+
+
+async def test_a_closed_factory_opens_nothing(world: ManagedWorld) -> None:
+    factory = world.factory()
+    await factory.close()
+    with pytest.raises(ManagedLedgerClosed):
+        await factory.open(NAME)
+    assert not await world.store.exists(f"/managed-ledgers/{NAME}")
+
+
+async def test_a_closed_ledger_gives_no_cursors(world: ManagedWorld) -> None:
+    ledger = await world.factory().open(NAME)
+    await ledger.close()
+    with pytest.raises(ManagedLedgerClosed):
+        await ledger.open_cursor("sub", EARLIEST)
+
+
+async def test_nobody_is_let_in_while_no_ledger_can_be_made(world: ManagedWorld) -> None:
+    ledger = await world.factory(ROLLING).open(NAME)
+    await append(ledger, [b"a", b"b"])
+    world.ledgers.not_enough_bookies()
+    told = append_later(ledger, b"c")
+    while not told:
+        await world.settle()
+    with pytest.raises(ManagedLedgerWriteFailed):
+        await ledger.check_writable()
+    world.ledgers.refuse_creation = None
+    await ledger.check_writable()
+    await append(ledger, [b"d"])
+    assert ledger.number_of_entries == 3
