@@ -59,7 +59,7 @@ async def test_who_lets_go_while_the_next_ledger_is_made_uses_none(world: Manage
     world.ledgers.release()
     ledger.append([b"a", b"b"], lambda *_: None, None)
     ledgers = len(world.ledgers.stored)
-    assert ledger.state is LedgerState.CLOSING_LEDGER
+    assert ledger.internal_stats().state == LedgerState.CLOSING_LEDGER.value
     await ledger.abandon()
     await world.settle()
     assert len(world.ledgers.stored) == ledgers

@@ -86,13 +86,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _chosen(options: argparse.Namespace) -> list[Mutant]:
     curated = curated_mutants()
+    names = {mutant.key for mutant in curated}
+    generates = not options.curated and options.per_module and not (options.only and names.issuperset(options.only))
     mutants: list[Mutant] = []
     for part in PARTS:
         for module in part.paths():
             if options.module and not any(text in module for text in options.module):
                 continue
             mutants += [mutant for mutant in curated if mutant.module == module]
-            if not options.curated and options.per_module:
+            if generates:
                 source = (ROOT / module).read_text()
                 fits = functools.partial(compiles, source=source)
                 mutants += choose(candidates(module, source), options.per_module, options.seed, fits)

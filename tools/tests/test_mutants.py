@@ -1,0 +1,200 @@
+"""The mutation run: which mistakes it makes of a source, that it plants them, and that it notices who notices."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.mutants import report
+from tools.mutants.catalog import BadEntry, curated_mutants, explanations
+from tools.mutants.choice import choose, compiles
+from tools.mutants.import_hook import MutantFinder
+from tools.mutants.model import CURATED, ROOT, Mutant, Outcome, Verdict, dotted_name
+from tools.mutants.modules import PARTS
+from tools.mutants.operators import candidates
+
+SOURCE = '''"""A module."""
+
+LIMIT = 1 + 1
+
+
+class Queue:
+    """Holds."""
+
+    def take(self, first: int, last: int, label: str) -> list[int]:
+        """Something < something else."""
+        if first <= last and not self.closed:
+            raise Closed(f"{first < last}")
+        logger.warning("a < b: %s", first < last)
+        self.taken = min(first, keep(first, last))
+        self.file.sync()
+        for one in self.items:
+            if one is None:
+                continue
+        return [first + 1]
+
+    async def is_open(self) -> bool:
+        assert self.items
+        await self.flush()
+        return True
+
+    def __repr__(self) -> str:
+        return "x" if self.closed else "y"
+'''
+
+
+def edits(source: str = SOURCE) -> list[tuple[str, str, str]]:
+    return [(mutant.operator, mutant.before, mutant.after) for mutant in candidates("lib/src/magnetar/a.py", source)]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("negate a condition", "one is None", "not (one is None)"),
+        ("the neighbour of a comparison", "first <= last", "first < last"),
+        ("the neighbour of a comparison", "one is None", "one is not None"),
+        ("swap and with or", "first <= last and not self.closed", "first <= last or not self.closed"),
+        ("forget a condition", "first <= last and not self.closed", "first <= last"),
+        ("remove a not", "not self.closed", "(self.closed)"),
+        ("drop a raise", 'raise Closed(f"{first < last}")', "pass"),
+        ("drop an assignment", "self.taken = min(first, keep(first, last))", "pass"),
+        ("drop a call", "self.file.sync()", "pass"),
+        ("drop a call", "await self.flush()", "pass"),
+        ("drop a jump", "continue", "pass"),
+        ("turn an answer round", "return True", "return False"),
+        ("one off", "first + 1", "first"),
+        ("the opposite of a call", "min", "max"),
+        ("a wrong variable", "keep(first, last)", "keep(last, last)"),
+    ],
+    ids=lambda edit: f"{edit[0]}: {edit[1]}",
+)
+def test_each_kind_of_mistake_is_made(edit: tuple[str, str, str]) -> None:
+    assert edit in edits()
+
+
+def test_what_no_promise_rests_on_is_left_alone() -> None:
+    """Texts, messages, logs, assertions, constants of the module."""
+    assert not [before for _, before, _ in edits() if "logger" in before or before in ("1 + 1", "self.items", '"x"')]
+    assert not [before for operator, before, _ in edits() if before == "first < last"]
+
+
+def test_a_mutant_differs_in_its_place_only_and_compiles() -> None:
+    for mutant in candidates("lib/src/magnetar/a.py", SOURCE):
+        assert compiles(mutant, SOURCE)
+        assert mutant.apply(SOURCE)[: mutant.start] == SOURCE[: mutant.start]
+        assert SOURCE[mutant.start : mutant.end].split() == mutant.before.split()
+        assert SOURCE.count("\n", 0, mutant.start) + 1 == mutant.line
+
+
+def test_places_are_right_behind_letters_of_several_bytes() -> None:
+    source = 'def f(x: str) -> bool:\n    return x == "ä" and not g("ö", x == "ü")\n'
+    for mutant in candidates("lib/src/magnetar/a.py", source):
+        assert compiles(mutant, source)
+
+
+def test_the_choice_is_the_same_each_time_and_in_functions_that_did_not_change() -> None:
+    changed = SOURCE.replace("return True", "return self.open and True")
+    count = 4
+    chosen = choose(candidates("a", SOURCE), count, 1, lambda _: True)
+    assert chosen == choose(candidates("a", SOURCE), count, 1, lambda _: True)
+    assert {mutant.function for mutant in chosen} == {"Queue.take", "Queue.is_open"}
+    others = choose(candidates("a", changed), count, 1, lambda _: True)
+    assert [mutant.key for mutant in chosen if mutant.function == "Queue.take"] == [
+        mutant.key for mutant in others if mutant.function == "Queue.take"
+    ]
+    assert len(choose(candidates("a", SOURCE), 1_000, 1, lambda _: True)) == len(candidates("a", SOURCE))
+
+
+def test_every_curated_mistake_has_its_place_and_its_promise() -> None:
+    mutants = curated_mutants()
+    modules = {module for part in PARTS for module in part.paths()}
+    assert len(mutants) >= 60
+    for mutant in mutants:
+        assert mutant.operator == CURATED
+        assert mutant.module in modules
+        assert mutant.promise
+        assert compiles(mutant, (ROOT / mutant.module).read_text()), mutant.name
+
+
+def test_a_curated_mistake_that_lost_its_place_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\nx = 1\n")
+    entry = '[[mistake]]\nname = "n"\nmodule = "a.py"\npromise = "p"\nbefore = "{}"\nafter = "x = 2"\n'
+    for before in ("x = 1", "y = 1"):
+        (tmp_path / "a.toml").write_text(entry.format(before))
+        with pytest.raises(BadEntry):
+            curated_mutants(tmp_path, tmp_path)
+
+
+def test_every_explained_survivor_is_still_in_the_sources() -> None:
+    for explanation in explanations():
+        source = " ".join((ROOT / explanation.module).read_text().split())
+        assert " ".join(explanation.before.split()) in source, explanation
+        assert explanation.reason
+
+
+def test_modules_and_their_tests_are_there_and_stand_in_one_part() -> None:
+    modules = [module for part in PARTS for module in part.paths()]
+    assert len(modules) == len(set(modules))
+    for path in [*modules, *(test for part in PARTS for test in part.tests)]:
+        assert (ROOT / path).exists(), path
+
+
+def test_the_mutated_source_is_what_is_imported_and_the_file_stays(tmp_path: Path) -> None:
+    module = "lib/src/magnetar/ledger/made.py"
+    (tmp_path / module).parent.mkdir(parents=True)
+    (tmp_path / module).write_text("ANSWER = 1\n")
+    mutant = Mutant(module, "", CURATED, 9, 10, 1, "1", "2")
+    spec = MutantFinder(mutant, tmp_path).find_spec(dotted_name(module), None)
+    assert spec is not None
+    assert spec.loader is not None
+    namespace: dict[str, object] = {}
+    exec(spec.loader.get_code("magnetar.ledger.made"), namespace)  # type: ignore[attr-defined]
+    assert namespace["ANSWER"] == 2
+    assert (tmp_path / module).read_text() == "ANSWER = 1\n"
+
+
+def test_what_is_stored_is_gone_on_from_unless_the_module_changed(tmp_path: Path) -> None:
+    module = PARTS[0].paths()[0]
+    outcomes = [
+        Outcome(Mutant(module, "f", "o", 0, 1, 1, "a", "b"), Verdict.NOTICED, "test_a.py::test_b", 1.0),
+        Outcome(Mutant(module, "f", "o", 0, 1, 1, "a", "c"), Verdict.SURVIVED, "nothing noticed it", 1.0),
+    ]
+    file = tmp_path / "results.json"
+    report.store(outcomes, file)
+    assert report.load(file) == {outcomes[0].mutant.key: outcomes[0]}
+    assert report.share_noticed(outcomes) == 0.5
+    stored = json.loads(file.read_text())
+    for row in stored["mutants"]:
+        row["digest"] = "another"
+    file.write_text(json.dumps(stored))
+    assert report.load(file) == {}
+
+
+def planted(*arguments: str, results: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tools.mutants", "--seeds", "0", "--results", str(results), *arguments]
+    return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+
+
+QUICK = [
+    ("digest-not-compared", "test_wire_bookkeeper_entry.py"),
+    ("slices-overlap", "test_spark_plan.py"),
+    ("proxy-any-port", "test_proxy_targets.py"),
+]
+
+
+@pytest.mark.slow
+def test_planted_mistakes_are_noticed(tmp_path: Path) -> None:
+    """And a run in which nobody would notice one fails: what makes these pass is not that everything fails."""
+    file = tmp_path / "results.json"
+    chosen = [word for name, _ in QUICK for word in ("--only", name)]
+    done = planted(*chosen, results=file)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {row["name"]: row for row in json.loads(file.read_text())["mutants"]}
+    for name, test in QUICK:
+        assert rows[name]["verdict"] == Verdict.NOTICED
+        assert test in rows[name]["by"]
+    assert planted("--only", "no such mutant", results=file).returncode == 2
