@@ -122,7 +122,7 @@ PARTS: Final = (
         ("coordination", "node_cache", "tree"),
         _files(
             "lib/tests",
-            *("metadata_node_cache", "metadata_patience", "metadata_memory", "metadata_coordination"),
+            *("metadata_node_cache", "metadata_lost_while_claiming", "metadata_memory", "metadata_coordination"),
             "metadata_rocksdb",
         ),
     ),
