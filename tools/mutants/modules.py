@@ -65,16 +65,9 @@ _MANAGED_TESTS: Final = _files(
 )
 _STORE_TESTS: Final = _files(
     "bookie/tests",
-    *(
-        "bookie_ledger_state",
-        "bookie_journal",
-        "bookie_journal_format",
-        "bookie_storage",
-        "bookie_read_ahead",
-        "bookie_bookie",
-    ),
-    *("bookie_contract", "bookie_cookie", "bookie_disk_watch", "bookie_directories", "bookie_crash"),
-    "bookie_power_failure",
+    *("bookie_ledger_state", "bookie_journal_starts", "bookie_journal", "bookie_journal_format", "bookie_storage"),
+    *("bookie_read_ahead", "bookie_bookie", "bookie_contract", "bookie_cookie", "bookie_disk_watch"),
+    *("bookie_directories", "bookie_crash", "bookie_power_failure"),
 )
 _SUBSCRIPTION_TESTS: Final = _files(
     "broker/tests",
@@ -84,8 +77,9 @@ _SUBSCRIPTION_TESTS: Final = _files(
 )
 _OWNERSHIP_TESTS: Final = _files(
     "broker/tests",
-    *("broker_ownership", "broker_ownership_faults", "broker_cluster_lookup", "broker_lookups_at_once"),
-    *("broker_topic_lifecycle", "broker_bundle_moves", "broker_ownership_storm", "broker_ownership_zookeeper"),
+    *("broker_ownership_loads", "broker_ownership_claims", "broker_ownership", "broker_ownership_faults"),
+    *("broker_cluster_lookup", "broker_lookups_at_once", "broker_topic_lifecycle", "broker_bundle_moves"),
+    *("broker_ownership_storm", "broker_ownership_zookeeper"),
 )
 _ACCESS_TESTS: Final = _files("broker/tests", "broker_auth_rules", "broker_auth_admin", "broker_auth_sessions")
 

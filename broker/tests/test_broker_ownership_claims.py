@@ -1,0 +1,105 @@
+"""Bundles that are claimed, split or settled while the session is lost: what was true before is no proof after."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from magnetar.broker.cluster_testing import MemoryCluster, until
+from magnetar.broker.owned_bundles import BundleState, OwnedBundle, OwnedBundles
+from magnetar.broker.ownership import OwnershipLost, ownership_path
+from magnetar.core.bundle import BundleName
+from magnetar.core.topic_name import NamespaceName, TopicName
+
+TOPIC = "persistent://public/default/t"
+HALVES = (
+    BundleName.parse("public/default/0x00000000_0x80000000"),
+    BundleName.parse("public/default/0x80000000_0xffffffff"),
+)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    async with MemoryCluster(2) as running:
+        yield running
+
+
+async def test_what_was_claimed_before_the_session_was_lost_is_not_owned_and_left_to_who_has_it(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, store = cluster[0].running.context, cluster[0].store
+    bundle = await cluster.bundle_of(TOPIC)
+    read_again, delete = context.bundles.read_again, store.delete
+    deleted: list[str] = []
+
+    async def lose_the_session(namespace: NamespaceName) -> Any:
+        found = await read_again(namespace)
+        store.expire_session()
+        await cluster.take(cluster[1], TOPIC)
+        return found
+
+    async def seen_deleting(path: str, *arguments: Any, **named: Any) -> None:
+        deleted.append(path)
+        await delete(path, *arguments, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(context.bundles, "read_again", lose_the_session)
+        patched.setattr(store, "delete", seen_deleting)
+        with pytest.raises(OwnershipLost):
+            await context.ownership.acquire(bundle)
+    assert ownership_path(bundle) not in deleted
+    assert cluster.owners(bundle) == [cluster[1]]
+
+
+async def test_a_split_is_not_completed_over_a_lost_session(cluster: MemoryCluster) -> None:
+    """The bundle is ours again, but the nodes of its parts went with the session."""
+    ownership = cluster[0].running.context.ownership
+    bundle = await cluster.take(cluster[0], TOPIC)
+    owned = cluster.owned(cluster[0], bundle)
+    assert owned is not None
+    tenure = owned.tenure
+    cluster[0].store.expire_session()
+    await asyncio.sleep(0)
+    await until(lambda: owned.state is BundleState.ACTIVE)
+    with pytest.raises(OwnershipLost):
+        await ownership.replace(owned, HALVES, tenure)
+    assert cluster.owners(bundle) == [cluster[0]]
+
+
+async def test_a_bundle_is_served_again_only_when_its_topics_were_let_go_of(cluster: MemoryCluster) -> None:
+    bundle = await cluster.take(cluster[0], TOPIC)
+    owned = cluster.owned(cluster[0], bundle)
+    assert owned is not None
+    let_go: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    cluster[0].running.context.ownership.on_doubt(lambda _: let_go)
+    cluster[0].store.expire_session()
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert owned.state is BundleState.IN_DOUBT
+    let_go.set_result(None)
+    await until(lambda: owned.state is BundleState.ACTIVE)
+
+
+async def test_a_broker_that_stops_owns_nothing_in_the_end(cluster: MemoryCluster) -> None:
+    bundle = await cluster.take(cluster[0], TOPIC)
+    await cluster[0].running.context.moves.unload_all()
+    assert not cluster[0].running.context.ownership.owned()
+    assert await cluster[1].store.get(ownership_path(bundle)) is None
+
+
+async def test_topics_that_are_being_loaded_go_on_in_the_parts() -> None:
+    bundles = OwnedBundles()
+    whole = OwnedBundle(BundleName.parse("public/default/0x00000000_0xffffffff"), 0, object())
+    bundles.add(whole)
+    loading = asyncio.ensure_future(asyncio.Event().wait())
+    whole.loading[TOPIC] = loading  # type: ignore[assignment]
+    parts = [OwnedBundle(half, 0, whole.tenure) for half in HALVES]
+    bundles.replace(whole, parts)
+    topic = TopicName.parse(TOPIC)
+    part = bundles.of_topic(topic)
+    assert part in parts
+    assert part.loading == {TOPIC: loading}
+    assert not whole.loading
+    loading.cancel()
