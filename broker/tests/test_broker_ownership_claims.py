@@ -26,6 +26,26 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
         yield running
 
 
+async def test_what_was_claimed_before_the_session_was_lost_is_not_owned(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for a moment, though nobody else has asked for it yet."""
+    context = cluster[0].running.context
+    bundle = await cluster.bundle_of(TOPIC)
+    read_again = context.bundles.read_again
+
+    async def lose_the_session(namespace: NamespaceName) -> Any:
+        found = await read_again(namespace)
+        cluster[0].store.expire_session()
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(context.bundles, "read_again", lose_the_session)
+        with pytest.raises(OwnershipLost):
+            await context.ownership.acquire(bundle)
+    assert bundle not in context.ownership.owned()
+
+
 async def test_what_was_claimed_before_the_session_was_lost_is_not_owned_and_left_to_who_has_it(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,3 +130,16 @@ async def test_nobody_is_let_in_while_no_ledger_can_be_made(world: ManagedWorld)
     await ledger.check_writable()
     await append(ledger, [b"d"])
     assert ledger.number_of_entries == 3
+
+
+async def test_a_confirmation_of_a_former_ledger_confirms_nothing_of_the_next(world: ManagedWorld) -> None:
+    ledger = await world.factory(ROLLING).open(NAME)
+    await append(ledger, [b"a", b"b"])
+    await append(ledger, [b"c"])
+    world.ledgers.hold = True
+    told = append_later(ledger, b"d")
+    former, current = (record.ledger_id for record in ledger.internal_stats().ledgers)
+    ledger._appends.confirmed(former, 1)
+    assert told == []
+    ledger._appends.confirmed(current, 1)
+    assert told == [None]

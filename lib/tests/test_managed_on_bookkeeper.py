@@ -155,6 +155,21 @@ async def test_more_than_the_client_takes_waits_in_order() -> None:
     await world.close()
 
 
+async def test_a_small_batch_does_not_overtake_a_larger_one_that_waits() -> None:
+    world = BookKeeperWorld(pending_bytes_max=1_000)
+    ledger = await world.factory().open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    told: list[object] = []
+    for number, size in enumerate((600, 600, 50)):
+        ledger.append([bytes([number]) * size], lambda _error, _ledger, _entry, context: told.append(context), number)
+    async with asyncio.timeout(30):
+        while len(told) < 3:
+            await asyncio.sleep(0.001)
+    assert told == [0, 1, 2]
+    assert [payload[0] for payload in await read_all(cursor)] == [0, 1, 2]
+    await world.close()
+
+
 async def test_delete(world: BookKeeperWorld) -> None:
     factory = world.factory()
     ledger = await factory.open(NAME)

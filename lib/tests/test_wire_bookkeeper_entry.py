@@ -92,6 +92,14 @@ def test_garbage_raises_peer_error_only(digest_type: str, garbage: bytes) -> Non
             continue
 
 
+def test_a_run_ends_where_an_entry_is_missing() -> None:
+    codec = EntryCodec(7, "CRC32C")
+    first, _, third = codec.encode_many(3, -1, 0, [b"3", b"4", b"5"])
+    payloads, error = codec.decode_run(run_of([first, third]), 3, 2)
+    assert payloads == [b"3"]
+    assert error is not None
+
+
 @given(
     digest_type=digest_types,
     payloads=st.lists(st.binary(max_size=40), max_size=6),

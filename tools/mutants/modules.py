@@ -53,6 +53,7 @@ _LEDGER_TESTS: Final = _files(
         "ledger_placement",
         "ledger_recovery",
         "ledger_ensemble_change",
+        "ledger_takeover",
         "ledger_client",
         "ledger_appender",
         "ledger_tcp_bookie",
