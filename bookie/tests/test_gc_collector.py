@@ -47,11 +47,15 @@ class FakeLiveLedgers:
         """Left out of the listing."""
         self.fail_after = 1 << 60
         self.listing: Callable[[], object] = lambda: None
+        self.asked: list[str] = []
+        """In which order."""
 
     async def catch_up(self) -> None:
         """Nothing lags."""
+        self.asked.append("catch up")
 
     async def ledger_ids(self) -> AsyncIterator[int]:
+        self.asked.append("list")
         for count, ledger_id in enumerate(sorted(self.ids - self.hidden)):
             self.listing()
             if count >= self.fail_after:
@@ -61,6 +65,7 @@ class FakeLiveLedgers:
             raise Unavailable("the store is gone")
 
     async def exists(self, ledger_id: int) -> bool:
+        self.asked.append("exists")
         return ledger_id in self.ids
 
     async def belongs_to(self, ledger_id: int, bookie_id: str) -> bool | None:
@@ -256,7 +261,59 @@ async def test_over_replicated_ledgers(directory: Directory) -> None:
     await directory.check(*entries(1, 3), *entries(3, 3), *entries(4, 4), *entries(5, 4))
 
 
+async def test_a_store_is_asked_only_when_it_has_caught_up(directory: Directory) -> None:
+    """One that lags behind has neither listing nor metadata of a ledger that was just made."""
+    await directory.add(*entries(1, 3), *entries(2, 3))
+    directory.live.ids |= {2}
+    await directory.collector.collect()
+    assert directory.live.asked == ["catch up", "list", "exists"]
+
+
+async def test_over_replicated_ledgers_are_looked_at_in_a_store_that_has_caught_up(directory: Directory) -> None:
+    await directory.add(*entries(1, 3))
+    directory.live.ids |= {1}
+    directory.live.others |= {1}
+    directory.clock.ahead_seconds += 86_401
+    await directory.collector.collect()
+    directory.live.asked.clear()
+    directory.clock.ahead_seconds += 901
+    assert (await directory.collector.collect()).over_replicated_deleted == 1
+    assert directory.live.asked == ["catch up", "list", "catch up"]
+
+
+async def test_the_whole_listing_counts_before_anything_is_missing(tmp_path: Path) -> None:
+    """Also where nothing is asked for once more."""
+    unverified = Directory(tmp_path, dataclasses.replace(SETTINGS, verify_metadata=False))
+    await unverified.add(*entries(1, 3), *entries(2, 3), *entries(3, 3))
+    unverified.live.ids |= {1, 3}
+    assert (await unverified.collector.collect()).ledgers_deleted == 1
+    assert unverified.removed == [2]
+    unverified.storage.close()
+
+
 # Logs.
+
+
+async def test_a_log_that_is_closed_during_a_collection_is_left_to_the_next(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ledgers may be newer than the list of local ones."""
+    local_ledgers = directory.collector._ledgers.local_ledgers
+
+    async def then_write() -> object:
+        found = await local_ledgers()
+        await directory.add(*entries(5, 3))
+        directory.live.ids.add(5)
+        await directory.roll()
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(directory.collector._ledgers, "local_ledgers", then_write)
+        report = await directory.collector.collect()
+    assert (report.logs_deleted, report.problems) == (0, [])
+    await directory.check(*entries(5, 3))
+    await directory.collector.collect()
+    await directory.check(*entries(5, 3))
 
 
 async def half_dead(directory: Directory) -> None:
@@ -294,6 +351,22 @@ async def test_a_minor_compaction_and_its_threshold(directory: Directory) -> Non
     assert report.compaction is Compaction.MINOR
     assert 0 < report.logs_compacted < len(directory.logs())
     await directory.check(*entries(2, 6), *entries(2, 3, 100))
+
+
+async def test_a_compaction_that_is_suspended_stops_behind_the_log_that_it_is_at(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await half_dead(directory)
+    compact = directory.collector._logs._compact_reporting
+
+    async def suspend_meanwhile(*arguments: object) -> None:
+        directory.collector.suspend_compaction(major=True)
+        await compact(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(directory.collector._logs, "_compact_reporting", suspend_meanwhile)
+    directory.clock.ahead_seconds += 10**6
+    report = await directory.collector.collect()
+    assert (report.compaction, report.logs_compacted) == (Compaction.MAJOR, 1)
 
 
 async def test_the_clock_decides(directory: Directory) -> None:

@@ -37,6 +37,7 @@ async def test_what_was_claimed_before_the_session_was_lost_is_not_owned(
     async def lose_the_session(namespace: NamespaceName) -> Any:
         found = await read_again(namespace)
         cluster[0].store.expire_session()
+        await asyncio.sleep(0)  # The news of it.
         return found
 
     with monkeypatch.context() as patched:
