@@ -66,7 +66,14 @@ _MANAGED_TESTS: Final = _files(
 )
 _STORE_TESTS: Final = _files(
     "bookie/tests",
-    *("bookie_ledger_state", "bookie_journal_starts", "bookie_journal", "bookie_journal_format", "bookie_storage"),
+    *(
+        "bookie_ledger_state",
+        "bookie_states_durable",
+        "bookie_journal_disks",
+        "bookie_journal",
+        "bookie_journal_format",
+        "bookie_storage",
+    ),
     *("bookie_read_ahead", "bookie_bookie", "bookie_contract", "bookie_cookie", "bookie_disk_watch"),
     *("bookie_directories", "bookie_crash", "bookie_power_failure"),
 )

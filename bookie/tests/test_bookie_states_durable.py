@@ -1,0 +1,98 @@
+"""Fences and master keys through crashes and failing checkpoints, and the order of adds that are held back."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+from magnetar.bookie.app import RunningBookie
+from magnetar.bookie.bookie import Bookie
+from magnetar.wire.bookkeeper.codes import BookieCode
+from magnetar.wire.bookkeeper.entry import EntryCodec
+
+StartBookie = Callable[..., Awaitable[RunningBookie]]
+
+KEY = EntryCodec(1, "CRC32C").master_key
+OTHER = b"o" * 20
+
+
+def entry(ledger_id: int, entry_id: int) -> bytes:
+    return EntryCodec(ledger_id, "CRC32C").encode_many(entry_id, entry_id - 1, 0, [b"payload"])[0]
+
+
+async def add(bookie: Bookie, ledger_id: int, entry_id: int, key: bytes = KEY) -> int:
+    told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    bookie.add_entries(
+        ledger_id, key, [entry_id], [entry(ledger_id, entry_id)], 0, lambda code, _ledger, _ids: told.set_result(code)
+    )
+    return await told
+
+
+async def crash(running: RunningBookie, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is only in memory is lost; the journal stays."""
+
+    async def not_now(_marks: object) -> bool:
+        return True
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running.parts.checkpointer, "checkpoint", not_now)
+        await running.close()
+
+
+async def test_a_fence_and_a_key_survive_a_crash_and_the_start_after_it(
+    start: StartBookie, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first start reads them from the journal; it must store them, for the second begins behind that."""
+    running = await start()
+    assert await add(running.bookie, 1, 0) == BookieCode.EOK
+    await running.bookie.fence(2, KEY)
+    await crash(running, monkeypatch)
+    for _ in range(2):
+        running = await start()
+        assert await add(running.bookie, 1, 1, OTHER) == BookieCode.EUA
+        assert await add(running.bookie, 2, 0) == BookieCode.EFENCED
+        assert await add(running.bookie, 2, 0, OTHER) in (BookieCode.EFENCED, BookieCode.EUA)
+        await running.close()
+
+
+async def test_a_failed_checkpoint_forgets_no_fence(start: StartBookie, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = await start()
+    assert await add(running.bookie, 1, 0) == BookieCode.EOK
+    await running.bookie.fence(1, KEY)
+    checkpointer, journals = running.parts.checkpointer, running.parts.journals
+
+    async def no_room(_states: object) -> None:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running.parts.storage, "flush", no_room)
+        assert not await checkpointer.checkpoint(journals.marks)
+    assert await checkpointer.checkpoint(journals.marks)
+    await crash(running, monkeypatch)
+    assert await add((await start()).bookie, 1, 1) == BookieCode.EFENCED
+
+
+async def test_adds_that_come_while_others_are_held_back_go_behind_them(
+    start: StartBookie, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even when there is room just now: the answers to those before have made it."""
+    bookie = (await start()).bookie
+    monkeypatch.setattr(bookie._journals[0], "_queue_bytes_max", 1)
+    order: list[int] = []
+    finished = asyncio.Event()
+
+    def done(_code: int, _ledger_id: int, entry_ids: Sequence[int]) -> None:
+        order.append(entry_ids[0])
+        if entry_ids[0] == 0:
+            bookie.add_entries(1, KEY, [2], [entry(1, 2)], 0, done)
+        if len(order) == 3:
+            finished.set()
+
+    bookie.add_entries(1, KEY, [0], [entry(1, 0)], 0, done)
+    bookie.add_entries(1, KEY, [1], [entry(1, 1)], 0, done)
+    assert bookie.holding
+    async with asyncio.timeout(30):
+        await finished.wait()
+    assert order == [0, 1, 2]
