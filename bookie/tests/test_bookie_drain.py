@@ -544,6 +544,27 @@ async def test_a_copy_that_went_bad_is_repaired_before_the_cookie_goes(cluster: 
     await process.end()
 
 
+async def test_the_cookie_stays_while_a_moved_copy_is_bad_and_cannot_be_repaired(cluster: MemoryCluster) -> None:
+    """Nobody else has those entries any more: the leaving bookie may be the last that could give them back."""
+    (ledger_id,) = await ledgers_on_it(cluster, 1)
+    before = set((await cluster.metadata(ledger_id)).ensembles[0][1])
+    cluster.bookies.bookies[LEAVING].stop()
+    process = Process(cluster, own=False)
+    process.parts.settle_seconds = 0.05
+    await process.drain.start()
+    draining = asyncio.ensure_future(run(process))
+    await until(lambda: process.drain.progress().step is DrainStep.VERIFY)
+    (new,) = set((await cluster.metadata(ledger_id)).ensembles[0][1]) - before
+    for bookie_id in {new, *before} - {LEAVING}:
+        cluster.drop(bookie_id, ledger_id, [0, 4])
+    await until(lambda: bool(process.drain.progress().blockers))
+    assert process.drain.progress().blockers[0][0] == ledger_id
+    assert await cluster.store.exists(COOKIE)
+    draining.cancel()
+    await asyncio.gather(draining, return_exceptions=True)
+    await process.end()
+
+
 async def test_a_lost_session_is_survived(cluster: MemoryCluster) -> None:
     ledgers = await ledgers_on_it(cluster, 2)
     others = UnderreplicatedLedgers(cluster.store, "other:3181", cluster.clock)

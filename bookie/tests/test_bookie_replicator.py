@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from magnetar.bookie.autorecovery.entry_copy import rebuilt
+from magnetar.bookie.autorecovery.fragments import Move, segments_of
 from magnetar.bookie.autorecovery.replication_result import ProblemKind, Scope
 from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
-from magnetar.bookie.autorecovery.replicator import LedgerReplicator
+from magnetar.bookie.autorecovery.replicator import LedgerReplicator, known_last_add_confirmed
 from magnetar.bookie.autorecovery.testing import MemoryCluster
 from magnetar.core.errors import SettingError
 from magnetar.ledger.api import LedgerOptions
@@ -370,6 +371,26 @@ async def test_a_conflict_is_read_again(cluster: MemoryCluster) -> None:
     after = await cluster.metadata(ledger_id)
     assert (conflicts, after.custom_metadata) == (3, {"touched": b"3"})
     assert await cluster.lacking(ledger_id, lost) == []
+
+
+async def test_nothing_is_recorded_of_a_segment_that_another_has_changed(cluster: MemoryCluster) -> None:
+    ledger_id = await cluster.closed_ledger(PAIR, payloads(5))
+    metadata, version = await cluster.client.metadata.read(ledger_id)
+    first, second = metadata.ensembles[0][1]
+    spare, other, *_ = sorted(set(cluster.bookies.bookies) - {first, second})
+    changed = dataclasses.replace(metadata, ensembles=[(0, [other, second])])
+    await cluster.client.metadata.write(ledger_id, changed, version)
+    move = Move(segments_of(metadata)[0], {0: spare})
+    assert not await cluster.replicator().record(ledger_id, move)
+    assert await cluster.metadata(ledger_id) == changed
+
+
+def test_what_metadata_proves_to_be_confirmed() -> None:
+    """Of an open ledger all before its last segment, of a closed one everything."""
+    ensembles = [(0, ["a:1"]), (5, ["b:1"])]
+    opened = LedgerMetadata(ensemble_size=1, write_quorum=1, ack_quorum=1, ensembles=ensembles)
+    assert known_last_add_confirmed(opened) == 4
+    assert known_last_add_confirmed(dataclasses.replace(opened, state=LedgerState.CLOSED, last_entry_id=9)) == 9
 
 
 async def test_two_replicators_at_once_agree(cluster: MemoryCluster) -> None:
