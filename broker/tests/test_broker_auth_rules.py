@@ -72,7 +72,12 @@ def test_wildcards_where_they_are_wanted(role: str, right: Right, topic: TopicNa
 
 
 def test_namespaces_as_a_whole_take_no_notice_of_single_topics() -> None:
-    for right, allowed in ((Right.LOOKUP, {"maker", "reader"}), (Right.CONSUME, {"reader"}), (Right.ADMIN, set[str]())):
+    for right, allowed in (
+        (Right.LOOKUP, {"maker", "reader"}),
+        (Right.PRODUCE, {"maker"}),
+        (Right.CONSUME, {"reader"}),
+        (Right.ADMIN, set[str]()),
+    ):
         rule = on_namespace(right, wildcards=False)
         assert {role for role in ("maker", "reader", "one", "nobody") if rule(POLICIES, role)} == allowed
 

@@ -274,3 +274,55 @@ async def test_what_was_not_stored_may_come_again() -> None:
         assert deduplication.last_sequence_id("p") == -1
         assert deduplication.check(batch(producer, 5), {0: None}) is None
         assert topic.deduplication.last_sequence_id("p") == -1
+
+
+async def test_a_snapshot_holds_what_is_stored_and_not_what_is_on_its_way() -> None:
+    """Else the append could fail, a new owner would read the snapshot, and the producer's copy would be dropped."""
+    async with broker_with() as (broker, client):
+        await opened(client)
+        await send(client, 0, 1)
+        topic = broker.service.topics[TOPIC]
+        cursor = topic.ledger.cursors[CURSOR_NAME]
+        producer = Producer(ProducerIdentity(1, "p"), Connection(), 0)
+        assert state(broker).check(batch(producer, 5), ()) is None
+        state(broker).snapshot(topic.ledger.last_confirmed)
+        assert cursor.properties == {"p": 1}
+
+
+async def test_a_snapshot_stands_where_it_was_taken() -> None:
+    """What is behind that is read again by the next owner, for the snapshot does not hold it."""
+    async with broker_with() as (broker, client):
+        await opened(client)
+        await send(client, 0, 1, 2)
+        topic = broker.service.topics[TOPIC]
+        cursor = topic.ledger.cursors[CURSOR_NAME]
+        ledger_id, last_entry_id = topic.ledger.last_confirmed
+        state(broker).snapshot((ledger_id, last_entry_id - 1))
+        assert cursor.mark_delete == (ledger_id, last_entry_id - 1)
+
+
+async def test_a_new_owner_counts_a_chunked_message_by_its_last_chunk() -> None:
+    async with broker_with() as (broker, client):
+        for sent, last in ((2, -1), (3, 4)):
+            await opened(client)
+            for chunk_id in range(sent):
+                content = message(
+                    b"part", producer_name="p", sequence_id=4, chunk_id=chunk_id, num_chunks_from_msg=3, uuid="u"
+                )
+                client.send(Command.SEND, content, producer_id=1, sequence_id=4, is_chunk=True)
+                assert stored(await client.expect(Command.SEND_RECEIPT))
+            await broker.service.unload(NAME)
+            await client.expect(Command.CLOSE_PRODUCER)
+            assert await opened(client) == last
+            await client.request(Command.CLOSE_PRODUCER, producer_id=1)
+
+
+def test_a_producer_is_drained_when_its_last_batch_is_answered() -> None:
+    producer = Producer(ProducerIdentity(1, "p"), Connection(), 0)
+    first, second = batch(producer, 0), batch(producer, 1)
+    drained: list[int] = []
+    producer.when_drained(lambda: drained.append(producer.batches_pending))
+    producer.stored(first, 1, 0)
+    assert drained == []
+    producer.stored(second, 1, 1)
+    assert drained == [0]

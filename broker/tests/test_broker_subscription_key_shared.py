@@ -99,6 +99,23 @@ def test_a_moved_key_drains_before_its_new_owner_gets_it() -> None:
     stage.validate()
 
 
+def test_a_moved_key_drains_until_all_that_its_former_owner_holds_is_acknowledged() -> None:
+    stage = Stage(KEY_SHARED)
+    stage.join("a")
+    before = owners(stage)
+    stage.publish_keys("".join(before) * 2)
+    stage.received("a")
+    stage.join("b")
+    key = moved_key(stage, before, "b")
+    first = list(before).index(key)
+    stage.publish_keys(key)
+    stage.ack("a", first)
+    assert stage.received("b") == []
+    stage.ack("a", len(before) + first)
+    assert stage.received("b") == [2 * len(before)]
+    stage.validate()
+
+
 def test_a_moved_key_goes_on_when_its_former_owner_leaves() -> None:
     stage = Stage(KEY_SHARED)
     stage.join("a")

@@ -146,6 +146,14 @@ def test_one_entry_is_never_divided_and_huge_ones_leave_no_empty_slices() -> Non
     ]
 
 
+def test_an_end_within_a_batch_has_the_entry_of_the_batch_before_it() -> None:
+    """And one at the beginning of a batch has not."""
+    one = ledger(1, 10)
+    assert entry_bounds(one, MessagePosition(1, 0), MessagePosition(1, 4, 0)) == (0, 4)
+    assert entry_bounds(one, MessagePosition(1, 0), MessagePosition(1, 4, 2)) == (0, 5)
+    assert entry_bounds(one, MessagePosition(1, 0), MessagePosition(1, 9, 2)) == (0, 10)
+
+
 def test_there_is_a_bound_on_slices_and_on_ledgers_of_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "SLICES_MAX", 7)
     state = topic(ledger(1, 1000))

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tools.mutants import report
 from tools.mutants.catalog import Explanation, curated_mutants, explanations, reason_for
-from tools.mutants.child import Work, preload
+from tools.mutants.child import NOT_RUN, Work, preload
 from tools.mutants.choice import choose, compiles
 from tools.mutants.model import ROOT, Mutant, Outcome, Verdict
 from tools.mutants.modules import PARTS, Part, part_of
@@ -130,6 +130,9 @@ class _Run:
             spent: dict[str, float] = {}
             for done in run_jobs(jobs, self._options.jobs, self._following, progress.refresh):
                 mutant = done.subject
+                if done.answer.noticed_by == NOT_RUN:
+                    self._console.print(f"{part_of(mutant.module).name}: {NOT_RUN}", done.output, markup=False)
+                    return 2
                 spent[mutant.key] = spent.get(mutant.key, 0.0) + done.seconds
                 if self._following(done) is None:
                     self._tell(done, spent[mutant.key])

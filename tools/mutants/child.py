@@ -28,6 +28,9 @@ PRELOADED: Final = (
 )
 """Libraries that most tests need, loaded once before the first fork. None of the project's own modules."""
 
+NOT_RUN: Final = "the tests did not run"
+"""No answer of a test: its files may have been renamed since the run began."""
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -137,8 +140,9 @@ def _test(work: Work, folder: Path) -> Answer:
     # Libraries are loaded before pytest could rewrite their assertions, which are not what is tested.
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     code = int(pytest.main([*options, *work.tests], plugins=[first]))
-    failed = code != 0
-    return Answer(first.name or f"pytest ended with {code}" if failed else "", first.slowest_seconds)
+    if code in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED):
+        return Answer(NOT_RUN, first.slowest_seconds)
+    return Answer(first.name or f"pytest ended with {code}" if code else "", first.slowest_seconds)
 
 
 class _Simulation(Protocol):

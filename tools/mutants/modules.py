@@ -228,7 +228,7 @@ PARTS: Final = (
         ("sink_sending", "sink_rows"),
         _files("spark-jobs/tests", "spark_sink_rows", "spark_sink_sending"),
     ),
-    Part("loss", _SPARK, ("loss",), _files("spark-jobs/tests", "spark_planner", "spark_source_loss")),
+    Part("loss", _SPARK, ("loss",), _files("spark-jobs/tests", "spark_plan", "spark_planner", "spark_source_loss")),
 )
 """Every part; a module stands in one of them."""
 
