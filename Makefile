@@ -88,6 +88,9 @@ histories: ## Managed ledgers and cursors under random faults, on virtual time, 
 sim-operator: ## The operator's loop on simulated time against a faulty API server, 1 000 seeds; SEED=n replays one
 	$(RUN) python -m e2e.operator_simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000)) $(ARGS)
 
+mutants: ## Plant mistakes of one line and tell which nobody notices, an hour; ARGS="--module recovery --list", --resume goes on
+	$(RUN) python -m tools.mutants $(ARGS)
+
 interchange: ## Our storage and Apache's, each in the other's place (needs Java and Maven, or the distribution unpacked)
 	$(RUN) pytest e2e/interchange $(ARGS)
 

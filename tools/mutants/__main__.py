@@ -28,7 +28,7 @@ from tools.mutants.operators import candidates
 from tools.mutants.running import Done, Job, run_jobs
 
 GOAL_PERCENT: Final = 95.0
-GENERATED_PER_MODULE: Final = 4
+GENERATED_PER_MODULE: Final = 2
 SEED: Final = 1
 SIMULATOR_SEEDS: Final = 30
 """Within so many seeds each of the simulator's own planted mistakes shows."""

@@ -226,7 +226,7 @@ PARTS: Final = (
         "sink",
         _SPARK,
         ("sink_sending", "sink_rows"),
-        _files("spark-jobs/tests", "spark_sink_rows", "spark_sink_sending"),
+        _files("spark-jobs/tests", "spark_sink_finish", "spark_sink_rows", "spark_sink_sending"),
     ),
     Part("loss", _SPARK, ("loss",), _files("spark-jobs/tests", "spark_plan", "spark_planner", "spark_source_loss")),
 )
