@@ -141,6 +141,34 @@ def test_redelivery_counts_up_until_acknowledged() -> None:
     stage.validate()
 
 
+def test_no_count_is_kept_of_what_is_acknowledged() -> None:
+    stage = shared_stage()
+    stage.join("a")
+    stage.publish(3)
+    stage.received("a")
+    stage.redeliver("a", 0, 1)
+    stage.received("a")
+    pump = stage.subscription._pump
+    assert pump is not None
+    assert len(pump.redelivery_counts) == 2
+    stage.ack("a", 1)
+    assert len(pump.redelivery_counts) == 1
+
+
+def test_what_the_broker_acknowledges_is_held_by_nobody() -> None:
+    """Up to the mark, and the entry at the mark with it."""
+    stage = shared_stage()
+    consumer = stage.join("a")
+    stage.publish(4)
+    stage.received("a")
+    held = sorted(consumer.pending.messages)
+    assert len(held) == consumer.unacked_messages == 4
+    assert stage.subscription.expire_up_to(held[1]) == 2
+    assert sorted(consumer.pending.messages) == held[2:]
+    assert consumer.unacked_messages == 2
+    stage.validate()
+
+
 def test_an_entry_acknowledged_while_it_waits_is_not_sent_again() -> None:
     stage = shared_stage()
     stage.join("a", permits=2)

@@ -87,7 +87,7 @@ _OWNERSHIP_TESTS: Final = _files(
     "broker/tests",
     *("broker_ownership_loads", "broker_ownership_claims", "broker_ownership", "broker_ownership_faults"),
     *("broker_cluster_lookup", "broker_lookups_at_once", "broker_topic_lifecycle", "broker_bundle_moves"),
-    *("broker_ownership_storm", "broker_ownership_zookeeper"),
+    *("broker_policies_sessions", "broker_ownership_storm", "broker_ownership_zookeeper"),
 )
 _ACCESS_TESTS: Final = _files("broker/tests", "broker_auth_rules", "broker_auth_admin", "broker_auth_sessions")
 
@@ -181,7 +181,13 @@ PARTS: Final = (
         _files(
             "broker/tests",
             *("broker_policies_deduplication", "broker_session_produce", "broker_topic_faults"),
-            *("broker_policies_sessions", "broker_topic_lifecycle", "broker_bundle_moves", "client_on_broker"),
+            *(
+                "broker_policies_sessions",
+                "broker_topic_lifecycle",
+                "broker_compacted_topic",
+                "broker_bundle_moves",
+                "client_on_broker",
+            ),
         ),
     ),
     Part(
