@@ -7,11 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.broker.consumer import Consumer, ConsumerIdentity, KeySharedPolicy, SubscriptionType
 from magnetar.broker.delayed import DelayedEntries
-from magnetar.broker.dispatch.hash_ring import ConsistentHashSelector, consistent_slot, failover_index, sticky_slot
+from magnetar.broker.dispatch.failover import FailoverDispatcher
+from magnetar.broker.dispatch.hash_ring import (
+    POINTS_PER_CONSUMER,
+    POSITIVE_MASK,
+    ConsistentHashSelector,
+    consistent_slot,
+    failover_index,
+    sticky_slot,
+)
 from magnetar.broker.dispatch.sticky_ranges import StickyRangeSelector
 from magnetar.broker.pending_acknowledgements import PendingAcknowledgements
 from magnetar.broker.redelivery import RedeliveryCounts, RedeliveryQueue
 from magnetar.broker.testing import StagedConnection, Timers
+from magnetar.core.hashing import murmur3_32
 from magnetar.managed.entry import Entry
 
 
@@ -32,6 +41,22 @@ def test_failover_ring_is_stable_and_spreads_topics() -> None:
     assert set(chosen) == {0, 1, 2}
     assert chosen == [failover_index(f"persistent://t/n/topic-{number}", names) for number in range(60)]
     assert failover_index("persistent://t/n/x", ["only"]) == 0
+
+
+def test_the_failover_ring_begins_anew_behind_its_last_point() -> None:
+    last = max(murmur3_32(b"only%d" % point) & POSITIVE_MASK for point in range(POINTS_PER_CONSUMER))
+    topic = next(name for name in map(str, range(100_000)) if murmur3_32(name.encode()) & POSITIVE_MASK > last)
+    assert failover_index(topic, ["only"]) == 0
+
+
+def test_without_consumers_nobody_is_active() -> None:
+    dispatcher = FailoverDispatcher("persistent://t/n/x", -1)
+    only = consumer("only")
+    dispatcher.add(only)
+    assert dispatcher.active is only
+    dispatcher.remove(only)
+    assert dispatcher.active is None
+    assert dispatcher.room() == 0
 
 
 def test_a_consumer_that_joins_takes_slots_only_for_itself() -> None:

@@ -64,6 +64,21 @@ def test_a_slow_consumer_does_not_stop_the_others() -> None:
     stage.validate()
 
 
+def test_what_was_sent_from_between_waiting_entries_is_not_sent_again() -> None:
+    """When nobody has room the cursor goes back, but not behind what somebody has."""
+    stage = Stage(KEY_SHARED)
+    stage.join("a", permits=1)
+    stage.join("b", permits=1)
+    mine = next(key for key, name in owners(stage).items() if name == "a")
+    other = next(key for key, name in owners(stage).items() if name == "b")
+    stage.publish_keys(mine * 3 + other)
+    assert (stage.received("a"), stage.received("b")) == ([0], [3])
+    stage.flow("a", 10)
+    stage.flow("b", 10)
+    assert (stage.received("a"), stage.received("b")) == ([1, 2], [])
+    stage.validate()
+
+
 def test_look_ahead_is_bounded() -> None:
     stage = Stage(KEY_SHARED)
     stage.join("a", permits=0)
