@@ -152,10 +152,10 @@ def _of_statement(node: ast.stmt, places: _Places) -> Iterator[_Edit]:
         yield _Edit("drop a jump", *span, "pass")
     elif isinstance(node, ast.Expr) and not isinstance(node.value, (ast.Constant, ast.Yield, ast.YieldFrom)):
         yield _Edit("drop a call", *span, "pass")
-    elif isinstance(node, (ast.AugAssign, ast.Delete)) or (
+    elif isinstance(node, ast.AugAssign) or (
         # Without the first assignment of a name nothing runs at all.
-        isinstance(node, ast.Assign)
-        and all(isinstance(target, (ast.Attribute, ast.Subscript)) for target in node.targets)
+        isinstance(node, ast.Assign | ast.Delete)
+        and all(isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets)
     ):
         yield _Edit("drop an assignment", *span, "pass")
     elif isinstance(node, (ast.If, ast.While)):
