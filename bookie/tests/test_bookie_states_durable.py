@@ -78,8 +78,9 @@ async def test_adds_that_come_while_others_are_held_back_go_behind_them(
     start: StartBookie, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even when there is room just now: the answers to those before have made it."""
-    bookie = (await start()).bookie
-    monkeypatch.setattr(bookie._journals[0], "_queue_bytes_max", 1)
+    running = await start()
+    bookie = running.bookie
+    monkeypatch.setattr(running.parts.journals.all[0], "_queue_bytes_max", 1)
     order: list[int] = []
     finished = asyncio.Event()
 

@@ -90,11 +90,13 @@ def _chosen(options: argparse.Namespace) -> list[Mutant]:
     generates = not options.curated and options.per_module and not (options.only and names.issuperset(options.only))
     mutants: list[Mutant] = []
     for part in PARTS:
-        for module in part.paths():
+        # Code may have moved to modules that are not declared.
+        moved = {mutant.module for mutant in curated if part_of(mutant.module) is part}.difference(part.paths())
+        for module in (*part.paths(), *sorted(moved)):
             if options.module and not any(text in module for text in options.module):
                 continue
             mutants += [mutant for mutant in curated if mutant.module == module]
-            if generates:
+            if generates and module not in moved:
                 source = (ROOT / module).read_text()
                 fits = functools.partial(compiles, source=source)
                 mutants += choose(candidates(module, source), options.per_module, options.seed, fits)

@@ -33,16 +33,14 @@ def curated_mutants(folder: Path = CURATED_FILES, root: Path = ROOT) -> list[Mut
 
 def _placed(entry: Mapping[str, Any], root: Path) -> Mutant:
     name, before, after = entry["name"], entry["before"], entry["after"]
-    source = (root / entry["module"]).read_text()
-    if source.count(before) != 1:
-        times = source.count(before)
-        raise BadEntry(f"{name}: what it replaces stands {times} times in {entry['module']}, it must be once")
+    module = _module_of(entry, root)
+    source = (root / module).read_text()
     start = source.index(before)
     # What both have in common is not what is replaced: the line that is shown is the one with the mistake.
     while before and after and before[0] == after[0]:
         before, after, start = before[1:], after[1:], start + 1
     return Mutant(
-        module=entry["module"],
+        module=module,
         function=function_at(source, start),
         operator=CURATED,
         start=start,
@@ -53,6 +51,19 @@ def _placed(entry: Mapping[str, Any], root: Path) -> Mutant:
         name=name,
         promise=entry["promise"],
     )
+
+
+def _module_of(entry: Mapping[str, Any], root: Path) -> str:
+    """The module that is named; when code has moved from it, the one beside it that has the place now."""
+    before, named = entry["before"], Path(entry["module"])
+    times = {named: (root / named).read_text().count(before)}
+    if not times[named]:
+        beside = sorted((root / named.parent).glob("*.py"))
+        times = {path.relative_to(root): path.read_text().count(before) for path in beside}
+    having = [path for path, count in times.items() if count]
+    if len(having) != 1 or times[having[0]] != 1:
+        raise BadEntry(f"{entry['name']}: what it replaces stands {sum(times.values())} times in {named}, not once")
+    return str(having[0])
 
 
 @dataclass(frozen=True, slots=True)

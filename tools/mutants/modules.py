@@ -96,7 +96,15 @@ PARTS: Final = (
         "ledger",
         f"{_LIB}/ledger",
         (
-            *("striping", "appender", "append_pipeline", "writer", "bookie_chooser"),
+            *(
+                "striping",
+                "appender",
+                "append_pipeline",
+                "writer",
+                "ledger_appends",
+                "ensemble_change",
+                "bookie_chooser",
+            ),
             *("recovery", "recovery_driver", "last_confirmed", "entry_reader", "metadata_ops"),
         ),
         _LEDGER_TESTS,
@@ -108,7 +116,7 @@ PARTS: Final = (
         f"{_LIB}/managed",
         (
             *("append_path", "cursor", "cursor_storage", "info_node", "ack_state", "entry_bitmap", "ledger_list"),
-            *("trim", "factory", "managed_ledger"),
+            *("trim", "factory", "managed_ledger", "ledger_rollover", "cursor_reading"),
         ),
         _MANAGED_TESTS,
     ),
@@ -132,7 +140,7 @@ PARTS: Final = (
         "bookie",
         _BOOKIE,
         (
-            *("bookie", "ledger_state", "journal", "journal_files", "journal_format", "checkpoint"),
+            *("bookie", "adds", "ledger_state", "journal", "journal_files", "journal_format", "checkpoint"),
             *("replay", "write_cache", "directory_storage", "index", "cookie", "disk_watch"),
             *("entry_log_writer", "entry_log_reader"),
         ),
@@ -240,5 +248,7 @@ PARTS: Final = (
 
 
 def part_of(module: str) -> Part:
-    """The part that a module belongs to."""
-    return next(part for part in PARTS if module in part.paths())
+    """The part that a module belongs to; of one that stands in none the first part in its folder."""
+    folder = module.rpartition("/")[0]
+    named = (part for part in PARTS if module in part.paths())
+    return next(named, None) or next(part for part in PARTS if part.folder == folder)

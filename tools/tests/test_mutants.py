@@ -14,7 +14,7 @@ from tools.mutants.catalog import BadEntry, curated_mutants, explanations
 from tools.mutants.choice import choose, compiles
 from tools.mutants.import_hook import MutantFinder
 from tools.mutants.model import CURATED, ROOT, Mutant, Outcome, Verdict, dotted_name
-from tools.mutants.modules import PARTS
+from tools.mutants.modules import PARTS, part_of
 from tools.mutants.operators import candidates
 
 SOURCE = '''"""A module."""
@@ -111,11 +111,10 @@ def test_the_choice_is_the_same_each_time_and_in_functions_that_did_not_change()
 
 def test_every_curated_mistake_has_its_place_and_its_promise() -> None:
     mutants = curated_mutants()
-    modules = {module for part in PARTS for module in part.paths()}
     assert len(mutants) >= 60
     for mutant in mutants:
         assert mutant.operator == CURATED
-        assert mutant.module in modules
+        assert mutant.module.startswith(part_of(mutant.module).folder)
         assert mutant.promise
         assert compiles(mutant, (ROOT / mutant.module).read_text()), mutant.name
 
@@ -127,6 +126,15 @@ def test_a_curated_mistake_that_lost_its_place_is_told(tmp_path: Path) -> None:
         (tmp_path / "a.toml").write_text(entry.format(before))
         with pytest.raises(BadEntry):
             curated_mutants(tmp_path, tmp_path)
+
+
+def test_a_curated_mistake_follows_code_that_moves_to_the_next_module(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("y = 1\n")
+    (tmp_path / "b.py").write_text("x = 1\n")
+    entry = '[[mistake]]\nname = "n"\nmodule = "a.py"\npromise = "p"\nbefore = "x = 1"\nafter = "x = 2"\n'
+    (tmp_path / "a.toml").write_text(entry)
+    (mutant,) = curated_mutants(tmp_path, tmp_path)
+    assert (mutant.module, mutant.apply("x = 1\n")) == ("b.py", "x = 2\n")
 
 
 def test_every_explained_survivor_is_still_in_the_sources() -> None:
