@@ -84,7 +84,8 @@ async def test_adds_that_come_while_others_are_held_back_go_behind_them(
     order: list[int] = []
     finished = asyncio.Event()
 
-    def done(_code: int, _ledger_id: int, entry_ids: Sequence[int]) -> None:
+    def done(code: int, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        assert (code, ledger_id) == (BookieCode.EOK, 1)
         order.append(entry_ids[0])
         if entry_ids[0] == 0:
             bookie.add_entries(1, KEY, [2], [entry(1, 2)], 0, done)
