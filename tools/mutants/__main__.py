@@ -36,6 +36,8 @@ SEED_SECONDS_MAX: Final = 2.0
 """For one seed, on average; it takes a quarter of a second on an idle machine."""
 SLOWER_MAX: Final = 5.0
 """A mutant's tests may take so many times what they take without it, ..."""
+UNMUTATED_SECONDS_MAX: Final = 600.0
+"""For all tests of a part."""
 GRACE_SECONDS: Final = 20.0
 """... and this longer: the machine may have begun something else meanwhile."""
 
@@ -117,14 +119,17 @@ class _Run:
         self._outcomes: Final[dict[str, Outcome]] = {}
         self._took: Final[dict[str, tuple[float, float]]] = {}
         """Of each part, unmutated: seconds of all tests, of the slowest test."""
+        self._failed: Final[list[str]] = []
+        """Parts whose tests fail as it is."""
 
     def run(self) -> int:
         """Do all of it. The exit code."""
         if self._options.resume:
             self._outcomes.update({m.key: self._known[m.key] for m in self._mutants if m.key in self._known})
         waiting = [mutant for mutant in self._mutants if mutant.key not in self._outcomes]
-        if not self._measure({part.name: part for part in map(part_of, (m.module for m in waiting))}):
-            return 2
+        self._measure({part.name: part for part in map(part_of, (m.module for m in waiting))})
+        # Where tests fail as it is, nothing can be said of mutants.
+        waiting = [mutant for mutant in waiting if part_of(mutant.module).name in self._took]
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         with Progress(*columns, console=self._console, auto_refresh=False, transient=True) as progress:
             task = progress.add_task("mutants", total=len(waiting))
@@ -141,19 +146,16 @@ class _Run:
                     progress.advance(task)
         return self._end()
 
-    def _measure(self, parts: dict[str, Part]) -> bool:
-        """How long tests take without a mistake; False when some fail even so."""
-        work = [Job(name, Work(None, part.tests), 600.0) for name, part in parts.items()]
-        right = True
+    def _measure(self, parts: dict[str, Part]) -> None:
+        """How long the tests of parts take without a mistake, where they pass."""
+        work = [Job(name, Work(None, part.tests), UNMUTATED_SECONDS_MAX) for name, part in parts.items()]
         for done in run_jobs(work, self._options.jobs, lambda done: None, lambda: None):
-            self._took[done.subject] = (done.seconds, done.answer.slowest_seconds)
-            if done.answer.noticed_by:
-                right = False
-                self._console.print(
-                    f"{done.subject}: fails without any mistake: {done.answer.noticed_by}", markup=False
-                )
-                self._console.print(done.output, markup=False)
-        return right
+            if not done.answer.noticed_by:
+                self._took[done.subject] = (done.seconds, done.answer.slowest_seconds)
+                continue
+            self._failed.append(done.subject)
+            self._console.print(f"{done.subject}: fails without any mistake: {done.answer.noticed_by}", markup=False)
+            self._console.print(done.output, markup=False)
 
     def _tests_job(self, mutant: Mutant) -> Job[Mutant]:
         part = part_of(mutant.module)
@@ -186,7 +188,7 @@ class _Run:
         report.store([*outcomes.values()], self._options.results)
 
     def _end(self) -> int:
-        outcomes = [self._outcomes[mutant.key] for mutant in self._mutants]
+        outcomes = [self._outcomes[mutant.key] for mutant in self._mutants if mutant.key in self._outcomes]
         survivors = [outcome for outcome in outcomes if outcome.verdict is Verdict.SURVIVED]
         self._console.print(report.summary(outcomes))
         share = 100 * report.share_noticed(outcomes)
@@ -197,6 +199,9 @@ class _Run:
         )
         for outcome in survivors:
             report.print_outcome(self._console, outcome)
+        if self._failed:
+            self._console.print(f"not planted, as tests fail without: {', '.join(self._failed)}")
+            return 2
         return int(share < self._options.goal or bool(survivors))
 
 
