@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from magnetar.bookie.autorecovery.entry_copy import rebuilt
-from magnetar.bookie.autorecovery.fragments import Move, segments_of
+from magnetar.bookie.autorecovery.fragments import Move, Verdict, segments_of
 from magnetar.bookie.autorecovery.replication_result import ProblemKind, Scope
 from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
 from magnetar.bookie.autorecovery.replicator import LedgerReplicator, known_last_add_confirmed
@@ -383,6 +383,17 @@ async def test_nothing_is_recorded_of_a_segment_that_another_has_changed(cluster
     move = Move(segments_of(metadata)[0], {0: spare})
     assert not await cluster.replicator().record(ledger_id, move)
     assert await cluster.metadata(ledger_id) == changed
+
+
+async def test_one_copy_is_looked_at_by_its_ledger_segment_and_bookie(cluster: MemoryCluster) -> None:
+    await cluster.closed_ledger(PAIR, payloads(5))
+    ledger_id = await cluster.closed_ledger(PAIR, payloads(5))
+    metadata = await cluster.metadata(ledger_id)
+    lacking, whole = metadata.ensembles[0][1]
+    cluster.drop(lacking, ledger_id, [0, 4])
+    replicator = cluster.replicator()
+    assert await replicator.check_bookie(ledger_id, metadata, 0, lacking) is Verdict.MISSING
+    assert await replicator.check_bookie(ledger_id, metadata, 0, whole) is Verdict.PRESENT
 
 
 def test_what_metadata_proves_to_be_confirmed() -> None:

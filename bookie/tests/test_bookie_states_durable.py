@@ -7,8 +7,10 @@ import errno
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
+from magnetar.bookie.adds import HELD_BYTES_MAX
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.bookie import Bookie
+from magnetar.core.limits import MIB
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.entry import EntryCodec
 
@@ -98,3 +100,28 @@ async def test_adds_that_come_while_others_are_held_back_go_behind_them(
     async with asyncio.timeout(30):
         await finished.wait()
     assert order == [0, 1, 2]
+
+
+async def test_an_add_that_is_too_much_is_refused_and_not_held_as_well(
+    start: StartBookie, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = await start()
+    monkeypatch.setattr(running.parts.journals.all[0], "_queue_bytes_max", 1)
+    large = EntryCodec(1, "CRC32C").encode_many(0, -1, 0, [bytes(MIB)])
+    count = HELD_BYTES_MAX // MIB + 5
+    told: list[tuple[int, int]] = []
+    finished = asyncio.Event()
+
+    def done(code: int, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        assert ledger_id == 1
+        told.append((entry_ids[0], code))
+        if len(told) == count:
+            finished.set()
+
+    for entry_id in range(count):
+        running.bookie.add_entries(1, KEY, [entry_id], large, 0, done)
+    async with asyncio.timeout(30):
+        await finished.wait()
+    await running.close()
+    assert sorted(entry_id for entry_id, _ in told) == list(range(count))
+    assert {code for _, code in told} == {BookieCode.EOK, BookieCode.ETOOMANYREQUESTS}

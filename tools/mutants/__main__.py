@@ -150,7 +150,7 @@ class _Run:
     def _measure(self, parts: dict[str, Part]) -> None:
         """How long the tests of parts take without a mistake, where they pass."""
         if self._options.seconds_max:
-            self._took.update(dict.fromkeys(parts, (self._options.seconds_max / SLOWER_MAX, 0.0)))
+            self._took.update(dict.fromkeys(parts, (self._options.seconds_max / SLOWER_MAX,) * 2))
             return
         work = [Job(name, Work(None, part.tests), UNMUTATED_SECONDS_MAX) for name, part in parts.items()]
         for done in run_jobs(work, self._options.jobs, lambda done: None, lambda: None):

@@ -62,7 +62,7 @@ _LEDGER_TESTS: Final = _files(
 _MANAGED_TESTS: Final = _files(
     "lib/tests",
     *("managed_info_codec", "managed_cursor", "managed_ledger", "managed_entry_cache", "managed_ack_state"),
-    *("managed_letting_go", "managed_on_bookkeeper"),
+    *("managed_letting_go", "managed_lost_data", "managed_on_bookkeeper"),
 )
 _STORE_TESTS: Final = _files(
     "bookie/tests",
@@ -89,7 +89,9 @@ _OWNERSHIP_TESTS: Final = _files(
     *("broker_cluster_lookup", "broker_lookups_at_once", "broker_topic_lifecycle", "broker_bundle_moves"),
     *("broker_policies_sessions", "broker_ownership_storm", "broker_ownership_zookeeper"),
 )
-_ACCESS_TESTS: Final = _files("broker/tests", "broker_auth_rules", "broker_auth_admin", "broker_auth_sessions")
+_ACCESS_TESTS: Final = _files(
+    "broker/tests", "broker_auth_rules", "broker_auth_memory", "broker_auth_admin", "broker_auth_sessions"
+)
 
 PARTS: Final = (
     Part(
