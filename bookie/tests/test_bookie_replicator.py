@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
-from magnetar.bookie.autorecovery.entry_copy import rebuilt
+from magnetar.bookie.autorecovery.entry_copy import TargetFailed, rebuilt
 from magnetar.bookie.autorecovery.fragments import Move, Verdict, segments_of
 from magnetar.bookie.autorecovery.replication_result import ProblemKind, Scope
 from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
@@ -295,6 +295,18 @@ async def test_a_bookie_that_does_not_take_the_copy_is_not_named(cluster: Memory
     assert (await cluster.metadata(ledger_id)).ensembles[0][1][0] == free[2]
     for bookie_id in bad:
         cluster.bookies.bookies[bookie_id].stop()
+
+
+@pytest.mark.parametrize("code", [BookieCode.EIO, BookieCode.EREADONLY])
+async def test_a_copy_that_its_target_refused_has_failed(cluster: MemoryCluster, code: BookieCode) -> None:
+    """Nor is that left to the next round, which would find a bookie named that has nothing."""
+    ledger_id = await cluster.closed_ledger(WHOLE, payloads(30))
+    metadata = await cluster.metadata(ledger_id)
+    target = next(bookie for bookie in cluster.bookies.bookies if bookie not in metadata.ensembles[0][1])
+    cluster.bookies.bookies[target].refusal = code
+    move = Move(segments_of(metadata)[0], {0: target})
+    with pytest.raises(TargetFailed):
+        await cluster.replicator(SMALL).copy(ledger_id, metadata, move, [1, 2], lambda *_: None)
 
 
 async def test_a_bookie_that_turns_read_only_during_the_copy_is_not_named(cluster: MemoryCluster) -> None:

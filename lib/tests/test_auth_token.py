@@ -24,7 +24,7 @@ from magnetar.auth.testing import (
     TOKEN_512,
     TOKEN_TILL_2036,
 )
-from magnetar.auth.token import TokenProvider
+from magnetar.auth.token import TokenProvider, _milliseconds
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
 
@@ -201,3 +201,9 @@ def test_bearer_header() -> None:
     assert PROVIDER.http_credentials("Bearer abc", None) == Credentials("token", b"abc")
     assert PROVIDER.http_credentials("Basic abc", None) is None
     assert PROVIDER.http_credentials("", None) is None
+
+
+@pytest.mark.parametrize("value", ["soon", True, [1], {}])
+def test_a_time_that_is_no_number_is_refused(value: object) -> None:
+    with pytest.raises(AuthenticationFailed, match="is no number"):
+        _milliseconds({"exp": value}, "exp")
