@@ -125,3 +125,12 @@ async def test_an_add_that_is_too_much_is_refused_and_not_held_as_well(
     await running.close()
     assert sorted(entry_id for entry_id, _ in told) == list(range(count))
     assert {code for _, code in told} == {BookieCode.EOK, BookieCode.ETOOMANYREQUESTS}
+
+
+async def test_a_checkpoint_without_entries_stores_fences(start: StartBookie, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal that has them is not read again after it."""
+    running = await start()
+    await running.bookie.fence(1, KEY)
+    assert await running.parts.checkpointer.checkpoint(running.parts.journals.marks)
+    await crash(running, monkeypatch)
+    assert await add((await start()).bookie, 1, 0) == BookieCode.EFENCED
