@@ -192,7 +192,7 @@ def works_while_paused() -> list[Patch]:
     def unpaused(manifest: Manifest) -> PulsarClusterSpec:
         return msgspec.structs.replace(right(manifest), paused=False)
 
-    return [(observe, "cluster_spec", unpaused)]
+    return [(custom, "cluster_spec", unpaused)]
 
 
 def ends_in_no_order() -> list[Patch]:

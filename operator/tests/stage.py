@@ -44,7 +44,7 @@ class Balancing:
 
 
 class Stage:
-    """A reconciler, its world, and plans that say what `actions` and `status` say."""
+    """A reconciler, its world, and plans that say what `first`, `actions`, further `groups` and `status` say."""
 
     def __init__(self) -> None:
         self.api = SmallApiServer()
@@ -52,6 +52,8 @@ class Stage:
         self.clock = SettableClock()
         self.told = Told()
         self.actions: list[Action] = []
+        self.first: Sequence[Action] = ()
+        self.groups: list[Sequence[Action]] = []
         self.status: dict[str, Any] = {"phase": "Fine"}
         self.questions = NOTHING
         self.clusters: list[ClusterSeen] = []
@@ -80,11 +82,18 @@ class Stage:
     def _cluster(self, seen: ClusterSeen, moves_now: Sequence[BundleAction] = ()) -> Plan:
         self.clusters.append(seen)
         self.moves_now = moves_now
-        return Plan(actions=[*self.actions, *moves_now], status=self.status, wake_after_seconds=60)
+        return Plan(
+            first=self.first,
+            groups=[self.actions, *self.groups],
+            asked=moves_now,
+            status=self.status,
+            wake_after_seconds=60,
+        )
 
     def _pool(self, seen: PoolSeen) -> Plan:
         self.pools.append(seen)
-        return Plan(actions=self.actions, status=self.status, wake_after_seconds=30)
+        groups = [self.actions, *self.groups]
+        return Plan(first=self.first, groups=groups, status=self.status, wake_after_seconds=30)
 
     def _balancing(self, spec: BalanceSpec) -> Balancing:
         self.balancings.append(Balancing(spec))

@@ -38,7 +38,8 @@ class Conflict(PeerError):
 
 
 class Refused(Misuse):
-    """The server does not take it: invalid (400, 422) or not allowed (403). The text is the server's own."""
+    """The server does not take it: invalid (400, 422, and 500 for what its kind has no field for) or not allowed (403).
+    The text is the server's own."""
 
 
 class NamespaceTerminating(Refused):
@@ -84,7 +85,7 @@ class ApiServer(Protocol):
         ...
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """Make it. `AlreadyExists`."""
+        """Make it. `AlreadyExists`; `Refused`, too, for a field that its kind does not have."""
         ...
 
     async def patch(self, kind: str, namespace: str, name: str, patch: Mapping[str, Any], *, uid: str) -> Manifest:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
@@ -18,6 +19,7 @@ from magnetar.operator.controls import Controls
 from magnetar.operator.listing import version
 from magnetar.operator.observe import Reach
 from magnetar.operator.plan import actions
+from magnetar.operator.plan.advice import what_to_correct
 from magnetar.operator.plans import BundleAction
 from magnetar.operator.resources.quantities import format_bytes
 
@@ -35,6 +37,8 @@ class Subject:
     versions: Mapping[tuple[str, str], str]
     """Of its children, as the pass saw them."""
     reach: Reach
+    unreadable: str = ""
+    """What is wrong with its newest spec, if an older one is gone by."""
 
 
 class Applied:
@@ -63,6 +67,18 @@ def _key(manifest: Manifest) -> tuple[str, str]:
     return manifest["kind"], manifest["metadata"]["name"]
 
 
+@contextmanager
+def _advised(subject: Subject, manifest: Manifest) -> Iterator[None]:
+    """A refusal of this object also says which object, and what a person is to correct."""
+    try:
+        yield
+    except Refused as error:
+        name, text = manifest["metadata"]["name"], str(error)
+        what = text if name in text else f"{name}: {text}"
+        advice = what_to_correct(subject.owner.kind, manifest, text)
+        raise type(error)(f"{what}. {advice}" if advice else what) from None
+
+
 class Hands:
     """Carries out the actions of one pass. Each may raise what `ApiServer` and `Controls` do."""
 
@@ -72,6 +88,7 @@ class Hands:
         self._subject = subject
         self._applied = applied
         self._namespace = subject.owner.namespace
+        self.owner = subject.owner
         self.growth_refused: Refused | None = None
         """Why a volume does not grow: by a quota, or by its class. Nothing else waits for that, so the rest is done
         before it is raised."""
@@ -150,10 +167,15 @@ class Hands:
     async def _apply(self, action: actions.Apply) -> bool:
         if not action.checked and self._applied.known(action, self._subject.versions):
             return False
-        self._applied.remember(action, await self._api.apply(action.manifest, manager=action.manager))
+        with _advised(self._subject, action.manifest):
+            self._applied.remember(action, await self._api.apply(action.manifest, manager=action.manager))
         return True
 
     async def _create(self, manifest: Manifest) -> None:
+        with _advised(self._subject, manifest):
+            await self._create_owned(manifest)
+
+    async def _create_owned(self, manifest: Manifest) -> None:
         """Afterwards its fields are owned as if it had been applied. What stayed a creator's could not be taken away by
         leaving it out; nor could what has no owner at all, for the API server then takes a `before-first-apply` to own
         it. So one field is said to have been applied, and applying the whole takes the rest."""

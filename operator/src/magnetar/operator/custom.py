@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
-from magnetar.core.errors import SettingError
+from magnetar.core.errors import Misuse, SettingError
+from magnetar.operator.api import PULSAR_CLUSTER
 from magnetar.operator.children.naming import Manifest, Owner
 from magnetar.operator.resources.bookie import BookieSpec, BookieStatus
 from magnetar.operator.resources.cluster import PulsarClusterSpec, PulsarClusterStatus
 from magnetar.operator.resources.common import Part
+from magnetar.operator.resources.quantities import size_bytes
 
 Spec = TypeVar("Spec", bound=Part)
+
+_Resource: TypeAlias = tuple[str, str, str]
+"""Kind, namespace and name."""
+
+_SETTINGS: Final = (
+    ("settings",),
+    ("metadata", "zookeeper", "settings"),
+    ("bookkeeper", "settings"),
+    ("broker", "settings"),
+    ("proxy", "settings"),
+)
+"""Where specs of either kind have settings. The API server takes anything as the value of one."""
+_SIZES: Final = (
+    ("metadata", "zookeeper", "storage", "size"),
+    ("bookkeeper", "storage", "journal", "size"),
+    ("bookkeeper", "storage", "ledgers", "size"),
+    ("bookkeeper", "drainBytesPerSecondMax"),
+    ("storage", "journal", "size"),
+    ("storage", "ledgers", "size"),
+    ("drainBytesPerSecondMax",),
+)
+"""Where they have quantities that the operator computes with."""
+_POLICIES: Final = ("Retain", "Delete")
+_JSON_TYPES: Final = {list: "a list", dict: "an object", type(None): "null"}
 
 
 def cluster_spec(manifest: Manifest) -> PulsarClusterSpec:
@@ -24,11 +51,91 @@ def pool_spec(manifest: Manifest) -> BookieSpec:
     return _spec(manifest, BookieSpec)
 
 
+class SpecReader:
+    """Specs of resources, each as it was when it could be read last: what runs is looked after by that one while a
+    person corrects it. Of each resource only the latest is kept."""
+
+    def __init__(self) -> None:
+        self._good: dict[_Resource, tuple[str, Mapping[str, Any]]] = {}
+        """With the resource's uid."""
+
+    def cluster(self, manifest: Manifest) -> tuple[PulsarClusterSpec, str]:
+        """A PulsarCluster's, and what is wrong with the newest, empty for nothing. `SettingError` if none could be read
+        yet."""
+        return self._read(manifest, cluster_spec)
+
+    def pool(self, manifest: Manifest) -> tuple[BookieSpec, str]:
+        """The same of a Bookie."""
+        return self._read(manifest, pool_spec)
+
+    def forget(self, kind: str, namespace: str, name: str) -> None:
+        """The resource is gone."""
+        self._good.pop((kind, namespace, name), None)
+
+    def _read(self, manifest: Manifest, read: Callable[[Manifest], Spec]) -> tuple[Spec, str]:
+        metadata = manifest["metadata"]
+        resource, uid = (manifest["kind"], metadata["namespace"], metadata["name"]), metadata["uid"]
+        newest = manifest.get("spec") or {}
+        try:
+            spec = read(manifest)
+        except SettingError as error:
+            known = self._good.get(resource)
+            if known is None or known[0] != uid:
+                if manifest["kind"] != PULSAR_CLUSTER or "deletionTimestamp" not in metadata:
+                    raise
+                # Of one that goes, nothing else is asked.
+                policy = {name: newest[name] for name in ("deletionPolicy",) if newest.get(name) in _POLICIES}
+                return read({**manifest, "spec": policy}), str(error)
+            # Whoever wants the operator to leave it alone means at once.
+            paused = {"paused": newest["paused"]} if isinstance(newest.get("paused"), bool) else {}
+            return read({**manifest, "spec": {**known[1], **paused}}), str(error)
+        self._good[resource] = (uid, newest)
+        return spec, ""
+
+
 def _spec(manifest: Manifest, type_: type[Spec]) -> Spec:
+    spec = manifest.get("spec") or {}
+    who = f"{manifest['kind']} {manifest['metadata']['name']}"
     try:
-        return msgspec.convert(manifest.get("spec") or {}, type_)
+        found = msgspec.convert(spec, type_)
     except msgspec.ValidationError as error:
-        raise SettingError(f"{manifest['kind']} {manifest['metadata']['name']}: {error}") from None
+        raise SettingError(f"{who}: {_wrong_setting(spec) or _in_words(error)}") from None
+    if words := _wrong_size(spec):
+        raise SettingError(f"{who}: {words}")
+    return found
+
+
+def _wrong_setting(spec: Mapping[str, Any]) -> str:
+    for path in _SETTINGS:
+        settings = _at(spec, path)
+        for name, value in settings.items() if isinstance(settings, dict) else ():
+            if type(value) in _JSON_TYPES:
+                what = _JSON_TYPES[type(value)]
+                return f"spec.{'.'.join(path)}.{name} is {what}: a setting has one text, number, true or false"
+    return ""
+
+
+def _wrong_size(spec: Mapping[str, Any]) -> str:
+    for path in _SIZES:
+        size = _at(spec, path)
+        try:
+            if size is not None:
+                size_bytes(size)
+        except Misuse as error:
+            return f"spec.{'.'.join(path)}: {error}"
+    return ""
+
+
+def _at(spec: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        spec = spec.get(name) if isinstance(spec, dict) else None
+    return spec
+
+
+def _in_words(error: msgspec.ValidationError) -> str:
+    """`Expected `int`, got `str` - at `$.broker.replicas``, the place first."""
+    what, _, where = str(error).partition(" - at ")
+    return f"spec{where.strip('`').removeprefix('$')}: {what}" if where else what
 
 
 def cluster_status(manifest: Manifest) -> PulsarClusterStatus:

@@ -39,6 +39,10 @@ _JSON: Final = "application/json"
 _TRY_AGAIN: Final = frozenset({401, 410, 429})
 """Beside 5xx: a token that is being renewed, a list's page that is too old, too many requests."""
 
+_NOT_OF_THE_SCHEMA: Final = "failed to create typed "
+"""How the message begins if an applied object has a field that its kind does not have, or one of another type. Servers
+answer that with 500 and without a reason (kubernetes/kubernetes#139253), as they do when etcd changes its leader."""
+
 
 class CallCounter(Protocol):
     """Where calls are counted."""
@@ -125,7 +129,8 @@ class LightkubeApiServer:
     async def create(self, manifest: Manifest) -> Manifest:
         """`ApiServer.create`."""
         kind, namespace, _ = _identity(manifest)
-        parameters = {"fieldManager": FIELD_MANAGER}
+        # A field that the kind does not have is left out without a word else, and refused only when it is applied.
+        parameters = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         return await self._ask("create", kind, _path(kind, namespace), parameters, manifest)
 
     async def patch(self, kind: str, namespace: str, name: str, patch: Mapping[str, Any], *, uid: str) -> Manifest:
@@ -263,7 +268,10 @@ def _failure(what: str, response: httpx2.Response) -> MagnetarError:
         status: dict[str, Any] = msgspec.json.decode(content, type=dict[str, Any])
     except msgspec.DecodeError:
         status = {}
-    text = f"{what}: {status.get('message') or content[:300].decode(errors='replace')} ({code})"
+    message = str(status.get("message") or "")
+    text = f"{what}: {message or content[:300].decode(errors='replace')} ({code})"
+    if code == 500 and message.startswith(_NOT_OF_THE_SCHEMA):
+        return Refused(text)
     if code in _TRY_AGAIN or code >= 500:
         return ServerUnavailable(text, retry_after_seconds=_retry_after(response.headers.get("Retry-After", "")))
     if code == 404:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
-from magnetar.operator.api import ServerUnavailable
+from magnetar.operator.api import Refused, ServerUnavailable
 from magnetar.operator.reconcile import Key
 
 PASS_SECONDS_MAX: Final = 120.0
@@ -19,6 +19,9 @@ COALESCE_SECONDS: Final = 0.25
 """Changes come in bursts (a pod that starts is five events): one pass for all of them."""
 BACKOFF_SECONDS_FIRST: Final = 1.0
 BACKOFF_SECONDS_MAX: Final = 60.0
+BACKOFF_REFUSED_SECONDS_MAX: Final = 15.0
+"""After a pass of which the API server has refused something: it has looked after all the rest, and is to go on with
+that."""
 BACKOFF_HELD_SECONDS_MAX: Final = 5.0
 """How much of the wait after a failure no change cuts short: a pass that fails may itself be what changes things."""
 WAIT_SECONDS_MAX: Final = 60.0
@@ -173,7 +176,8 @@ class Loops:
             _logger.warning("%s: %s", key, error)
         else:
             _logger.error("%s: a pass failed", key, exc_info=error)
-        longest_seconds = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_FIRST * 2.0 ** min(failures, 10))
+        most_seconds = BACKOFF_REFUSED_SECONDS_MAX if isinstance(error, Refused) else BACKOFF_SECONDS_MAX
+        longest_seconds = min(most_seconds, BACKOFF_SECONDS_FIRST * 2.0 ** min(failures, 10))
         pause_seconds = longest_seconds * self._chance.uniform(0.5, 1.0)
         asked_seconds = error.retry_after_seconds if isinstance(error, ServerUnavailable) else 0.0
         return max(pause_seconds, min(asked_seconds, BACKOFF_SECONDS_MAX)), True

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from magnetar.balance.model import LoadSnapshot
 from magnetar.core.clock import Clock
+from magnetar.core.errors import SettingError
 from magnetar.operator.api import BOOKIE_POOL, PULSAR_CLUSTER, ApiServer
 from magnetar.operator.asking import Asker, address, reachable
 from magnetar.operator.children.bookies import JOURNAL, LEDGERS
@@ -33,7 +34,7 @@ from magnetar.operator.children.naming import (
 )
 from magnetar.operator.children.volumes import volume_names
 from magnetar.operator.controls import Controls
-from magnetar.operator.custom import cluster_spec, cluster_status, owner_of, pool_spec, pool_status
+from magnetar.operator.custom import SpecReader, cluster_status, owner_of, pool_status
 from magnetar.operator.listing import Objects, look_at, pools_of, version
 from magnetar.operator.plan.facts import (
     BookieFacts,
@@ -75,6 +76,8 @@ class ClusterView:
     seen: ClusterSeen
     versions: Mapping[tuple[str, str], str]
     reach: Reach
+    unreadable: str = ""
+    """What is wrong with the newest spec: this is seen by an older one. Empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +87,12 @@ class PoolView:
     seen: PoolSeen
     versions: Mapping[tuple[str, str], str]
     reach: Reach
+    unreadable: str = ""
+    """Of the pool's own spec: its cluster's is told by the cluster."""
 
 
 class Observer:
-    """Looks. It keeps nothing."""
+    """Looks. It keeps nothing but specs that could be read."""
 
     def __init__(self, api: ApiServer, controls: Controls, clock: Clock, defaults: Defaults, plans: Plans) -> None:
         self._api = api
@@ -95,11 +100,13 @@ class Observer:
         self._clock = clock
         self._defaults = defaults
         self._plans = plans
+        self.specs = SpecReader()
 
     async def cluster(self, manifest: Manifest, *, with_load: bool) -> ClusterView:
         """All of a PulsarCluster; `with_load`: what balancing goes by, too."""
         owner = owner_of(manifest)
-        cluster = Cluster(owner=owner, spec=cluster_spec(manifest), defaults=self._defaults)
+        spec, unreadable = self.specs.cluster(manifest)
+        cluster = Cluster(owner=owner, spec=spec, defaults=self._defaults)
         looked, pools, monitors = await asyncio.gather(
             look_at(self._api, owner.namespace, owner.name, sizes=_zookeeper_sizes(cluster.spec)),
             pools_of(self._api, owner.namespace, owner.name),
@@ -123,7 +130,7 @@ class Observer:
             resource=resource_facts(manifest),
             status=cluster_status(manifest),
             children=children,
-            pools=[_pool_facts(pool) for pool in pools],
+            pools=[self._pool_facts(pool) for pool in pools],
             zookeeper=zookeeper,
             brokers=brokers,
             driver=driver or "",
@@ -132,7 +139,7 @@ class Observer:
             pod_monitors_known=monitors,
             now_seconds=self._clock.now_ms() / 1000,
         )
-        return ClusterView(seen=seen, versions=versions, reach=reach)
+        return ClusterView(seen=seen, versions=versions, reach=reach, unreadable=unreadable)
 
     def _load(self, reach: Reach) -> Awaitable[LoadSnapshot]:
         return self._controls.load_snapshot(reach.answering, reach.token)
@@ -140,7 +147,7 @@ class Observer:
     async def pool(self, manifest: Manifest) -> PoolView:
         """All of a Bookie."""
         owner = owner_of(manifest)
-        spec = pool_spec(manifest)
+        spec, unreadable = self.specs.pool(manifest)
         looked, cluster_manifest, pools = await asyncio.gather(
             look_at(self._api, owner.namespace, spec.cluster_name, pool=owner.name, sizes=_bookie_sizes(spec)),
             self._api.get(PULSAR_CLUSTER, owner.namespace, spec.cluster_name),
@@ -163,7 +170,7 @@ class Observer:
             children=looked.children,
             bookies=bookies,
             writable_elsewhere=sum(pool_status(pool).writable_replicas for pool in others),
-            others=[_pool_facts(pool) for pool in others],
+            others=[self._pool_facts(pool) for pool in others],
             now_seconds=self._clock.now_ms() / 1000,
         )
         reach = _bookie_reach(pods, bookies, looked.token)
@@ -174,12 +181,30 @@ class Observer:
             if not reach.answering and others:
                 reach = replace(reach, answering=await self._bookies_elsewhere(seen))
             seen = await self._asked(seen, questions, asker, reach)
-        return PoolView(seen=seen, versions=looked.versions, reach=reach)
+        return PoolView(seen=seen, versions=looked.versions, reach=reach, unreadable=unreadable)
 
     def _cluster(self, manifest: Manifest | None) -> Cluster | None:
         if manifest is None:
             return None
-        return Cluster(owner=owner_of(manifest), spec=cluster_spec(manifest), defaults=self._defaults)
+        spec, _ = self.specs.cluster(manifest)
+        return Cluster(owner=owner_of(manifest), spec=spec, defaults=self._defaults)
+
+    def _pool_facts(self, manifest: Manifest) -> PoolFacts:
+        metadata, status = manifest["metadata"], pool_status(manifest)
+        try:
+            replicas = self.specs.pool(manifest)[0].replicas
+        except SettingError:
+            # The pool tells of it. As many as run are taken to be wanted.
+            replicas = status.replicas
+        return PoolFacts(
+            name=metadata["name"],
+            uid=metadata["uid"],
+            generation=metadata.get("generation", 0),
+            deleting="deletionTimestamp" in metadata,
+            replicas=replicas,
+            status=status,
+            cluster_uid=next((owner["uid"] for owner in _cluster_owners(manifest)), ""),
+        )
 
     async def _asked(self, seen: PoolSeen, questions: Questions, asker: Asker, reach: Reach) -> PoolSeen:
         """With what only a look through the ledgers' metadata can tell. One bookie is asked all of it: it keeps what it
@@ -222,19 +247,6 @@ def _with_pools(looked: Objects, pools: Sequence[Manifest]) -> tuple[Children, M
     named = {(BOOKIE_POOL, pool["metadata"]["name"]): pool for pool in pools}
     versions = {key: version(pool) for key, pool in named.items()}
     return replace(looked.children, objects={**looked.children.objects, **named}), {**looked.versions, **versions}
-
-
-def _pool_facts(manifest: Manifest) -> PoolFacts:
-    metadata = manifest["metadata"]
-    return PoolFacts(
-        name=metadata["name"],
-        uid=metadata["uid"],
-        generation=metadata.get("generation", 0),
-        deleting="deletionTimestamp" in metadata,
-        replicas=pool_spec(manifest).replicas,
-        status=pool_status(manifest),
-        cluster_uid=next((owner["uid"] for owner in _cluster_owners(manifest)), ""),
-    )
 
 
 def _cluster_owners(pool: Manifest) -> list[Manifest]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 import msgspec
-from magnetar.control.errors import ControlRefused, ControlUnavailable
 from magnetar.core.clock import Clock
-from magnetar.core.errors import MagnetarError, SettingError
 from magnetar.operator.api import (
     PULSAR_CLUSTER,
     AlreadyExists,
@@ -25,9 +23,10 @@ from magnetar.operator.children.context import Defaults
 from magnetar.operator.children.naming import Manifest, Owner
 from magnetar.operator.controls import Controls
 from magnetar.operator.custom import owner_of
+from magnetar.operator.failures import failure_of, together, unreadable
 from magnetar.operator.observe import Observer
 from magnetar.operator.plan.actions import VOLUME_GROWN, Action, Plan, SetFinalizer, SplitBundle, Tell, TransferBundle
-from magnetar.operator.plan.conditions import refused
+from magnetar.operator.plan.conditions import Obstacle, hindered
 from magnetar.operator.plans import Balancing, BundleAction, Plans
 from magnetar.operator.resources.bookie import BookieStatus
 from magnetar.operator.resources.cluster import BalanceSpec, PulsarClusterStatus
@@ -39,8 +38,6 @@ INTERRUPTIONS_MAX: Final = 20
 MOVES_SECONDS_MAX: Final = 60.0
 """How long a pass moves and splits bundles, half of what it may take: each may take 30 s if a broker hangs, and the
 status comes after them. What is left over is decided anew."""
-
-View = TypeVar("View")
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -117,15 +114,17 @@ class World:
 class _Memory:
     """Of one resource: what spares work, and what balancing has seen. A new process does without."""
 
-    __slots__ = ("applied", "balance_spec", "balanced_seconds", "balancing", "interruptions", "undone")
+    __slots__ = ("applied", "balance_spec", "balanced_seconds", "balancing", "failures", "planned", "undone")
 
     def __init__(self) -> None:
         self.applied = Applied()
         self.balancing: Balancing | None = None
         self.balance_spec: BalanceSpec | None = None
         self.balanced_seconds = 0.0
-        self.interruptions = 0
-        """Passes in a row that others got in the way of."""
+        self.failures = 0
+        """Passes in a row that did not get to their end."""
+        self.planned: dict[str, Any] | None = None
+        """The status by the plan of the pass that is under way, if there is one already."""
         self.undone: list[BundleAction] = []
         """Of the moves that were just decided: those that the pass has not tried."""
 
@@ -143,43 +142,56 @@ class Reconciler:
         """Do one pass. Gives the seconds after which to look again at the latest; None: the resource is gone.
 
         Raises `ServerUnavailable`, `Refused`, `ControlRefused`, `ControlUnavailable`, `SettingError` (a resource that
-        this version cannot read): try again later. What others have changed meanwhile is no error: the next pass sees
-        it."""
+        this version cannot read, nor could before): try again later. What others have changed meanwhile is no error:
+        the next pass sees it. Whatever ends a pass for good, or time and again, stands in the status."""
         manifest = await self._world.api.get(key.kind, key.namespace, key.name)
         if manifest is None:
             self._forget(key)
             return None
-        owner = owner_of(manifest)
+        memory = self._memory(key, manifest)
+        memory.planned = None
         try:
             if key.kind == PULSAR_CLUSTER:
-                return await self._cluster(key, manifest)
-            return await self._pool(key, manifest)
+                wait_seconds = await self._cluster(key, manifest, memory)
+            else:
+                wait_seconds = await self._pool(key, manifest, memory)
         except (NotFound, AlreadyExists, Conflict) as error:
             _logger.debug("%s: %s", key, error)
-            return LOOK_AGAIN_SECONDS
-        except Refused as error:
-            await self._world.events.tell(owner, Tell("Warning", "Refused", str(error)))
-            raise
-        except ControlRefused as error:
-            await self._world.events.tell(owner, Tell("Warning", "PodRefused", str(error)))
-            raise
-        except SettingError as error:
-            await self._world.events.tell(owner, Tell("Warning", "ResourceUnreadable", str(error)))
-            raise
-        except MagnetarError:
-            raise
+            memory.failures += 1
+            if memory.failures < INTERRUPTIONS_MAX:
+                return LOOK_AGAIN_SECONDS
+            stays = Refused(_in_the_way(error))
+            await self._tell_failure(key, manifest, memory, stays)
+            raise stays from None
         except Exception as error:
-            # Nobody who looks at the resource sees the log.
-            words = f"a mistake of the operator, of which its log has more: {type(error).__name__}: {error}"
-            await self._world.events.tell(owner, Tell("Warning", "PassFailed", words))
+            memory.failures += 1
+            await self._tell_failure(key, manifest, memory, error)
             raise
+        memory.failures = 0
+        return wait_seconds
 
-    async def _cluster(self, key: Key, manifest: Manifest) -> float:
-        memory = self._memory(key, manifest)
+    async def _tell_failure(self, key: Key, manifest: Manifest, memory: _Memory, error: Exception) -> None:
+        """By an Event, and in the status: what that says otherwise is not looked after any more."""
+        failure = failure_of(error, memory.failures)
+        owner = owner_of(manifest)
+        if failure.event is not None:
+            await self._world.events.tell(owner, failure.event)
+        status = memory.planned
+        if failure.obstacle is None and (status is None or not failure.planned):
+            return
+        if status is None:
+            status = manifest["status"] if _status(key, manifest.get("status")) is not None else {}
+        try:
+            await self._write_status(key, manifest, status, failure.obstacle)
+        except (NotFound, Conflict, Refused, ServerUnavailable) as unwritten:
+            # The next pass says it.
+            _logger.debug("%s: its status is not written: %s", key, unwritten)
+
+    async def _cluster(self, key: Key, manifest: Manifest, memory: _Memory) -> float:
         spec = (manifest.get("spec") or {}).get("balance") or {}
         due_seconds = self._balance_due(memory, spec)
         with_load = due_seconds is not None and due_seconds <= 0
-        view = await self._look(key, manifest, self._observer.cluster(manifest, with_load=with_load))
+        view = await self._observer.cluster(manifest, with_load=with_load)
         seen = view.seen
         moves: Sequence[BundleAction] = ()
         if seen.load is not None:
@@ -198,6 +210,7 @@ class Reconciler:
             cluster=seen.cluster,
             versions=view.versions,
             reach=view.reach,
+            unreadable=view.unreadable,
         )
         memory.undone = list(moves)
         # Whoever deletes a paused cluster wants it gone.
@@ -210,13 +223,17 @@ class Reconciler:
         wake_after = plan.wake_after_seconds
         return wake_after if due_seconds is None else min(wake_after, max(due_seconds, LOOK_AGAIN_SECONDS))
 
-    async def _pool(self, key: Key, manifest: Manifest) -> float:
-        memory = self._memory(key, manifest)
-        view = await self._look(key, manifest, self._observer.pool(manifest))
+    async def _pool(self, key: Key, manifest: Manifest, memory: _Memory) -> float:
+        view = await self._observer.pool(manifest)
         seen = view.seen
         plan = self._world.plans.pool(seen)
         subject = Subject(
-            owner=seen.owner, manifest=manifest, cluster=seen.cluster, versions=view.versions, reach=view.reach
+            owner=seen.owner,
+            manifest=manifest,
+            cluster=seen.cluster,
+            versions=view.versions,
+            reach=view.reach,
+            unreadable=view.unreadable,
         )
         # As above: of a pool, what goes with its cluster.
         going = seen.cluster_resource is not None and seen.cluster_resource.deleting
@@ -224,51 +241,49 @@ class Reconciler:
         await self._carry_out(key, plan, subject, memory, paused=paused)
         return plan.wake_after_seconds
 
-    async def _look(self, key: Key, manifest: Manifest, look: Awaitable[View]) -> View:
-        """What is seen. If it may not be, the status says so: what it said is not looked after any more."""
-        try:
-            return await look
-        except Refused as error:
-            readable = _status(key, manifest.get("status")) is not None
-            await self._write_refusal(key, manifest, manifest["status"] if readable else {}, error)
-            raise
-
     async def _carry_out(self, key: Key, plan: Plan, subject: Subject, memory: _Memory, *, paused: bool) -> None:
         """Actions, then the status: it is told even if an action failed, so that people see what is the matter."""
         memory.applied.keep(subject.versions)
-        actions = [action for action in plan.actions if not paused or isinstance(action, Tell | SetFinalizer)]
-        try:
-            await self._act(key, actions, subject, memory)
-        except Refused as error:
-            await self._write_refusal(key, subject.manifest, plan.status, error)
-            raise
-        except (NotFound, AlreadyExists, Conflict) as error:
-            memory.interruptions += 1
-            if memory.interruptions < INTERRUPTIONS_MAX:
-                raise
-            stays = Refused(_in_the_way(error))
-            await self._write_refusal(key, subject.manifest, plan.status, stays)
-            raise stays from None
-        except (ControlRefused, ControlUnavailable):
-            await self._write_status(key, subject.manifest, plan.status)
-            raise
-        memory.interruptions = 0
-        await self._write_status(key, subject.manifest, plan.status)
+        memory.planned = plan.status
+        obstacle = unreadable(subject.unreadable) if subject.unreadable else None
+        if obstacle is not None:
+            memory.planned = self._hindered(key, subject.manifest, plan.status, obstacle)
+            await self._world.events.tell(subject.owner, Tell("Warning", obstacle.reason, obstacle.message))
+        await self._act(key, plan, subject, memory, paused=paused)
+        await self._write_status(key, subject.manifest, memory.planned)
 
-    async def _act(self, key: Key, actions: Sequence[Action], subject: Subject, memory: _Memory) -> None:
+    async def _act(self, key: Key, plan: Plan, subject: Subject, memory: _Memory, *, paused: bool) -> None:
+        """All of the plan, but for what depends on what the API server refuses: that is raised in the end."""
         hands = Hands(self._world.api, self._world.controls, subject, memory.applied)
+
+        def allowed(actions: Sequence[Action]) -> list[Action]:
+            return [action for action in actions if not paused or isinstance(action, Tell | SetFinalizer)]
+
+        await self._act_in_order(key, allowed(plan.first), hands, memory)
+        refusals: list[Refused] = []
+        for group in plan.groups:
+            try:
+                await self._act_in_order(key, allowed(group), hands, memory)
+            except Refused as error:
+                refusals.append(error)
+        if hands.growth_refused is not None:
+            refusals.append(hands.growth_refused)
+        rest = plan.asked if refusals or subject.unreadable else [*plan.told, *plan.asked]
+        await self._act_in_order(key, allowed(rest), hands, memory)
+        if refusals:
+            raise together(refusals)
+
+    async def _act_in_order(self, key: Key, actions: Sequence[Action], hands: Hands, memory: _Memory) -> None:
         for action in actions:
             if not self._world.may_act():
                 raise ServerUnavailable("this operator does not lead any more")
             if isinstance(action, Tell):
                 if hands.growth_refused is None or action.reason != VOLUME_GROWN:
-                    await self._world.events.tell(subject.owner, action)
+                    await self._world.events.tell(hands.owner, action)
             elif isinstance(action, TransferBundle | SplitBundle):
                 await self._move(key, action, hands, memory)
             elif await hands.carry_out(action, self._world.make_token):
                 self._world.witness.carried_out(key, action)
-        if hands.growth_refused is not None:
-            raise hands.growth_refused
 
     async def _move(self, key: Key, action: BundleAction, hands: Hands, memory: _Memory) -> None:
         if self._world.clock.monotonic_seconds() - memory.balanced_seconds > MOVES_SECONDS_MAX:
@@ -279,13 +294,17 @@ class Reconciler:
         else:
             self._world.witness.carried_out(key, action)
 
-    async def _write_refusal(self, key: Key, manifest: Manifest, status: dict[str, Any], error: Refused) -> None:
+    def _hindered(self, key: Key, manifest: Manifest, status: dict[str, Any], obstacle: Obstacle) -> dict[str, Any]:
         before = _status(key, manifest.get("status"))
         previous = before.conditions if before is not None else ()
-        now_seconds = self._world.clock.now_ms() / 1000
-        await self._write_status(key, manifest, refused(status, previous, str(error), now_seconds))
+        generation = manifest["metadata"].get("generation", 0)
+        return hindered(status, previous, obstacle, generation, self._world.clock.now_ms() / 1000)
 
-    async def _write_status(self, key: Key, manifest: Manifest, status: dict[str, Any]) -> None:
+    async def _write_status(
+        self, key: Key, manifest: Manifest, status: dict[str, Any], obstacle: Obstacle | None = None
+    ) -> None:
+        if obstacle is not None:
+            status = self._hindered(key, manifest, status, obstacle)
         wanted = _status(key, status)
         self._world.witness.found(key, wanted)
         if wanted is None or wanted == _status(key, manifest.get("status")):
@@ -329,6 +348,7 @@ class Reconciler:
 
     def _forget(self, key: Key) -> None:
         self._memories = {known: memory for known, memory in self._memories.items() if known[0] != key}
+        self._observer.specs.forget(key.kind, key.namespace, key.name)
         self._world.events.forget(key.namespace, key.kind, key.name)
         self._world.witness.found(key, None)
 

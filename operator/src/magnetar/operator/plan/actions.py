@@ -185,11 +185,23 @@ Action: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one pass does."""
+    """What one pass does, in the order of its fields. What fails ends the pass, and the next one plans anew; what the
+    API server refuses ends its group only, for it does so each time until a person has corrected something."""
 
-    actions: Sequence[Action]
-    """In this order; the first that fails ends the pass, and the next one plans anew."""
+    first: Sequence[Action] = ()
+    """What all the rest needs: if the API server refuses some of it, nothing else is tried."""
+    groups: Sequence[Sequence[Action]] = ()
+    """Each is right whatever became of those before it."""
+    told: Sequence[Tell] = ()
+    """Events about the status, told if nothing was refused: a status with a refusal says something else."""
+    asked: Sequence[Action] = ()
+    """What pods are asked to do. One that refuses ends the pass, so this is last."""
     status: dict[str, Any] = field(default_factory=dict)
     """The whole status as JSON has it; written only if it differs from what is there."""
     wake_after_seconds: float
     """When to look again at the latest, if nothing changes before."""
+
+    @property
+    def actions(self) -> list[Action]:
+        """All of them, one after the other."""
+        return [*self.first, *(action for group in self.groups for action in group), *self.told, *self.asked]

@@ -63,7 +63,7 @@ def plan_cluster(seen: ClusterSeen, moves_now: Sequence[Action] = ()) -> Plan:
     """What is to be done about a cluster. `moves_now` is what balancing has just decided; it is carried out if the
     brokers say that the operator balances.
 
-    Children first, in the order in which they start; then what is asked of brokers, which may refuse; Events last.
+    Children first, in the order in which they start; then Events; then what is asked of brokers, which may refuse.
     """
     if seen.resource.deleting:
         return plan_deletion(seen)
@@ -72,11 +72,16 @@ def plan_cluster(seen: ClusterSeen, moves_now: Sequence[Action] = ()) -> Plan:
     status = cluster_status(seen, parts, moves)
     told = transitions(seen.status, status)
     if seen.cluster.spec.paused:
-        return Plan(actions=told, status=written(status), wake_after_seconds=IDLE_SECONDS)
-    actions = [*_foundations(seen), *(action for part in parts.all() for action in part.actions), *_rest(seen)]
-    actions += [*_driver(seen), *moves, *_balanced(moves), *told]
+        return Plan(told=told, status=written(status), wake_after_seconds=IDLE_SECONDS)
+    objects, asked = zip(*(_split(part.actions) for part in parts.all()), strict=True)
+    asked_of_all = [action for each in asked for action in each]
     return Plan(
-        actions=sorted(actions, key=_when), status=written(status), wake_after_seconds=_wake(seen, parts, status)
+        first=_foundations(seen),
+        groups=[*objects, _rest(seen)],
+        told=told,
+        asked=[*asked_of_all, *_driver(seen), *moves, *_balanced(moves)],
+        status=written(status),
+        wake_after_seconds=_wake(seen, parts, status),
     )
 
 
@@ -167,19 +172,27 @@ def _balanced(moves: Sequence[Action]) -> list[Action]:
     return [Tell("Normal", "Balanced", words)]
 
 
-def _when(action: Action) -> int:
-    """Objects, then what is asked of brokers, then Events: what may be refused comes after what must not wait."""
-    match action:
-        case Apply() | Create() | MakeControlToken() | Delete() | Scale() | GrowVolume() | Annotate() | SetFinalizer():
-            return 0
-        case StartBookieDrain() | CancelBookieDrain() | RetireLostBookie():
-            return 1
-        case StartBrokerDrain() | CancelBrokerDrain() | SetBalanceDriver() | TransferBundle() | SplitBundle():
-            return 1
-        case Tell():
-            return 2
-        case _:
-            assert_never(action)
+def _split(actions: Sequence[Action]) -> tuple[list[Action], list[Action]]:
+    """What is about objects and what is asked of brokers, each with the Events that follow it."""
+    objects: list[Action] = []
+    asked: list[Action] = []
+    last = objects
+    for action in actions:
+        match action:
+            case Apply() | Create() | MakeControlToken() | Delete() | Scale() | GrowVolume() | Annotate():
+                last = objects
+            case SetFinalizer():
+                last = objects
+            case StartBookieDrain() | CancelBookieDrain() | RetireLostBookie():
+                last = asked
+            case StartBrokerDrain() | CancelBrokerDrain() | SetBalanceDriver() | TransferBundle() | SplitBundle():
+                last = asked
+            case Tell():
+                pass
+            case _:
+                assert_never(action)
+        last.append(action)
+    return objects, asked
 
 
 def _wake(seen: ClusterSeen, parts: Parts, status: PulsarClusterStatus) -> float:

@@ -29,10 +29,14 @@ def plan_deletion(seen: ClusterSeen) -> Plan:
     else:
         actions, words = _steps(seen)
     found = condition(seen.status.conditions, READY)
+    told = []
     if held and (found is None or found.reason != DELETING):
-        actions.append(Tell("Normal", DELETING, f"the cluster is being deleted: {words}"))
+        told.append(Tell("Normal", DELETING, f"the cluster is being deleted: {words}"))
     return Plan(
-        actions=actions, status=_status(seen, words), wake_after_seconds=_AGAIN_SECONDS if held else _GONE_SECONDS
+        first=actions,
+        told=told,
+        status=_status(seen, words),
+        wake_after_seconds=_AGAIN_SECONDS if held else _GONE_SECONDS,
     )
 
 

@@ -16,6 +16,8 @@ STALLED: Final = "Stalled"
 
 REFUSED: Final = "Refused"
 """The reason of both Ready and Stalled where the API server does not take what a plan asks for."""
+GETS_ON: Final = "GetsOn"
+"""The reason of Stalled where it is not."""
 
 MESSAGE_LENGTH_MAX: Final = 1500
 """Of a condition's message: a pod's last words are cut there. The API server takes 32768, people do not."""
@@ -57,20 +59,43 @@ def conditions(
     return found
 
 
-def refused(status: Mapping[str, Any], previous: Sequence[Condition], words: str, now_seconds: float) -> dict[str, Any]:
-    """A status as JSON has it, of a plan whose next step the API server has refused. It does so again until a person
-    has corrected the resource, or what the server goes by: a quota, a policy, rights."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """What keeps passes from doing what is to be done, whatever their plan says."""
+
+    reason: str
+    """One CamelCase word."""
+    message: str
+    needs_person: bool = True
+    """False: it ends by itself."""
+
+
+def hindered(
+    status: Mapping[str, Any], previous: Sequence[Condition], obstacle: Obstacle, generation: int, now_seconds: float
+) -> dict[str, Any]:
+    """A status as JSON has it, with an obstacle in it: the resource is not ready, of this generation. What else the
+    plan says needs a person is said after it."""
     found = msgspec.convert(status.get("conditions") or [], list[Condition])
-    generation = max((one.observed_generation for one in found), default=0)
-    message = f"Kubernetes refuses what is to be done next: {words}"
-    verdicts = {
-        READY: Verdict(READY, False, REFUSED, message),
-        STALLED: Verdict(STALLED, True, REFUSED, message),
-    }
-    amended = conditions(previous, verdicts.values(), generation, now_seconds)
-    by_type = {one.type: one for one in amended}
+    message, planned = obstacle.message, condition(found, STALLED)
+    if planned is not None and planned.status == "True" and planned.reason != obstacle.reason:
+        message = f"{message} | {planned.message}"
+    stalled = obstacle.needs_person or (planned is not None and planned.status == "True")
+    verdicts = [Verdict(READY, False, obstacle.reason, message)]
+    if stalled:
+        verdicts.append(Verdict(STALLED, True, obstacle.reason, message))
+    else:
+        verdicts.append(Verdict(RECONCILING, True, obstacle.reason, message))
+        verdicts.append(Verdict(STALLED, False, GETS_ON, f"it is tried again: {message}"))
+    by_type = {one.type: one for one in conditions(previous, verdicts, generation, now_seconds)}
     rest = [by_type.pop(one.type, one) for one in found]
-    return {**status, "phase": STALLED, "conditions": msgspec.to_builtins([*rest, *by_type.values()])}
+    phase = STALLED if stalled else status.get("phase", "")
+    told = msgspec.to_builtins([*rest, *by_type.values()])
+    return {**status, "observedGeneration": generation, "phase": phase, "conditions": told}
+
+
+def was_refused(among: Iterable[Condition]) -> bool:
+    """Whether the API server did not take something in the pass that has written these."""
+    return any(found.type == STALLED and found.status == "True" and found.reason == REFUSED for found in among)
 
 
 def condition(among: Iterable[Condition], type_: str) -> Condition | None:

@@ -37,12 +37,10 @@ Why each step keeps it, though what is seen may be seconds old and of different 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from magnetar.core.errors import Misuse
 from magnetar.operator.children.naming import BOOKIE, FINALIZER
 from magnetar.operator.plan.actions import Action, Apply, Create, Delete, Plan, SetFinalizer
-from magnetar.operator.plan.conditions import READY, holds
+from magnetar.operator.plan.conditions import READY, holds, was_refused
 from magnetar.operator.plan.facts import PoolSeen
 from magnetar.operator.plan.pool_autoscale import Usage, plan_autoscaling
 from magnetar.operator.plan.pool_children import PoolChildren, leftovers, pool_children, to_apply
@@ -73,14 +71,21 @@ def plan_pool(seen: PoolSeen) -> Plan:
     view, draft = view_of(seen, cluster), Draft()
     if seen.resource.deleting and _is_empty(view):
         draft.do(SetFinalizer(False))
-        return Plan(actions=draft.actions, status=written(seen.status), wake_after_seconds=WAKE_IDLE_SECONDS)
+        return Plan(groups=draft.groups, status=written(seen.status), wake_after_seconds=WAKE_IDLE_SECONDS)
     said = _work(view, draft)
     status = pool_status(view, draft, said)
     told = transitions(seen.status, status)
-    actions: Sequence[Action] = [*draft.actions, *told, *draft.controls]
     if cluster.spec.paused:
-        return Plan(actions=told, status=written(status), wake_after_seconds=WAKE_IDLE_SECONDS)
-    return Plan(actions=actions, status=written(status), wake_after_seconds=draft.wake_after_seconds)
+        return Plan(told=told, status=written(status), wake_after_seconds=WAKE_IDLE_SECONDS)
+    first, *groups = draft.groups
+    return Plan(
+        first=first,
+        groups=groups,
+        told=told,
+        asked=draft.controls,
+        status=written(status),
+        wake_after_seconds=draft.wake_after_seconds,
+    )
 
 
 def _belonging(view: PoolView) -> list[Action]:
@@ -108,7 +113,7 @@ def _without_cluster(seen: PoolSeen) -> Plan:
             "making another Bookie",
         )
     status = simple_status(seen, draft)
-    return Plan(actions=draft.actions, status=written(status), wake_after_seconds=draft.wake_after_seconds)
+    return Plan(groups=draft.groups, status=written(status), wake_after_seconds=draft.wake_after_seconds)
 
 
 def _left_alone(seen: PoolSeen) -> list[Delete]:
@@ -147,7 +152,9 @@ def _work(view: PoolView, draft: Draft) -> Said:
         children = pool_children(view, replicas or 0)
         wanted_hash = children.template_hash
         draft.do(*to_apply(view, children))
+        draft.go_on()
         _plan_stateful(view, children, replicas, draft)
+        draft.go_on()
         if view.hibernated:
             _say_hibernated(view, draft)
         else:
@@ -179,8 +186,9 @@ def _plan_stateful(view: PoolView, children: PoolChildren, replicas: int | None,
         manifest = with_sizes(manifest, stateful.claim_sizes)
     claims = claims_to_delete(view, replicas)
     differs = replicas != stateful.desired or stateful.template_hash != children.template_hash
-    # When all is well also without a difference that can be seen: others may have changed something in it.
-    if differs or claims or holds(view.seen.status.conditions, READY):
+    # When all is well also without a difference that can be seen: others may have changed something in it. If that was
+    # refused, it is not well before it is taken.
+    if differs or claims or holds(view.seen.status.conditions, READY) or was_refused(view.seen.status.conditions):
         metadata = manifest["metadata"] | {"uid": stateful.uid}
         if stateful.resource_version:
             metadata["resourceVersion"] = stateful.resource_version

@@ -46,8 +46,8 @@ class Note:
 class Draft:
     """Filled part by part."""
 
-    actions: list[Action] = field(default_factory=list)
-    """What the API server is asked for."""
+    groups: list[list[Action]] = field(default_factory=lambda: [[]])
+    """What the API server is asked for: first what all the rest needs, then what does not need what is before it."""
     controls: list[Action] = field(default_factory=list)
     """What bookies are asked for: after all else, since one that says no ends the pass."""
     stalls: list[Note] = field(default_factory=list)
@@ -61,7 +61,11 @@ class Draft:
 
     def do(self, *actions: Action) -> None:
         """Next, at the API server."""
-        self.actions.extend(actions)
+        self.groups[-1].extend(actions)
+
+    def go_on(self) -> None:
+        """What comes now is right even if the API server refuses what came last."""
+        self.groups.append([])
 
     def ask(self, *actions: Action) -> None:
         """Next, of bookies."""
@@ -69,7 +73,7 @@ class Draft:
 
     def tell(self, reason: str, message: str, *, type: Literal["Normal", "Warning"] = "Normal") -> None:
         """An Event, once what stands before it is done."""
-        self.actions.append(Tell(type, reason, message))
+        self.do(Tell(type, reason, message))
 
     def stalled(self, reason: str, message: str) -> None:
         """A person has to do something."""

@@ -1,0 +1,59 @@
+"""Which field of a custom resource a person has to correct when the API server does not take a child. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from magnetar.operator.children.naming import BOOKIE, BROKER, COMPONENT_LABEL, INIT, PROXY, ZOOKEEPER
+
+_BOOKIE_KIND: Final = "Bookie"
+
+_PARTS: Final = {BROKER: "broker", PROXY: "proxy", ZOOKEEPER: "metadata.zookeeper", BOOKIE: "", INIT: "broker"}
+"""Of a spec, by component. A pool's own spec has what is a bookie's at its top."""
+
+_POD: Final = r"spec\.template\."
+_FIELDS: Final = (
+    (_POD + r"metadata\.labels", "pod.labels"),
+    (_POD + r"metadata\.annotations", "pod.annotations"),
+    (_POD + r"spec\.affinity", "pod.affinity"),
+    (_POD + r"spec\.tolerations", "pod.tolerations"),
+    (_POD + r"spec\.topologySpreadConstraints", "pod.topologySpreadConstraints"),
+    (_POD + r"spec\.nodeSelector", "pod.nodeSelector"),
+    (_POD + r"spec\.priorityClassName", "pod.priorityClassName"),
+    (_POD + r"spec\.schedulerName", "pod.schedulerName"),
+    (_POD + r"spec\.runtimeClassName", "pod.runtimeClassName"),
+    (_POD + r"spec\.serviceAccountName", "pod.serviceAccountName"),
+    (_POD + r"spec\.securityContext", "pod.securityContext"),
+    (_POD + r"spec\.terminationGracePeriodSeconds", "pod.terminationGracePeriodSeconds"),
+    (_POD + r"spec\.initContainers", "pod.initContainers"),
+    (_POD + r"spec\.volumes", "pod.volumes"),
+    (_POD + r"spec\.containers\[[^\]]*\]\.env\b", "pod.env"),
+    (_POD + r"spec\.containers\[[^\]]*\]\.volumeMounts", "pod.volumeMounts"),
+    (_POD + r"spec\.containers\[[^\]]*\]\.resources", "resources"),
+    (_POD + r"spec\.containers\[[^\]]*\]\.image\b", "image"),
+    (_POD + r"spec\.containers", "pod.sidecars"),
+    (r"spec\.volumeClaimTemplates", "storage"),
+)
+"""Of a component's part, by what the API server's words have of a workload's path. The first that is found."""
+_SERVICE: Final = {"Service": "service"}
+
+
+def what_to_correct(owner_kind: str, manifest: Mapping[str, Any], words: str) -> str:
+    """In a sentence; empty where nothing in the resource is known to be at fault, such as for a quota."""
+    metadata = manifest["metadata"]
+    component = (metadata.get("labels") or {}).get(COMPONENT_LABEL, "")
+    if component not in _PARTS:
+        return ""
+    field = next((field for pattern, field in _FIELDS if re.search(pattern, words)), "")
+    if not field and manifest["kind"] == "Service" and component == PROXY and "spec." in words:
+        field = _SERVICE["Service"]
+    if not field:
+        return ""
+    part = _PARTS[component]
+    path = ".".join(filter(None, ("spec", part, field)))
+    if component == BOOKIE and owner_kind == _BOOKIE_KIND:
+        of_cluster = f"; of a cluster's own pool, spec.bookkeeper.{field} of the PulsarCluster"
+        return f"Correct {path} of the Bookie{of_cluster}"
+    return f"Correct {path}"

@@ -1,0 +1,286 @@
+"""What the API server refuses, and specs that cannot be read: the status says so, and all the rest is looked after."""
+
+from __future__ import annotations
+
+from operator.tests.stage import BLUE, COLD, Stage, small_stage
+from typing import Any
+
+import pytest
+from magnetar.control.errors import ControlRefused, Reason
+from magnetar.core.errors import SettingError
+from magnetar.operator.api import NamespaceTerminating, Refused, ServerUnavailable
+from magnetar.operator.children.naming import Manifest
+from magnetar.operator.failures import OUTAGE_PASSES, REFUSALS_OF_PODS
+from magnetar.operator.plan.actions import Apply, Create, StartBookieDrain, Tell
+from magnetar.operator.plan.advice import what_to_correct
+from magnetar.operator.reconcile import Key
+
+MISSPELT = (
+    "apply Deployment: failed to create typed patch object (here/blue-broker; apps/v1, Kind=Deployment): "
+    ".spec.template.spec.affinity.nodeAffinityy: field not declared in schema (500)"
+)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return small_stage()
+
+
+def condition(stage: Stage, type_: str, key: Key = BLUE) -> dict[str, Any]:
+    found = stage.api.objects[key.kind, "here", key.name]["status"]["conditions"]
+    return next(one for one in found if one["type"] == type_)
+
+
+def generations(stage: Stage, key: Key = BLUE) -> tuple[int, int, int]:
+    """Of the resource, of its status, of its condition Stalled."""
+    found = stage.api.objects[key.kind, "here", key.name]
+    status = found["status"]
+    return (
+        found["metadata"]["generation"],
+        status["observedGeneration"],
+        condition(stage, "Stalled", key)["observedGeneration"],
+    )
+
+
+def child(kind: str, name: str, component: str) -> Manifest:
+    labels = {"app.kubernetes.io/component": component}
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "here", "labels": labels}}
+
+
+def make_groups(stage: Stage, *groups: list[Any]) -> None:
+    stage.groups = [*groups]
+
+
+async def test_a_refused_component_leaves_the_others_looked_after(stage: Stage) -> None:
+    broker = [Apply(child("Deployment", "blue-broker", "broker")), Tell("Normal", "ScaledOut", "never told")]
+    proxy = [Apply(child("Service", "blue-proxy", "proxy")), Tell("Normal", "Told", "it is there")]
+    make_groups(stage, broker, proxy)
+    stage.api.failures["apply", "Deployment"] = [Refused(MISSPELT)]
+    with pytest.raises(Refused, match="nodeAffinityy"):
+        await stage.reconciler.reconcile(BLUE)
+    assert ("Service", "here", "blue-proxy") in stage.api.objects
+    assert [event.reason for event in stage.told.events] == ["Told", "Refused"]
+    for type_, status in (("Ready", "False"), ("Stalled", "True")):
+        found = condition(stage, type_)
+        assert (found["status"], found["reason"]) == (status, "Refused")
+        for words in ("blue-broker", ".affinity.nodeAffinityy", "Correct spec.broker.pod.affinity"):
+            assert words in found["message"]
+    stage.api.failures.clear()
+    stage.status = {"conditions": []}
+    assert await stage.reconciler.reconcile(BLUE) == 60
+    assert stage.api.objects["PulsarCluster", "here", "blue"]["status"] == {"conditions": []}
+
+
+async def test_all_that_is_refused_is_said(stage: Stage) -> None:
+    make_groups(
+        stage,
+        [Apply(child("Deployment", "blue-broker", "broker"))],
+        [Apply(child("Service", "blue-proxy", "proxy"))],
+    )
+    stage.api.failures["apply", "Deployment"] = [Refused("exceeded quota: pods")]
+    stage.api.failures["apply", "Service"] = [Refused("it is forbidden")]
+    with pytest.raises(Refused):
+        await stage.reconciler.reconcile(BLUE)
+    message = condition(stage, "Stalled")["message"]
+    assert "exceeded quota: pods" in message
+    assert "it is forbidden" in message
+
+
+async def test_nothing_is_tried_without_what_all_needs(stage: Stage) -> None:
+    stage.first = [Apply(child("NetworkPolicy", "blue", ""))]
+    make_groups(stage, [Apply(child("Deployment", "blue-broker", "broker"))])
+    stage.api.failures["apply", "NetworkPolicy"] = [Refused("forbidden")]
+    with pytest.raises(Refused):
+        await stage.reconciler.reconcile(BLUE)
+    assert ("Deployment", "here", "blue-broker") not in stage.api.objects
+
+
+async def test_a_stateful_set_that_is_refused_when_it_is_made_is_named(stage: Stage) -> None:
+    stage.put_pool()
+    make_groups(stage, [Create(child("StatefulSet", "cold-bookie", "bookie"))])
+    words = 'create StatefulSet: strict decoding error: unknown field "spec.template.spec.affinity.nodeAffinityy" (400)'
+    stage.api.failures["create", "StatefulSet"] = [Refused(words)]
+    with pytest.raises(Refused):
+        await stage.reconciler.reconcile(COLD)
+    message = condition(stage, "Stalled", COLD)["message"]
+    assert "cold-bookie: create StatefulSet" in message
+    assert "Correct spec.pod.affinity of the Bookie" in message
+
+
+async def test_what_the_plan_says_besides_a_refusal_is_kept(stage: Stage) -> None:
+    usual = {"lastTransitionTime": "2025-10-09T08:00:00Z", "observedGeneration": 1}
+    stalled = {"type": "Stalled", "status": "True", "reason": "WrongVolume", "message": "cold-bookie-2 is another's"}
+    stage.status = {"phase": "Stalled", "conditions": [stalled | usual]}
+    make_groups(stage, [Apply(child("Service", "s", "broker"))])
+    stage.api.failures["apply", "Service"] = [Refused("forbidden")]
+    with pytest.raises(Refused):
+        await stage.reconciler.reconcile(BLUE)
+    assert condition(stage, "Stalled")["message"].endswith("| cold-bookie-2 is another's")
+
+
+async def test_a_namespace_that_ends_needs_nobody(stage: Stage) -> None:
+    make_groups(stage, [Apply(child("Service", "s", "broker"))])
+    stage.api.failures["apply", "Service"] = [NamespaceTerminating("because it is being terminated")]
+    with pytest.raises(NamespaceTerminating):
+        await stage.reconciler.reconcile(BLUE)
+    stalled = condition(stage, "Stalled")
+    assert stalled["status"] == "False"
+    assert "being deleted" in stalled["message"]
+    assert condition(stage, "Reconciling")["status"] == "True"
+
+
+async def test_an_outage_that_lasts_stands_in_the_status_and_one_that_ends_does_not(stage: Stage) -> None:
+    """A webhook that is away fails each write of one kind, while the status of the last good pass says Ready."""
+    make_groups(stage, [Apply(child("Deployment", "blue-broker", "broker"))])
+    for number in range(OUTAGE_PASSES):
+        assert not stage.did("apply_status"), f"after {number} failures"
+        stage.api.failures["apply", "Deployment"] = [ServerUnavailable('failed calling webhook "w" (500)')]
+        with pytest.raises(ServerUnavailable):
+            await stage.reconciler.reconcile(BLUE)
+    assert (condition(stage, "Ready")["status"], condition(stage, "Reconciling")["status"]) == ("False", "True")
+    stalled = condition(stage, "Stalled")
+    assert stalled["status"] == "False"
+    assert 'failed calling webhook "w"' in stalled["message"]
+    stage.status = {"phase": "Fine"}
+    await stage.reconciler.reconcile(BLUE)
+    assert stage.api.objects["PulsarCluster", "here", "blue"]["status"] == {"phase": "Fine"}
+
+
+async def test_a_pod_that_says_no_for_long_needs_a_person(stage: Stage) -> None:
+    stage.put_pool()
+    stage.put_pod("cold-bookie-0", "bookie", "10.0.0.1", "cold")
+    stage.actions = [StartBookieDrain("cold-bookie-0")]
+    for number in range(REFUSALS_OF_PODS):
+        assert "conditions" not in stage.api.objects["Bookie", "here", "cold"].get("status", {}), f"after {number}"
+        stage.controls.refusals = [ControlRefused(Reason.FAILED_PRECONDITION, "it is decommissioned")]
+        with pytest.raises(ControlRefused):
+            await stage.reconciler.reconcile(COLD)
+    found = condition(stage, "Stalled", COLD)
+    assert (found["status"], found["reason"]) == ("True", "PodRefused")
+    assert "it is decommissioned" in found["message"]
+
+
+async def test_a_mistake_of_the_operator_stands_in_the_status(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.status = {"phase": "Ready"}
+    await stage.reconciler.reconcile(BLUE)
+
+    async def fail(*_: object) -> None:
+        raise KeyError("storage")
+
+    monkeypatch.setattr(stage.api, "knows", fail)
+    with pytest.raises(KeyError):
+        await stage.reconciler.reconcile(BLUE)
+    assert condition(stage, "Ready")["status"] == "False"
+    assert condition(stage, "Stalled")["reason"] == "PassFailed"
+
+
+# Specs that cannot be read.
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"broker": {"settings": {"maxTopics": [1, 2]}}}, "spec.broker.settings.maxTopics is a list"),
+        ({"settings": {"a": {"b": 1}}}, "spec.settings.a is an object"),
+        ({"metadata": {"zookeeper": {"settings": {"a": None}}}}, "spec.metadata.zookeeper.settings.a is null"),
+        ({"broker": {"replicas": "many"}}, "spec.broker.replicas: Expected `int | null`, got `str`"),
+        ({"bookkeeper": {"storage": {"ledgers": {"size": -5}}}}, "spec.bookkeeper.storage.ledgers.size: -5 is not"),
+    ],
+)
+async def test_a_spec_that_cannot_be_read_is_told_with_its_path(stage: Stage, spec: dict[str, Any], words: str) -> None:
+    stage.status = {"phase": "Ready", "observedGeneration": 1, "conditions": []}
+    await stage.reconciler.reconcile(BLUE)
+    stage.put_cluster(**spec)
+    await stage.reconciler.reconcile(BLUE)
+    for type_, status in (("Ready", "False"), ("Stalled", "True")):
+        found = condition(stage, type_)
+        assert (found["status"], found["reason"]) == (status, "InvalidSpec")
+        assert words in found["message"]
+    assert generations(stage) == (2, 2, 2)
+    assert [event.reason for event in stage.told.events] == ["InvalidSpec"]
+
+
+async def test_meanwhile_all_is_looked_after_by_the_last_spec(stage: Stage) -> None:
+    stage.put_cluster(broker={"replicas": 3})
+    await stage.reconciler.reconcile(BLUE)
+    stage.put_cluster(broker={"replicas": 7, "settings": {"maxTopics": []}})
+    make_groups(stage, [Apply(child("Service", "blue-proxy", "proxy"))])
+    assert await stage.reconciler.reconcile(BLUE) == 60
+    assert stage.clusters[-1].cluster.spec.broker.replicas == 3
+    assert ("Service", "here", "blue-proxy") in stage.api.objects
+    stage.put_cluster(broker={"replicas": 7})
+    stage.status = {"phase": "Ready"}
+    await stage.reconciler.reconcile(BLUE)
+    assert stage.clusters[-1].cluster.spec.broker.replicas == 7
+    assert stage.api.objects["PulsarCluster", "here", "blue"]["status"] == {"phase": "Ready"}
+
+
+async def test_a_process_that_has_seen_no_good_spec_says_so_and_touches_nothing(stage: Stage) -> None:
+    stage.put_cluster(broker={"settings": {"maxTopics": []}})
+    make_groups(stage, [Apply(child("Service", "blue-proxy", "proxy"))])
+    with pytest.raises(SettingError):
+        await stage.reconciler.reconcile(BLUE)
+    assert condition(stage, "Stalled")["reason"] == "InvalidSpec"
+    assert generations(stage) == (2, 2, 2)
+    assert stage.did("apply") == []
+
+
+async def test_paused_is_heard_in_a_spec_that_cannot_be_read(stage: Stage) -> None:
+    await stage.reconciler.reconcile(BLUE)
+    stage.put_cluster(broker={"settings": {"maxTopics": []}}, paused=True)
+    make_groups(stage, [Apply(child("Service", "blue-proxy", "proxy"))])
+    await stage.reconciler.reconcile(BLUE)
+    assert stage.did("apply") == []
+
+
+async def test_a_pool_is_looked_after_while_its_clusters_spec_cannot_be_read(stage: Stage) -> None:
+    stage.put_pool()
+    await stage.reconciler.reconcile(COLD)
+    stage.put_cluster(settings={"a": []})
+    await stage.reconciler.reconcile(COLD)
+    assert stage.pools[-1].cluster is not None
+    assert stage.api.objects["Bookie", "here", "cold"]["status"] == {"phase": "Fine"}
+
+
+async def test_a_pool_that_cannot_be_read_leaves_its_cluster_looked_after(stage: Stage) -> None:
+    stage.put_pool(spec={"settings": {"a": []}}, status={"replicas": 4})
+    assert await stage.reconciler.reconcile(BLUE) == 60
+    assert [pool.replicas for pool in stage.clusters[-1].pools] == [4]
+    with pytest.raises(SettingError):
+        await stage.reconciler.reconcile(COLD)
+    assert "spec.settings.a is a list" in condition(stage, "Stalled", COLD)["message"]
+
+
+async def test_a_cluster_that_goes_need_not_be_readable(stage: Stage) -> None:
+    going = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["other"]}
+    spec = {"deletionPolicy": "Delete", "settings": {"a": []}}
+    stage.put("PulsarCluster", "blue", spec=spec, metadata=going)
+    await stage.reconciler.reconcile(BLUE)
+    assert stage.clusters[-1].cluster.spec.deletion_policy == "Delete"
+
+
+async def test_another_resource_of_the_same_name_does_not_inherit_a_spec(stage: Stage) -> None:
+    await stage.reconciler.reconcile(BLUE)
+    del stage.api.objects["PulsarCluster", "here", "blue"]
+    stage.put_cluster(settings={"a": []})
+    with pytest.raises(SettingError):
+        await stage.reconciler.reconcile(BLUE)
+
+
+@pytest.mark.parametrize(
+    ("component", "owner", "words", "expected"),
+    [
+        ("proxy", "PulsarCluster", ".spec.template.spec.tolerations[0].efect: not there", "spec.proxy.pod.tolerations"),
+        ("zookeeper", "PulsarCluster", 'spec.template.spec.containers[0].env[3].x"', "spec.metadata.zookeeper.pod.env"),
+        ("init", "PulsarCluster", ".spec.template.spec.affinity.x", "spec.broker.pod.affinity"),
+        ("broker", "PulsarCluster", "spec.template.spec.containers[1].image: Required", "spec.broker.image"),
+        ("broker", "PulsarCluster", 'spec.template.spec.containers[name="x"].foo', "spec.broker.pod.sidecars"),
+        ("bookie", "Bookie", "spec.template.spec.volumes[4].name: Duplicate", "spec.pod.volumes of the Bookie"),
+    ],
+)
+def test_the_field_at_fault(component: str, owner: str, words: str, expected: str) -> None:
+    assert expected in what_to_correct(owner, child("Deployment", "x", component), words)
+
+
+def test_a_quota_is_no_fields_fault() -> None:
+    assert what_to_correct("PulsarCluster", child("Deployment", "x", "broker"), "exceeded quota: pods=4") == ""
