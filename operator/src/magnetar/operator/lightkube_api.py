@@ -39,9 +39,10 @@ _JSON: Final = "application/json"
 _TRY_AGAIN: Final = frozenset({401, 410, 429})
 """Beside 5xx: a token that is being renewed, a list's page that is too old, too many requests."""
 
-_NOT_OF_THE_SCHEMA: Final = "failed to create typed "
-"""How the message begins if an applied object has a field that its kind does not have, or one of another type. Servers
-answer that with 500 and without a reason (kubernetes/kubernetes#139253), as they do when etcd changes its leader."""
+_NOT_OF_THE_SCHEMA: Final = ("failed to create typed ", "failed to convert new object ")
+"""How the message begins if an applied object has a field that its kind does not have, or a value of another type.
+Servers answer that with 500 and without a reason (kubernetes/kubernetes#139253), as they do when etcd changes its
+leader."""
 
 
 class CallCounter(Protocol):

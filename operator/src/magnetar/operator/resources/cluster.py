@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from magnetar.operator.resources.bookie import BookieAutoscaling, BookieStorage
-from magnetar.operator.resources.common import CLASS_STAYS, Component, Conditions, Part, Quantity, Time, Volume
+from magnetar.operator.resources.common import CLASS_STAYS, Component, Conditions, Part, Quantity, Settings, Time, Volume
 from magnetar.operator.resources.markers import Rule, says, unchangeable
 
 
@@ -204,7 +204,7 @@ class PulsarClusterSpec(Part, kw_only=True, frozen=True):
         Literal["Retain", "Delete"], says("What becomes of the volumes when the cluster is deleted.")
     ] = "Retain"
     settings: Annotated[
-        dict[str, str | int | float | bool] | None,
+        Settings | None,
         says("Settings of brokers and proxies alike."),
     ] = None
     metadata: Annotated[MetadataSpec, says("Where the cluster keeps its metadata.")] = MetadataSpec()

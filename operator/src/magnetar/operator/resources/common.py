@@ -27,7 +27,10 @@ Quantity: TypeAlias = Annotated[
 
 Time: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
 
-Scalar: TypeAlias = str | int | float | bool
+Scalar: TypeAlias = Annotated[
+    str | int | float | bool, msgspec.Meta(extra_json_schema={"maxItems": 0, "maxProperties": 0})
+]
+"""A schema of Kubernetes' has one type or any: lists and objects are refused by how many members they may have."""
 
 Settings: TypeAlias = dict[str, Scalar]
 """Settings under Pulsar's own names. Who writes YAML writes true and 8 without quotes."""
