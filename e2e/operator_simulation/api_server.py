@@ -72,6 +72,18 @@ class SimulatedApi:
 
         return await self._call("list", kind, work)
 
+    async def warnings(self, namespace: str, uid: str) -> Sequence[Manifest]:
+        """See `ApiServer`."""
+        age = self._network.age_seconds()
+
+        def work() -> Sequence[Manifest]:
+            _check("Event", None, "list")
+            found = self._server.store.as_of("Event", age)
+            events = [stored.copy() for key, stored in sorted(found.items()) if key[0] == namespace]
+            return [event for event in events if event["type"] == "Warning" and event["involvedObject"]["uid"] == uid]
+
+        return await self._call("list", "Event", work)
+
     async def apply(self, manifest: Manifest, *, manager: str = FIELD_MANAGER) -> Manifest:
         """See `ApiServer`."""
         return await self._write("apply", manifest, lambda store, sent: store.apply(sent, manager))

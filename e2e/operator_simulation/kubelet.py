@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from magnetar.operator.children.configuration import digest
 from magnetar.operator.children.naming import (
     BOOKIE,
     BROKER,
@@ -29,6 +30,8 @@ from e2e.operator_simulation.programs import (
     Zookeeper,
 )
 from e2e.operator_simulation.storage import Exit
+
+KUBELET: Final = "kubelet"
 
 BAD_IMAGE: Final = "broken"
 """An image whose name has this cannot be pulled."""
@@ -159,8 +162,9 @@ class Kubelet:
             return
         problem = self._missing_files(manifest)
         image = manifest["spec"]["containers"][0]["image"]
-        if problem is not None:
-            self._set_waiting(pod, *problem)
+        if problem:
+            # The pod's status says nothing of it.
+            self._warn(pod, "FailedMount", problem)
             self._later(1.0, 3.0, self._pull, uid)
         elif BAD_IMAGE in image:
             reason = self._rng.choice(("ErrImagePull", "ImagePullBackOff"))
@@ -248,17 +252,17 @@ class Kubelet:
                 return "pod has unbound immediate PersistentVolumeClaims"
         return None
 
-    def _missing_files(self, manifest: Manifest) -> tuple[str, str] | None:
+    def _missing_files(self, manifest: Manifest) -> str:
         namespace = manifest["metadata"]["namespace"]
         for volume in manifest["spec"].get("volumes", ()):
+            failed = f'MountVolume.SetUp failed for volume "{volume["name"]}" :'
             name = volume.get("configMap", {}).get("name")
             if name is not None and self._store.get("ConfigMap", namespace, name) is None:
-                return "ContainerCreating", f'MountVolume.SetUp failed: configmap "{name}" not found'
-        for variable in manifest["spec"]["containers"][0].get("env", ()):
-            name = variable.get("valueFrom", {}).get("secretKeyRef", {}).get("name")
+                return f'{failed} configmap "{name}" not found'
+            name = volume.get("secret", {}).get("secretName")
             if name is not None and self._store.get("Secret", namespace, name) is None:
-                return "CreateContainerConfigError", f'secret "{name}" not found'
-        return None
+                return f'{failed} secret "{name}" not found'
+        return ""
 
     def _program(self, pod: Running, manifest: Manifest) -> Program:
         software = self._software
@@ -305,6 +309,28 @@ class Kubelet:
             "containerStatuses": [self._container(pod, state, ready=ready)],
         }
         self._store.set_status("Pod", pod.namespace, pod.name, status)
+
+    def _warn(self, pod: Running, reason: str, message: str) -> None:
+        """An Event, counted up if it is there."""
+        name, now = f"{pod.name}.{digest([pod.uid, reason, message])}", timestamp(self._loop.time())
+        found = self._store.get("Event", pod.namespace, name)
+        if found is not None:
+            patch = {"count": found["count"] + 1, "lastTimestamp": now}
+            self._store.patch(("Event", pod.namespace, name), patch, KUBELET)
+            return
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": pod.namespace},
+            "involvedObject": {"kind": "Pod", "name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+            "type": "Warning",
+            "reason": reason,
+            "message": message,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        self._store.create(event, KUBELET)
 
     def _set_waiting(self, pod: Running, reason: str, message: str) -> None:
         pod.told = False

@@ -71,6 +71,13 @@ class SmallApiServer:
                 found.append(copy.deepcopy(manifest))
         return found
 
+    async def warnings(self, namespace: str, uid: str) -> Sequence[Manifest]:
+        self._asked("warnings", "Event", uid)
+        events = (
+            event for (kind, its, _), event in sorted(self.objects.items()) if (kind, its) == ("Event", namespace)
+        )
+        return [copy.deepcopy(event) for event in events if event["involvedObject"]["uid"] == uid]
+
     async def apply(self, manifest: Manifest, *, manager: str = FIELD_MANAGER) -> Manifest:
         del manager
         self._asked("apply", manifest["kind"], manifest["metadata"]["name"])

@@ -126,6 +126,7 @@ async def test_create(api: LightkubeApiServer, wire: Wire) -> None:
     wire.says(POD, 201)
     await api.create(POD)
     assert (wire.last.method, wire.last.url.path) == ("POST", "/api/v1/namespaces/here/pods")
+    assert wire.last.url.params["fieldValidation"] == "Strict", "else what is misspelt is left out without a word"
     wire.fails(409, reason="AlreadyExists")
     with pytest.raises(AlreadyExists):
         await api.create(POD)
@@ -193,6 +194,32 @@ async def test_errors_say_what_the_server_says(
     wire.fails(code, "replicas must not be negative")
     with pytest.raises(error, match="apply Pod: replicas must not be negative"):
         await api.apply(POD)
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ("failed to create typed patch object (a/b; apps/v1, Kind=Deployment): .spec.x: field not declared", Refused),
+        ("failed to convert new object (a/b; apps/v1, Kind=Deployment) to proper version: quantities must", Refused),
+        ("etcdserver: leader changed", ServerUnavailable),
+        ("etcdserver: request timed out", ServerUnavailable),
+        ('Internal error occurred: failed calling webhook "w": connection refused', ServerUnavailable),
+    ],
+)
+async def test_a_field_that_a_kind_does_not_have_is_no_outage(
+    api: LightkubeApiServer, wire: Wire, message: str, error: type[Exception]
+) -> None:
+    """Answers of a real server (1.34): all of them 500, most without a reason."""
+    wire.fails(500, message)
+    with pytest.raises(error):
+        await api.apply(POD)
+
+
+async def test_warnings_of_one_object(api: LightkubeApiServer, wire: Wire) -> None:
+    wire.says({"items": [{"metadata": {"name": "e", "managedFields": [1]}, "reason": "FailedMount"}]})
+    assert await api.warnings("here", "u") == [{"metadata": {"name": "e"}, "reason": "FailedMount"}]
+    assert wire.last.url.path == "/api/v1/namespaces/here/events"
+    assert wire.last.url.params["fieldSelector"] == "involvedObject.uid=u,type=Warning"
 
 
 async def test_a_namespace_that_ends_takes_nothing_new(api: LightkubeApiServer, wire: Wire) -> None:

@@ -14,7 +14,7 @@ from magnetar.operator.rbac import lease_rules, rules
 from magnetar.operator.settings import LEASE_NAME
 
 OWN = {PULSAR_CLUSTER, BOOKIE_POOL}
-LISTED = {*OWN, *CLUSTER_KINDS, *POOL_KINDS, "PodMonitor"}
+LISTED = {*OWN, *CLUSTER_KINDS, *POOL_KINDS, "Event", "PodMonitor"}
 
 
 def may(its_rules: Iterable[Mapping[str, Any]], verb: str) -> set[str]:

@@ -74,6 +74,10 @@ class ApiServer(Protocol):
         label), separated by commas. Empty for a kind that the server does not know."""
         ...
 
+    async def warnings(self, namespace: str, uid: str) -> Sequence[Manifest]:
+        """Events of type Warning about one object; some of the many where there are many."""
+        ...
+
     async def apply(self, manifest: Manifest, *, manager: str = FIELD_MANAGER) -> Manifest:
         """Server-side apply, made if it is not there. Fields that others own become ours; fields that we had set and
         that are not in the manifest any more go, unless others own them too. `Conflict` for another uid, if the

@@ -29,6 +29,8 @@ CALL_SECONDS_MAX: Final = 15.0
 """Of one request. The server's own limit is 60 s; a pass would rather try again."""
 LIST_PAGE: Final = 500
 """Objects of one answer, as kubectl asks."""
+WARNINGS_MAX: Final = 50
+"""Of one object: what happens again is counted up in the same Event."""
 DISCOVERY_SECONDS: Final = 300.0
 """How long it is believed that a kind is known or not: after that a CRD installed meanwhile is found."""
 
@@ -108,6 +110,13 @@ class LightkubeApiServer:
             if not rest:
                 return found
             parameters["continue"] = rest
+
+    async def warnings(self, namespace: str, uid: str) -> Sequence[Manifest]:
+        """`ApiServer.warnings`."""
+        selector = f"involvedObject.uid={uid},type=Warning"
+        parameters = {"limit": str(WARNINGS_MAX), "fieldSelector": selector}
+        page = await self._ask("list", "Event", _path("Event", namespace), parameters)
+        return [_trimmed(item) for item in page.get("items") or []]
 
     async def apply(self, manifest: Manifest, *, manager: str = FIELD_MANAGER) -> Manifest:
         """`ApiServer.apply`."""

@@ -12,7 +12,8 @@ from magnetar.operator.api import BOOKIE_POOL, ApiServer, Refused
 from magnetar.operator.children.control import token_of, token_secret_name
 from magnetar.operator.children.naming import INSTANCE_LABEL, NAME_LABEL, POOL_LABEL, Manifest, label_text
 from magnetar.operator.plan.facts import Children, WorkloadFacts
-from magnetar.operator.trim import claim_facts, pod_facts, workload_facts
+from magnetar.operator.plan.warnings import in_doubt, with_warnings
+from magnetar.operator.trim import claim_facts, pod_facts, warned, workload_facts
 
 CLUSTER_KINDS: Final = (
     "ConfigMap",
@@ -45,7 +46,13 @@ class Objects:
 
 
 async def look_at(
-    api: ApiServer, namespace: str, cluster: str, *, pool: str = "", sizes: Mapping[tuple[str, str], int]
+    api: ApiServer,
+    namespace: str,
+    cluster: str,
+    *,
+    pool: str = "",
+    sizes: Mapping[tuple[str, str], int],
+    now_seconds: float,
 ) -> Objects:
     """All children of a cluster (without those of its pools, but for their claims), or of a pool. `sizes` are
     those that claims are to have, in bytes, by component and volume: where one is to grow, its class is asked whether
@@ -88,7 +95,19 @@ async def look_at(
         claims=[replace(claim, expandable=expandable.get(claim.storage_class, False)) for claim in claims],
         workloads=workloads,
     )
+    children = await _with_warnings(api, namespace, children, now_seconds)
     return Objects(children=children, versions=versions, token=token_of(token) if token is not None else "")
+
+
+async def _with_warnings(api: ApiServer, namespace: str, children: Children, now_seconds: float) -> Children:
+    """With what is told by Events alone; without it where the operator may not read them."""
+    doubtful = in_doubt(children, now_seconds)
+    try:
+        told = await asyncio.gather(*(api.warnings(namespace, uid) for _, uid in doubtful))
+    except Refused:
+        return children
+    events = {name: [warned(event) for event in events] for (name, _), events in zip(doubtful, told, strict=True)}
+    return with_warnings(children, events, now_seconds)
 
 
 def version(manifest: Manifest) -> str:

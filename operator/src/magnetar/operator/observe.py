@@ -11,7 +11,7 @@ from typing import TypeAlias
 from magnetar.balance.model import LoadSnapshot
 from magnetar.core.clock import Clock
 from magnetar.core.errors import SettingError
-from magnetar.operator.api import BOOKIE_POOL, PULSAR_CLUSTER, ApiServer
+from magnetar.operator.api import BOOKIE_POOL, PULSAR_CLUSTER, ApiServer, Refused
 from magnetar.operator.asking import Asker, address, reachable
 from magnetar.operator.children.bookies import JOURNAL, LEDGERS
 from magnetar.operator.children.context import (
@@ -45,12 +45,14 @@ from magnetar.operator.plan.facts import (
     PodFacts,
     PoolFacts,
     PoolSeen,
+    Trouble,
 )
 from magnetar.operator.plan.pool_questions import Questions
 from magnetar.operator.plans import Plans
 from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.cluster import PulsarClusterSpec, ZookeeperSpec
 from magnetar.operator.resources.quantities import size_bytes
+from magnetar.operator.secrets import named_secrets, trouble_of
 from magnetar.operator.trim import pod_facts, resource_facts
 
 Sizes: TypeAlias = Mapping[tuple[str, str], int]
@@ -107,10 +109,14 @@ class Observer:
         owner = owner_of(manifest)
         spec, unreadable = self.specs.cluster(manifest)
         cluster = Cluster(owner=owner, spec=spec, defaults=self._defaults)
-        looked, pools, monitors = await asyncio.gather(
-            look_at(self._api, owner.namespace, owner.name, sizes=_zookeeper_sizes(cluster.spec)),
+        now_seconds = self._clock.now_ms() / 1000
+        looked, pools, monitors, troubles = await asyncio.gather(
+            look_at(
+                self._api, owner.namespace, owner.name, sizes=_zookeeper_sizes(cluster.spec), now_seconds=now_seconds
+            ),
             pools_of(self._api, owner.namespace, owner.name),
             self._api.knows("PodMonitor"),
+            self._troubles(cluster, now_seconds),
         )
         children, versions = _with_pools(looked, pools)
         asker = Asker(looked.token)
@@ -137,9 +143,23 @@ class Observer:
             moves=moves or (),
             load=load,
             pod_monitors_known=monitors,
+            troubles=troubles,
             now_seconds=self._clock.now_ms() / 1000,
         )
         return ClusterView(seen=seen, versions=versions, reach=reach, unreadable=unreadable)
+
+    async def _troubles(self, cluster: Cluster, now_seconds: float) -> list[Trouble]:
+        """With Secrets that the spec names. They are looked at, and not kept."""
+        found = []
+        for wanted in named_secrets(cluster.spec):
+            try:
+                secret = await self._api.get("Secret", cluster.owner.namespace, wanted.name)
+            except Refused:
+                # It may not be read: pods tell what is wrong with it.
+                continue
+            if (trouble := trouble_of(wanted, secret, now_seconds)) is not None:
+                found.append(trouble)
+        return found
 
     def _load(self, reach: Reach) -> Awaitable[LoadSnapshot]:
         return self._controls.load_snapshot(reach.answering, reach.token)
@@ -149,7 +169,14 @@ class Observer:
         owner = owner_of(manifest)
         spec, unreadable = self.specs.pool(manifest)
         looked, cluster_manifest, pools = await asyncio.gather(
-            look_at(self._api, owner.namespace, spec.cluster_name, pool=owner.name, sizes=_bookie_sizes(spec)),
+            look_at(
+                self._api,
+                owner.namespace,
+                spec.cluster_name,
+                pool=owner.name,
+                sizes=_bookie_sizes(spec),
+                now_seconds=self._clock.now_ms() / 1000,
+            ),
             self._api.get(PULSAR_CLUSTER, owner.namespace, spec.cluster_name),
             pools_of(self._api, owner.namespace, spec.cluster_name),
         )

@@ -22,12 +22,13 @@ _RULES: Final = (
     ("apps", ("statefulsets", "deployments"), (*_SEE, *_MAKE, "delete")),
     ("batch", ("jobs",), (*_SEE, *_MAKE, "delete")),
     ("", ("configmaps", "services"), (*_SEE, *_MAKE, "delete")),
-    # Of Secrets it only makes the control ports' token, once, and reads it.
+    # Of Secrets it only makes the control ports' token, once, and reads it; and looks at those that resources name.
     ("", ("secrets",), ("get", "create")),
     # Pods are deleted to restart them, and annotated to say which broker goes first.
     ("", ("pods",), (*_SEE, "patch", "delete")),
     ("", ("persistentvolumeclaims",), (*_SEE, "patch", "delete")),
-    ("", ("events",), _MAKE),
+    # Why pods wait is told by Events alone, which are asked for only of those that give no reason.
+    ("", ("events",), ("list", *_MAKE)),
     # These are not watched: each pass looks at them.
     ("policy", ("poddisruptionbudgets",), ("list", *_MAKE, "delete")),
     ("networking.k8s.io", ("networkpolicies",), ("list", *_MAKE, "delete")),

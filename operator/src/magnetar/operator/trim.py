@@ -16,6 +16,7 @@ from magnetar.operator.children.naming import (
 )
 from magnetar.operator.plan.conditions import seconds
 from magnetar.operator.plan.facts import ClaimFacts, PodFacts, ResourceFacts, WorkloadFacts
+from magnetar.operator.plan.warnings import Warned
 from magnetar.operator.resources.quantities import size_bytes
 
 _STARTS: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -96,7 +97,16 @@ def claim_facts(manifest: Manifest) -> ClaimFacts:
         deleting="deletionTimestamp" in metadata,
         created_seconds=_seconds(metadata.get("creationTimestamp")),
         storage_class=spec.get("storageClassName") or "",
+        bound=(manifest.get("status") or {}).get("phase", "Bound") == "Bound",
     )
+
+
+def warned(event: Manifest) -> Warned:
+    """Of an Event. Those of newer reporters have their time elsewhere."""
+    series = event.get("series") or {}
+    stamp = event.get("lastTimestamp") or series.get("lastObservedTime") or event.get("eventTime")
+    stamp = stamp or (event.get("metadata") or {}).get("creationTimestamp")
+    return Warned(reason=event.get("reason") or "", message=event.get("message") or "", told_seconds=_seconds(stamp))
 
 
 def workload_facts(manifest: Manifest) -> WorkloadFacts:

@@ -14,6 +14,8 @@ TOKEN_DIRECTORY: Final = "/token"  # noqa: S105  (where it is mounted)
 
 BROKER_TOKEN_KEY: Final = f"{BROKER}-token"
 """Of the Secret with the tokens: what brokers show to each other."""
+PROXY_TOKEN_KEY: Final = f"{PROXY}-token"
+"""The same of what proxies show to brokers."""
 
 _PROVIDER: Final = "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
 _PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"

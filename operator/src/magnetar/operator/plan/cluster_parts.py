@@ -99,8 +99,11 @@ def failures(pods: Sequence[PodFacts], now_seconds: float) -> str:
     return trouble(bad[0]) + (f" (and {len(bad) - 1} more)" if len(bad) > 1 else "")
 
 
-def judge_pods(type_: str, pods: Sequence[PodFacts], desired: int, wanted_hash: str, now_seconds: float) -> Verdict:
-    """What is to be said of pods that should all be there, of one template and ready, in plain words."""
+def judge_pods(
+    type_: str, pods: Sequence[PodFacts], desired: int, wanted_hash: str, now_seconds: float, not_made: str = ""
+) -> Verdict:
+    """What is to be said of pods that should all be there, of one template and ready, in plain words. `not_made`: why
+    Kubernetes does not make those that are not there."""
     staying = [pod for pod in pods if not pod.deleting]
     updated = sum(pod.template_hash == wanted_hash for pod in staying)
     unready = [pod for pod in staying if not pod.ready]
@@ -114,6 +117,8 @@ def judge_pods(type_: str, pods: Sequence[PodFacts], desired: int, wanted_hash: 
     if len(staying) < desired:
         if words := failures([pod for pod in pods if pod.deleting], now_seconds):
             return Verdict(type_, False, POD_FAILING, words)
+        if not_made:
+            return Verdict(type_, False, POD_FAILING, f"{len(staying)} of {desired} pods are there: {not_made}")
         return Verdict(type_, False, STARTING, f"{len(staying)} of {desired} pods are there")
     if unready:
         words = f"{len(staying) - len(unready)} of {desired} pods are ready: {trouble(unready[0])}"

@@ -81,6 +81,7 @@ def _run_job(seen: ClusterSeen, jobs: Sequence[Manifest]) -> tuple[list[Action],
     actions: list[Action] = [_deletion(job, "another one takes its place") for job in _others(jobs, wanted)]
     found = seen.children.objects.get(("Job", wanted["metadata"]["name"]))
     words = failures(seen.children.of(INIT), seen.now_seconds)
+    words = words or seen.children.warnings.get(("Job", wanted["metadata"]["name"]), "")
     if found is not None and (gave_up := _condition(found, "Failed")) is not None:
         # Its pods are gone with it: the condition keeps their words until another one fails.
         words = words or _last_words(seen) or str(gave_up.get("message", "the Job gave up"))

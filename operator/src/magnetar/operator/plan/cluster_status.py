@@ -91,7 +91,7 @@ def cluster_status(seen: ClusterSeen, parts: Parts, moves_now: Sequence[Action])
 def _verdicts(seen: ClusterSeen, parts: Parts) -> list[Verdict]:
     spec = seen.cluster.spec
     unready = [part.verdict for part in parts.all() if not part.complete]
-    stalled = next((part.stalled for part in parts.all() if part.stalled is not None), None)
+    stalled = stall(seen, parts)
     return [
         _ready(seen, parts, unready, stalled),
         _reconciling(seen, unready),
@@ -104,6 +104,14 @@ def _verdicts(seen: ClusterSeen, parts: Parts) -> list[Verdict]:
         else Verdict(PAUSED, False, "Active", "the operator looks after the cluster"),
         _hibernated(seen, parts),
     ]
+
+
+def stall(seen: ClusterSeen, parts: Parts) -> Verdict | None:
+    """What a person has to do something about; what the spec names first, for pods that fail may be its consequence."""
+    if seen.troubles:
+        words = " | ".join(trouble.message for trouble in seen.troubles)
+        return Verdict(STALLED, True, seen.troubles[0].reason, words)
+    return next((part.stalled for part in parts.all() if part.stalled is not None), None)
 
 
 def _asleep(parts: Parts) -> bool:
@@ -149,7 +157,7 @@ def _phase(seen: ClusterSeen, parts: Parts, verdicts: Sequence[Verdict]) -> str:
         return PAUSED
     if spec.hibernated:
         return HIBERNATED if _asleep(parts) else "Hibernating"
-    if any(part.stalled is not None for part in parts.all()):
+    if stall(seen, parts) is not None:
         return STALLED
     if verdicts[0].holds:
         return READY

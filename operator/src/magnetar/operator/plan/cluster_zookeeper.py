@@ -63,7 +63,7 @@ def plan_zookeeper(seen: ClusterSeen) -> Part:
     if restarted is not None:
         why = "it does not have the newest template"
         actions.append(Delete("Pod", restarted.name, restarted.uid, reason=why))
-    verdict = _verdict(seen, pods, replicas, template_hash(wanted))
+    verdict = _verdict(seen, pods, replicas, template_hash(wanted), found.stalled_message if found is not None else "")
     if restarted is not None and verdict.reason == UPDATING:
         verdict = Verdict(verdict.type, False, verdict.reason, f"{verdict.message}; {restarted.name} restarts")
     return Part(
@@ -146,10 +146,10 @@ def _differ(found: Mapping[str, str], wanted: Mapping[str, int]) -> bool:
     return bool(found) and {name: size_bytes(size) for name, size in found.items()} != dict(wanted)
 
 
-def _verdict(seen: ClusterSeen, pods: Sequence[PodFacts], replicas: int, wanted_hash: str) -> Verdict:
+def _verdict(seen: ClusterSeen, pods: Sequence[PodFacts], replicas: int, wanted_hash: str, not_made: str) -> Verdict:
     if seen.cluster.spec.hibernated:
         if not pods:
             return Verdict(ZOOKEEPER_READY, False, HIBERNATED, "no server runs")
         words = "servers stop once no bookie runs" if replicas else "servers stop"
         return Verdict(ZOOKEEPER_READY, False, STOPPING, words)
-    return judge_pods(ZOOKEEPER_READY, pods, replicas, wanted_hash, seen.now_seconds)
+    return judge_pods(ZOOKEEPER_READY, pods, replicas, wanted_hash, seen.now_seconds, not_made)

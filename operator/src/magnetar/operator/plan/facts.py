@@ -82,6 +82,8 @@ class ClaimFacts:
     expandable: bool = False
     """Whether its storage class lets volumes grow."""
     storage_class: str = ""
+    bound: bool = True
+    """Its volume is there."""
     created_seconds: float = 0.0
 
 
@@ -106,7 +108,7 @@ class WorkloadFacts:
     claim_sizes: Mapping[str, str] = field(default_factory=dict)
     """Of a StatefulSet: what its claim templates ask for, by their names."""
     stalled_message: str = ""
-    """A Deployment that does not get on, or whose pods are refused."""
+    """A Deployment that does not get on, or a workload whose pods are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +121,23 @@ class Children:
     claims: Sequence[ClaimFacts] = ()
     workloads: Mapping[tuple[str, str], WorkloadFacts] = field(default_factory=dict)
     """By kind and name."""
+    warnings: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Why Jobs have no pods, by kind and name."""
 
     def of(self, component: str, pool: str = "") -> list[PodFacts]:
         """A component's pods by number, then name."""
         found = [pod for pod in self.pods if pod.component == component and pod.pool == pool]
         return sorted(found, key=lambda pod: (pod.ordinal, pod.name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Something that a resource names is not as it must be; only a person can mend it."""
+
+    reason: str
+    """One CamelCase word."""
+    message: str
+    """What, which field names it, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +239,8 @@ class ClusterSeen:
     load: LoadSnapshot | None = None
     """Seen only where the operator balances by itself and it is time for a round."""
     pod_monitors_known: bool = False
+    troubles: Sequence[Trouble] = ()
+    """With Secrets that the spec names."""
     now_seconds: float
     """Since 1970."""
 

@@ -133,6 +133,8 @@ def plan_troubles(view: PoolView, replicas: int, draft: Draft) -> None:
     expected = min(replicas, view.desired)
     pods = {pod.ordinal: pod for pod in view.pods}
     away = [number for number in range(expected) if number not in pods or not pods[number].ready]
+    if away and view.stateful is not None and view.stateful.stalled_message:
+        draft.stalled("PodFailing", view.stateful.stalled_message)
     if away:
         young = any(number not in pods or now - pods[number].created_seconds < STARTING_SECONDS for number in away)
         names = named([f"{view.name}-{number}" for number in away])

@@ -10,24 +10,36 @@ from magnetar.operator.plan.facts import PodFacts
 
 UNSCHEDULABLE: Final = "Unschedulable"
 
-_FAILURES: Final = frozenset(
-    {
-        "CrashLoopBackOff",
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "ErrImageNeverPull",
-        "ErrImagePull",
-        "ImageInspectError",
-        "ImagePullBackOff",
-        "InvalidImageName",
-        "OOMKilled",
-        "RunContainerError",
-    }
-)
+IMAGE_FAILURES: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
+"""What a container waits for whose image cannot be had."""
+
+_FAILURES: Final = IMAGE_FAILURES | {
+    "CrashLoopBackOff",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "ErrImageNeverPull",
+    "ImageInspectError",
+    "InvalidImageName",
+    "OOMKilled",
+    "RunContainerError",
+}
 """What a container may wait for that does not end by itself. Others, such as ContainerCreating, do."""
+
+_VOLUME_FAILURES: Final = frozenset(
+    {"FailedAttachVolume", "FailedBinding", "FailedMapVolume", "FailedMount", "ProvisioningFailed"}
+)
+"""By Events: what may end by itself, as nodes and storage are slow, unless something is missing."""
+
+_MISSING: Final = ("not found", "non-existent", "no such")
+"""In the words of an Event about a volume: what is named does not exist, or lacks a key."""
 
 _HINTS: Final = {
     "CreateContainerConfigError": "a Secret or ConfigMap that it needs is missing",
+    "FailedAttachVolume": "its volume cannot be attached to its node: see the storage's driver",
+    "FailedBinding": "make a volume for the claim, or name a storage class that makes them",
+    "FailedMount": "make what is missing in this namespace, or correct the name in pod.volumes; the pod starts within "
+    "two minutes then",
+    "ProvisioningFailed": "make the storage class, or make the pool anew with another storageClassName",
     "ErrImageNeverPull": "load the image onto the node, or set imagePullPolicy",
     "ErrImagePull": "check version, imageRepository and imagePullSecrets",
     "ImagePullBackOff": "check version, imageRepository and imagePullSecrets",
@@ -48,6 +60,9 @@ _VOLUME_HINTS: Final = {
 RESTARTS_MAX: Final = 2
 """A container that has ended so often and is not ready will not be by waiting: between two ends it looks as if it only
 started."""
+
+VOLUME_SECONDS: Final = 120
+"""How long a node may try to mount a volume that is there before a person should know."""
 
 SCHEDULING_SECONDS: Final = 30
 """How long a pod may wait for a node or a volume before that is a failure: volumes are often made only when the pod is
@@ -89,7 +104,7 @@ def broken(pod: PodFacts) -> bool:
     """Not ready, and not by waiting only."""
     if pod.ready:
         return False
-    waits = pod.waiting_reason in _FAILURES or pod.waiting_reason == UNSCHEDULABLE
+    waits = pod.waiting_reason in _FAILURES | _VOLUME_FAILURES or pod.waiting_reason == UNSCHEDULABLE
     return waits or pod.phase == "Failed" or (pod.restarts >= RESTARTS_MAX and pod.exit_code not in (None, 0))
 
 
@@ -99,7 +114,10 @@ def failing(pod: PodFacts, now_seconds: float) -> bool:
         return 0 < pod.stops_by_seconds < now_seconds - STOPPING_SECONDS
     if not broken(pod):
         return False
-    return pod.waiting_reason != UNSCHEDULABLE or now_seconds - pod.created_seconds >= SCHEDULING_SECONDS
+    waited_seconds = now_seconds - pod.created_seconds
+    if pod.waiting_reason in _VOLUME_FAILURES:
+        return waited_seconds >= VOLUME_SECONDS or any(words in pod.waiting_message for words in _MISSING)
+    return pod.waiting_reason != UNSCHEDULABLE or waited_seconds >= SCHEDULING_SECONDS
 
 
 def failed_update(pods: Sequence[PodFacts], wanted_hash: str, now_seconds: float) -> PodFacts | None:

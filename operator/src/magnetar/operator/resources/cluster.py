@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 
 import msgspec
 from magnetar.operator.resources.bookie import BookieAutoscaling, BookieStorage
-from magnetar.operator.resources.common import CLASS_STAYS, Component, Conditions, Part, Quantity, Settings, Time, Volume
+from magnetar.operator.resources.common import (
+    CLASS_STAYS,
+    Component,
+    Conditions,
+    Part,
+    Quantity,
+    Settings,
+    Time,
+    Volume,
+)
 from magnetar.operator.resources.markers import Rule, says, unchangeable
 
 

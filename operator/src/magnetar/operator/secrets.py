@@ -1,0 +1,99 @@
+"""Secrets that a PulsarCluster names: what is wrong with them is told at once, before a pod waits for them. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.auth.certificates import authority_problem, certificate_problem
+from magnetar.auth.keys import read_public_key, read_secret_key
+from magnetar.core.errors import SettingError
+from magnetar.operator.children.access import BROKER_TOKEN_KEY, PROXY_TOKEN_KEY
+from magnetar.operator.children.naming import Manifest
+from magnetar.operator.plan.facts import Trouble
+from magnetar.operator.resources.cluster import PulsarClusterSpec, TlsSpec, TokenSpec
+
+SECRET_MISSING: Final = "SecretMissing"  # noqa: S105  (a reason)
+SECRET_INVALID: Final = "SecretInvalid"  # noqa: S105  (a reason)
+CERTIFICATE_INVALID: Final = "CertificateInvalid"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSecret:
+    """One that a spec names."""
+
+    name: str
+    field: str
+    """Where the spec names it."""
+    look: Callable[[Mapping[str, bytes], float], tuple[str, str]]
+    """What is wrong with its content now, as a reason and words; both empty for nothing."""
+    remedy: str
+
+
+def named_secrets(spec: PulsarClusterSpec) -> list[NamedSecret]:
+    """Of a cluster that is to run: asleep it needs none."""
+    if spec.hibernated:
+        return []
+    found = []
+    if (tls := spec.tls) is not None:
+        remedy = "make it with tls.crt and tls.key, as cert-manager or `kubectl create secret tls` do"
+        found.append(NamedSecret(tls.secret_name, "spec.tls.secretName", _Tls(tls), remedy))
+    if spec.authentication is not None:
+        token = spec.authentication.token
+        look = _Token(token, proxies=spec.proxy.replicas > 0)
+        remedy = f"make it with {', '.join(look.keys)}: `magnetar tokens` makes them"
+        found.append(NamedSecret(token.secret_name, "spec.authentication.token.secretName", look, remedy))
+    return found
+
+
+def trouble_of(wanted: NamedSecret, found: Manifest | None, now_seconds: float) -> Trouble | None:
+    """What is to be said of it; None: nothing."""
+    if found is None:
+        words = f"Secret {wanted.name}, which {wanted.field} names, is not there: {wanted.remedy}"
+        return Trouble(reason=SECRET_MISSING, message=words)
+    try:
+        content = {name: base64.b64decode(text or "") for name, text in (found.get("data") or {}).items()}
+    except (binascii.Error, ValueError):
+        content = {}
+    reason, what = wanted.look(content, now_seconds)
+    if not reason:
+        return None
+    return Trouble(reason=reason, message=f"Secret {wanted.name} of {wanted.field}: {what}")
+
+
+class _Tls:
+    def __init__(self, tls: TlsSpec) -> None:
+        self._keys = ["tls.crt", "tls.key"] + (["ca.crt"] if tls.require_client_certificates else [])
+
+    def __call__(self, content: Mapping[str, bytes], now_seconds: float) -> tuple[str, str]:
+        if lacking := _lacking(content, self._keys):
+            return SECRET_INVALID, lacking
+        problem = certificate_problem(content["tls.crt"], content["tls.key"], now_seconds)
+        if not problem and "ca.crt" in self._keys:
+            problem = authority_problem(content["ca.crt"])
+        return (CERTIFICATE_INVALID, f"{problem}; renew it") if problem else ("", "")
+
+
+class _Token:
+    def __init__(self, token: TokenSpec, *, proxies: bool) -> None:
+        self._key = "secret.key" if token.key == "Secret" else "public.key"
+        self.keys = [self._key, BROKER_TOKEN_KEY] + ([PROXY_TOKEN_KEY] if proxies else [])
+
+    def __call__(self, content: Mapping[str, bytes], now_seconds: float) -> tuple[str, str]:
+        del now_seconds
+        if lacking := _lacking(content, self.keys):
+            return SECRET_INVALID, lacking
+        read = read_secret_key if self._key == "secret.key" else read_public_key
+        try:
+            read(self._key, f"data:;base64,{base64.b64encode(content[self._key]).decode()}")
+        except SettingError as error:
+            return SECRET_INVALID, f"{error}: `magnetar tokens` makes another one"
+        return "", ""
+
+
+def _lacking(content: Mapping[str, bytes], keys: Sequence[str]) -> str:
+    missing = [name for name in keys if not content.get(name, b"").strip()]
+    return f"it has no {' and no '.join(missing)}: add what is missing" if missing else ""
