@@ -84,8 +84,10 @@ class SimulatedApi:
 
         return await self._call("list", "Event", work)
 
-    async def apply(self, manifest: Manifest, *, manager: str = FIELD_MANAGER) -> Manifest:
+    async def apply(self, manifest: Manifest, *, manager: str = FIELD_MANAGER, dry_run: bool = False) -> Manifest:
         """See `ApiServer`."""
+        if dry_run:
+            return await self._check_apply(manifest, manager)
         return await self._write("apply", manifest, lambda store, sent: store.apply(sent, manager))
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
@@ -117,6 +119,13 @@ class SimulatedApi:
     async def knows(self, kind: str) -> bool:
         """See `ApiServer`."""
         return await self._call("knows", kind, lambda: kind not in self._server.unknown_kinds)
+
+    async def _check_apply(self, manifest: Manifest, manager: str) -> Manifest:
+        """Refused as the real one would be; nothing is stored."""
+        sent: Manifest = msgspec.json.decode(msgspec.json.encode(manifest))
+        _check(sent["kind"], sent["metadata"]["namespace"], "patch")
+        name = sent["metadata"]["name"]
+        return await self._call("check", sent["kind"], lambda: self._server.store.apply(sent, manager, dry=True), name)
 
     async def _write(
         self, verb: str, manifest: Manifest, work: Callable[[ObjectStore, Manifest], Manifest]

@@ -121,8 +121,8 @@ class ObjectStore:
             manifest = {name: value for name, value in manifest.items() if name != "status"}
         return self._write(key, None, manifest, owners)
 
-    def apply(self, manifest: Manifest, who: str) -> Manifest:
-        """Server-side apply, with force."""
+    def apply(self, manifest: Manifest, who: str, *, dry: bool = False) -> Manifest:
+        """Server-side apply, with force; `dry`: only whether it would be taken."""
         key = _key(manifest)
         before = self._find(key)
         metadata = manifest["metadata"]
@@ -136,6 +136,10 @@ class ObjectStore:
         current = _without_identity(before.data) if before is not None else {}
         after = ownership.apply(current, body, owners, (who, "Apply"))
         after = _with_identity(after, before.data if before is not None else manifest)
+        if dry:
+            after = with_defaults(after, before.data if before is not None else None)
+            admit(before.data if before is not None else None, after)
+            return after
         return self._write(key, before, after, owners)
 
     def apply_status(self, manifest: Manifest, who: str) -> Manifest:

@@ -13,7 +13,7 @@ from magnetar.operator.children.metadata_job import metadata_digest
 from magnetar.operator.children.naming import BROKER, PROXY, ZOOKEEPER, Manifest
 from magnetar.operator.children.proxies import proxy_children
 from magnetar.operator.children.zookeeper import zookeeper_children
-from magnetar.operator.plan.actions import Action, Plan, Tell
+from magnetar.operator.plan.actions import Action, Apply, Create, Plan, Tell
 from magnetar.operator.plan.cluster import plan_cluster
 from magnetar.operator.plan.cluster_parts import one_of, template_hash
 from magnetar.operator.plan.facts import (
@@ -190,13 +190,13 @@ def without_workload(seen: ClusterSeen, kind: str, name: str) -> ClusterSeen:
 
 def applied(plan: Plan) -> list[str]:
     """What is applied: `Kind/name`."""
-    manifests = [action.manifest for action in plan.actions if hasattr(action, "manifest")]
+    manifests = [action.manifest for action in plan.actions if isinstance(action, Apply | Create)]
     return [f"{manifest['kind']}/{manifest['metadata']['name']}" for manifest in manifests]
 
 
 def manifest_of(plan: Plan, kind: str, name: str) -> Manifest | None:
     """What is applied of one object."""
-    found = [action.manifest for action in plan.actions if hasattr(action, "manifest")]
+    found = [action.manifest for action in plan.actions if isinstance(action, Apply | Create)]
     return next((one for one in found if one["kind"] == kind and one["metadata"]["name"] == name), None)
 
 

@@ -78,10 +78,12 @@ class SmallApiServer:
         )
         return [copy.deepcopy(event) for event in events if event["involvedObject"]["uid"] == uid]
 
-    async def apply(self, manifest: Manifest, *, manager: str = FIELD_MANAGER) -> Manifest:
+    async def apply(self, manifest: Manifest, *, manager: str = FIELD_MANAGER, dry_run: bool = False) -> Manifest:
         del manager
-        self._asked("apply", manifest["kind"], manifest["metadata"]["name"])
+        self._asked("check" if dry_run else "apply", manifest["kind"], manifest["metadata"]["name"])
         before = self._find(manifest)
+        if dry_run:
+            return copy.deepcopy({**(before or {}), **manifest})
         return self.put({**(before or {}), **manifest, "metadata": {**manifest["metadata"], **_kept(before)}})
 
     async def apply_status(self, manifest: Manifest) -> Manifest:

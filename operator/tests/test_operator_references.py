@@ -259,7 +259,7 @@ async def test_events_are_asked_for_by_the_pods_uid(stage: Stage) -> None:
         "message": 'configmap "mine" not found',
         "eventTime": "2025-10-09T08:50:00.123456Z",
     }
-    stage.put("Event", "e", **event)
+    stage.put("Event", "e", **event)  # type: ignore[arg-type]  # None of these is its component.
     await stage.reconciler.reconcile(COLD)
     (seen,) = stage.pools[-1].children.pods
     assert (seen.waiting_reason, seen.waiting_message) == ("FailedMount", 'configmap "mine" not found')

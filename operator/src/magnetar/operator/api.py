@@ -78,10 +78,10 @@ class ApiServer(Protocol):
         """Events of type Warning about one object; some of the many where there are many."""
         ...
 
-    async def apply(self, manifest: Manifest, *, manager: str = FIELD_MANAGER) -> Manifest:
+    async def apply(self, manifest: Manifest, *, manager: str = FIELD_MANAGER, dry_run: bool = False) -> Manifest:
         """Server-side apply, made if it is not there. Fields that others own become ours; fields that we had set and
         that are not in the manifest any more go, unless others own them too. `Conflict` for another uid, if the
-        manifest has one."""
+        manifest has one. With `dry_run` nothing is changed, and the answer is what would be."""
         ...
 
     async def apply_status(self, manifest: Manifest) -> Manifest:

@@ -26,6 +26,9 @@ from magnetar.operator.resources.quantities import format_bytes
 _logger: Final = logging.getLogger(__name__)
 
 
+_NO_DRY_RUN: Final = "does not support dry run"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """What the actions of one pass are about."""
@@ -48,6 +51,8 @@ class Applied:
     def __init__(self) -> None:
         self._done: dict[tuple[str, tuple[str, str]], tuple[str, str]] = {}
         """By the fields' manager, kind and name."""
+        self._taken: dict[tuple[str, str], str] = {}
+        """Of objects that are to be applied later: what the server would take, by kind and name."""
 
     def known(self, action: actions.Apply, versions: Mapping[tuple[str, str], str]) -> bool:
         """Whether the object still is as this made it."""
@@ -57,6 +62,14 @@ class Applied:
     def remember(self, action: actions.Apply, answer: Manifest) -> None:
         """That this was applied, and what it made."""
         self._done[action.manager, _key(action.manifest)] = (digest(action.manifest), version(answer))
+
+    def would_be_taken(self, manifest: Manifest) -> bool:
+        """Whether the server has said so of just this."""
+        return self._taken.get(_key(manifest)) == digest(manifest)
+
+    def remember_taken(self, manifest: Manifest) -> None:
+        """That it has. There is one for each workload at most."""
+        self._taken[_key(manifest)] = digest(manifest)
 
     def keep(self, versions: Mapping[tuple[str, str], str]) -> None:
         """Forget what is not there any more."""
@@ -100,6 +113,9 @@ class Hands:
                 return await self._apply(action)
             case actions.Create(manifest):
                 await self._create(manifest)
+            case actions.Check(manifest):
+                await self._check(manifest)
+                return False
             case actions.MakeControlToken():
                 await self._make_control_token(make_token)
             case actions.Delete(kind=kind, name=name, uid=uid, orphan=orphan):
@@ -170,6 +186,18 @@ class Hands:
         with _advised(self._subject, action.manifest):
             self._applied.remember(action, await self._api.apply(action.manifest, manager=action.manager))
         return True
+
+    async def _check(self, manifest: Manifest) -> None:
+        if self._applied.would_be_taken(manifest):
+            return
+        try:
+            with _advised(self._subject, manifest):
+                await self._api.apply(manifest, dry_run=True)
+        except Refused as error:
+            # A webhook that has effects beside is not asked for a try; it may say something when it is meant.
+            if _NO_DRY_RUN not in str(error):
+                raise
+        self._applied.remember_taken(manifest)
 
     async def _create(self, manifest: Manifest) -> None:
         with _advised(self._subject, manifest):

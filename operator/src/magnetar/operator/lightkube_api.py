@@ -118,9 +118,9 @@ class LightkubeApiServer:
         page = await self._ask("list", "Event", _path("Event", namespace), parameters)
         return [_trimmed(item) for item in page.get("items") or []]
 
-    async def apply(self, manifest: Manifest, *, manager: str = FIELD_MANAGER) -> Manifest:
+    async def apply(self, manifest: Manifest, *, manager: str = FIELD_MANAGER, dry_run: bool = False) -> Manifest:
         """`ApiServer.apply`."""
-        return await self._apply("apply", manifest, manager, "")
+        return await self._apply("apply", manifest, manager, "", {"dryRun": "All"} if dry_run else {})
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
         """`ApiServer.apply_status`. The server leaves a status's uid unread, so it is looked at here; the version then
@@ -134,7 +134,7 @@ class LightkubeApiServer:
             manifest = manifest | {
                 "metadata": metadata | {"resourceVersion": found["metadata"]["resourceVersion"]},
             }
-        return await self._apply("apply_status", manifest, FIELD_MANAGER, "/status")
+        return await self._apply("apply_status", manifest, FIELD_MANAGER, "/status", {})
 
     async def create(self, manifest: Manifest) -> Manifest:
         """`ApiServer.create`."""
@@ -176,9 +176,11 @@ class LightkubeApiServer:
         self._known[kind] = (now_seconds, known)
         return known
 
-    async def _apply(self, verb: str, manifest: Manifest, manager: str, subresource: str) -> Manifest:
+    async def _apply(
+        self, verb: str, manifest: Manifest, manager: str, subresource: str, further: Mapping[str, str]
+    ) -> Manifest:
         kind, namespace, name = _identity(manifest)
-        parameters = {"fieldManager": manager, "force": "true"}
+        parameters = {"fieldManager": manager, "force": "true", **further}
         path = _path(kind, namespace, name) + subresource
         try:
             return await self._ask(verb, kind, path, parameters, manifest, _APPLY)

@@ -111,6 +111,18 @@ def bookie_children(cluster: Cluster, owner: Owner, spec: BookieSpec, replicas: 
     ]
 
 
+def owned_settings(cluster: Cluster, spec: BookieSpec) -> dict[str, Scalar]:
+    """What people cannot set of bookies."""
+    return {
+        "metadataServiceUri": f"metadata-store:{cluster.metadata_url}",
+        "bookiePort": BOOKIE_PORT,
+        "controlPort": BOOKIE_CONTROL_PORT,
+        "prometheusStatsHttpPort": BOOKIE_METRICS_PORT,
+        "journalDirectories": ",".join(f"/{name}" for name in volume_names(JOURNAL, spec.storage.journal)),
+        "ledgerDirectories": ",".join(f"/{name}" for name in volume_names(LEDGERS, spec.storage.ledgers)),
+    }
+
+
 def _settings(cluster: Cluster, spec: BookieSpec) -> str:
     # A pod that restarts is back within seconds; its ledgers need not be copied for that.
     defaults: dict[str, Scalar] = {
@@ -120,15 +132,7 @@ def _settings(cluster: Cluster, spec: BookieSpec) -> str:
     }
     if spec.drain_bytes_per_second_max is not None:
         defaults["drainRateByBytes"] = size_bytes(spec.drain_bytes_per_second_max)
-    ours: dict[str, Scalar] = {
-        "metadataServiceUri": f"metadata-store:{cluster.metadata_url}",
-        "bookiePort": BOOKIE_PORT,
-        "controlPort": BOOKIE_CONTROL_PORT,
-        "prometheusStatsHttpPort": BOOKIE_METRICS_PORT,
-        "journalDirectories": ",".join(f"/{name}" for name in volume_names(JOURNAL, spec.storage.journal)),
-        "ledgerDirectories": ",".join(f"/{name}" for name in volume_names(LEDGERS, spec.storage.ledgers)),
-    }
-    return settings_file(defaults, spec.settings, ours)
+    return settings_file(defaults, spec.settings, owned_settings(cluster, spec))
 
 
 def _template(

@@ -55,6 +55,17 @@ def broker_children(cluster: Cluster, replicas: int | None) -> list[Manifest]:
     ]
 
 
+def owned_settings(cluster: Cluster) -> dict[str, Scalar]:
+    """What people cannot set of brokers."""
+    return broker_access_settings(cluster) | {
+        "clusterName": cluster.name,
+        "metadataStoreUrl": cluster.metadata_url,
+        "configurationMetadataStoreUrl": cluster.configuration_url,
+        "controlPort": BROKER_CONTROL_PORT,
+        "loadBalancerAutoBundleSplitEnabled": cluster.spec.balance.splits,
+    }
+
+
 def _settings(cluster: Cluster) -> str:
     bookkeeper = cluster.spec.bookkeeper
     defaults: dict[str, Scalar] = {
@@ -65,16 +76,7 @@ def _settings(cluster: Cluster) -> str:
         # A pod that is gone is known to be: its bundles need not wait for long.
         "metadataStoreSessionTimeoutMillis": 10_000,
     }
-    ours: dict[str, Scalar] = {
-        "clusterName": cluster.name,
-        "metadataStoreUrl": cluster.metadata_url,
-        "configurationMetadataStoreUrl": cluster.configuration_url,
-        "controlPort": BROKER_CONTROL_PORT,
-        "loadBalancerAutoBundleSplitEnabled": cluster.spec.balance.splits,
-    }
-    return settings_file(
-        defaults, cluster.spec.settings, cluster.spec.broker.settings, broker_access_settings(cluster), ours
-    )
+    return settings_file(defaults, cluster.spec.settings, cluster.spec.broker.settings, owned_settings(cluster))
 
 
 def _template(cluster: Cluster, its_labels: dict[str, str], configuration: str) -> dict[str, Any]:

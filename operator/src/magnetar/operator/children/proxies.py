@@ -67,10 +67,9 @@ def _service(cluster: Cluster, its_labels: dict[str, str], found: dict[str, str]
     return service
 
 
-def _settings(cluster: Cluster) -> str:
-    # Brokers' metrics are open, too: who may scrape is the network policies' business.
-    defaults: dict[str, Scalar] = {"drainTimeoutSeconds": DRAIN_SECONDS, "authenticateMetricsEndpoint": False}
-    ours: dict[str, Scalar] = {
+def owned_settings(cluster: Cluster) -> dict[str, Scalar]:
+    """What people cannot set of proxies."""
+    return proxy_access_settings(cluster) | {
         "clusterName": cluster.name,
         "metadataStoreUrl": cluster.metadata_url,
         "configurationMetadataStoreUrl": cluster.configuration_url,
@@ -78,8 +77,12 @@ def _settings(cluster: Cluster) -> str:
         # Clients name their broker, and the proxy shows it the proxies' token.
         "checkActiveBrokers": True,
     }
-    given = (cluster.spec.settings, cluster.spec.proxy.settings)
-    return settings_file(defaults, *given, proxy_access_settings(cluster), ours)
+
+
+def _settings(cluster: Cluster) -> str:
+    # Brokers' metrics are open, too: who may scrape is the network policies' business.
+    defaults: dict[str, Scalar] = {"drainTimeoutSeconds": DRAIN_SECONDS, "authenticateMetricsEndpoint": False}
+    return settings_file(defaults, cluster.spec.settings, cluster.spec.proxy.settings, owned_settings(cluster))
 
 
 def _template(cluster: Cluster, its_labels: dict[str, str], configuration: str) -> dict[str, Any]:

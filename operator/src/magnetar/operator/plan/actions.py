@@ -34,6 +34,14 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """Ask the API server whether it would take an object that is to be applied later: what is wrong with a spec is told
+    at once, not when the turn of what it is about has come."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
 class MakeControlToken:
     """Make the Secret of the control ports' token out of chance, if there is none."""
 
@@ -165,6 +173,7 @@ class Tell:
 Action: TypeAlias = (
     Apply
     | Create
+    | Check
     | MakeControlToken
     | Delete
     | Scale

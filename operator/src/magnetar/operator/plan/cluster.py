@@ -18,6 +18,7 @@ from magnetar.operator.plan.actions import (
     Apply,
     CancelBookieDrain,
     CancelBrokerDrain,
+    Check,
     Create,
     Delete,
     GrowVolume,
@@ -179,7 +180,7 @@ def _split(actions: Sequence[Action]) -> tuple[list[Action], list[Action]]:
     last = objects
     for action in actions:
         match action:
-            case Apply() | Create() | MakeControlToken() | Delete() | Scale() | GrowVolume() | Annotate():
+            case Apply() | Create() | Check() | MakeControlToken() | Delete() | Scale() | GrowVolume() | Annotate():
                 last = objects
             case SetFinalizer():
                 last = objects

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from magnetar.operator.children.naming import Manifest
-from magnetar.operator.plan.actions import Action, Scale
+from magnetar.operator.plan.actions import Action, Check, Scale
 from magnetar.operator.plan.cluster_parts import (
     HIBERNATED,
     POD_FAILING,
@@ -76,13 +76,14 @@ class Deployment:
             return before
         if self.sleeps and replicas and self.gate.start:
             if self.found is None:
-                return before
+                return [*before, Check(_with_number(deployment, replicas))]
             replicas = 0
         if self.held:
             assert self.found is not None
+            check = Check(_with_number(deployment, replicas))
             if self.found.desired == replicas:
-                return before
-            return [*before, Scale(self.found.kind, self.found.name, self.found.uid, replicas)]
+                return [*before, check]
+            return [*before, Scale(self.found.kind, self.found.name, self.found.uid, replicas), check]
         deployment["spec"]["replicas"] = replicas
         return [*before, *applied([deployment])]
 
@@ -109,3 +110,7 @@ class Deployment:
         if verdict.holds and wanted != replicas:
             return Verdict(self.type, False, SCALING, f"{replicas} pods of {wanted} that there should be")
         return verdict
+
+
+def _with_number(deployment: Manifest, replicas: int) -> Manifest:
+    return deployment | {"spec": deployment["spec"] | {"replicas": replicas}}

@@ -23,7 +23,7 @@ from magnetar.operator.plan.cluster_parts import (
 )
 from magnetar.operator.plan.cluster_start import TOO_FEW_BOOKIES, TOO_FEW_WRITABLE
 from magnetar.operator.plan.cluster_status import PAUSED
-from magnetar.operator.plan.conditions import READY, STALLED, condition
+from magnetar.operator.plan.conditions import READY, STALLED, condition, newly_ignored
 from magnetar.operator.resources.cluster import PulsarClusterStatus
 from magnetar.operator.resources.common import Condition
 
@@ -48,6 +48,8 @@ def transitions(before: PulsarClusterStatus, now: PulsarClusterStatus) -> list[T
             found.append(Tell("Warning", new.reason, new.message))
     elif old is not None and old.status == "True" and new is not None and new.status != "True":
         found.append(Tell("Normal", "Recovered", f"it gets on again; before: {old.reason}"))
+    if (ignored := newly_ignored(before.conditions, now.conditions)) is not None:
+        found.append(Tell("Warning", ignored.reason, ignored.message))
     for type_, on, off in ((PAUSED, "Paused", "Resumed"), (HIBERNATED, "Hibernated", "Woken")):
         found += _switched(before, now, type_, on, off)
     ready = condition(now.conditions, READY)

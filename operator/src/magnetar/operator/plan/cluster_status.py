@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 from magnetar.operator.children.access import service_url, web_service_url
 from magnetar.operator.children.naming import BROKER, label_text, selector
+from magnetar.operator.children.owned import cluster_settings_without_effect
 from magnetar.operator.plan.actions import Action, SplitBundle, TransferBundle
 from magnetar.operator.plan.cluster_brokers import BrokersPart
 from magnetar.operator.plan.cluster_hibernation import remembered_brokers
@@ -25,7 +26,17 @@ from magnetar.operator.plan.cluster_parts import (
     Part,
 )
 from magnetar.operator.plan.cluster_start import metadata_written
-from magnetar.operator.plan.conditions import READY, RECONCILING, STALLED, Verdict, conditions, holds, timestamp
+from magnetar.operator.plan.conditions import (
+    GETS_ON,
+    READY,
+    RECONCILING,
+    STALLED,
+    Verdict,
+    conditions,
+    holds,
+    settings_in_effect,
+    timestamp,
+)
 from magnetar.operator.plan.facts import ClusterSeen
 from magnetar.operator.resources.cluster import Move, PulsarClusterStatus
 
@@ -97,12 +108,13 @@ def _verdicts(seen: ClusterSeen, parts: Parts) -> list[Verdict]:
         _reconciling(seen, unready),
         Verdict(STALLED, True, stalled.reason, stalled.message)
         if stalled is not None
-        else Verdict(STALLED, False, "GetsOn", "nothing needs a person"),
+        else Verdict(STALLED, False, GETS_ON, "nothing needs a person"),
         *(part.verdict for part in (parts.metadata, parts.zookeeper, parts.bookies, parts.brokers, parts.proxies)),
         Verdict(PAUSED, True, PAUSED, "the operator looks, and touches nothing; set paused to false")
         if spec.paused
         else Verdict(PAUSED, False, "Active", "the operator looks after the cluster"),
         _hibernated(seen, parts),
+        settings_in_effect(cluster_settings_without_effect(seen.cluster)),
     ]
 
 

@@ -14,6 +14,9 @@ READY: Final = "Ready"
 RECONCILING: Final = "Reconciling"
 STALLED: Final = "Stalled"
 
+SETTINGS_IN_EFFECT: Final = "SettingsInEffect"
+SETTINGS_IGNORED: Final = "SettingsIgnored"
+
 REFUSED: Final = "Refused"
 """The reason of both Ready and Stalled where the API server does not take what a plan asks for."""
 GETS_ON: Final = "GetsOn"
@@ -68,6 +71,22 @@ class Obstacle:
     message: str
     needs_person: bool = True
     """False: it ends by itself."""
+
+
+def settings_in_effect(without_effect: Sequence[str]) -> Verdict:
+    """Whether all settings that people have set are; those that are not, in words."""
+    if not without_effect:
+        return Verdict(SETTINGS_IN_EFFECT, True, "AllInEffect", "no setting is one that the operator sets itself")
+    words = f"the operator sets these itself, so that they have no effect: {'; '.join(without_effect)}"
+    return Verdict(SETTINGS_IN_EFFECT, False, SETTINGS_IGNORED, words)
+
+
+def newly_ignored(before: Iterable[Condition], now: Iterable[Condition]) -> Condition | None:
+    """What is to be told of settings without effect, if that is not what was said before."""
+    old, new = condition(before, SETTINGS_IN_EFFECT), condition(now, SETTINGS_IN_EFFECT)
+    if new is None or new.status != "False" or (old is not None and old.message == new.message):
+        return None
+    return new
 
 
 def hindered(

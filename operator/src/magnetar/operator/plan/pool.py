@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from magnetar.core.errors import Misuse
 from magnetar.operator.children.naming import BOOKIE, FINALIZER
-from magnetar.operator.plan.actions import Action, Apply, Create, Delete, Plan, SetFinalizer
+from magnetar.operator.plan.actions import Action, Apply, Check, Create, Delete, Plan, SetFinalizer
 from magnetar.operator.plan.conditions import READY, holds, was_refused
 from magnetar.operator.plan.facts import PoolSeen
 from magnetar.operator.plan.pool_autoscale import Usage, plan_autoscaling
@@ -168,6 +168,8 @@ def _plan_stateful(view: PoolView, children: PoolChildren, replicas: int | None,
     """The StatefulSet, and the claims that none of its pods will have again."""
     stateful, manifest = view.stateful, children.stateful
     if replicas is None:
+        if not view.hibernated and not view.seen.resource.deleting:
+            draft.do(Check(manifest))
         return
     if stateful is None:
         draft.do(Create(manifest))

@@ -9,14 +9,18 @@ from typing import Any, Final
 import msgspec
 from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED
 from magnetar.operator.children.naming import BOOKIE, label_text, selector
+from magnetar.operator.children.owned import pool_settings_without_effect
 from magnetar.operator.plan.actions import Tell
 from magnetar.operator.plan.conditions import (
+    GETS_ON,
     READY,
     RECONCILING,
     STALLED,
     Verdict,
     condition,
     conditions,
+    newly_ignored,
+    settings_in_effect,
     shortened,
 )
 from magnetar.operator.plan.facts import PoolSeen
@@ -72,7 +76,7 @@ def simple_status(seen: PoolSeen, draft: Draft) -> BookieStatus:
     verdicts = [
         Verdict(READY, False, note.reason, note.message),
         Verdict(RECONCILING, not draft.stalls, note.reason, note.message),
-        Verdict(STALLED, bool(draft.stalls), note.reason if draft.stalls else "GetsOn", note.message),
+        Verdict(STALLED, bool(draft.stalls), note.reason if draft.stalls else GETS_ON, note.message),
     ]
     return msgspec.structs.replace(
         seen.status,
@@ -109,6 +113,8 @@ def transitions(before: BookieStatus, now: BookieStatus) -> list[Tell]:
         found.append(Tell("Warning", new.reason, new.message))
     elif was and new is not None and new.status != "True":
         found.append(Tell("Normal", "Recovered", f"it gets on again; before: {was}"))
+    if (ignored := newly_ignored(before.conditions, now.conditions)) is not None:
+        found.append(Tell("Warning", ignored.reason, ignored.message))
     old, new = condition(before.conditions, READY), condition(now.conditions, READY)
     if old is not None and new is not None and _works(new) and not _works(old):
         found.append(Tell("Normal", "Ready", new.message))
@@ -125,8 +131,9 @@ def _verdicts(view: PoolView, draft: Draft, said: Said) -> list[Verdict]:
         _reconciling(view, draft),
         Verdict(STALLED, True, draft.stalls[0].reason, _joined(draft.stalls))
         if draft.stalls
-        else Verdict(STALLED, False, "GetsOn", "nothing needs a person"),
+        else Verdict(STALLED, False, GETS_ON, "nothing needs a person"),
         _writable(view),
+        settings_in_effect(pool_settings_without_effect(view.cluster, view.seen.spec)),
     ]
 
 
