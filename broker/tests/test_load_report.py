@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -335,6 +336,62 @@ def test_a_container_of_version_one(tmp_path: Path) -> None:
     assert (usage.cpu.usage, usage.cpu.limit) == (25.0, 50.0)
     assert usage.memory.percent == 25.0
     assert usage.bandwidth_out.limit == 2.5 * 1024 * 1024
+
+
+CGROUP = "sys/fs/cgroup"
+
+
+def put_processor(root: Path, *, container_seconds: float, process_seconds: float, maximum: str = "max 100000") -> None:
+    """What a container and its one process have used; proc(5) counts in ticks."""
+    ticks = round(process_seconds * os.sysconf("SC_CLK_TCK"))
+    stat = f"7 (mag (net) ar) S 1 7 7 0 -1 4194560 1 0 0 0 {ticks - 10} 10 5 5 20 0 3 0 100"
+    used = f"usage_usec {round(container_seconds * 1e6)}\n"
+    put(root, {f"{CGROUP}/cpu.stat": used, f"{CGROUP}/cpu.max": maximum, "proc/self/stat": stat})
+
+
+@pytest.mark.parametrize(
+    ("processors", "maximum", "container_cores", "process_cores", "expected"),
+    [
+        pytest.param(16, "max 100000", 0.9, 0.9, (90.0, 100.0), id="16 cores, of which a broker can use one"),
+        pytest.param(64, "max 100000", 0.9, 0.9, (90.0, 100.0), id="64 cores"),
+        pytest.param(64, "400000 100000", 0.9, 0.9, (90.0, 100.0), id="a limit of four"),
+        pytest.param(64, "50000 100000", 0.45, 0.45, (45.0, 50.0), id="a limit of half a core"),
+        pytest.param(2, "max 100000", 0.1, 0.1, (10.0, 100.0), id="little to do"),
+        pytest.param(16, "max 100000", 15.2, 0.3, (1520.0, 1600.0), id="others fill the host"),
+        pytest.param(16, "200000 100000", 1.9, 0.9, (190.0, 200.0), id="a sidecar fills the pod"),
+        pytest.param(16, "max 100000", 1.7, 1.7, (100.0, 100.0), id="other threads of the process"),
+    ],
+)
+def test_a_broker_is_full_with_one_core_of_its_own(
+    tmp_path: Path,
+    processors: int,
+    maximum: str,
+    container_cores: float,
+    process_cores: float,
+    expected: tuple[float, float],
+) -> None:
+    """By all cores of the node 0.9 of 16 were 6 %, and nothing was ever scaled out or moved for it."""
+    clock = Timers()
+    meter = HostUsageMeter(clock, root=tmp_path, processors=processors)
+    put_processor(tmp_path, container_seconds=100.0, process_seconds=100.0, maximum=maximum)
+    meter.measure()
+    clock.advance(60_000)
+    used = (100.0 + 60 * container_cores, 100.0 + 60 * process_cores)
+    put_processor(tmp_path, container_seconds=used[0], process_seconds=used[1], maximum=maximum)
+    cpu = meter.measure().cpu
+    assert (cpu.usage, cpu.limit) == pytest.approx(expected)
+
+
+def test_averages_are_over_a_window_however_often_it_is_asked(tmp_path: Path) -> None:
+    clock = Timers()
+    meter = HostUsageMeter(clock, root=tmp_path, window_seconds=60, processors=16)
+    busy, seen = 0.0, []
+    for second in range(0, 240, 15):
+        put_processor(tmp_path, container_seconds=busy, process_seconds=busy)
+        seen.append(round(meter.measure().cpu.percent))
+        clock.advance(15_000)
+        busy += 15.0 if second >= 120 else 0.0
+    assert seen == [0] * 9 + [25, 50, 75, 100, 100, 100, 100]
 
 
 def test_a_host_without_limits(tmp_path: Path) -> None:

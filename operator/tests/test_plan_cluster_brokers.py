@@ -278,3 +278,29 @@ def test_brokers_keep_their_places_in_the_status_and_newer_ones_come_last() -> N
     status = msgspec.structs.replace(seen.status, broker_members=reordered)
     found = [member["name"] for member in plan_cluster(replace(seen, status=status)).status["brokerMembers"]]
     assert found == ["blue-broker-c", "blue-broker-a", "blue-broker-b"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "seconds"),
+    [
+        ({"broker": {"autoscaling": {"maxReplicas": 5}}}, 15),
+        ({"broker": {"replicas": 2}}, 60),
+        ({"broker": {"autoscaling": {"maxReplicas": 5}}, "paused": True}, 60),
+        ({"broker": {"autoscaling": {"maxReplicas": 5}}, "balance": {"driver": "Operator", "intervalSeconds": 10}}, 10),
+    ],
+)
+def test_the_load_is_asked_for_more_often_while_it_decides_the_number(spec: dict[str, Any], seconds: int) -> None:
+    assert plan_cluster(healthy(**spec)).wake_after_seconds == seconds
+
+
+def test_looks_every_quarter_of_a_minute_scale_out_after_the_same_minute() -> None:
+    seen = healthy(broker={"autoscaling": {"maxReplicas": 5}})
+    numbers = []
+    for look in range(7):
+        facts = {name: replace(one, load_percent=90) for name, one in seen.brokers.items()}
+        seen = replace(seen, brokers=facts, now_seconds=NOW + 15 * look)
+        manifest = manifest_of(plan_cluster(seen), "Deployment", "blue-broker")
+        numbers.append(manifest["spec"]["replicas"] if manifest is not None else None)
+        seen = told(seen)
+    assert numbers[:4] == [2, 2, 2, 2]
+    assert numbers[4] == 3

@@ -2,11 +2,16 @@
 
 The units are those of Pulsar's load reports (`LinuxBrokerHostUsageImpl`): CPU in percent of one core, memory in MiB,
 network in kbit/s. A container's limits count where it has some (control groups, version 2, then 1); else the host's.
+
+A broker does its work in one thread, and is full when it has one core to itself, however many there are. So CPU is the
+fuller of two: what this process uses of one core, and what the container or host uses of all that it has. Whoever reads
+the report, Apache's leader too, goes by usage over limit alone.
 """
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +24,8 @@ ETHERNET: Final = "1"
 
 USABLE_STATES: Final = ("up", "unknown", "dormant")
 KBIT_BYTES: Final = 1024 / 8
+CORE_PERCENT: Final = 100.0
+"""Of one core: all that a single thread can use."""
 UNLIMITED_BYTES_MIN: Final = 1 << 60
 """Version 1 writes "no limit" as a number of pages close to 2^63."""
 
@@ -57,33 +64,77 @@ class HostUsage:
         return [part.percent for part in parts]
 
 
-class HostUsageMeter:
-    """Measures; CPU and network are averages since the call before, so the first one has none."""
+class _Counters:
+    """What only ever grows, at one moment."""
 
-    def __init__(self, clock: Clock, *, nic_speed_gbps: float | None = None, root: Path = Path("/")) -> None:
+    __slots__ = ("at_seconds", "cpu_seconds", "process_seconds", "received_bytes", "sent_bytes")
+
+    def __init__(self, at_seconds: float) -> None:
+        self.at_seconds = at_seconds
+        self.cpu_seconds = 0.0
+        self.process_seconds = 0.0
+        self.received_bytes = 0.0
+        self.sent_bytes = 0.0
+
+
+class HostUsageMeter:
+    """Measures; CPU and network are averages since the latest call that is `window_seconds` back, so that there are
+    none before. It keeps the calls of that time."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        nic_speed_gbps: float | None = None,
+        root: Path = Path("/"),
+        window_seconds: float = 0.0,
+        processors: int | None = None,
+    ) -> None:
+        """`processors`: of the host; None: as many as the kernel lets this process use."""
         self._clock = clock
         self._nic_speed_gbps = nic_speed_gbps
         self._root = root
-        self._before_seconds = 0.0
-        self._before: tuple[float, float, float] | None = None
+        self._window_seconds = window_seconds
+        self._processors = len(os.sched_getaffinity(0)) if processors is None else processors
+        self._before: deque[_Counters] = deque()
 
     def measure(self) -> HostUsage:
         """What is used now. Files that are missing or odd leave their part unknown. Some ten small reads."""
-        now_seconds = self._clock.monotonic_seconds()
         names = self._interfaces()
-        counters = (self._cpu_seconds(), self._bytes(names, "rx_bytes"), self._bytes(names, "tx_bytes"))
+        now = _Counters(self._clock.monotonic_seconds())
+        now.cpu_seconds, now.process_seconds = self._cpu_seconds(), self._process_seconds()
+        now.received_bytes, now.sent_bytes = self._bytes(names, "rx_bytes"), self._bytes(names, "tx_bytes")
         usage = HostUsage()
         usage.memory = self._memory()
         usage.cpu.limit = self._cpu_limit_percent()
         usage.bandwidth_in.limit = usage.bandwidth_out.limit = self._bandwidth_limit_kbits(names)
-        elapsed_seconds = now_seconds - self._before_seconds
-        if self._before is not None and elapsed_seconds > 0:
-            cpu, received, sent = (max(0.0, now - before) for now, before in zip(counters, self._before, strict=True))
-            usage.cpu.usage = 100.0 * cpu / elapsed_seconds
+        before = self._since(now.at_seconds)
+        if before is not None:
+            elapsed_seconds = now.at_seconds - before.at_seconds
+            usage.cpu = self._cpu(before, now, usage.cpu.limit)
+            received = max(0.0, now.received_bytes - before.received_bytes)
+            sent = max(0.0, now.sent_bytes - before.sent_bytes)
             usage.bandwidth_in.usage = received / KBIT_BYTES / elapsed_seconds
             usage.bandwidth_out.usage = sent / KBIT_BYTES / elapsed_seconds
-        self._before, self._before_seconds = counters, now_seconds
+        self._before.append(now)
         return usage
+
+    def _since(self, now_seconds: float) -> _Counters | None:
+        """The latest that is far enough back; older ones are forgotten."""
+        found = None
+        while self._before and now_seconds - self._before[0].at_seconds >= max(self._window_seconds, 1e-3):
+            found = self._before.popleft()
+        if found is not None:
+            self._before.appendleft(found)
+        return found
+
+    @staticmethod
+    def _cpu(before: _Counters, now: _Counters, limit_percent: float) -> Usage:
+        elapsed_seconds = now.at_seconds - before.at_seconds
+        used = 100.0 * max(0.0, now.cpu_seconds - before.cpu_seconds) / elapsed_seconds
+        own = 100.0 * max(0.0, now.process_seconds - before.process_seconds) / elapsed_seconds
+        around, process = Usage(used, limit_percent), Usage(min(own, CORE_PERCENT), CORE_PERCENT)
+        return process if process.percent > around.percent else around
 
     def _text(self, *parts: str) -> str | None:
         try:
@@ -120,6 +171,12 @@ class HostUsageMeter:
         # The fourth and fifth are idle and waiting for the disk; see proc(5).
         return (sum(ticks) - sum(ticks[3:5])) / os.sysconf("SC_CLK_TCK")
 
+    def _process_seconds(self) -> float:
+        """Of this process; 0: not known. See proc(5): the name in brackets may have blanks."""
+        words = (self._text("proc", "self", "stat") or "").rpartition(")")[2].split()
+        ticks = [float(word) for word in words[11:13] if word.isdigit()]
+        return sum(ticks) / os.sysconf("SC_CLK_TCK")
+
     def _cpu_limit_percent(self) -> float:
         quota, _, period = (self._text(CGROUP, "cpu.max") or "").partition(" ")
         if quota.isdigit() and period.isdigit() and int(period) > 0:
@@ -128,7 +185,7 @@ class HostUsageMeter:
             limit, length = (self._number(CGROUP, folder, f"cpu.cfs_{what}_us") for what in ("quota", "period"))
             if limit is not None and length is not None and limit > 0 and length > 0:
                 return 100.0 * limit / length
-        return 100.0 * len(os.sched_getaffinity(0))
+        return 100.0 * self._processors
 
     def _memory(self) -> Usage:
         """Without what the kernel would give back at once (inactive pages of files), as Kubernetes counts it."""

@@ -40,6 +40,8 @@ LEADER_PATH: Final = "/loadbalance/leader"
 OWNERS_PATH: Final = "/namespace"
 """As people are told it."""
 
+MEASURE_SECONDS: Final = 15.0
+"""How old what is told of CPU and network may be: so often the operator asks while it scales. Ten small reads."""
 ALONE_SECONDS: Final = 60.0
 """How often the report of a broker that is alone is looked at: nobody decides by it."""
 
@@ -77,7 +79,12 @@ class ModularLoadManager:
         self.settings = parts.settings
         self.directory = BrokerDirectory(parts.store, self._brokers_changed)
         self.statistics = BundleStatistics(parts.owned, parts.clock)
-        self._meter = HostUsageMeter(parts.clock, nic_speed_gbps=parts.settings.nic_speed_gbps, root=parts.host_root)
+        self._meter = HostUsageMeter(
+            parts.clock,
+            nic_speed_gbps=parts.settings.nic_speed_gbps,
+            root=parts.host_root,
+            window_seconds=parts.settings.host_usage_seconds,
+        )
         self._host = HostUsage()
         self._measured_seconds = float("-inf")
         self._reporter = Reporter(parts.addresses, parts.version, parts.clock.now_ms())
@@ -192,11 +199,11 @@ class ModularLoadManager:
         return groups
 
     def host_usage(self) -> HostUsage:
-        """The last measurement; a new one when that is too old."""
+        """The last measurement; a new one when that is too old. Averages are over `host_usage_seconds` all the same:
+        what starting a broker costs says nothing about its load."""
         now_seconds = self.parts.clock.monotonic_seconds()
         age_seconds = now_seconds - self._measured_seconds
-        # Not sooner: what starting a broker costs says nothing about its load.
-        if age_seconds >= self.settings.host_usage_seconds:
+        if age_seconds >= min(MEASURE_SECONDS, self.settings.host_usage_seconds):
             self._host, self._measured_seconds = self._meter.measure(), now_seconds
         return self._host
 

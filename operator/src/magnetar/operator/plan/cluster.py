@@ -60,6 +60,11 @@ BUSY_SECONDS: Final = 2.0
 whose progress nobody tells of."""
 
 
+LOAD_SECONDS: Final = 15.0
+"""The same while the number of brokers goes by their load: a peak of minutes is to be met, and brokers say anew so
+often. Still fewer calls of the API server than the guide promises."""
+
+
 def plan_cluster(seen: ClusterSeen, moves_now: Sequence[Action] = ()) -> Plan:
     """What is to be done about a cluster. `moves_now` is what balancing has just decided; it is carried out if the
     brokers say that the operator balances.
@@ -200,5 +205,7 @@ def _wake(seen: ClusterSeen, parts: Parts, status: PulsarClusterStatus) -> float
     if any(part.busy for part in parts.all()):
         return BUSY_SECONDS
     longest = IDLE_SECONDS if holds(status.conditions, READY) else WAITING_SECONDS
+    if seen.cluster.spec.broker.autoscaling is not None and not seen.cluster.spec.hibernated:
+        longest = LOAD_SECONDS
     balance = seen.cluster.spec.balance
     return min(longest, float(balance.interval_seconds)) if balance.driver == "Operator" else longest
