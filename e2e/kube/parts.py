@@ -12,6 +12,7 @@ _QUICK: Final = (
     "test_api_server.py",
     "test_helm_charts.py",
     "test_install.py",
+    "test_status.py",
     "test_bookies.py::test_three_to_five_to_three_with_every_byte_read_back_and_the_operator_killed_at_each_step",
     "test_bookies.py::test_a_bookie_whose_pod_and_volumes_are_lost_is_made_whole",
     "test_brokers.py::test_one_to_three_to_one_under_load_without_a_failed_publish",

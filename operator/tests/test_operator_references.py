@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import replace
-from operator.tests.certificates import encoded, make_pair
 from operator.tests.cluster_builders import healthy, told
 from operator.tests.plan_builders import NOW, make_claim, make_pod
 from operator.tests.pool_builders import PoolWorld
@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from magnetar.auth.testing import make_pair
 from magnetar.operator.api import Refused
 from magnetar.operator.plan.actions import Tell
 from magnetar.operator.plan.cluster import plan_cluster
@@ -20,6 +21,13 @@ from magnetar.operator.plan.pool import plan_pool
 from magnetar.operator.plan.rollout import failing, trouble
 from magnetar.operator.plan.warnings import Warned, in_doubt, with_warnings
 from magnetar.operator.resources.common import Condition
+
+
+def encoded(**content: bytes) -> dict[str, str]:
+    """As Secrets have it; `tls_crt` stands for `tls.crt`, `broker_token` for `broker-token`."""
+    names = {name: name.replace("_token", "-token").replace("_", ".") for name in content}
+    return {names[name]: base64.b64encode(value).decode() for name, value in content.items()}
+
 
 GOOD = make_pair(NOW)
 OTHER = make_pair(NOW)

@@ -1,9 +1,11 @@
-"""Keys, tokens and passwords that Apache's `pulsar tokens`, httpd's `htpasswd` and OpenSSL have made."""
+"""Keys, tokens and passwords that Apache's `pulsar tokens`, httpd's `htpasswd` and OpenSSL have made; certificates."""
 
 # ruff: noqa: S105 - Known to all: they open nothing.
 
 from __future__ import annotations
 
+import datetime as dt
+from dataclasses import dataclass
 from typing import Final
 
 from magnetar.auth.token_making import sign_with_secret
@@ -63,3 +65,36 @@ PASSWORDS: Final = {
 def token_of(subject: str, **claims: object) -> str:
     """A token signed with `SECRET`."""
     return sign_with_secret("SECRET", SECRET, {"sub": subject, **claims}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """In PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+def make_pair(now_seconds: float, *, from_days: float = -1.0, to_days: float = 30.0) -> Pair:
+    """A certificate that signs itself, valid for so many days before and after."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = dt.datetime.fromtimestamp(now_seconds, dt.UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "demo-proxy")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now + dt.timedelta(days=from_days))
+        .not_valid_after(now + dt.timedelta(days=to_days))
+        .sign(key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding.PEM
+    private = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return Pair(certificate.public_bytes(encoding), private)
