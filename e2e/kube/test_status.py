@@ -177,7 +177,7 @@ def test_a_tls_secret_is_told_by_its_name_until_it_is_good(watched: Namespace) -
     secret(watched, tls_crt=old.certificate, tls_key=old.key)
     told(watched, "Stalled", "True", "CertificateInvalid", "tls.crt has expired at")
     secret(watched, tls_crt=good.certificate, tls_key=good.key)
-    cured(watched, "Secret", "Certificate")
+    cured(watched, "SecretInvalid", "CertificateInvalid")
 
 
 VOLUME = {

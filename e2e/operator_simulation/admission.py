@@ -25,6 +25,10 @@ _SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     for definition in DEFINITIONS
 }
 
+AFFINITIES: Final = frozenset({"nodeAffinity", "podAffinity", "podAntiAffinity"})
+MISSPELT: Final = "nodeAffinityy"
+"""What people write instead of one of them."""
+
 _STATEFUL_SET_MUTABLE: Final = (
     "minReadySeconds",
     "ordinals",
@@ -34,6 +38,25 @@ _STATEFUL_SET_MUTABLE: Final = (
     "template",
     "updateStrategy",
 )
+
+
+def undeclared_field(manifest: Manifest) -> str:
+    """Where an object has a field that its kind does not have, as far as people can bring one in; empty: nowhere."""
+    pod = manifest.get("spec", {}).get("template", {}).get("spec", {})
+    wrong = sorted(set(pod.get("affinity", {})) - AFFINITIES)
+    return f".spec.template.spec.affinity.{wrong[0]}" if wrong else ""
+
+
+def answer_to_undeclared(verb: str, manifest: Manifest, field: str) -> tuple[int, dict[str, Any]]:
+    """How an API server (1.34) says so: its code and its body. Of what is applied it takes the error for its own."""
+    kind, metadata = manifest["kind"], manifest["metadata"]
+    if verb == "create":
+        version = f'{kind} in version "v1" cannot be handled as a {kind}'
+        words = f'{version}: strict decoding error: unknown field "{field[1:]}"'
+        return 400, {"kind": "Status", "status": "Failure", "message": words, "reason": "BadRequest", "code": 400}
+    whose = f"{metadata['namespace']}/{metadata['name']}; {manifest['apiVersion']}, Kind={kind}"
+    words = f"failed to create typed patch object ({whose}): {field}: field not declared in schema"
+    return 500, {"kind": "Status", "status": "Failure", "message": words, "code": 500}
 
 
 def with_defaults(manifest: Manifest, before: Manifest | None) -> Manifest:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+import httpx2
 import msgspec
 from magnetar.operator.api import CLUSTER_SCOPED, KINDS, Conflict, Refused, ServerUnavailable
 from magnetar.operator.children.naming import FIELD_MANAGER, Manifest
+from magnetar.operator.lightkube_api import failure
 from magnetar.operator.rbac import rules
 
+from e2e.operator_simulation.admission import answer_to_undeclared, undeclared_field
 from e2e.operator_simulation.fates import READS_SHARE, Network, pass_began
 from e2e.operator_simulation.objects import ObjectStore
 from e2e.operator_simulation.promises import Promises
@@ -124,8 +127,15 @@ class SimulatedApi:
         """Refused as the real one would be; nothing is stored."""
         sent: Manifest = msgspec.json.decode(msgspec.json.encode(manifest))
         _check(sent["kind"], sent["metadata"]["namespace"], "patch")
-        name = sent["metadata"]["name"]
-        return await self._call("check", sent["kind"], lambda: self._server.store.apply(sent, manager, dry=True), name)
+        name, kind, began = sent["metadata"]["name"], sent["kind"], pass_began.get()
+
+        def work() -> Manifest:
+            if field := undeclared_field(sent):
+                self._server.promises.refused_for_good(Write(self._name, "check", sent, None, began))
+                raise _undeclared("apply", sent, field)
+            return self._server.store.apply(sent, manager, dry=True)
+
+        return await self._call("check", kind, work, name)
 
     async def _write(
         self, verb: str, manifest: Manifest, work: Callable[[ObjectStore, Manifest], Manifest]
@@ -145,6 +155,9 @@ class SimulatedApi:
                 _check(kind, metadata.get("namespace", ""), "create")
             write = Write(self._name, verb, sent, before, began)
             look = promises.before(write)
+            if verb in ("apply", "create") and (field := undeclared_field(sent)):
+                promises.refused_for_good(write)
+                raise _undeclared(verb, sent, field)
             try:
                 found = work(store, sent)
             except Conflict:
@@ -177,6 +190,12 @@ class SimulatedApi:
 
         share = 1.0 if verb in WRITES else READS_SHARE
         return await self._network.call(noted, ServerUnavailable, self._kill, what=f"{verb} {kind}", share=share)
+
+
+def _undeclared(verb: str, manifest: Manifest, field: str) -> Exception:
+    """As the operator's own client makes it of the answer."""
+    code, body = answer_to_undeclared(verb, manifest, field)
+    return failure(f"{verb} {manifest['kind']}", httpx2.Response(code, json=body))
 
 
 def _check(kind: str, namespace: str | None, verb: str, subresource: str = "") -> None:

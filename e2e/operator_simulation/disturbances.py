@@ -20,10 +20,11 @@ from magnetar.operator.children.naming import (
 from magnetar.operator.resources.common import API_VERSION
 from magnetar.operator.resources.quantities import format_bytes, size_bytes
 
-from e2e.operator_simulation.admission import STORAGE_CLASSES
+from e2e.operator_simulation.admission import MISSPELT, STORAGE_CLASSES
 from e2e.operator_simulation.kubelet import BAD_IMAGE, CRASHING_IMAGE, Running, claims_of
 from e2e.operator_simulation.metadata import Disk
 from e2e.operator_simulation.operators import Operators
+from e2e.operator_simulation.parameters import SLIPS
 from e2e.operator_simulation.workloads import is_leaving
 from e2e.operator_simulation.world import CLUSTER, NAMESPACE, USER, World
 
@@ -72,6 +73,8 @@ class Disturbances:
         if world.cluster() is None:
             world.make_cluster()
         self.repair_image()
+        if any(slip in world.parameters.actions for slip in SLIPS):
+            self._correct()
         size = world.parameters.ensemble_size
         self._patch({"paused": False, "hibernated": False})
         wanted = self._rng.randint(size, max(size, world.parameters.bookies_max))
@@ -126,6 +129,26 @@ class Disturbances:
             return None
         self._world.store.delete(("Pod", NAMESPACE, pod["metadata"]["name"]))
         return str(pod["metadata"]["name"])
+
+    def misspell(self) -> str | None:
+        """A field of Kubernetes' that there is not, in one of the free parts of a spec; or rightly again."""
+        pod: dict[str, Any] | None = None if self._rng.random() < 0.4 else {"affinity": {MISSPELT: {}}}
+        where = self._rng.choice(("bookkeeper", "broker", "proxy", "zookeeper"))
+        if where == "zookeeper":
+            return self._patch({"metadata": {"zookeeper": {"pod": pod}}})
+        return self._patch({where: {"pod": pod}})
+
+    def unreadable(self) -> str | None:
+        """A list where a setting has one value; or none any more."""
+        value = None if self._rng.random() < 0.4 else [1]
+        return self._patch({self._rng.choice(("broker", "proxy")): {"settings": {"maxPendingLists": value}}})
+
+    def _correct(self) -> None:
+        for where in ("bookkeeper", "broker", "proxy"):
+            self._patch({where: {"pod": None}})
+        for where in ("broker", "proxy"):
+            self._patch({where: {"settings": {"maxPendingLists": None}}})
+        self._patch({"metadata": {"zookeeper": {"pod": None}}})
 
     def grow_volumes(self) -> str | None:
         """Larger ones."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
-from magnetar.operator import apply, custom, observe, reconcile
+from magnetar.operator import apply, custom, lightkube_api, observe, reconcile
 from magnetar.operator.children.context import Cluster
 from magnetar.operator.children.naming import Manifest
 from magnetar.operator.plan import (
@@ -254,6 +254,11 @@ def adopts_the_predecessors_pool() -> list[Patch]:
     return [(observe, "_is_of_an_earlier", lambda pool, cluster: False)]
 
 
+def takes_refusals_for_outages() -> list[Patch]:
+    """What its kind has no field for is answered with 500, as an outage is."""
+    return [(lightkube_api, "_NOT_OF_THE_SCHEMA", "never")]
+
+
 _QUICK: Final = {
     "steps": 25,
     "delay_seconds": 0.1,
@@ -299,6 +304,9 @@ MISTAKES: Final[dict[str, Mistake]] = {
     "sorts-names-as-text": Mistake(sorts_names_as_text, _where("scale_pool", bookies=12, bookies_max=14)),
     "takes-silence-for-drained": Mistake(
         takes_silence_for_drained, _where("scale_pool", "hang_bookie", steps=25, pause_seconds=5.0, copies_per_second=1)
+    ),
+    "takes-refusals-for-outages": Mistake(
+        takes_refusals_for_outages, _where("misspell", steps=4, pause_seconds=120.0, proxies=1)
     ),
     "tells-again-and-again": Mistake(tells_again_and_again, _where("scale_pool", steps=1)),
     "works-while-paused": Mistake(works_while_paused, _where("pause", "delete_pod", "new_version", steps=10)),

@@ -40,6 +40,9 @@ ACCIDENTS: Final = (
 OPERATOR_FAULTS: Final = ("cancel_pass", "kill_operator", "two_operators")
 """What happens to the operator besides its calls."""
 
+SLIPS: Final = ("misspell", "unreadable")
+"""Mistakes of people in a spec: few runs have them, for nothing goes on with the new spec until it is corrected."""
+
 RARE: Final = ("hang_bookie", "late_apply", "late_delete")
 """What comes on top in few runs, as it is too special to be among what is chosen from."""
 
@@ -127,6 +130,8 @@ def draw_parameters(seed: int) -> Parameters:
         actions.append("scale_pool")
     more = random.Random(f"{seed} more operator parameters")
     actions += [action for action in RARE if more.random() < 0.1]
+    slips = random.Random(f"{seed} slips")
+    actions += [action for action in SLIPS if slips.random() < 0.15]
     calm = rng.random() < 0.2
     rates = Rates(
         fails=0.0 if calm else rng.choice((0.0, 0.02, 0.1)),

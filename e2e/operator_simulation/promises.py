@@ -40,6 +40,10 @@ SAME_EVENTS_MAX: Final = 40
 """How often the very same may be told in a run."""
 EVENTS_PER_MINUTE_MAX: Final = 60
 """That are written, of all resources."""
+REFUSALS_TOLD_SECONDS: Final = 900.0
+"""Until it must stand in the status that something was refused for good, where calls fail."""
+REFUSALS_TOLD_CALM_SECONDS: Final = 20.0
+"""The same where none does."""
 VIOLATIONS_KEPT: Final = 40
 
 
@@ -71,6 +75,9 @@ class Promises:
         self._grown_at: dict[str, float] = {}
         """When a StatefulSet was last told to run more pods, by uid."""
         self._recent_events: list[float] = []
+        self._refused: dict[tuple[str, str, str], tuple[int, float]] = {}
+        """Resources of which something was refused for good: of which generation, and since when."""
+        self.refusals_told_seconds = REFUSALS_TOLD_SECONDS
         self._last_scale_in: tuple[float, float] = (-1e9, 0.0)
         store.listeners.append(self._changed)
 
@@ -131,6 +138,26 @@ class Promises:
         self.refusals += 1
         if self._now() - write.pass_began < LATE_SECONDS:
             self.broken(f"the server refused it: {message}", write)
+
+    def refused_for_good(self, write: Write) -> None:
+        """The server will never take it: a person has to correct the resource, whose status must say so by then. A pass
+        may fail before it can, but not for ever."""
+        key = self._resource_of(write)
+        resource = self._store.get(*key)
+        if resource is None or is_leaving(resource):
+            return
+        generation = resource["metadata"]["generation"]
+        known, since = self._refused.get(key, (0, 0.0))
+        if known != generation:
+            self._refused[key] = (generation, self._now())
+        elif self._now() - since > self.refusals_told_seconds and not _asks_for_a_person(resource):
+            self.broken(f"{key[0]} {key[2]} does not say that it needs a person", write)
+            self._refused[key] = (generation, self._now())
+
+    def _resource_of(self, write: Write) -> tuple[str, str, str]:
+        references = write.manifest["metadata"].get("ownerReferences", ())
+        owner = next(reference for reference in references if reference.get("controller"))
+        return owner["kind"], write.namespace, owner["name"]
 
     def told(self, resource: str, event: Tell) -> None:
         """An Event."""
@@ -441,6 +468,14 @@ def _is_finalizer(write: Write) -> bool:
     """It is about the operator's own hold on a resource, and nothing else."""
     patch = write.manifest.get("patch", {})
     return write.kind in (PULSAR_CLUSTER, BOOKIE_POOL) and set(patch) == {"metadata"}
+
+
+def _asks_for_a_person(resource: Manifest) -> bool:
+    status = resource.get("status", {})
+    conditions = {found["type"]: found for found in status.get("conditions", ())}
+    stalled, ready = conditions.get("Stalled", {}), conditions.get("Ready", {})
+    newest = status.get("observedGeneration") == resource["metadata"]["generation"]
+    return bool(newest) and stalled.get("status") == "True" and ready.get("status") == "False"
 
 
 def _bookie_id(pod: str, namespace: str) -> str:

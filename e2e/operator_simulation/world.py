@@ -17,7 +17,7 @@ from e2e.operator_simulation.kubelet import Kubelet
 from e2e.operator_simulation.objects import ObjectStore
 from e2e.operator_simulation.parameters import Parameters
 from e2e.operator_simulation.programs import BrokerProgram, Software
-from e2e.operator_simulation.promises import Promises
+from e2e.operator_simulation.promises import REFUSALS_TOLD_CALM_SECONDS, Promises
 from e2e.operator_simulation.replacements import Replacements
 from e2e.operator_simulation.workloads import Claims, Jobs, Owners, StatefulSets
 
@@ -39,6 +39,9 @@ class World:
         self.store = ObjectStore(loop.time)
         self.software = Software(random.Random(f"{seed} software"), loop.time)
         self.promises = Promises(self.store, self.software, loop.trace, loop.time)
+        rates = parameters.rates
+        if not any((rates.fails, rates.loses_answer, rates.slow, rates.stale, rates.kills)):
+            self.promises.refusals_told_seconds = REFUSALS_TOLD_CALM_SECONDS
         self.replacements = Replacements(self.store, loop.time)
         self.server = Server(self.store, self.promises)
         self.kubelet = Kubelet(loop, self.store, self.software, random.Random(f"{seed} kubelet"))

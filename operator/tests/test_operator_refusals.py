@@ -118,6 +118,16 @@ async def test_what_the_plan_says_besides_a_refusal_is_kept(stage: Stage) -> Non
     assert condition(stage, "Stalled")["message"].endswith("| cold-bookie-2 is another's")
 
 
+async def test_the_order_of_conditions_is_no_difference(stage: Stage) -> None:
+    """The API server keeps it: a status that began with a refusal would be written in each pass for ever."""
+    usual = {"reason": "R", "message": "", "lastTransitionTime": "2025-10-09T08:00:00Z", "observedGeneration": 1}
+    found = [{"type": type_, "status": "True", **usual} for type_ in ("Ready", "Stalled")]
+    stage.put("PulsarCluster", "blue", spec={}, status={"conditions": found})
+    stage.status = {"conditions": found[::-1]}
+    await stage.reconciler.reconcile(BLUE)
+    assert stage.did("apply_status") == []
+
+
 async def test_a_namespace_that_ends_needs_nobody(stage: Stage) -> None:
     make_groups(stage, [Apply(child("Service", "s", "broker"))])
     stage.api.failures["apply", "Service"] = [NamespaceTerminating("because it is being terminated")]

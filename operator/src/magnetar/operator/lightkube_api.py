@@ -216,7 +216,7 @@ class LightkubeApiServer:
             text = str(error) or type(error).__name__
             raise ServerUnavailable(f"the Kubernetes API server does not answer to {verb} {kind}: {text}") from None
         if response.status_code >= 300:
-            raise _failure(f"{verb} {kind}", response)
+            raise failure(f"{verb} {kind}", response)
         try:
             answer: Manifest = msgspec.json.decode(response.content, type=dict[str, Any])
         except msgspec.DecodeError as error:
@@ -273,7 +273,7 @@ def _trimmed(manifest: Manifest) -> Manifest:
     return manifest
 
 
-def _failure(what: str, response: httpx2.Response) -> MagnetarError:
+def failure(what: str, response: httpx2.Response) -> MagnetarError:
     """An answer that is an error, as one of ours. The text is the server's."""
     code, content = response.status_code, response.content
     try:

@@ -307,7 +307,7 @@ class Reconciler:
             status = self._hindered(key, manifest, status, obstacle)
         wanted = _status(key, status)
         self._world.witness.found(key, wanted)
-        if wanted is None or wanted == _status(key, manifest.get("status")):
+        if wanted is None or _in_order(wanted) == _in_order(_status(key, manifest.get("status"))):
             return
         owner = owner_of(manifest)
         metadata = {"name": owner.name, "namespace": owner.namespace, "uid": owner.uid}
@@ -369,3 +369,10 @@ def _status(key: Key, status: Any) -> PulsarClusterStatus | BookieStatus | None:
         return msgspec.convert(status, type_) if status else None
     except msgspec.ValidationError:
         return None
+
+
+def _in_order(status: PulsarClusterStatus | BookieStatus | None) -> PulsarClusterStatus | BookieStatus | None:
+    """To be compared: the API server keeps conditions in the order in which each was first written."""
+    if status is None:
+        return None
+    return msgspec.structs.replace(status, conditions=sorted(status.conditions, key=lambda one: one.type))
