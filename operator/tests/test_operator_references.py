@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from dataclasses import replace
 from operator.tests.cluster_builders import healthy, told
-from operator.tests.plan_builders import NOW, make_claim, make_pod
+from operator.tests.plan_builders import NOW, make_claim, make_cluster, make_pod
 from operator.tests.pool_builders import PoolWorld
 from operator.tests.stage import BLUE, COLD, Stage, small_stage
 from typing import Any
@@ -14,12 +14,15 @@ import msgspec
 import pytest
 from magnetar.auth.testing import make_pair
 from magnetar.operator.api import Refused
+from magnetar.operator.children.metadata_job import metadata_job
+from magnetar.operator.children.naming import FINALIZER
 from magnetar.operator.plan.actions import Tell
 from magnetar.operator.plan.cluster import plan_cluster
 from magnetar.operator.plan.facts import Children, PodFacts, Trouble
 from magnetar.operator.plan.pool import plan_pool
 from magnetar.operator.plan.rollout import failing, trouble
 from magnetar.operator.plan.warnings import Warned, in_doubt, with_warnings
+from magnetar.operator.resources.cluster import PulsarClusterStatus
 from magnetar.operator.resources.common import Condition
 
 
@@ -281,3 +284,57 @@ async def test_a_cluster_that_is_well_asks_for_no_events(stage: Stage) -> None:
     stage.put_pod("blue-broker-a", "broker", "10.0.0.1")
     await stage.reconciler.reconcile(BLUE)
     assert stage.did("warnings") == []
+
+
+def test_a_claim_that_does_not_grow_says_why() -> None:
+    """The driver fails, and Kubernetes tries on for ever."""
+    world = PoolWorld()
+    seen = world.seen()
+    claims = [
+        replace(claim, capacity_bytes=claim.requested_bytes // 2) if claim.name == "ledgers-blue-bookie-1" else claim
+        for claim in seen.children.claims
+    ]
+    children = replace(seen.children, claims=claims)
+    name = ("PersistentVolumeClaim", "ledgers-blue-bookie-1")
+    assert [found for found, _ in in_doubt(children, NOW)] == [name]
+    words = "resize volume failed: rpc error: the pool is full"
+    warned = Warned(reason="VolumeResizeFailed", message=words, told_seconds=NOW)
+    plan = plan_pool(replace(seen, children=with_warnings(children, {name: [warned]}, NOW)))
+    said = {one["type"]: one for one in plan.status["conditions"]}
+    assert (said["Stalled"]["status"], said["Stalled"]["reason"]) == ("True", "VolumeNotExpandable")
+    assert words in said["Stalled"]["message"]
+
+
+def test_a_job_without_pods_says_why() -> None:
+    cluster = make_cluster()
+    job = metadata_job(cluster)
+    name = ("Job", job["metadata"]["name"])
+    made = job | {"metadata": job["metadata"] | {"uid": "job-uid"}, "status": {"startTime": "2025-10-09T08:00:00Z"}}
+    before = healthy()
+    seen = replace(before, status=PulsarClusterStatus(), cluster=cluster)
+    children = replace(seen.children, objects={**seen.children.objects, name: made})
+    assert (name, "job-uid") in in_doubt(children, NOW)
+    warned = Warned(reason="FailedCreate", message=REFUSED_PODS, told_seconds=NOW)
+    plan = plan_cluster(replace(seen, children=with_warnings(children, {name: [warned]}, NOW)))
+    said = {one["type"]: one for one in plan.status["conditions"]}
+    assert said["MetadataReady"]["reason"] == "MetadataInitFailed"
+    assert 'serviceaccount "mine" not found' in said["Stalled"]["message"]
+
+
+def test_a_pod_that_does_not_go_keeps_a_cluster_from_going() -> None:
+    seen = healthy(deletionPolicy="Delete")
+    resource = replace(seen.resource, deleting=True, finalizers=(FINALIZER,))
+    pods = [replace(pod, deleting=True, stops_by_seconds=NOW - 500) for pod in seen.children.pods]
+    plan = plan_cluster(replace(seen, resource=resource, children=replace(seen.children, pods=pods)))
+    said = {one["type"]: one for one in plan.status["conditions"]}
+    assert said["Stalled"]["status"] == "True"
+    assert "its node node does not say that it has stopped" in said["Stalled"]["message"]
+
+
+def test_brokers_that_are_ready_and_do_not_answer_are_named() -> None:
+    seen = healthy()
+    brokers = {name: facts for name, facts in seen.brokers.items() if not name.endswith("a")}
+    plan = plan_cluster(replace(seen, brokers=brokers))
+    said = {one["type"]: one for one in plan.status["conditions"]}
+    assert said["BrokersReady"]["status"] == "True"
+    assert "no answer at the control port of blue-broker-a" in said["BrokersReady"]["message"]

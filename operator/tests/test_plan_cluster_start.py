@@ -146,7 +146,9 @@ def test_a_job_that_cannot_write_it_again_takes_nothing_from_the_cluster() -> No
     assert [deleted.kind for deleted in asked(plan, Delete)] == ["Job"]
     assert condition_of(plan, "MetadataReady")[0] == "True"
     assert words in condition_of(plan, "MetadataReady")[2]
-    assert condition_of(plan, "Stalled")[0] == "False"
+    assert condition_of(plan, "BrokersReady")[0] == "True"
+    # Nobody else mends what the metadata says.
+    assert condition_of(plan, "Stalled")[:2] == ("True", "MetadataInitFailed")
 
 
 def test_a_job_that_fails_says_why_and_one_that_gave_up_is_tried_again() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from magnetar.operator.children.brokers import broker_children
@@ -60,6 +60,8 @@ def plan_brokers(seen: ClusterSeen, gate: Gate) -> BrokersPart:
         verdict = Verdict(
             BROKERS_READY, False, SCALING, f"{numbers.replicas} brokers, {wanted} wanted: {numbers.message}"
         )
+    if verdict.holds and (silent := [pod.name for pod in pods if pod.ready and pod.name not in seen.brokers]):
+        verdict = replace(verdict, message=f"{verdict.message}; no answer at the control port of {', '.join(silent)}")
     told = _scaled(seen, found, numbers.replicas, reason) if not cluster.spec.hibernated else []
     return BrokersPart(
         verdict=verdict,

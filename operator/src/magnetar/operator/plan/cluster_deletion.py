@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 from magnetar.operator.children.naming import BROKER, FINALIZER, PROXY
 from magnetar.operator.plan.actions import Action, Delete, Plan, SetFinalizer, Tell
+from magnetar.operator.plan.cluster_parts import POD_FAILING, failures
 from magnetar.operator.plan.conditions import READY, RECONCILING, STALLED, Verdict, condition, conditions
 from magnetar.operator.plan.facts import ClusterSeen, WorkloadFacts
 
@@ -80,10 +81,11 @@ def _workloads(seen: ClusterSeen) -> list[WorkloadFacts]:
 
 
 def _status(seen: ClusterSeen, words: str) -> dict[str, object]:
+    stuck = failures([pod for pod in seen.children.pods if pod.deleting], seen.now_seconds)
     verdicts = [
         Verdict(READY, False, DELETING, words),
         Verdict(RECONCILING, True, DELETING, words),
-        Verdict(STALLED, False, DELETING, "nothing is in the way"),
+        Verdict(STALLED, True, POD_FAILING, stuck) if stuck else Verdict(STALLED, False, DELETING, words),
     ]
     generation = seen.resource.generation
     found = msgspec.structs.replace(

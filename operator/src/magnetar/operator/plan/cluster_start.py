@@ -41,12 +41,14 @@ def plan_metadata(seen: ClusterSeen, zookeeper: Part) -> Part:
     if done:
         words = "the metadata store knows the cluster"
         actions: Sequence[Action] = ()
+        stalled = None
         if metadata_written(seen) != metadata_digest(seen.cluster):
             trouble = failures(seen.children.of(INIT), seen.now_seconds)
             words += f", and will know where it is to be reached by now{f': {trouble}' if trouble else ''}"
+            stalled = Verdict(METADATA_READY, False, METADATA_INIT_FAILED, words) if trouble else None
             actions = _run_job(seen, jobs)[0] if _urls_hold(seen, zookeeper) else ()
         verdict = Verdict(METADATA_READY, True, "Initialized", words)
-        return Part(verdict=verdict, actions=actions, serving=True)
+        return Part(verdict=verdict, actions=actions, stalled=stalled, serving=True)
     if seen.cluster.spec.hibernated:
         return Part(verdict=Verdict(METADATA_READY, False, HIBERNATED, "the cluster was never started"))
     if not zookeeper.serving:

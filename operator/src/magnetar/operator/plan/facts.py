@@ -84,6 +84,8 @@ class ClaimFacts:
     storage_class: str = ""
     bound: bool = True
     """Its volume is there."""
+    warning: str = ""
+    """Why it is not, or does not grow."""
     created_seconds: float = 0.0
 
 

@@ -34,6 +34,8 @@ def plan_growth(view: PoolView, draft: Draft) -> None:
         if wanted <= claim.requested_bytes:
             if 0 < claim.capacity_bytes < claim.requested_bytes:
                 growing.append(claim.name)
+                if claim.warning:
+                    draft.stalled("VolumeNotExpandable", f"{claim.name} does not grow: {claim.warning}")
         elif claim.expandable:
             draft.do(GrowVolume(claim.name, claim.uid, wanted))
             asked.append(f"{claim.name} from {format_bytes(claim.requested_bytes)} to {format_bytes(wanted)}")

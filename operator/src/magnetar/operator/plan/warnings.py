@@ -18,7 +18,8 @@ from magnetar.operator.plan.rollout import IMAGE_FAILURES, UNSCHEDULABLE
 ASKED_MAX: Final = 6
 """Objects whose Events are asked for in one pass: pods of one template say the same."""
 PODS_ASKED_MAX: Final = 3
-"""Of them."""
+CLAIMS_ASKED_MAX: Final = 1
+"""Of them: pods, and claims that grow."""
 QUIET_SECONDS: Final = 2.0
 """A pod that is younger gives no reason because it has none."""
 RECENT_SECONDS: Final = 600.0
@@ -33,6 +34,7 @@ _REASONS: Final = frozenset(
         "FailedMount",
         "FailedToRetrieveImagePullSecret",
         "ProvisioningFailed",
+        "VolumeResizeFailed",
     }
 )
 _SILENT: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -63,6 +65,8 @@ def in_doubt(children: Children, now_seconds: float) -> list[tuple[Name, str]]:
     if not children.of(INIT):
         jobs = [manifest for (kind, _), manifest in sorted(children.objects.items()) if kind == "Job"]
         found += [(("Job", job["metadata"]["name"]), job["metadata"]["uid"]) for job in jobs if _lacks_pods(job)]
+    growing = [claim for claim in children.claims if 0 < claim.capacity_bytes < claim.requested_bytes]
+    found += [(("PersistentVolumeClaim", claim.name), claim.uid) for claim in growing[:CLAIMS_ASKED_MAX]]
     for pod in children.pods:
         if pod.waiting_reason == UNSCHEDULABLE:
             unbound = (claim for claim in children.claims if not claim.bound and _is_of(claim, pod))
@@ -82,8 +86,10 @@ def with_warnings(children: Children, warned: Mapping[Name, Sequence[Warned]], n
         for name, workload in children.workloads.items()
     }
     pods = [_with_warning(pod, children.claims, known) for pod in children.pods]
+    told = {name: found.message for (kind, name), found in known.items() if kind == "PersistentVolumeClaim"}
+    claims = [replace(claim, warning=told.get(claim.name, "")) for claim in children.claims]
     jobs = {name: told.message for name, told in known.items() if name[0] == "Job"}
-    return replace(children, workloads=workloads, pods=pods, warnings=jobs)
+    return replace(children, workloads=workloads, pods=pods, claims=claims, warnings=jobs)
 
 
 def _with_warning(pod: PodFacts, claims: Sequence[ClaimFacts], known: Mapping[Name, Warned]) -> PodFacts:
