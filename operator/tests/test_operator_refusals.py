@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from magnetar.control.errors import ControlRefused, Reason
 from magnetar.core.errors import SettingError
-from magnetar.operator.api import NamespaceTerminating, Refused, ServerUnavailable
+from magnetar.operator.api import Conflict, NamespaceTerminating, Refused, ServerUnavailable
 from magnetar.operator.children.naming import Manifest
 from magnetar.operator.failures import OUTAGE_PASSES, REFUSALS_OF_PODS
 from magnetar.operator.plan.actions import Apply, Create, StartBookieDrain, Tell
@@ -168,6 +168,17 @@ async def test_a_pod_that_says_no_for_long_needs_a_person(stage: Stage) -> None:
     found = condition(stage, "Stalled", COLD)
     assert (found["status"], found["reason"]) == ("True", "PodRefused")
     assert "it is decommissioned" in found["message"]
+
+
+async def test_failures_of_different_kinds_do_not_add_up(stage: Stage) -> None:
+    stage.actions = [Apply(child("Deployment", "blue-broker", "broker"))]
+    for _ in range(OUTAGE_PASSES):
+        stage.api.failures["apply", "Deployment"] = [ServerUnavailable("etcdserver: leader changed")]
+        with pytest.raises(ServerUnavailable):
+            await stage.reconciler.reconcile(BLUE)
+        stage.api.failures["apply", "Deployment"] = [Conflict("changed")]
+        assert await stage.reconciler.reconcile(BLUE) == 1
+    assert not stage.did("apply_status")
 
 
 async def test_a_mistake_of_the_operator_stands_in_the_status(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,13 @@ import msgspec
 import pytest
 from magnetar.operator.api import Refused
 from magnetar.operator.children.owned import cluster_settings_without_effect
-from magnetar.operator.plan.actions import Check, Plan, Tell
+from magnetar.operator.plan.actions import Apply, Check, Plan, Tell
 from magnetar.operator.plan.cluster import plan_cluster
 from magnetar.operator.plan.pool import plan_pool
 from magnetar.operator.resources.bookie import BookieSpec
+from magnetar.operator.resources.cluster import PulsarClusterSpec
+from magnetar.operator.resources.common import Condition
+from magnetar.operator.resources.crd import structural_schema
 
 
 def said(plan: Plan, type_: str) -> dict[str, Any]:
@@ -129,3 +132,22 @@ async def test_a_webhook_that_takes_no_tries_refuses_nothing(stage: Stage) -> No
     stage.actions = [Check(deployment("a"))]
     stage.api.failures["check", "Deployment"] = [Refused('admission webhook "w" does not support dry run')]
     assert await stage.reconciler.reconcile(BLUE) == 60
+
+
+def test_a_stateful_set_that_was_refused_is_applied_again_until_it_is_taken() -> None:
+    """Else the next pass, which sees no difference, says that all is well, and the one after it that nothing is."""
+    seen = PoolWorld().seen()
+    usual = {"message": "", "last_transition_time": "2025-10-09T08:53:20Z", "observed_generation": 1}
+    refused = Condition(type="Stalled", status="True", reason="Refused", **usual)  # type: ignore[arg-type]  # By name.
+    for conditions, applies in (([], False), ([refused], True)):
+        plan = plan_pool(replace(seen, status=msgspec.structs.replace(seen.status, conditions=conditions)))
+        kinds = [action.manifest["kind"] for action in plan.actions if isinstance(action, Apply)]
+        assert ("StatefulSet" in kinds) is applies
+
+
+def test_values_of_settings_are_no_lists_nor_objects_for_the_api_server() -> None:
+    """Structural schemas know no unions: what has members may have none."""
+    spec = structural_schema(PulsarClusterSpec)["properties"]
+    wanted = {"maxItems": 0, "maxProperties": 0, "x-kubernetes-preserve-unknown-fields": True}
+    for settings in (spec["settings"], spec["broker"]["properties"]["settings"]):
+        assert settings["additionalProperties"] == wanted

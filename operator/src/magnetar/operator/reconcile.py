@@ -114,7 +114,7 @@ class World:
 class _Memory:
     """Of one resource: what spares work, and what balancing has seen. A new process does without."""
 
-    __slots__ = ("applied", "balance_spec", "balanced_seconds", "balancing", "failures", "planned", "undone")
+    __slots__ = ("applied", "balance_spec", "balanced_seconds", "balancing", "failure", "failures", "planned", "undone")
 
     def __init__(self) -> None:
         self.applied = Applied()
@@ -122,11 +122,19 @@ class _Memory:
         self.balance_spec: BalanceSpec | None = None
         self.balanced_seconds = 0.0
         self.failures = 0
-        """Passes in a row that did not get to their end."""
+        """Passes in a row that did not get to their end, all for the same kind of reason."""
+        self.failure = ""
+        """Which kind."""
         self.planned: dict[str, Any] | None = None
         """The status by the plan of the pass that is under way, if there is one already."""
         self.undone: list[BundleAction] = []
         """Of the moves that were just decided: those that the pass has not tried."""
+
+    def failed(self, failure: str) -> int:
+        """One more of this kind. Gives how many there were in a row."""
+        self.failures = self.failures + 1 if failure == self.failure else 1
+        self.failure = failure
+        return self.failures
 
 
 class Reconciler:
@@ -157,14 +165,13 @@ class Reconciler:
                 wait_seconds = await self._pool(key, manifest, memory)
         except (NotFound, AlreadyExists, Conflict) as error:
             _logger.debug("%s: %s", key, error)
-            memory.failures += 1
-            if memory.failures < INTERRUPTIONS_MAX:
+            if memory.failed("interrupted") < INTERRUPTIONS_MAX:
                 return LOOK_AGAIN_SECONDS
             stays = Refused(_in_the_way(error))
             await self._tell_failure(key, manifest, memory, stays)
             raise stays from None
         except Exception as error:
-            memory.failures += 1
+            memory.failed(type(error).__name__)
             await self._tell_failure(key, manifest, memory, error)
             raise
         memory.failures = 0
