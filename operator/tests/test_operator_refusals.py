@@ -118,6 +118,18 @@ async def test_what_the_plan_says_besides_a_refusal_is_kept(stage: Stage) -> Non
     assert condition(stage, "Stalled")["message"].endswith("| cold-bookie-2 is another's")
 
 
+async def test_what_lasts_is_told_once(stage: Stage) -> None:
+    for words in ("exceeded quota: pods", "exceeded quota: pods", "exceeded quota: memory"):
+        stage.actions = [Apply(child("Deployment", "blue-broker", "broker"))]
+        stage.api.failures["apply", "Deployment"] = [Refused(words)]
+        with pytest.raises(Refused):
+            await stage.reconciler.reconcile(BLUE)
+    assert [event.message for event in stage.told.events] == [
+        "blue-broker: exceeded quota: pods",
+        "blue-broker: exceeded quota: memory",
+    ]
+
+
 async def test_the_order_of_conditions_is_no_difference(stage: Stage) -> None:
     """The API server keeps it: a status that began with a refusal would be written in each pass for ever."""
     usual = {"reason": "R", "message": "", "lastTransitionTime": "2025-10-09T08:00:00Z", "observedGeneration": 1}

@@ -26,7 +26,7 @@ from magnetar.operator.custom import owner_of
 from magnetar.operator.failures import failure_of, together, unreadable
 from magnetar.operator.observe import Observer
 from magnetar.operator.plan.actions import VOLUME_GROWN, Action, Plan, SetFinalizer, SplitBundle, Tell, TransferBundle
-from magnetar.operator.plan.conditions import Obstacle, hindered
+from magnetar.operator.plan.conditions import Obstacle, hindered, says
 from magnetar.operator.plans import Balancing, BundleAction, Plans
 from magnetar.operator.resources.bookie import BookieStatus
 from magnetar.operator.resources.cluster import BalanceSpec, PulsarClusterStatus
@@ -181,7 +181,7 @@ class Reconciler:
         """By an Event, and in the status: what that says otherwise is not looked after any more."""
         failure = failure_of(error, memory.failures)
         owner = owner_of(manifest)
-        if failure.event is not None:
+        if failure.event is not None and not self._says(key, manifest, failure.obstacle):
             await self._world.events.tell(owner, failure.event)
         status = memory.planned
         if failure.obstacle is None and (status is None or not failure.planned):
@@ -255,7 +255,8 @@ class Reconciler:
         obstacle = unreadable(subject.unreadable) if subject.unreadable else None
         if obstacle is not None:
             memory.planned = self._hindered(key, subject.manifest, plan.status, obstacle)
-            await self._world.events.tell(subject.owner, Tell("Warning", obstacle.reason, obstacle.message))
+            if not self._says(key, subject.manifest, obstacle):
+                await self._world.events.tell(subject.owner, Tell("Warning", obstacle.reason, obstacle.message))
         await self._act(key, plan, subject, memory, paused=paused)
         await self._write_status(key, subject.manifest, memory.planned)
 
@@ -300,6 +301,11 @@ class Reconciler:
             self._move_failed(memory, action, failure)
         else:
             self._world.witness.carried_out(key, action)
+
+    def _says(self, key: Key, manifest: Manifest, obstacle: Obstacle | None) -> bool:
+        """Whether the status says it already: what lasts is told once."""
+        before = _status(key, manifest.get("status"))
+        return before is not None and obstacle is not None and says(before.conditions, obstacle)
 
     def _hindered(self, key: Key, manifest: Manifest, status: dict[str, Any], obstacle: Obstacle) -> dict[str, Any]:
         before = _status(key, manifest.get("status"))

@@ -120,10 +120,11 @@ def _verdicts(seen: ClusterSeen, parts: Parts) -> list[Verdict]:
 
 def stall(seen: ClusterSeen, parts: Parts) -> Verdict | None:
     """What a person has to do something about; what the spec names first, for pods that fail may be its consequence."""
-    if seen.troubles:
-        words = " | ".join(trouble.message for trouble in seen.troubles)
-        return Verdict(STALLED, True, seen.troubles[0].reason, words)
-    return next((part.stalled for part in parts.all() if part.stalled is not None), None)
+    stalled = next((part.stalled for part in parts.all() if part.stalled is not None), None)
+    if not seen.troubles:
+        return stalled
+    words = [trouble.message for trouble in seen.troubles] + ([stalled.message] if stalled is not None else [])
+    return Verdict(STALLED, True, seen.troubles[0].reason, " | ".join(words))
 
 
 def _asleep(parts: Parts) -> bool:

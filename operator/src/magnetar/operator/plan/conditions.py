@@ -112,6 +112,14 @@ def hindered(
     return {**status, "observedGeneration": generation, "phase": phase, "conditions": told}
 
 
+def says(among: Iterable[Condition], obstacle: Obstacle) -> bool:
+    """Whether these say of an obstacle that it needs a person."""
+    found = condition(among, STALLED)
+    if found is None or found.status != "True" or found.reason != obstacle.reason:
+        return False
+    return found.message == shortened(obstacle.message) or found.message.startswith(f"{obstacle.message} | ")
+
+
 def was_refused(among: Iterable[Condition]) -> bool:
     """Whether the API server did not take something in the pass that has written these."""
     return any(found.type == STALLED and found.status == "True" and found.reason == REFUSED for found in among)
