@@ -10,7 +10,7 @@ PYTEST_WORKERS ?= 2
 
 TARGETS := help setup run cluster compile decompile test test-compiled lint fix generate sim sim-operator interchange \
   storm faults admin-cli e2e bench bench-bookies bench-cluster bench-spark scale images kube-up kube-down \
-  e2e-clients e2e-spark e2e-kubernetes damage
+  e2e-clients e2e-spark e2e-kubernetes damage floods histories mutants power
 .PHONY: $(TARGETS)
 
 # Any target may be the first one on a machine without uv.

@@ -8,7 +8,7 @@ from typing import Final
 
 from e2e.simulation.fault_kinds import AT_TAKEOVER, FAULT_KINDS
 
-CURSOR_NODES_LOSE_ANSWERS: Final = False
+CURSOR_NODES_LOSE_ANSWERS: Final = True
 """Whether the metadata service may lose its answer to a change of a cursor's node."""
 
 OWNERS_OUTLIVE_DELETED_LEDGERS: Final = False

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from magnetar.broker.auth.rules import Right
 from magnetar.broker.command_limits import check_notes
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.session_consume import ConsumerCommands
 from magnetar.broker.session_liveness import Liveness
 from magnetar.broker.session_lookup import LookupCommands
@@ -26,11 +27,9 @@ from magnetar.broker.session_schema import SchemaCommands
 from magnetar.broker.session_topics import TopicListCommands
 from magnetar.broker.session_transactions import TransactionCommands
 from magnetar.broker.settings import SERVER_VERSION
-from magnetar.core.errors import MagnetarError, PeerError, Unavailable
+from magnetar.core.errors import MagnetarError, PeerError
 from magnetar.core.limits import FRAME_PADDING_BYTES, KIB, PROXIED_CONNECT_FRAME_BYTES_MAX
 from magnetar.core.topic_name import NamespaceName, TopicName
-from magnetar.managed.errors import ManagedLedgerClosed, ManagedLedgerError, ManagedLedgerFenced
-from magnetar.metadata.store import NodeTooLarge, StoreUnavailable
 from magnetar.net.connection import Connection
 from magnetar.net.held_bytes import NOTED_BYTES
 from magnetar.net.requests import PAUSED_FOR_REQUESTS, ConnectionRequests
@@ -496,16 +495,3 @@ class ServerSession:
 
     def _pong(self, _: BaseCommand) -> None:
         self._liveness.ponged()
-
-
-def server_error_of(error: MagnetarError) -> ServerError:
-    """The protocol's code for an error that is not the protocol's own."""
-    if isinstance(error, NodeTooLarge):
-        return ServerError.NOT_ALLOWED_ERROR
-    if isinstance(error, StoreUnavailable):
-        return ServerError.METADATA_ERROR
-    if isinstance(error, ManagedLedgerFenced | ManagedLedgerClosed):
-        return ServerError.SERVICE_NOT_READY
-    if isinstance(error, ManagedLedgerError | Unavailable):
-        return ServerError.PERSISTENCE_ERROR
-    return ServerError.UNKNOWN_ERROR
