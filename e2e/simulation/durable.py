@@ -14,7 +14,8 @@ from typing import Final, Protocol, TypeAlias
 from magnetar.bookie import entry_log_format, journal_format
 from magnetar.bookie.directories import CURRENT, LAST_MARK_FILE
 from magnetar.bookie.journal import Mark
-from magnetar.bookie.journal_format import FENCE_RECORD, MASTER_KEY_RECORD, JournalScan, NotAJournal
+from magnetar.bookie.journal_format import FENCE_RECORD, MASTER_KEY_RECORD, JournalScan
+from magnetar.bookie.journal_header import NotAJournal
 from magnetar.bookie.ledger_state import decode_state
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.testing import INDEX_FILE, IndexContents
@@ -347,12 +348,7 @@ def _records(file: _JournalFile) -> Iterator[tuple[int, bytes]]:
         scan = JournalScan(lambda at, size: inode.read_durable(size, at), file.read_to)
     except NotAJournal:
         return
-    # Where a group ends is known when the next one is looked for.
-    group: list[bytes] = []
-    for following in scan.groups():
+    while (group := scan.next_group()) is not None:
         for record in group:
             yield scan.end_offset, record
-        group = following
-    for record in group:
-        yield scan.end_offset, record
     file.read_to = scan.end_offset

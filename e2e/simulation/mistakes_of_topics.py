@@ -65,9 +65,9 @@ def blind_cursor_node() -> list[Patch]:
     """A cursor's node is written without compare-and-set."""
     right = original(CursorStorage, "_put_node")
 
-    async def put_node(self: CursorStorage, cursor_ledger_id: int) -> None:
-        self._version = ANY_VERSION  # type: ignore[assignment]  # As the store takes it.
-        await right(self, cursor_ledger_id)
+    async def put_node(self: CursorStorage, cursor_ledger_id: int | None, *, closing: bool = False) -> None:
+        self.node._version = ANY_VERSION  # type: ignore[assignment]  # noqa: SLF001 - a mistake is no friend
+        await right(self, cursor_ledger_id, closing=closing)
 
     return [(CursorStorage, "_put_node", put_node)]
 
@@ -145,7 +145,7 @@ def blind_list() -> list[Patch]:
     async def write(
         self: InfoNode, records: Sequence[LedgerRecord], terminated_at: Position | None, properties: Any
     ) -> None:
-        self._version = ANY_VERSION  # type: ignore[assignment]  # As the store takes it.
+        self._node._version = ANY_VERSION  # type: ignore[assignment]  # noqa: SLF001 - a mistake is no friend
         await right(self, records, terminated_at, properties)
 
     return [(InfoNode, "write", write)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from magnetar.bookie import entry_log_format, journal_format
+from magnetar.bookie import entry_log_format, journal_format, journal_header
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.testing import DiskIndex
 from magnetar.core.clock import SystemClock
@@ -49,7 +49,7 @@ class SmallBookie:
         self.disk: SimulatedDisk = platter.mount(Process(name, name))
         self.disk.make_directory(self.current)
         self._journal = self.disk.create(self.current / journal_format.file_name(1))
-        self._position = self._journal.pwritev([journal_format.encode_header(6)], 0, durable=True)
+        self._position = self._journal.pwritev([journal_header.encode_header(6)], 0, durable=True)
         self.disk.sync_directory(self.current)
         self.log(journal_format.encode_master_key_record(LEDGER, CODEC.master_key))
 
