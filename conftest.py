@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,23 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
 
 
 POSSESSIONS: pytest.StashKey[Possessions] = pytest.StashKey()
+OF_FIXTURES: pytest.StashKey[Possessions] = pytest.StashKey()
+"""What fixtures of modules and sessions have made, such as a ZooKeeper."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """What outlives the test is no leak, though the test is the first to ask for it."""
+    if fixturedef.scope == "function":
+        return (yield)
+    before = Possessions.now()
+    made = yield
+    stash = request.config.stash
+    new = Possessions.now().without(before)
+    stash[OF_FIXTURES] = stash[OF_FIXTURES].joined(new) if OF_FIXTURES in stash else new
+    return made
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +56,10 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     """The test that leaves threads, processes or sockets behind fails, not the one that suffers from them."""
     yield
     before = item.stash.get(POSSESSIONS, None)
-    left = left_behind(before) if before is not None else []
+    if before is not None and OF_FIXTURES in item.config.stash:
+        before = before.joined(item.config.stash[OF_FIXTURES])
+    restarts = item.get_closest_marker("restarts_shared_server")
+    left = left_behind(before) if before is not None and restarts is None else []
     if left:
         pytest.fail("the test leaves behind: " + ", ".join(left), pytrace=False)
 

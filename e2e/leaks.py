@@ -14,8 +14,11 @@ WAIT_SECONDS: Final = 30.0
 
 LOOK_SECONDS: Final = 0.02
 
-LASTING_THREADS: Final = ("pydevd", "execnet", "ThreadPoolExecutor-gc")
-"""Beginnings of names: threads of the test runner, which belong to no test."""
+POLLER: Final = "(_poll_wrapper)"
+"""In the name of gRPC's poller, which outlives its last call until the next one."""
+
+POLLER_SOCKETS: Final = 2
+"""The pair that wakes its event loop."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +34,25 @@ class Possessions:
         """Of this moment."""
         return cls(frozenset(threading.enumerate()), _children(), _sockets())
 
+    def joined(self, other: Possessions) -> Possessions:
+        """Of both."""
+        return Possessions(self.threads | other.threads, self.children | other.children, self.sockets | other.sockets)
+
+    def without(self, other: Possessions) -> Possessions:
+        """What the other has not."""
+        return Possessions(self.threads - other.threads, self.children - other.children, self.sockets - other.sockets)
+
     def lasting(self, since: Possessions) -> list[str]:
         """What there is beyond `since`, in words."""
+        left = self.without(since)
+        pollers = sum(POLLER in thread.name for thread in left.threads)
         threads = [
-            f"thread {thread.name}"
-            for thread in self.threads - since.threads
-            if thread.is_alive() and not thread.name.startswith(LASTING_THREADS)
+            f"thread {thread.name}" for thread in left.threads if thread.is_alive() and POLLER not in thread.name
         ]
-        children = [f"process {child} ({_command(child)})" for child in self.children - since.children]
-        sockets = [f"socket {name}" for name in self.sockets - since.sockets]
+        children = [f"process {child} ({_command(child)})" for child in left.children]
+        sockets = [f"socket {name}" for name in left.sockets]
+        if len(sockets) <= pollers * POLLER_SOCKETS:
+            sockets = []
         return sorted(threads + children + sockets)
 
 
