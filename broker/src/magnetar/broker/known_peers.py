@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from magnetar.broker.load.api import BrokerAddresses
 
 _PORTS: Final = {"http": 80, "https": 443}
+
+
+class Peers(Protocol):
+    """Who may be told credentials."""
+
+    async def serves(self, url: str) -> bool:
+        """Whether a broker of the cluster serves there. `Unavailable` when that cannot be found out."""
+        ...
 
 
 class KnownPeers:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker.known_peers import KnownPeers, origin
+from magnetar.broker.known_peers import Peers, origin
 from magnetar.core.errors import PeerError, Unavailable
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class PeerClient:
         """`access`: what is shown to brokers that want to know who asks; with its TLS they are reached by HTTPS."""
         self._own_url = own_web_service_url
         self._access = access
-        self.known: KnownPeers | None = None
+        self.known: Peers | None = None
         """Set as soon as brokers are known. Without it redirects are followed to whom was asked only."""
         self._session: aiohttp.ClientSession | None = None
         self._places = asyncio.Semaphore(CONNECTIONS_MAX)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import sys
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -39,7 +40,8 @@ class Crashes:
 
     def tell_on_standard_error(self) -> None:
         """Have the stacks of all threads written to the log when the interpreter crashes."""
-        faulthandler.enable(all_threads=True)
+        if sys.__stderr__ is not None:
+            faulthandler.enable(sys.__stderr__, all_threads=True)
 
     def record_in(self, directory: Path) -> None:
         """Tell of the last process's crash, if it crashed; have those of this one kept in the folder.

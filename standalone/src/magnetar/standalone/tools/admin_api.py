@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from magnetar.broker.peer_client import PeerClient, PeerRefused, PeerUnreachable
 from magnetar.core.errors import SettingError
@@ -89,13 +90,31 @@ class AdminApi:
             raise AdminRefused(answer.status, f"{self.url}{path} is answered by something that is no broker") from None
 
 
+class ListedBrokers:
+    """The brokers that the one who was asked lists: it has the credentials already, and no other host gets them."""
+
+    def __init__(self, api: AdminApi) -> None:
+        self._api = api
+
+    async def serves(self, url: str) -> bool:
+        """See `Peers.serves`. Hosts are compared: a broker is listed with one of its two ports."""
+        try:
+            listed = await self._api.call("GET", "/admin/v2/brokers")
+        except (AdminRefused, AdminUnreachable):
+            return False
+        hosts = {urlsplit(f"//{broker}").hostname for broker in listed or () if isinstance(broker, str)}
+        return urlsplit(url).hostname in hosts
+
+
 @contextlib.asynccontextmanager
 async def open_admin_api(access: AdminAccess) -> AsyncIterator[AdminApi]:
     """The admin API of the first address that answers. `SettingError`, `AdminUnreachable`."""
     urls = access.urls
     client = _client(access, urls[0])
     try:
-        yield await _first_that_answers([AdminApi(url, client) for url in urls])
+        api = await _first_that_answers([AdminApi(url, client) for url in urls])
+        client.known = ListedBrokers(api)
+        yield api
     finally:
         await client.close()
 
