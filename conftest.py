@@ -58,7 +58,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     before = item.stash.get(POSSESSIONS, None)
     if before is not None and OF_FIXTURES in item.config.stash:
         before = before.joined(item.config.stash[OF_FIXTURES])
-    restarts = item.get_closest_marker("restarts_shared_server")
+    restarts = item.get_closest_marker("changes_shared_servers")
     left = left_behind(before) if before is not None and restarts is None else []
     if left:
         pytest.fail("the test leaves behind: " + ", ".join(left), pytrace=False)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 from magnetar.bookie import journal_format
+from magnetar.bookie.adds import BookieAdds
 from magnetar.bookie.autorecovery.replicator import LedgerReplicator
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.checkpoint import Checkpointer
@@ -79,13 +80,13 @@ def stale_collection() -> list[Patch]:
 
 def fenced_takes_normal_adds() -> list[Patch]:
     """A fenced ledger takes what its writer sends."""
-    right = original(Bookie, "_check_add")
+    right = original(BookieAdds, "_check_add")
 
-    def check_add(self: Bookie, state: LedgerState, master_key: bytes, flags: int) -> int:
+    def check_add(self: BookieAdds, state: LedgerState, master_key: bytes, flags: int) -> int:
         code = right(self, state, master_key, flags)
         return 0 if code == BookieCode.EFENCED else code
 
-    return [(Bookie, "_check_add", check_add)]
+    return [(BookieAdds, "_check_add", check_add)]
 
 
 def replay_forgets_fences() -> list[Patch]:

@@ -107,7 +107,7 @@ async def test_an_ended_session_is_told_and_a_new_one_stands(
 
 
 @pytest.mark.slow
-@pytest.mark.restarts_shared_server
+@pytest.mark.changes_shared_servers
 async def test_a_restarted_server_finds_the_same_session(url: str, server: ZookeeperServer) -> None:
     # A slow machine may take long to start Java, and then an ordinary session of these tests has ended.
     store = await ZookeeperMetadataStore.open(url, session_timeout_ms=10_000, operation_timeout_ms=20_000)

@@ -307,6 +307,7 @@ def test_a_running_bookie_drains_itself(bookies: Bookies) -> None:
     assert extra not in [row["bookie_id"] for row in bookies.rows("bookie", "list-bookies", "--all")]
 
 
+@pytest.mark.changes_shared_servers
 def test_recover_and_decommission(bookies: Bookies) -> None:
     """Last, as it changes which bookies there are."""
     options = LedgerOptions(ensemble_size=3, write_quorum=3, ack_quorum=2)
