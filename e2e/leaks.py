@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-WAIT_SECONDS: Final = 30.0
+WAIT_SECONDS: Final = 15.0
 """What is ending already may take its time on a busy machine."""
 
 LOOK_SECONDS: Final = 0.02
@@ -19,6 +19,9 @@ POLLER: Final = "(_poll_wrapper)"
 
 POLLER_SOCKETS: Final = 2
 """The pair that wakes its event loop."""
+
+SPARK_LOOP: Final = "magnetar event loop"
+"""The thread that each process of Spark keeps, with connections that stay open from task to task."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,14 @@ class Possessions:
         left = self.without(since)
         pollers = sum(POLLER in thread.name for thread in left.threads)
         threads = [
-            f"thread {thread.name}" for thread in left.threads if thread.is_alive() and POLLER not in thread.name
+            f"thread {thread.name}"
+            for thread in left.threads
+            if thread.is_alive() and POLLER not in thread.name and thread.name != SPARK_LOOP
         ]
         children = [f"process {child} ({_command(child)})" for child in left.children]
         sockets = [f"socket {name}" for name in left.sockets]
-        if len(sockets) <= pollers * POLLER_SOCKETS:
+        keeps_connections = any(thread.name == SPARK_LOOP for thread in self.threads)
+        if keeps_connections or len(sockets) <= pollers * POLLER_SOCKETS:
             sockets = []
         return sorted(threads + children + sockets)
 
