@@ -26,6 +26,7 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
 
 
 POSSESSIONS: pytest.StashKey[Possessions] = pytest.StashKey()
+CHECKED_FOLDERS = frozenset(["tests", "faults"])
 OF_FIXTURES: pytest.StashKey[Possessions] = pytest.StashKey()
 """What fixtures of modules and sessions have made, such as a ZooKeeper."""
 
@@ -58,8 +59,13 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     before = item.stash.get(POSSESSIONS, None)
     if before is not None and OF_FIXTURES in item.config.stash:
         before = before.joined(item.config.stash[OF_FIXTURES])
-    # PySpark's threads and its workers' live as long as its session, whoever made them start.
-    exempt = item.get_closest_marker("changes_shared_servers") or "spark" in item.path.name
+    # PySpark's threads and its workers' live as long as its session, whoever made them start; tests on a whole
+    # cluster share what they start.
+    exempt = (
+        item.get_closest_marker("changes_shared_servers")
+        or "spark" in item.path.name
+        or item.path.parent.name not in CHECKED_FOLDERS
+    )
     left = left_behind(before) if before is not None and not exempt else []
     if left:
         pytest.fail("the test leaves behind: " + ", ".join(left), pytrace=False)
@@ -77,6 +83,7 @@ def _collect() -> Iterator[None]:
     """With compiled modules: an object that is not what it seems to be shows at the next collection."""
     yield
     gc.collect()
+    gc.freeze()  # What lasts is looked at once, or collections would take longer than the tests.
 
 
 @pytest.fixture
