@@ -56,7 +56,7 @@ class Possessions:
         ]
         children = [f"process {child} ({_command(child)})" for child in left.children]
         sockets = [f"socket {name}" for name in left.sockets]
-        keeps_connections = any(thread.name == SPARK_LOOP for thread in self.threads)
+        keeps_connections = any(thread.name == SPARK_LOOP for thread in left.threads)
         if keeps_connections or len(sockets) <= pollers * POLLER_SOCKETS:
             sockets = []
         return sorted(threads + children + sockets)

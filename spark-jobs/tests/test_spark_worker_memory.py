@@ -57,8 +57,8 @@ def test_freed_memory_is_kept_as_far_as_the_c_library_can_be_told(monkeypatch: p
 
 
 def test_other_processes_are_left_alone() -> None:
-    threshold = gc.get_threshold()
+    threshold, frozen = gc.get_threshold(), gc.get_freeze_count()
     settle_worker()
     assert not is_spark_worker()
-    assert not gc.get_freeze_count()
+    assert gc.get_freeze_count() <= frozen
     assert gc.get_threshold() == threshold
