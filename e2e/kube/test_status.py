@@ -6,9 +6,11 @@ The operator runs outside of Kubernetes, for the test's own namespace. No images
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,12 @@ SOON_SECONDS = 45.0
 """Of a machine that does a lot else. A quiet one says it within two."""
 
 
+def _leads(port: int) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+        return bool(answer.read() == b"leads\n")
+    return False
+
+
 @pytest.fixture
 def watched(scratch: Namespace, tmp_path: Path) -> Iterator[Namespace]:
     """A namespace that an operator looks after."""
@@ -32,8 +40,11 @@ def watched(scratch: Namespace, tmp_path: Path) -> Iterator[Namespace]:
     environment = {**os.environ, "WATCH_NAMESPACES": scratch.name, "OPERATOR_NAMESPACE": scratch.name}
     environment["KUBECONFIG"] = scratch.kubernetes.kubeconfig
     program = str(Path(sys.executable).with_name("magnetar-operator"))
-    command = [program, "run", "--host", "127.0.0.1", "--port", str(free_port())]
+    port = free_port()
+    command = [program, "run", "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as into, subprocess.Popen(command, env=environment, stderr=into) as process:
+        # One that is installed may be faster: this one must not be told to stop before it listens to that.
+        wait_for("the operator leads", lambda: _leads(port), 60.0)
         yield scratch
         scratch("delete", "pulsarclusters,bookies.pulsar.magnetar.dev", "--all", "--wait=false")
         process.terminate()
