@@ -102,8 +102,8 @@ storm: ## Bookies under load: 100 killed, some paused for a minute, ZooKeeper's 
 
 damage: ## Every file of a standalone cluster damaged in every way, some hundred cases; ROUNDS=3, SEED=n, ARGS="--case FILE KIND SEED"
 	$(RUN) python -m e2e.damage --rounds $(or $(ROUNDS),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
-power: ## Power cuts on real files: what was synced is kept, the rest lost, torn, reordered; SEED, SEEDS, CUTS; ARGS="--mistake NAME"
-power: ## Power cuts on real files: what was synced is kept, the rest lost, torn, reordered; SEED, SEEDS, CUTS
+
+power: ## Power cuts on real files: what was synced is kept, the rest lost, torn, reordered; SEED=n, SEEDS=n, CUTS=n
 	$(RUN) python -m e2e.power --subject standalone --seeds $(or $(SEEDS),3) --cuts $(or $(CUTS),40) $(if $(SEED),--seed $(SEED)) $(ARGS)
 	$(RUN) python -m e2e.power --subject bookie --seeds $(or $(SEEDS),3) --cuts $(or $(CUTS),40) $(if $(SEED),--seed $(SEED)) $(ARGS)
 

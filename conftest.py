@@ -25,8 +25,12 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
     return loop_factories(item.module)
 
 
-POSSESSIONS: pytest.StashKey[Possessions] = pytest.StashKey()
 CHECKED_FOLDERS = frozenset(["tests", "faults"])
+"""Where each test stands alone."""
+
+POSSESSIONS: pytest.StashKey[Possessions] = pytest.StashKey()
+"""What there was before the test."""
+
 OF_FIXTURES: pytest.StashKey[Possessions] = pytest.StashKey()
 """What fixtures of modules and sessions have made, such as a ZooKeeper."""
 
