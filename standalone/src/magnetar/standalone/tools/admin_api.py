@@ -103,7 +103,8 @@ class ListedBrokers:
         except (AdminRefused, AdminUnreachable):
             return False
         hosts = {urlsplit(f"//{broker}").hostname for broker in listed or () if isinstance(broker, str)}
-        return urlsplit(url).hostname in hosts
+        host = urlsplit(url).hostname
+        return host is not None and host in hosts
 
 
 @contextlib.asynccontextmanager
