@@ -14,14 +14,9 @@ WAIT_SECONDS: Final = 15.0
 
 LOOK_SECONDS: Final = 0.02
 
-POLLER: Final = "(_poll_wrapper)"
-"""In the name of gRPC's poller, which outlives its last call until the next one."""
-
-POLLER_SOCKETS: Final = 2
-"""The pair that wakes its event loop."""
-
-SPARK_LOOP: Final = "magnetar event loop"
-"""The thread that each process of Spark keeps, with connections that stay open from task to task."""
+KEEPERS: Final = ("(_poll_wrapper)", "magnetar event loop")
+"""In the names of threads that stay on purpose, with the connections that they keep for the next user: gRPC's poller,
+whose connections outlive their channels, and the event loop of each process of Spark."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +43,9 @@ class Possessions:
     def lasting(self, since: Possessions) -> list[str]:
         """What there is beyond `since`, in words."""
         left = self.without(since)
-        pollers = sum(POLLER in thread.name for thread in left.threads)
-        threads = [
-            f"thread {thread.name}"
-            for thread in left.threads
-            if thread.is_alive() and POLLER not in thread.name and thread.name != SPARK_LOOP
-        ]
+        threads = [f"thread {thread.name}" for thread in left.threads if thread.is_alive() and not _keeps(thread)]
         children = [f"process {child} ({_command(child)})" for child in left.children]
-        sockets = [f"socket {name}" for name in left.sockets]
-        keeps_connections = any(thread.name == SPARK_LOOP for thread in left.threads)
-        if keeps_connections or len(sockets) <= pollers * POLLER_SOCKETS:
-            sockets = []
+        sockets = [] if any(map(_keeps, self.threads)) else [f"socket {name}" for name in left.sockets]
         return sorted(threads + children + sockets)
 
 
@@ -70,6 +57,10 @@ def left_behind(since: Possessions, wait_seconds: float = WAIT_SECONDS) -> list[
             return left
         time.sleep(LOOK_SECONDS)
     return []
+
+
+def _keeps(thread: threading.Thread) -> bool:
+    return any(name in thread.name for name in KEEPERS)
 
 
 def _children() -> frozenset[int]:
