@@ -148,7 +148,7 @@ async def test_every_cut_of_the_last_journal_file_starts(tmp_path: Path) -> None
 async def check_cut(settings: BookieSettings, stored: list[bytes], whole: int) -> None:
     directories = open_directories(settings, SystemDisk())
     storage = open_storage(directories, settings.storage, open_rocksdb_index)
-    states = LedgerStates(storage.load_state)
+    states = LedgerStates(storage.load_state, storage.was_deleted)
     checkpointer = Checkpointer(storage, states, directories, 0, lambda _error: None)
     await Replay(directories, storage, states, checkpointer).run(synced=True)
     found = await storage.read_run(1, 0, 100, MIB)

@@ -23,7 +23,7 @@ def test_an_older_explicit_lac_is_not_kept() -> None:
 
 
 def test_what_a_failed_checkpoint_did_not_store_comes_with_the_next() -> None:
-    states = LedgerStates(lambda _: None)
+    states = LedgerStates(lambda _: None, lambda _: False)
     for ledger_id in (3, 1):
         states.touch(states.get_or_create(ledger_id))
     fenced = states.get_or_create(3)
@@ -41,7 +41,7 @@ def test_what_a_failed_checkpoint_did_not_store_comes_with_the_next() -> None:
 
 
 def test_a_ledger_that_was_deleted_meanwhile_is_not_stored_again() -> None:
-    states = LedgerStates(lambda _: None)
+    states = LedgerStates(lambda _: None, lambda _: False)
     states.touch(states.get_or_create(1))
     states.take_dirty()
     states.forget(1)
@@ -51,7 +51,7 @@ def test_a_ledger_that_was_deleted_meanwhile_is_not_stored_again() -> None:
 
 def test_memory_lets_go_of_nothing_that_the_index_cannot_give_back() -> None:
     """Not of a state that is not stored, nor of a fence that is not durable, nor of one that somebody waits for."""
-    states = LedgerStates(lambda _: None)
+    states = LedgerStates(lambda _: None, lambda _: False)
     unsaved, fencing, awaited = (states.get_or_create(ledger_id) for ledger_id in range(3))
     states.touch(unsaved)
     fencing.fenced = True

@@ -78,17 +78,26 @@ async def test_a_deleted_ledger_takes_nothing_from_its_former_writer(start: Any,
     for collector in collectors(running, store):
         await collector.collect()
     await check_gone(running, 1, 2)
+    assert await late_adds(running, 0) == [BookieCode.EFENCED] * 2
+    await running.close()
+    running = await start()
+    assert await late_adds(running, 0) == [BookieCode.EFENCED] * 2
+    # Who copies a ledger that is here again is no former writer.
+    assert await late_adds(running, ADD_FLAG_RECOVERY) == [BookieCode.EOK] * 2
+    assert await late_adds(running, 0) == [BookieCode.EFENCED] * 2
+
+
+async def late_adds(running: RunningBookie, flags: int) -> list[int]:
+    """Answers to an add of entry 1 to ledger 1, and of entry 0 to ledger 2."""
+    answers = []
     for ledger_id, entry_id in ((1, 1), (2, 0)):
         entry = EntryCodec(ledger_id, "CRC32C").encode_many(entry_id, entry_id - 1, 0, [b"late"])
-        answers = []
-        for flags in (0, ADD_FLAG_RECOVERY):
-            done = asyncio.get_running_loop().create_future()
-            running.bookie.add_entries(
-                ledger_id, KEY, [entry_id], entry, flags, lambda code, _, __, done=done: done.set_result(code)
-            )
-            answers.append(await done)
-        # Who copies a ledger that is here again is no former writer.
-        assert answers == [BookieCode.EFENCED, BookieCode.EOK]
+        done = asyncio.get_running_loop().create_future()
+        running.bookie.add_entries(
+            ledger_id, KEY, [entry_id], entry, flags, lambda code, _, __, done=done: done.set_result(code)
+        )
+        answers.append(await done)
+    return answers
 
 
 @pytest.mark.slow

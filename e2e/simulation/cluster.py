@@ -23,7 +23,6 @@ from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.tcp_bookie import TcpBookieSettings
 from magnetar.ledger.tcp_connections import TcpBookieConnections
-from magnetar.managed.paths import cursor_path
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.tree import NO_OWNER, Outcome
 from magnetar.sim.disk import Platter
@@ -34,8 +33,8 @@ from magnetar.sim.process import current_process
 
 from e2e.simulation.durable import BookieDisk
 from e2e.simulation.metadata import MetadataService, SimulatedMetadata, watch_sessions
-from e2e.simulation.parameters import CURSOR_NODES_LOSE_ANSWERS, Parameters
-from e2e.simulation.topic_witness import CURSOR, TOPIC, TopicWitness
+from e2e.simulation.parameters import Parameters
+from e2e.simulation.topic_witness import TopicWitness
 from e2e.simulation.upkeep import Recovery, Upkeep
 from e2e.simulation.watched import WatchedClient, WatchedConnections
 from e2e.simulation.witness import Witness
@@ -91,8 +90,6 @@ class World:
         self.witness = Witness(loop.time, self.damaged.__contains__)
         self.topic = TopicWitness(self.witness, self.service.table)
         self.service.on_applied = self._metadata_applied
-        if not CURSOR_NODES_LOSE_ANSWERS:
-            self.service.loses_no_answer = cursor_path(TOPIC, CURSOR).__eq__
 
     def _metadata_applied(self, outcome: Outcome, host: str) -> None:
         self.witness.metadata_applied(outcome, host)

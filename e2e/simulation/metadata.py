@@ -93,8 +93,6 @@ class MetadataService:
         self.paths = paths
         self.lost_answer_share = 0.0
         """Answers that are lost with their connection."""
-        self.loses_no_answer: Callable[[str], bool] = lambda _path: False
-        """Whether whoever changes a node hears of that at the moment at which it is so."""
         self.table = MemoryTable()
         self.rules = TreeRules(self.table, clock)
         self.context = contextvars.copy_context()
@@ -184,7 +182,7 @@ class SimulatedMetadata:
             self._service.apply(outcome, self._host)
             return outcome.stat
 
-        stat = await self._ask(put, sure=self._service.loses_no_answer(path))
+        stat = await self._ask(put)
         assert stat is not None
         return stat
 
@@ -251,7 +249,7 @@ class SimulatedMetadata:
 
     # Requests.
 
-    async def _ask(self, act: Callable[[int], T], *, reads: bool = False, sure: bool = False) -> T:
+    async def _ask(self, act: Callable[[int], T], *, reads: bool = False) -> T:
         if self._closed:
             raise StoreClosed("the metadata store is closed")
         if not self._connected:
@@ -262,7 +260,7 @@ class SimulatedMetadata:
         self._pending[request] = future
         arrival = max(self._loop.time() + self._service.delay_seconds(), self._last_arrival)
         self._last_arrival = arrival
-        serve = self._read if reads else self._write_surely if sure else self._write
+        serve = self._read if reads else self._write
         # On behalf of nobody, for a request may outlive its sender.
         self._loop.call_at(arrival, serve, self._connection, request, act, context=self._service.context.copy())
         return await future
@@ -288,12 +286,6 @@ class SimulatedMetadata:
             result = _outcome_of(act, self._session_id)
             self._must_see = self._service.outcomes
             self._follower.when_applied(self._must_see, lambda: self._answer(connection, request, *result))
-
-    def _write_surely(self, connection: int, request: int, act: Callable[[int], Any]) -> None:
-        if self._arrived(connection):
-            result = _outcome_of(act, self._session_id)
-            self._must_see = self._service.outcomes
-            self._answered(request, *result)
 
     def _answer(self, connection: int, request: int, result: Any, error: Exception | None) -> None:
         service = self._service

@@ -18,6 +18,7 @@ from magnetar.bookie.gc.live_ledgers import StoredLiveLedgers
 from magnetar.bookie.journal import Journal
 from magnetar.bookie.ledger_state import LedgerState, LedgerStates
 from magnetar.bookie.replay import Replay
+from magnetar.bookie.storage import LedgerStorage
 from magnetar.sim.disk import SimulatedDisk, SimulatedFile
 from magnetar.wire.bookkeeper import ledger_metadata
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
@@ -45,6 +46,11 @@ def journal_without_sync() -> list[Patch]:
         return right(self, parts, position, durable=False)
 
     return [(SimulatedFile, "pwritev", pwritev)]
+
+
+def deletions_forgotten() -> list[Patch]:
+    """A bookie takes a ledger that it has deleted for a new one, and its former writer's entries with it."""
+    return [(LedgerStorage, "was_deleted", lambda self, ledger_id: False)]
 
 
 def checkpoint_without_sync() -> list[Patch]:
@@ -222,6 +228,7 @@ BOOKIE_MISTAKES: Final[dict[str, Mistake]] = {
     "checkpoint-without-sync": checkpoint_without_sync,
     "collect-before-listing": collect_before_listing,
     "compaction-without-sync": compaction_without_sync,
+    "deletions-forgotten": deletions_forgotten,
     "failed-groups-are-acknowledged": failed_groups_are_acknowledged,
     "fence-in-memory": fence_in_memory,
     "fenced-takes-normal-adds": fenced_takes_normal_adds,

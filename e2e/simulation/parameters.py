@@ -4,33 +4,8 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Final
 
 from e2e.simulation.fault_kinds import AT_TAKEOVER, FAULT_KINDS
-
-CURSOR_NODES_LOSE_ANSWERS: Final = True
-"""Whether the metadata service may lose its answer to a change of a cursor's node."""
-
-OWNERS_OUTLIVE_DELETED_LEDGERS: Final = False
-"""Whether a former owner may still write to a ledger that was deleted under it, when the bookies have collected it and
-have started again: as BookKeeper's they take it for a new one then. In life that owner must have slept for longer than
-`gcWaitTime`, without losing its bundle."""
-
-_RESTARTS: Final = frozenset(
-    {
-        "dark_after_takeover",
-        "kill_after_takeover",
-        "kill_at_takeover",
-        "kill_bookie",
-        "kill_in_operation",
-        "late_bookie",
-        "power_loss",
-        "power_loss_in_operation",
-        "power_loss_of_all",
-        "rolling_restart",
-        "stop_bookie",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +87,9 @@ def draw_parameters(seed: int) -> Parameters:
     takeovers = rng.random() < 0.4
     if takeovers:
         kinds += rng.sample(AT_TAKEOVER, rng.randint(1, 2))
-    restarts = not _RESTARTS.isdisjoint(kinds)
     collection = rng.random() < 0.5
     active_seconds = rng.uniform(2.0, 10.0)
     topic = _draw_topic(random.Random(f"{seed} topic"), active_seconds)
-    if topic.owners and restarts and not OWNERS_OUTLIVE_DELETED_LEDGERS:
-        collection = False
     writers = rng.choice((0, 1)) if topic.owners else rng.choice((1, 1, 2))
     if topic.owners and "lose_answers" not in kinds and rng.random() < 0.5:
         # Owners write metadata all the time, and what they think of a lost answer is half of what they promise.

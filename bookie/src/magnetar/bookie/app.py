@@ -251,7 +251,7 @@ class _Opening:
         """Open everything, replay, enter limbo if need be."""
         settings, directories = self._settings, self._directories
         storage = open_storage(directories, settings.storage, self._environment.open_index, self._losses)
-        states = LedgerStates(storage.load_state)
+        states = LedgerStates(storage.load_state, storage.was_deleted)
 
         def checkpoint_done(error: OSError | None) -> None:
             if error is not None:

@@ -1,7 +1,8 @@
 """Where entries are and who owns ledgers: two RocksDB databases in DbLedgerStorage's layout.
 
-`ledgers`: ledger id (8 bytes) → LedgerData. `locations`: ledger id, entry id (16 bytes) → location (8 bytes). All
-big-endian, so that a ledger's entries stand in a row (BookKeeper: bookie/storage/ldb).
+`ledgers`: ledger id (8 bytes) → LedgerData; see `deleted_ledgers` for ids that are negative. `locations`: ledger id,
+entry id (16 bytes) → location (8 bytes). All big-endian, so that a ledger's entries stand in a row (BookKeeper:
+bookie/storage/ldb).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from magnetar.bookie.deleted_ledgers import DeletedLedgers
 from magnetar.bookie.index_api import IndexDamaged, IndexMissing
 from magnetar.bookie.index_database import Database, IndexFailed, repair, valid
 from magnetar.bookie.index_database import telling as _telling
@@ -70,6 +72,7 @@ class Index:
             raise
         # RocksDB makes them without a sync of their names.
         with _telling():
+            self._deleted = DeletedLedgers(self._ledgers)
             SystemDisk().sync_directory(directory)
         self._synced = WriteOptions()
         self._synced.sync = True
@@ -249,16 +252,21 @@ class Index:
             key = _KEY.pack(ledger_id)
             places.delete_range(key, key + _PAST_ENTRIES)
             states.delete(key)
-        with _telling():
-            with self._places:
-                self._locations.write(places, self._synced)
+        with _telling(), self._places:
+            self._locations.write(places, self._synced)
+            self._deleted.mark(ledger_ids, states)
             self._ledgers.write(states, self._synced)
+
+    def was_deleted(self, ledger_id: int) -> bool:
+        """See `LedgerIndex.was_deleted`."""
+        with _telling():
+            return ledger_id in self._deleted
 
     def estimated_counts(self) -> tuple[int, int]:
         """(ledgers, entries) as RocksDB estimates them: entries that were deleted count until they are compacted."""
         with _telling():
             ledgers, entries = (store.property_int_value(ESTIMATE) for store in (self._ledgers, self._locations))
-        return ledgers or 0, entries or 0
+        return max(0, (ledgers or 0) - self._deleted.count), entries or 0
 
     def compact_locations(self) -> None:
         """See `LedgerIndex.compact_locations`. RocksDB does it in place, file by file."""

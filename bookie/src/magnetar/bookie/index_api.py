@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from magnetar.core.errors import Unavailable
+
+DELETED_LEDGERS_MAX: Final = 20_000
+"""Deleted ledgers that an index remembers, some 30 bytes each: those of a quarter of an hour and more."""
 
 
 class IndexMissing(Unavailable):
@@ -88,6 +91,11 @@ class LedgerIndex(Protocol):
     def delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
         """Forget states and places of these ledgers; durable on return. After a crash meanwhile `stored_ledger_ids`
         still has those that are not wholly gone."""
+        ...
+
+    def was_deleted(self, ledger_id: int) -> bool:
+        """Whether a ledger is one of the last `DELETED_LEDGERS_MAX` that `delete_ledgers` was given, also before a
+        restart."""
         ...
 
     def estimated_counts(self) -> tuple[int, int]:

@@ -19,9 +19,6 @@ log = logging.getLogger(__name__)
 LEDGER_STATES_MAX: Final = 20_000
 """Ledgers whose state stays in memory, some 400 bytes each; others are read again from the index."""
 
-DELETED_LEDGERS_MAX: Final = 20_000
-"""Deleted ledgers that are remembered, some 100 bytes each: those of a quarter of an hour and more."""
-
 _EXPLICIT_LAC: Final = struct.Struct(">qq")
 
 
@@ -100,13 +97,13 @@ def decode_state(ledger_id: int, value: bytes) -> LedgerState:
 class LedgerStates:
     """The states in memory; the rest is in the index. On the event loop only."""
 
-    def __init__(self, load: Callable[[int], bytes | None]) -> None:
-        """`load` reads a ledger's value from the index."""
+    def __init__(self, load: Callable[[int], bytes | None], was_deleted: Callable[[int], bool]) -> None:
+        """`load` reads a ledger's value from the index, which also knows which ones were deleted last."""
         self._load = load
+        self._was_deleted = was_deleted
         self._states: OrderedDict[int, LedgerState] = OrderedDict()
         self._dirty: set[int] = set()
         self._flushing: set[int] = set()
-        self._deleted: OrderedDict[int, None] = OrderedDict()
 
     def get(self, ledger_id: int) -> LedgerState | None:
         """The state of a ledger that this bookie has seen, or None."""
@@ -133,7 +130,7 @@ class LedgerStates:
         found = self.get(ledger_id)
         if found is None:
             found = self._keep(LedgerState(ledger_id))
-            found.fenced = ledger_id in self._deleted
+            found.fenced = self._was_deleted(ledger_id)
         return found
 
     def touch(self, state: LedgerState) -> None:
@@ -159,12 +156,9 @@ class LedgerStates:
         self._flushing = set()
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger was deleted from the index: know nothing of it any more but that."""
+        """The ledger was deleted from the index, which remembers that: know nothing of it any more."""
         self._states.pop(ledger_id, None)
         self._dirty.discard(ledger_id)
-        self._deleted[ledger_id] = None
-        if len(self._deleted) > DELETED_LEDGERS_MAX:
-            self._deleted.popitem(last=False)
 
     def _keep(self, state: LedgerState) -> LedgerState:
         self._states[state.ledger_id] = state

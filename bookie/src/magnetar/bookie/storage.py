@@ -34,6 +34,10 @@ class LedgerStorage:
         """The encoded state of a ledger, from its index. OSError."""
         return self.of(ledger_id).index.ledger(ledger_id)
 
+    def was_deleted(self, ledger_id: int) -> bool:
+        """Whether a ledger is one of those that were deleted last. OSError."""
+        return self.of(ledger_id).index.was_deleted(ledger_id)
+
     @property
     def half_full(self) -> bool:
         """Whether a cache should be written out now."""

@@ -10,10 +10,12 @@ import asyncio
 import struct
 import zlib
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from magnetar.bookie.index_api import DELETED_LEDGERS_MAX
 from magnetar.core.disk import Disk, DiskFile, write_all
 
 INDEX_FILE: Final = "index.log"
@@ -45,6 +47,8 @@ class IndexContents:
         """The encoded state of each ledger."""
         self.places: dict[int, dict[int, int]] = {}
         """Ledger id → entry id → location."""
+        self.deleted: OrderedDict[int, None] = OrderedDict()
+        """The last ones, oldest first."""
 
     def load(self, content: bytes) -> int:
         """Apply the records in it; returns where the first one stands that is not whole."""
@@ -72,9 +76,12 @@ class IndexContents:
             self.delete(ledger_id)
 
     def delete(self, ledger_id: int) -> None:
-        """Of a ledger that was deleted nothing is left."""
+        """Of a ledger that was deleted nothing is left but that."""
         self.ledgers.pop(ledger_id, None)
         self.places.pop(ledger_id, None)
+        self.deleted[ledger_id] = None
+        if len(self.deleted) > DELETED_LEDGERS_MAX:
+            self.deleted.popitem(last=False)
 
 
 class DiskIndex:
@@ -175,6 +182,10 @@ class DiskIndex:
         if ledger_ids:
             self._write([_STATE.pack(_DELETE, ledger_id) for ledger_id in ledger_ids])
             self._file.sync()
+
+    def was_deleted(self, ledger_id: int) -> bool:
+        """See `LedgerIndex.was_deleted`."""
+        return ledger_id in self._contents.deleted
 
     def estimated_counts(self) -> tuple[int, int]:
         """See `LedgerIndex.estimated_counts`."""

@@ -1,0 +1,58 @@
+"""An index remembers for a while which ledgers it has deleted."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+from magnetar.bookie.deleted_ledgers import DeletedLedgers
+from magnetar.bookie.index import Index
+from magnetar.bookie.index_api import LedgerIndex
+from magnetar.bookie.index_database import Database
+from magnetar.bookie.testing import DiskIndex
+from magnetar.core.disk import SystemDisk
+from magnetar.core.limits import MIB
+from magnetar.wire.bookkeeper.generated.db_ledger_storage_pb2 import LedgerData
+from rocksdict import Options, Rdict, WriteBatch
+
+
+def rocksdb_index(directory: Path) -> LedgerIndex:
+    return Index(directory, 8 * MIB)
+
+
+def disk_index(directory: Path) -> LedgerIndex:
+    return DiskIndex(SystemDisk(), directory)
+
+
+@pytest.mark.parametrize("open_index", [rocksdb_index, disk_index])
+def test_a_deletion_is_remembered_over_a_restart(open_index: Callable[[Path], LedgerIndex], tmp_path: Path) -> None:
+    index = open_index(tmp_path)
+    index.put_ledgers([(ledger_id, b"state") for ledger_id in range(4)])
+    index.delete_ledgers([0, 2, 2**40])
+    index.put_ledgers([(2, b"copied here again")])
+    for _ in range(2):
+        assert [ledger_id for ledger_id in (*range(5), 2**40) if index.was_deleted(ledger_id)] == [0, 2, 2**40]
+        assert list(index.ledger_ids()) == index.stored_ledger_ids(0, 10) == [1, 2, 3]
+        index.close()
+        index = open_index(tmp_path)
+    assert index.estimated_counts()[0] <= 5
+    index.close()
+
+
+def test_the_oldest_deletions_are_forgotten(tmp_path: Path) -> None:
+    with Rdict(str(tmp_path), Options(raw_mode=True)) as database:
+        flags = struct.pack(">q", -0xEEEE)
+        database[flags] = b"BookKeeper's"
+        for first in (0, 100, 103):
+            deleted = DeletedLedgers(cast(Database, database), count_max=5)
+            batch = WriteBatch(raw_mode=True)
+            deleted.mark(range(first, first + 3), batch)
+            database.write(batch)
+        assert [ledger_id for ledger_id in range(200) if ledger_id in deleted] == [101, 102, 103, 104, 105]
+        assert DeletedLedgers(cast(Database, database)).count == 5
+        # BookKeeper's bookie reads every value of this database as a LedgerData.
+        assert not LedgerData.FromString(cast(bytes, database[struct.pack(">q", 101 - 2**63)])).exists
+        assert database[flags] == b"BookKeeper's"
