@@ -8,6 +8,7 @@ import time
 from typing import Final
 
 from magnetar.core.log_lines import LineFormatter
+from magnetar.core.log_rate import AlikeFilter
 from magnetar.operator.settings import LogFormat, LogLevel
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
@@ -45,6 +46,7 @@ def set_up(wanted: LogFormat, level: LogLevel) -> None:
         formatter.default_msec_format = "%s.%03dZ"
         formatter.converter = time.gmtime
         handler.setFormatter(formatter)
+    handler.addFilter(AlikeFilter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
     if level != "debug":

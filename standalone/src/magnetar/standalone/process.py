@@ -15,6 +15,7 @@ from typing import Final, NoReturn, Protocol, TypeVar
 from magnetar.core.crashes import CRASHES, DIRECTORY_VARIABLE
 from magnetar.core.exit_codes import EXIT_STOPPED
 from magnetar.core.log_lines import LineFormatter
+from magnetar.core.log_rate import AlikeFilter
 
 THREAD_SWITCH_SECONDS: Final = 0.0005
 """How long the event loop may keep the interpreter from the journal thread, which needs it for microseconds only.
@@ -55,6 +56,7 @@ def prepare(log_level: str) -> None:
     """Log to standard error; keep the stacks of a crash of the interpreter; let threads run without long waits."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
+    handler.addFilter(AlikeFilter())
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
     crash_directory = os.environ.get(DIRECTORY_VARIABLE)
     if crash_directory:
