@@ -314,7 +314,7 @@ async def test_what_is_closed_is_over(client: PulsarClient) -> None:
 
 
 async def test_an_unknown_broker_is_reported_in_time(memory_broker: MemoryBroker) -> None:
-    settings = ClientSettings(operation_timeout_seconds=0.05, backoff_seconds_min=0.01)
+    settings = ClientSettings(operation_timeout_seconds=1.0, backoff_seconds_min=0.01)
     nobody = PulsarClient(lambda: "pulsar://127.0.0.1:1", SystemClock(), settings)
     with pytest.raises(TimedOut, match="cannot be reached"):
         await nobody.reader(TOPIC)

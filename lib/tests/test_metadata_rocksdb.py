@@ -210,12 +210,12 @@ def test_what_a_power_cut_does_to_changes_that_nobody_synced_stops_no_start(tmp_
 
 
 async def test_opening_an_empty_directory_is_quick(tmp_path: Path) -> None:
-    # The best of several says what it takes on a machine that does other things as well.
+    # Processor time, and the best of several: the machine may do other things as well.
     took = [1.0]
     while min(took) >= 0.050 and len(took) < 20:
-        started = time.perf_counter()
+        started = time.process_time()
         store = RocksdbMetadataStore(tmp_path / str(len(took)))
-        took.append(time.perf_counter() - started)
+        took.append(time.process_time() - started)
         await store.close()
     assert min(took) < 0.050
 

@@ -107,10 +107,16 @@ async def test_an_ended_session_is_told_and_a_new_one_stands(
 
 
 @pytest.mark.slow
-@pytest.mark.changes_shared_servers
-async def test_a_restarted_server_finds_the_same_session(url: str, server: ZookeeperServer) -> None:
-    # A slow machine may take long to start Java, and then an ordinary session of these tests has ended.
-    store = await ZookeeperMetadataStore.open(url, session_timeout_ms=10_000, operation_timeout_ms=20_000)
+async def test_a_restarted_server_finds_the_same_session(tmp_path: Path) -> None:
+    # A slow machine may take long to start Java: with these ticks a session lives for up to 40 s.
+    with ZookeeperServer(tmp_path, tick_ms=2_000) as server:
+        await restart_under_a_session(server)
+
+
+async def restart_under_a_session(server: ZookeeperServer) -> None:
+    store = await ZookeeperMetadataStore.open(
+        f"zk:{server.address}", session_timeout_ms=40_000, operation_timeout_ms=60_000
+    )
     events = SessionEvents(store)
     heard = Heard(store)
     await store.put("/a", b"1")

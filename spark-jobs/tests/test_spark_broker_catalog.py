@@ -222,7 +222,7 @@ async def test_unloading_is_not_seen(world: World) -> None:
 
 async def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
-    options = ConnectionOptions(service_url=f"pulsar://127.0.0.1:{port}", operation_timeout_seconds=0.3)
+    options = ConnectionOptions(service_url=f"pulsar://127.0.0.1:{port}", operation_timeout_seconds=1.5)
     client = make_client(options)
     catalog = BrokerCatalog(options, client)
     with pytest.raises(ClusterUnreachable, match=str(port)):
@@ -233,13 +233,13 @@ async def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
     before_seconds = time.monotonic()
     with pytest.raises(ClusterUnreachable, match=str(port)):
         await catalog.states(topics)
-    assert time.monotonic() < before_seconds + 1
+    assert time.monotonic() < before_seconds + 10
     # Where bookies tell instead, nothing is raised, and what has not answered is not asked all the time.
     assert await catalog.ends(topics) == {}
-    assert time.monotonic() < before_seconds + 2
+    assert time.monotonic() < before_seconds + 14
     before_seconds = time.monotonic()
     assert await catalog.ends(topics[:2]) == {}
-    assert time.monotonic() < before_seconds + 0.1
+    assert time.monotonic() < before_seconds + 1.4
     await catalog.close()
     await client.close()
 

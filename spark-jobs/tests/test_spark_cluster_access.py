@@ -222,7 +222,7 @@ async def test_no_bookie_can_be_reached(world: World, monkeypatch: pytest.Monkey
     begin = time.monotonic()
     with pytest.raises(ClusterUnreachable, match=r"metadata store zk:127\.0\.0\.1:2181 cannot be reached from here"):
         await open_direct(OPTIONS)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
 
 
 async def test_a_store_that_cannot_be_opened(world: World) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
+from magnetar.sim.virtual_time import VirtualTimeLoop
 from magnetar.spark import stream_planner
 from magnetar.spark.catalog import TopicLedger, TopicState
 from magnetar.spark.cluster import Cluster
@@ -19,6 +20,7 @@ from magnetar.spark.stream_planner import StreamPlanner
 from magnetar.spark.table import Table
 from pyspark.sql.types import BinaryType, StructType
 
+new_event_loop = VirtualTimeLoop
 TOPIC = "persistent://public/default/t"
 OPTIONS = {"service.url": "pulsar://h:1", "topic": "t", "pollInterval": "10ms"}
 SCHEMA = StructType().add("value", BinaryType())

@@ -174,7 +174,7 @@ def test_a_stream_outlives_the_store(world: World, admin_url: bool, caplog: pyte
     world.relay.cut()
     begun = time.monotonic()
     run_until(driver, lambda: bool(told(caplog)))
-    assert 2 <= time.monotonic() - begun < 15
+    assert 2 <= time.monotonic() - begun < 60
     (line,) = told(caplog)
     assert line.startswith(
         "reading through brokers from here on: topics cannot be looked up directly: no connection to"

@@ -26,7 +26,7 @@ from magnetar.metadata.store import MetadataStore
 from magnetar.wire.pulsar.batch import build_batch, build_message
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
-PATIENCE_SECONDS: Final = 30.0
+PATIENCE_SECONDS: Final = 120.0
 """How long an answer may take before the test fails; never reached when all is well."""
 
 BODIES: Final = {number: field for number, field in pb.BaseCommand.DESCRIPTOR.fields_by_number.items() if number > 1}

@@ -22,7 +22,7 @@ from magnetar.ledger.bookie_connection import (
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import EntryCodec, master_key
 
-PATIENCE_SECONDS: Final = 30.0
+PATIENCE_SECONDS: Final = 120.0
 """How long a test waits for what must happen; only a broken bookie waits this long."""
 
 LEDGER: Final = 4711

@@ -26,7 +26,7 @@ from magnetar.metadata.store import (
     VersionConflict,
 )
 
-PATIENCE_SECONDS: Final = 30.0
+PATIENCE_SECONDS: Final = 120.0
 """How long a test waits for what must happen; only a broken backend waits this long."""
 
 WEIRD_PATHS: Final = (

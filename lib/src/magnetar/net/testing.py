@@ -28,7 +28,7 @@ async def close_server(server: asyncio.Server) -> None:
     server.close()
 
 
-PATIENCE_SECONDS: Final = 30.0
+PATIENCE_SECONDS: Final = 120.0
 """How long `until` waits; never reached when all is well."""
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -161,15 +160,15 @@ class StreamPlanner:
 
     async def _refresh(self) -> None:
         """Look at the cluster again, if the last look is old enough."""
-        planner, now = await self._plan(), time.monotonic()
+        planner, now = await self._plan(), _now_seconds()
         if now - self._topics_at_seconds >= self._options.topic_discovery_seconds:
             self._topics, self._missing = await planner.selected(self._options.filters)
             self._topics_at_seconds = now
             self._states_at_seconds = float("-inf")
-        now = time.monotonic()
+        now = _now_seconds()
         if now - self._states_at_seconds >= max(self._options.poll_seconds, self._look_seconds):
             self._states = await planner.states(self._topics)
-            self._states_at_seconds = time.monotonic()
+            self._states_at_seconds = _now_seconds()
             self._look_seconds = self._states_at_seconds - now
             self._tell_unseen()
             for topic, state in self._states.items():
@@ -322,14 +321,18 @@ class StreamPlanner:
 
     async def _patiently(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Ask again while the cluster is away, for a bounded time."""
-        give_up_at_seconds = time.monotonic() + PATIENCE_SECONDS
+        give_up_at_seconds = _now_seconds() + PATIENCE_SECONDS
         pause_seconds = 0.1
         while True:
             try:
                 return await ask()
             except ClusterUnreachable as error:
-                if time.monotonic() + pause_seconds > give_up_at_seconds:
+                if _now_seconds() + pause_seconds > give_up_at_seconds:
                     raise
                 logger.warning("asked again in %.1f s: %s", pause_seconds, error)
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, PAUSE_SECONDS_MAX)
+
+
+def _now_seconds() -> float:
+    return asyncio.get_running_loop().time()
