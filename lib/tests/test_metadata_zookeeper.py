@@ -108,14 +108,14 @@ async def test_an_ended_session_is_told_and_a_new_one_stands(
 
 @pytest.mark.slow
 async def test_a_restarted_server_finds_the_same_session(tmp_path: Path) -> None:
-    # A slow machine may take long to start Java: with these ticks a session lives for up to 40 s.
-    with ZookeeperServer(tmp_path, tick_ms=2_000) as server:
+    # A slow machine may take long to start Java: a session that lives for 200 s counts as lost after a third of that.
+    with ZookeeperServer(tmp_path, tick_ms=10_000) as server:
         await restart_under_a_session(server)
 
 
 async def restart_under_a_session(server: ZookeeperServer) -> None:
     store = await ZookeeperMetadataStore.open(
-        f"zk:{server.address}", session_timeout_ms=40_000, operation_timeout_ms=60_000
+        f"zk:{server.address}", session_timeout_ms=200_000, operation_timeout_ms=120_000
     )
     events = SessionEvents(store)
     heard = Heard(store)
