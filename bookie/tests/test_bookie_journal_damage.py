@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from magnetar.bookie import journal_format, journal_header
 from magnetar.bookie.directories import decode_mark, encode_mark
 from magnetar.bookie.journal import Journal, Mark
@@ -117,6 +119,37 @@ async def test_a_group_of_which_sectors_are_missing_is_torn(tmp_path: Path) -> N
         assert replay(tmp_path) == RECORDS
     change(tmp_path / "64.txn", flip(ends[-2] + 9000))  # Behind the end nobody has written anything yet.
     assert replay(tmp_path) == RECORDS
+
+
+ZEROS = b"\x01" * 700 + bytes(5_000) + b"\x02" * 700
+"""A record with sectors of zeros that somebody sent."""
+
+
+@pytest.mark.parametrize("at", [100, 3_000, 6_300])
+async def test_a_wrong_byte_in_zeros_that_were_sent_is_told(tmp_path: Path, at: int) -> None:
+    """In the newest group, too: its mark says how many sectors are zeros by themselves."""
+    ends = await written(tmp_path, [*RECORDS, ZEROS])
+    change(tmp_path / "64.txn", flip(ends[-2] + 4 + at))
+    with pytest.raises(JournalDamaged, match="all of it was written"):
+        replay(tmp_path)
+
+
+@pytest.mark.parametrize("begin", [0, 512, 6 * 1024 - 512])
+async def test_a_torn_group_with_zeros_that_were_sent_is_torn(tmp_path: Path, begin: int) -> None:
+    ends = await written(tmp_path, [*RECORDS, ZEROS])
+    change(tmp_path / "64.txn", zero(ends[-2] + begin, ends[-2] + begin + 512))
+    assert replay(tmp_path) == RECORDS
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 1]), st.integers(1, 3_000)), min_size=1, max_size=12), st.data())
+def test_sectors_of_zeros_are_counted_whatever_the_pieces(runs: list[tuple[int, int]], data: st.DataObject) -> None:
+    body = b"".join(bytes([value]) * size for value, size in runs)
+    sectors = [body[at : at + 512] for at in range(0, len(body) - 511, 512)]
+    assert journal_format.zero_sectors([body]) == sectors.count(bytes(512))
+    # As a group is written: a length, which is never 0, before each record.
+    cut = data.draw(st.integers(0, len(body)))
+    parts = [b"\0\0\0\1", body[:cut], b"\0\0\0\1", body[cut:]]
+    assert journal_format.zero_sectors(parts) == journal_format.zero_sectors([b"".join(parts)])
 
 
 async def test_a_file_that_was_just_being_made_is_no_damage(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
 """Tells a journal's torn end, which nobody was ever told is safe, from damage to what was acknowledged. Pure.
 
 A file is preallocated with zeros and its groups are written one after the other. So a write that a power failure cut
-leaves sectors of zeros in its group, and nothing behind it. Whoever finds a wrong group whose sectors are all written,
-or a whole group behind it, looks at bytes that were right once.
+leaves sectors of zeros in its group, and nothing behind it. Whoever finds a wrong group with no more sectors of zeros
+than its mark tells of, or a whole group behind it, looks at bytes that were right once.
 
-What nobody can tell: a last group of which whole sectors are zeros (its entries' own bytes among them), and whole
-groups at the very end that are gone as if they had never been written. Both look as a power failure leaves them.
+What nobody can tell: a last group of which a disk has turned whole sectors into zeros, and whole groups at the very end
+that are gone as if they had never been written. Both look as a power failure leaves them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from magnetar.bookie.journal_format import (
     GROUP_BYTES_MAX,
     GROUP_MARK,
     HEADER_BYTES,
+    MARK,
     PADDING_LENGTH,
     READ_WINDOW_BYTES,
     RECORD_BYTES_MAX,
+    SECTOR_BYTES,
     ReadAt,
+    zero_sectors,
 )
 
-SECTOR_BYTES: Final = 512
-"""What a disk writes whole or not at all; groups begin at a multiple."""
 ALIGNMENT_BYTES_MAX: Final = 4096
 """The largest journalAlignmentSize: how much padding may follow a mark."""
 SHIFT_BYTES_MAX: Final = 64 * 1024
 """How far back the beginning of a group is looked for that does not stand where its mark says."""
 
-_MARK: Final = struct.Struct(">8sQI")
 _TWO_WORDS: Final = struct.Struct(">II")
-_SECTOR_OF_ZEROS: Final = bytes(SECTOR_BYTES)
 
 
 class FoundMark(NamedTuple):
@@ -54,15 +53,15 @@ def marks_behind(read_at: ReadAt, offset: int) -> Iterator[FoundMark]:
     while True:
         chunk = read_at(offset, READ_WINDOW_BYTES)
         at = chunk.find(GROUP_MARK, 8)
-        while at >= 0 and at + _MARK.size <= len(chunk):
+        while at >= 0 and at + MARK.size <= len(chunk):
             length, size = _TWO_WORDS.unpack_from(chunk, at - 8)
-            if length == PADDING_LENGTH and _MARK.size <= size < _MARK.size + ALIGNMENT_BYTES_MAX:
-                _, position, checksum = _MARK.unpack_from(chunk, at)
+            if length == PADDING_LENGTH and MARK.size <= size < MARK.size + ALIGNMENT_BYTES_MAX:
+                _, position, checksum, _ = MARK.unpack_from(chunk, at)
                 yield FoundMark(offset + at, position, checksum, offset + at + size)
             at = chunk.find(GROUP_MARK, at + 1)
         if len(chunk) < READ_WINDOW_BYTES:
             return
-        offset += READ_WINDOW_BYTES - _MARK.size - 8
+        offset += READ_WINDOW_BYTES - MARK.size - 8
 
 
 def next_whole_group(read_at: ReadAt, offset: int) -> int | None:
@@ -90,20 +89,21 @@ def whole_group_behind(read_at: ReadAt, offset: int) -> bool:
 
 
 def was_written_whole(read_at: ReadAt, group_offset: int) -> bool:
-    """Whether a group that is wrong was whole once: its end is there, and no sector before that is all zeros."""
+    """Whether a group that is wrong was whole once: its end is there, and no more sectors before that are zeros than its
+    mark tells of."""
     chunk = read_at(group_offset, GROUP_BYTES_MAX)
     end = _end_by_records(chunk) or _end_by_mark(chunk, group_offset)
     if not end:
         return False
-    sectors = range(0, end, SECTOR_BYTES)
-    return all(chunk[at : min(end, at + SECTOR_BYTES)].strip(b"\0") for at in sectors)
+    sent_as_zeros: int = MARK.unpack_from(chunk, end - MARK.size)[3]
+    return zero_sectors([chunk[:end]]) <= sent_as_zeros
 
 
 def is_group_end(read_at: ReadAt, offset: int) -> bool:
     """Whether a group ends at an offset, going by its padding alone."""
     if offset <= HEADER_BYTES:
         return True
-    begin = max(HEADER_BYTES, offset - ALIGNMENT_BYTES_MAX - _MARK.size - 8)
+    begin = max(HEADER_BYTES, offset - ALIGNMENT_BYTES_MAX - MARK.size - 8)
     return any(mark.end_offset == offset for mark in marks_behind(_up_to(read_at, offset), begin))
 
 
@@ -139,8 +139,8 @@ def _end_by_records(chunk: bytes) -> int:
     while at + 8 <= len(chunk):
         length, size = _TWO_WORDS.unpack_from(chunk, at)
         if length == PADDING_LENGTH:
-            end = at + 8 + _MARK.size
-            fits = size >= _MARK.size and (at + 8 + size) % SECTOR_BYTES == 0
+            end = at + 8 + MARK.size
+            fits = size >= MARK.size and (at + 8 + size) % SECTOR_BYTES == 0
             return end if at > 0 and fits and end <= len(chunk) else 0
         if not 16 <= length <= RECORD_BYTES_MAX:
             return 0
@@ -151,7 +151,7 @@ def _end_by_records(chunk: bytes) -> int:
 def _end_by_mark(chunk: bytes, group_offset: int) -> int:
     """Behind the mark that names this group as its own; 0 when there is none."""
     at = chunk.find(GROUP_MARK + struct.pack(">Q", group_offset))
-    return at + _MARK.size if at >= 0 and at + _MARK.size <= len(chunk) else 0
+    return at + MARK.size if at >= 0 and at + MARK.size <= len(chunk) else 0
 
 
 def _up_to(read_at: ReadAt, end: int) -> ReadAt:

@@ -9,7 +9,8 @@ length of 0 is the end: the file is preallocated with zeros.
 
 BookKeeper's journal has no checksum, so a write that was cut by a power failure can leave a record with holes in it.
 We put one where BookKeeper's readers do not look: every group ends with a padding record whose first bytes hold a
-mark, the position of the group's first byte and the CRC32C of the group. The header says, behind BookKeeper's
+mark, the position of the group's first byte, the CRC32C of the group, and how many of its sectors are zeros as they
+were sent: more than that were never written. The header says, behind BookKeeper's
 fields, that a file has marks, which file came before and where that ended, in which steps the file grows, and its own
 CRC32C. A group without a right mark was never acknowledged, or is damaged (`journal_damage` tells which).
 """
@@ -59,7 +60,11 @@ PIECE_BYTES_MIN: Final = 8 * 1024
 GROUP_RECORDS_MAX: Final = 500
 """Of a group in pieces: two each, and the padding, in one `pwritev` of at most 1024."""
 
-_MARK: Final = struct.Struct(">8sQI")
+MARK: Final = struct.Struct(">8sQII")
+"""The mark's word, the group's position, its CRC32C, its sectors of zeros."""
+SECTOR_BYTES: Final = 512
+"""What a disk writes whole or not at all; groups begin at a multiple."""
+_SECTOR_OF_ZEROS: Final = bytes(SECTOR_BYTES)
 _KEYED_RECORD: Final = struct.Struct(">qqI")
 _crc32c_extend: Final = google_crc32c.extend
 
@@ -113,11 +118,25 @@ def encode_group(record_lists: list[list[bytes]], position: int, alignment: int)
     else:
         for part in parts:
             checksum = _crc32c_extend(checksum, part)
-    unpadded = 8 + _MARK.size
+    unpadded = 8 + MARK.size
     padding_bytes = -(position + size + unpadded) % alignment
-    mark = _MARK.pack(GROUP_MARK, position, checksum)
-    parts.append(_TWO_WORDS.pack(PADDING_LENGTH, _MARK.size + padding_bytes) + mark + bytes(padding_bytes))
+    mark = MARK.pack(GROUP_MARK, position, checksum, zero_sectors(parts))
+    parts.append(_TWO_WORDS.pack(PADDING_LENGTH, MARK.size + padding_bytes) + mark + bytes(padding_bytes))
     return parts, size + unpadded + padding_bytes
+
+
+def zero_sectors(parts: list[bytes]) -> int:
+    """How many whole sectors of a group's bytes are zeros. No sector that spans parts is: a length stands there."""
+    count = at = 0
+    for part in parts:
+        size = len(part)
+        begin = -at % SECTOR_BYTES
+        while begin + SECTOR_BYTES <= size:
+            if part[begin] == 0 and part.startswith(_SECTOR_OF_ZEROS, begin):
+                count += 1
+            begin += SECTOR_BYTES
+        at += size
+    return count
 
 
 def encode_master_key_record(ledger_id: int, master_key: bytes) -> bytes:
@@ -224,10 +243,10 @@ class JournalScan:
         return ""
 
     def _check_mark(self, offset: int, size: int, group_start: int, checksum: int) -> str:
-        mark = self._take(offset + 8, _MARK.size)
-        if size < _MARK.size or size > RECORD_BYTES_MAX or len(mark) != _MARK.size:
+        mark = self._take(offset + 8, MARK.size)
+        if size < MARK.size or size > RECORD_BYTES_MAX or len(mark) != MARK.size:
             return f"the padding at {offset} holds no mark"
-        word, start, expected = _MARK.unpack(mark)
+        word, start, expected, _ = MARK.unpack(mark)
         if word != GROUP_MARK or start != group_start or expected != checksum:
             return f"the group from {group_start} to {offset} does not match its checksum"
         return ""
@@ -249,17 +268,17 @@ class JournalScan:
         while True:
             chunk = self._read_at(offset, READ_WINDOW_BYTES)
             at = chunk.find(GROUP_MARK)
-            while at >= 0 and at + _MARK.size <= len(chunk):
+            while at >= 0 and at + MARK.size <= len(chunk):
                 if self._is_later_group(chunk, at, offset + at, group_start):
                     return True
                 at = chunk.find(GROUP_MARK, at + 1)
             if len(chunk) < READ_WINDOW_BYTES:
                 return False
-            offset += READ_WINDOW_BYTES - _MARK.size
+            offset += READ_WINDOW_BYTES - MARK.size
 
     def _is_later_group(self, chunk: bytes, at: int, mark_offset: int, group_start: int) -> bool:
         # The checksum too must be right: a payload may hold the mark's letters.
-        _, position, expected = _MARK.unpack_from(chunk, at)
+        _, position, expected, _ = MARK.unpack_from(chunk, at)
         end = mark_offset - 8
         if not group_start < position <= end or end - position > GROUP_BYTES_MAX:
             return False
