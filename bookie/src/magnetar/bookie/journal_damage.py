@@ -89,8 +89,8 @@ def whole_group_behind(read_at: ReadAt, offset: int) -> bool:
 
 
 def was_written_whole(read_at: ReadAt, group_offset: int) -> bool:
-    """Whether a group that is wrong was whole once: its end is there, and no more sectors before it are zeros than its mark
-    tells."""
+    """Whether a group that is wrong was whole once: its end is there, and no more sectors are zeros than its mark
+    tells of."""
     chunk = read_at(group_offset, GROUP_BYTES_MAX)
     end = _end_by_records(chunk) or _end_by_mark(chunk, group_offset)
     if not end:
