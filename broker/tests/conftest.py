@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 import pytest
 from magnetar.broker.session_testing import MemoryBroker, ProtocolClient
+
+UNAVAILABLE: Final = 503
 
 
 @pytest.fixture
@@ -39,6 +41,13 @@ class Admin:
                 assert list(document) == ["reason"]
                 return answer.status, document["reason"]
             return answer.status, document
+
+    async def until_answered(self, method: str, path: str, body: Any = None) -> int:
+        """Ask again for as long as the broker cannot say what came of it; the status that it answers then."""
+        while True:
+            status, _ = await self(method, path, body)
+            if status != UNAVAILABLE:
+                return status
 
     async def check(self, *steps: tuple[str, str, Any, int, Any]) -> None:
         """Go through requests one after another.

@@ -253,7 +253,7 @@ async def test_the_throttle_counts_what_waits() -> None:
 async def test_http_lookup_of_a_topic_that_may_not_be_made() -> None:
     settings = BrokerSettings(cluster_name="memory", auto_creation=AutoCreationSettings(topics_allowed=False))
     async with MemoryCluster(1, settings) as cluster, aiohttp.ClientSession() as session:
-        await cluster[0].service.create_partitioned(TopicName.parse(TOPIC), 1)
+        await cluster[0].service.partitioned.create(TopicName.parse(TOPIC), 1)
         base = cluster[0].admin_url + "/lookup/v2/topic/"
         for path, status in (
             ("persistent/public/default/t", 200),

@@ -56,7 +56,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 async def test_what_is_known_costs_no_task(memory_broker: MemoryBroker, tasks: list[object]) -> None:
     client = await memory_broker.connect()
     await client.producer(TOPIC)
-    await memory_broker.service.create_partitioned(TopicName.parse(NAMESPACE + "parts"), 3)
+    await memory_broker.service.partitioned.create(TopicName.parse(NAMESPACE + "parts"), 3)
     asked = {TOPIC: 0, NAMESPACE + "parts": 3, NAMESPACE + "parts-partition-1": 0}
     for topic in asked:
         await look_up(client, topic)
@@ -237,7 +237,7 @@ async def test_a_split_changes_no_answer(cluster: MemoryCluster) -> None:
 async def test_partitions_that_change(cluster: MemoryCluster) -> None:
     client, name = await cluster[0].connect(), TopicName.parse(NAMESPACE + "parts")
     service = cluster[1].service
-    await service.create_partitioned(name, 2)
+    await service.partitioned.create(name, 2)
     assert [(await partitions(client, str(name))).partitions for _ in range(2)] == [2, 2]
     path = service.resources.partitioned_topic_path(name)
     await service.resources.documents.update(path, lambda document: {**document, "partitions": 5})

@@ -29,20 +29,36 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
         yield running
 
 
-def lose_the_answer(monkeypatch: pytest.MonkeyPatch, broker: MemoryBroker, path: str) -> list[str]:
-    """The next write to a node happens, but its writer does not hear of it. Returns what was written so."""
-    store, put = broker.store, broker.store.put
-    lost: list[str] = []
+class LostAnswer:
+    """The next write to a node happens, but its writer does not hear of it, nor anything else of the node, until
+    `over`."""
 
-    async def put_and_be_cut_off(target: str, *arguments: Any, **named: Any) -> Any:
-        stat = await put(target, *arguments, **named)
-        if target == path and not lost:
-            lost.append(target)
-            raise StoreUnavailable("the connection broke under a write")
-        return stat
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, broker: MemoryBroker, path: str) -> None:
+        self.written = False
+        self._quiet = True
+        store, put, get = broker.store, broker.store.put, broker.store.get
 
-    monkeypatch.setattr(store, "put", put_and_be_cut_off)
-    return lost
+        def check(target: str) -> None:
+            if target == path and self.written and self._quiet:
+                raise StoreUnavailable("the connection broke under a request")
+
+        async def put_and_be_cut_off(target: str, *arguments: Any, **named: Any) -> Any:
+            check(target)
+            stat = await put(target, *arguments, **named)
+            self.written |= target == path
+            check(target)
+            return stat
+
+        async def get_unless_cut_off(target: str, **named: Any) -> Any:
+            check(target)
+            return await get(target, **named)
+
+        monkeypatch.setattr(store, "put", put_and_be_cut_off)
+        monkeypatch.setattr(store, "get", get_unless_cut_off)
+
+    def over(self) -> None:
+        """The connection stands again."""
+        self._quiet = False
 
 
 def follower(cluster: MemoryCluster) -> MemoryBroker:
@@ -111,10 +127,11 @@ async def test_a_split_with_an_unknown_outcome_leaves_one_owner(
     bundle = await cluster.take(cluster[0], TOPIC)
     client = await cluster[0].connect()
     await client.producer(TOPIC)
-    lost = lose_the_answer(monkeypatch, cluster[0], Resources.local_policies_path(NAMESPACE))
+    lost = LostAnswer(monkeypatch, cluster[0], Resources.local_policies_path(NAMESPACE))
     with pytest.raises(StoreUnavailable):
         await cluster[0].running.context.moves.split(bundle)
-    assert lost
+    assert lost.written
+    lost.over()
     part = await cluster.bundle_of(TOPIC)
     assert part != bundle
     await cluster.take(cluster[1], TOPIC)
@@ -127,8 +144,10 @@ async def test_a_split_with_an_unknown_outcome_leaves_one_owner(
 async def test_a_split_is_done_once_its_cut_is_stored(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The policies are another store's, which may be away."""
     bundle = await cluster.take(cluster[0], TOPIC)
-    lose_the_answer(monkeypatch, cluster[0], Resources.namespace_path(NAMESPACE))
+    lost = LostAnswer(monkeypatch, cluster[0], Resources.namespace_path(NAMESPACE))
     parts = await cluster[0].running.context.moves.split(bundle)
+    assert lost.written
+    lost.over()
     assert len(parts) == 2
     assert all(cluster.owners(part) == [cluster[0]] for part in parts)
     assert await cluster.lookup(cluster[1], TOPIC) is cluster[0]
@@ -139,9 +158,9 @@ async def test_a_node_that_was_made_unheard_does_not_hide_the_bundle(
 ) -> None:
     broker = follower(cluster)
     bundle = await cluster.bundle_of(TOPIC)
-    lost = lose_the_answer(monkeypatch, broker, ownership_path(bundle))
+    lost = LostAnswer(monkeypatch, broker, ownership_path(bundle))
     answer = await (await broker.connect()).request(pb.BaseCommand.LOOKUP, topic=TOPIC, authoritative=True)
-    assert lost
+    lost.over()
     assert answer.body.error == pb.ServiceNotReady
     assert not cluster.owners(bundle)
     found = await cluster.lookup(leader(cluster), TOPIC)

@@ -121,7 +121,7 @@ async def test_partitions_that_nobody_counted_go_with_the_others(cluster: Memory
     """Whoever added them died before the record said so."""
     one, other = Interrupted(cluster[0]), Interrupted(cluster[1])
     await one.create(NAME, 2, None)
-    await cluster[0].service.create_partitions(NAME, 5)
+    await cluster[0].service.partitioned.create_partitions(NAME, 5)
     await other.delete(NAME, force=False)
     assert (await record(cluster), await topics(cluster)) == (None, [])
 
@@ -133,14 +133,15 @@ async def test_nothing_is_left_in_a_namespace_that_goes_meanwhile(
     name = TopicName.parse("public/gone/parts")
     service, peers = cluster[0].service, cluster[1].running.context.peers
     await peers.call("PUT", "/admin/v2/namespaces/public/gone", body={})
-    make = service.create_partitions
+    make = service.partitioned.create_partitions
 
-    async def later(*arguments: object) -> None:
+    async def later(*arguments: object) -> int:
         # All of it but the look for topics, which has been.
         await service.resources.documents.delete("/admin/policies/public/gone")
-        await make(*arguments)
+        made: int = await make(*arguments)
+        return made
 
-    monkeypatch.setattr(service, "create_partitions", later)
+    monkeypatch.setattr(service.partitioned, "create_partitions", later)
     with pytest.raises(PulsarError, match="does not exist") as caught:
         await PartitionedTopics(service, peers).create(name, 3, None)
     assert caught.value.code == ServerError.TOPIC_NOT_FOUND

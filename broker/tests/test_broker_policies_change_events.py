@@ -271,7 +271,7 @@ async def test_system_topics_have_none(stores: Stores) -> None:
 
 async def test_a_partitioned_system_topic(stores: Stores, client: PulsarClient, memory_broker: MemoryBroker) -> None:
     """As Apache's brokers make it where new topics are partitioned."""
-    await memory_broker.service.create_partitioned(EVENTS, 3)
+    await memory_broker.service.partitioned.create(EVENTS, 3)
     for topic in await client.topics(EVENTS):
         await (await client.producer(topic)).close()
     store, other = stores.open(), stores.open()

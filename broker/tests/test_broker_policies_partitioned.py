@@ -24,7 +24,7 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
 async def spread(cluster: MemoryCluster, name: TopicName) -> list[tuple[MemoryBroker, TopicName]]:
     """A partition at each broker."""
     count = 16
-    await cluster[0].service.create_partitioned(name, count)
+    await cluster[0].service.partitioned.create(name, count)
     placed: dict[MemoryBroker, TopicName] = {}
     taken = set()
     for index in range(count):

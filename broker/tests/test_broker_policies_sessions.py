@@ -277,7 +277,7 @@ async def test_auto_subscription_creation_of_a_topic() -> None:
 
 async def test_a_partition_comes_back_even_where_topics_are_not_made_by_clients() -> None:
     async with broker_with() as (broker, client):
-        await broker.service.create_partitioned(NAME, 2)
+        await broker.service.partitioned.create(NAME, 2)
         await set_namespace(broker, autoTopicCreationOverride={"allowAutoTopicCreation": False})
         await broker.service.delete(NAME.partition(1), force=False)
         await client.producer(TOPIC + "-partition-1")

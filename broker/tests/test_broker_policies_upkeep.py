@@ -247,7 +247,7 @@ async def test_a_topic_whose_subscriptions_are_caught_up_vanishes_if_told() -> N
 async def test_the_record_of_a_partitioned_topic_goes_with_its_last_partition_if_told() -> None:
     for told in (False, True):
         async with world(delete_inactive_partitioned_metadata=told) as it:
-            await it.broker.service.create_partitioned(NAME, 2)
+            await it.broker.service.partitioned.create(NAME, 2)
             for index in range(2):
                 await it.broker.service.topic(NAME.partition(index), create=True)
             it.clock.advance(100)

@@ -68,7 +68,7 @@ async def with_messages(broker: MemoryBroker, count: int = 5) -> tuple[ProtocolC
     ],
 )
 async def test_subscribe_refusals(memory_broker: MemoryBroker, fields: dict[str, object], error: int) -> None:
-    await memory_broker.service.create_partitioned(TopicName.parse("parts"), 2)
+    await memory_broker.service.partitioned.create(TopicName.parse("parts"), 2)
     client = await memory_broker.connect()
     assert await refused(client, **fields) == error  # type: ignore[arg-type]
     assert all(not topic.subscriptions for topic in memory_broker.service.topics.values())
@@ -202,7 +202,7 @@ async def test_flow_limits_what_is_sent(memory_broker: MemoryBroker) -> None:
 
 
 async def test_message_carries_the_partition(memory_broker: MemoryBroker) -> None:
-    await memory_broker.service.create_partitioned(TopicName.parse("parts"), 2)
+    await memory_broker.service.partitioned.create(TopicName.parse("parts"), 2)
     client = await memory_broker.connect()
     await client.producer("parts-partition-1")
     await client.publish(1)

@@ -60,7 +60,7 @@ async def test_lookup_places_are_given_back() -> None:
 
 async def test_partitioned_metadata(memory_broker: MemoryBroker) -> None:
     client = await memory_broker.connect()
-    await memory_broker.service.create_partitioned(TopicName.parse(NAMESPACE + "parts"), 3)
+    await memory_broker.service.partitioned.create(TopicName.parse(NAMESPACE + "parts"), 3)
     answer = (await client.request(Command.PARTITIONED_METADATA, topic="parts")).body
     assert (answer.response, answer.partitions) == (pb.CommandPartitionedTopicMetadataResponse.Success, 3)
     assert (await client.request(Command.PARTITIONED_METADATA, topic="new")).body.partitions == 0
@@ -101,7 +101,7 @@ async def some_topics(broker: MemoryBroker) -> list[str]:
     names = [NAMESPACE + name for name in ("a", "ab", "b")]
     for name in names:
         await broker.service.topic(TopicName.parse(name), create=True)
-    await broker.service.create_partitioned(TopicName.parse(NAMESPACE + "p"), 2)
+    await broker.service.partitioned.create(TopicName.parse(NAMESPACE + "p"), 2)
     return [*names, NAMESPACE + "p-partition-0", NAMESPACE + "p-partition-1"]
 
 

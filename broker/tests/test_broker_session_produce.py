@@ -98,7 +98,7 @@ async def test_producer_id_being_opened(memory_broker: MemoryBroker) -> None:
     ],
 )
 async def test_producer_refused_topics(memory_broker: MemoryBroker, topic: str, error: int) -> None:
-    await memory_broker.service.create_partitioned(TopicName.parse("parts"), 2)
+    await memory_broker.service.partitioned.create(TopicName.parse("parts"), 2)
     client = await memory_broker.connect()
     assert await refused(client, topic) == error
     await client.producer("parts-partition-1", 99)

@@ -167,7 +167,7 @@ async def test_a_reader_does_not_make_a_topic(client: PulsarClient) -> None:
 
 async def test_partitions(client: PulsarClient, memory_broker: MemoryBroker) -> None:
     assert await client.topics(TOPIC, create=True) == [TOPIC]
-    await memory_broker.service.create_partitioned(TOPIC, 3)
+    await memory_broker.service.partitioned.create(TOPIC, 3)
     assert await client.topics(TOPIC) == [TOPIC.partition(index) for index in range(3)]
     producer = await client.producer(TOPIC.partition(1))
     assert (await producer.send(OutgoingMessage(b""))).partition == 1

@@ -39,11 +39,13 @@ class PartitionedTopics:
         self._growing: set[str] = set()
 
     async def create(self, name: TopicName, partitions: int, properties: dict[str, str] | None) -> None:
-        """Record it and make its partitions.
+        """Record it and make its partitions, or go on with a creation that was begun and not finished.
 
         `VersionConflict` when there is one, `PulsarError` NOT_ALLOWED_ERROR when the namespace has too many topics."""
-        await self._service.check_topics_max(name, partitions)
-        await self._service.create_partitioned(name, partitions, properties)
+        # One that is recorded was counted when it was.
+        if await self._resources.partitions(name) is None:
+            await self._service.check_topics_max(name, map(name.partition, range(partitions)))
+        await self._service.partitioned.create(name, partitions, properties)
 
     async def grow(self, name: TopicName, partitions: int) -> None:
         """Add partitions; existing subscriptions appear on the new ones, from their beginning.
@@ -59,11 +61,11 @@ class PartitionedTopics:
             )
         if str(name) in self._growing:
             raise PulsarError(ServerError.SERVICE_NOT_READY, f"Partitions are being added to {name} already")
-        await self._service.check_topics_max(name, partitions - current)
+        await self._service.check_topics_max(name, map(name.partition, range(current, partitions)))
         self._growing.add(str(name))
         try:
             # Clients look at the record: subscriptions must stand before they find the new partitions.
-            await self._service.create_partitions(name, partitions)
+            await self._service.partitioned.create_partitions(name, partitions)
             if name.domain == PERSISTENT and partitions > current:
                 await self._copy_subscriptions(name, range(current, partitions))
             await self._record_growth(name, current, partitions)
@@ -114,7 +116,7 @@ class PartitionedTopics:
         # The record last: without it nobody would try again.
         await self._service.schemas.delete(name.schema_name, force=True)
         try:
-            await self._resources.documents.delete(self._resources.partitioned_topic_path(name))
+            await self._resources.delete_marked(name)
         except NodeNotFound:
             return  # Somebody else deleted it, too.
 

@@ -12,10 +12,12 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
+from magnetar.broker.begun_creations import BegunCreations
 from magnetar.core.errors import MagnetarError, PeerError
 from magnetar.core.topic_name import NamespaceName, TopicName, equal_bundle_boundaries, java_url_decode, java_url_encode
 from magnetar.metadata.node_cache import NodeCache
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, Node, NodeNotFound, VersionConflict
+from magnetar.metadata.sure_writes import delete_surely, put_surely
 
 logger: Final = logging.getLogger(__name__)
 
@@ -26,6 +28,9 @@ UPDATE_ATTEMPTS_MAX: Final = 10
 
 POLICIES_KEPT_MAX: Final = 10_000
 """Namespaces whose policies are kept in memory, about 10 kB each; others are read again."""
+
+MARKS_KEPT_MAX: Final = 1_000
+"""Deletions that begin and neither end nor are taken back. A mark that is forgotten stays, as after a crash."""
 
 PARTITION_COUNTS_KEPT_MAX: Final = 20_000
 """Topics of which it is kept whether and how they are partitioned, some 100 bytes each."""
@@ -53,10 +58,13 @@ def decode_document(path: str, node: Node) -> Document:
 
 
 class Documents:
-    """JSON documents at paths, changed by compare-and-set."""
+    """JSON documents at paths, changed by compare-and-set.
+
+    A write whose answer is lost is asked for again, and is no conflict with itself (`metadata.sure_writes`)."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        self._begun = BegunCreations()
 
     async def get(self, path: str) -> Any | None:
         """The document, or None. An empty node counts as an empty document. `PeerError` for what is no JSON."""
@@ -64,8 +72,27 @@ class Documents:
         return None if node is None else _decode(path, node.value)
 
     async def create(self, path: str, document: object) -> None:
-        """Raises `VersionConflict` when there is one already."""
-        await self._store.put(path, _encode(document), MUST_NOT_EXIST)
+        """Raises `VersionConflict` when there is one already: not for the very document that an earlier request made
+        here without being told so."""
+        value = _encode(document)
+        begun = self._begun.value(path) == value
+        try:
+            await put_surely(self._store, path, value, MUST_NOT_EXIST, asked_before=begun)
+        except VersionConflict:
+            raise
+        except BaseException:
+            self._begun.note(path, value)
+            raise
+        self._begun.forget(path)
+
+    def begun(self, path: str) -> bool:
+        """Whether a document was to be created there, and whoever asked was not told that it was: asking again is no
+        conflict."""
+        return self._begun.value(path) is not None
+
+    def note_begun(self, path: str, document: object) -> None:
+        """One that was created is not complete, and whoever asked for it will hear so."""
+        self._begun.note(path, _encode(document))
 
     async def put(self, path: str, document: object) -> None:
         """Create or replace."""
@@ -73,7 +100,7 @@ class Documents:
 
     async def write(self, path: str, document: object, version: int) -> None:
         """Replace exactly that version (`MUST_NOT_EXIST`: create). Raises `VersionConflict`."""
-        await self._store.put(path, _encode(document), version)
+        await put_surely(self._store, path, _encode(document), version)
 
     async def update(self, path: str, change: Callable[[Document], Document]) -> Document:
         """Apply a change to what is there; tries again when another writer was faster. `NodeNotFound`, `PeerError`.
@@ -88,15 +115,24 @@ class Documents:
             if value == node.value:
                 return document
             try:
-                await self._store.put(path, value, node.stat.version)
+                await put_surely(self._store, path, value, node.stat.version)
             except VersionConflict:
                 continue
             return document
         raise VersionConflict(f"{path} kept changing under {UPDATE_ATTEMPTS_MAX} attempts to update it")
 
     async def delete(self, path: str) -> None:
-        """Remove one document. `NodeNotFound`."""
-        await self._store.delete(path)
+        """Remove one document, whatever it says. `NodeNotFound`, `NodeHasChildren`."""
+        for _ in range(UPDATE_ATTEMPTS_MAX):
+            node = await self._store.get(path, watch=False)
+            if node is None:
+                raise NodeNotFound(path)
+            try:
+                await delete_surely(self._store, path, node)
+            except VersionConflict:
+                continue
+            return
+        raise VersionConflict(f"{path} kept changing under {UPDATE_ATTEMPTS_MAX} attempts to delete it")
 
     async def children(self, path: str) -> list[str]:
         """Names of the documents below."""
@@ -120,6 +156,8 @@ class Resources:
         self.local_documents = Documents(store)
         """Local policies (the bundles in force), dynamic settings, racks of bookies."""
         self._store = store
+        self._marks: dict[str, None] = {}
+        """Partitioned topics that were marked as being deleted here, or may have been, and are not yet unmarked."""
         self._policies: NodeCache[Document] | None = None
         self._partitions: NodeCache[Document] | None = None
 
@@ -237,23 +275,36 @@ class Resources:
         """From now on nobody makes partitions of a partitioned topic anew or adds some (Pulsar
         `runWithMarkDeleteAsync`). How many there are, and whether the mark is ours, not somebody else's or left by one
         who died. `NodeNotFound`"""
-        ours: list[bool] = []
+        path = self.partitioned_topic_path(topic)
 
         def mark(document: Document) -> Document:
-            ours[:] = [not document.get("deleted")]
+            if not document.get("deleted"):
+                self._note_mark(path)
             return {**document, "deleted": True}
 
-        document = await self.documents.update(self.partitioned_topic_path(topic), mark)
-        return int(document["partitions"]), ours[0]
+        document = await self.documents.update(path, mark)
+        return int(document["partitions"]), path in self._marks
 
     async def unmark_deleted(self, topic: TopicName) -> None:
         """It is not deleted after all."""
+        path = self.partitioned_topic_path(topic)
         try:
-            await self.documents.update(
-                self.partitioned_topic_path(topic), lambda document: {**document, "deleted": False}
-            )
+            await self.documents.update(path, lambda document: {**document, "deleted": False})
         except MagnetarError as error:
             logger.warning("%s stays marked as being deleted: %s", topic, error)
+        else:
+            self._marks.pop(path, None)
+
+    async def delete_marked(self, topic: TopicName) -> None:
+        """Remove the record of a partitioned topic that is marked. `NodeNotFound`"""
+        path = self.partitioned_topic_path(topic)
+        self._marks.pop(path, None)
+        await self.documents.delete(path)
+
+    def _note_mark(self, path: str) -> None:
+        self._marks[path] = None
+        if len(self._marks) > MARKS_KEPT_MAX:
+            del self._marks[next(iter(self._marks))]
 
     async def partitioned_topics(self, namespace: NamespaceName, domain: str) -> list[str]:
         """Full names of a namespace's partitioned topics."""

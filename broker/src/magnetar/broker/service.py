@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Coroutine, Iterable
 from typing import Any, Final, TypeAlias
@@ -15,6 +14,7 @@ from magnetar.broker.lookup import Lookup
 from magnetar.broker.lookup_answers import Connect
 from magnetar.broker.non_persistent_topic import NonPersistentTopic
 from magnetar.broker.owned_bundles import OwnedBundle
+from magnetar.broker.partitioned_creation import PartitionedCreation
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.effective import BrokerLevel
 from magnetar.broker.policies.model import EffectivePolicies
@@ -31,7 +31,7 @@ from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.errors import ManagedLedgerNotFound
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.metadata.coordination import NameGenerator
-from magnetar.metadata.store import MetadataStore, NodeNotFound, VersionConflict
+from magnetar.metadata.store import MetadataStore, VersionConflict
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 logger = logging.getLogger(__name__)
@@ -47,8 +47,9 @@ CREATING: Final = "creating"
 CLOSING_LOOK_SECONDS: Final = 0.005
 """How often who wants to close a topic looks whether it is closed that another is closing."""
 
-NODES_AT_ONCE: Final = 100
-"""Partitions made side by side: enough to hide the store's latency, few beside what it serves."""
+SCHEMAS_LEFT_MAX: Final = 1_000
+"""Deletions of topics that may be asked for again. Of one that is forgotten the schema stays for the next topic of that
+name."""
 
 TOPICS_PER_TURN: Final = 100
 """Topics that are let go of before others get a turn on the event loop: some milliseconds."""
@@ -72,6 +73,7 @@ class BrokerService:
         self.ownership = lookup.ownership
         self.resources = lookup.resources
         self.ledgers = ledgers
+        self.partitioned = PartitionedCreation(self.resources, ledgers)
         self.schemas = schemas
         self.topic_schemas = TopicSchemas(schemas, self.resources)
         self.clock = clock
@@ -89,6 +91,8 @@ class BrokerService:
         self.upkeep = Upkeep(self, call_later)
         self._tasks: set[asyncio.Task[None]] = set()
         self._producer_names: NameGenerator | None = None
+        self._schemas_left: dict[str, None] = {}
+        """Topics that are deleted, and whose schemas could not be."""
         self._closing = False
 
     def namespaces_in_use(self) -> set[NamespaceName]:
@@ -254,17 +258,19 @@ class BrokerService:
         if name.domain == "non-persistent" and not create:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} does not exist")
         if create and policies.topics_per_namespace_max > 0 and not await self.exists(name):
-            await self.check_topics_max(name, 1)
+            await self.check_topics_max(name, [name])
         return policies
 
-    async def check_topics_max(self, name: TopicName, more: int) -> None:
-        """Raises PulsarError(NOT_ALLOWED_ERROR) when a namespace may not have so many more topics (partitions)."""
+    async def check_topics_max(self, name: TopicName, wanted: Iterable[TopicName]) -> None:
+        """Raises PulsarError(NOT_ALLOWED_ERROR) when a namespace may not have these topics (partitions) too. Those that
+        are there already, as of a request that had no answer, do not count twice."""
         policies = await self.policies.namespace(name.namespace_name)
         limit = policies.topics_per_namespace_max if policies is not None else 0
         if limit <= 0 or name.domain != "persistent" or belongs_to_brokers(name):
             return
         present = await self.resources.persistent_topics(name.namespace_name)
-        if sum(not belongs_to_brokers(TopicName.parse(one)) for one in present) + more > limit:
+        counted = {one for one in present if not belongs_to_brokers(TopicName.parse(one))}
+        if len(counted.union(map(str, wanted))) > limit:
             raise PulsarError(ServerError.NOT_ALLOWED_ERROR, "Exceed maximum number of topics in namespace.")
 
     async def policies_changed(self, namespace: NamespaceName) -> None:
@@ -314,7 +320,7 @@ class BrokerService:
         if partitions == 0 or belongs_to_brokers(name):
             return 0
         try:
-            await self.create_partitioned(name, partitions)
+            await self.partitioned.create(name, partitions)
         except VersionConflict:
             # Another broker was quicker, which what is kept in memory may not know yet.
             record = await self.resources.documents.get(self.resources.partitioned_topic_path(name))
@@ -337,32 +343,6 @@ class BrokerService:
         """Raises when a new subscription may not be made by its first consumer."""
         if not topic.policies.auto_subscription_creation and not topic.of_broker:
             raise PulsarError(ServerError.SUBSCRIPTION_NOT_FOUND, f"Subscription {subscription} does not exist")
-
-    async def create_partitioned(
-        self, name: TopicName, partitions: int, properties: dict[str, str] | None = None
-    ) -> None:
-        """Record a partitioned topic and make its partitions. `VersionConflict` when there is one, `PulsarError`
-        TOPIC_NOT_FOUND when its namespace is deleted meanwhile."""
-        path = self.resources.partitioned_topic_path(name)
-        noted = {} if properties is None else {"properties": properties}
-        await self.resources.documents.create(path, {"partitions": partitions, "deleted": False, **noted})
-        await self.create_partitions(name, partitions)
-        if not await self.resources.stands(name.namespace_name):
-            # Who deletes it may have looked for topics before these were there.
-            if name.domain == "persistent":
-                for index in range(partitions):
-                    await self.ledgers.delete(name.partition(index).persistence_name)
-            with contextlib.suppress(NodeNotFound):
-                await self.resources.documents.delete(path)
-            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Namespace {name.namespace_name} does not exist")
-
-    async def create_partitions(self, name: TopicName, count: int) -> None:
-        """Make those of its partitions that are not there, before anybody uses them; other brokers may own them."""
-        if name.domain != "persistent":
-            return
-        for first in range(0, count, NODES_AT_ONCE):
-            some = range(first, min(first + NODES_AT_ONCE, count))
-            await asyncio.gather(*(self.ledgers.create(name.partition(index).persistence_name) for index in some))
 
     async def unload(self, name: TopicName) -> None:
         """Let go of a topic; its clients look it up again. Nothing loaded is no error."""
@@ -421,7 +401,10 @@ class BrokerService:
         """Remove a topic with its messages, subscriptions and (when it is not a partition) schema."""
         loaded = await self._settled(name)
         if loaded is None and not await self.exists(name):
-            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} not found")
+            if str(name) not in self._schemas_left or await self.resources.partitions(name) is not None:
+                raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} not found")
+            await self._delete_schema(name)
+            return
         topic = loaded if loaded is not None else await self.topic(name, create=False)
         if topic.closing:
             raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {name} is being unloaded or deleted")
@@ -430,10 +413,18 @@ class BrokerService:
         try:
             await topic.delete()
             if name.partition_index < 0:
-                await self.schemas.delete(name.schema_name, force=True)
+                await self._delete_schema(name)
         finally:
             # Only now may the name be used again: until here clients were told to come back.
             self._forget(topic)
+
+    async def _delete_schema(self, name: TopicName) -> None:
+        """Of a topic that is gone. When it fails, whoever asks for the deletion again goes on here."""
+        self._schemas_left[str(name)] = None
+        if len(self._schemas_left) > SCHEMAS_LEFT_MAX:
+            del self._schemas_left[next(iter(self._schemas_left))]
+        await self.schemas.delete(name.schema_name, force=True)
+        self._schemas_left.pop(str(name), None)
 
     async def list_topics(self, namespace: NamespaceName, domain: str) -> list[str]:
         """Full names of the topics of a namespace, partitions one by one, sorted. Domain: one of the two or "all"."""

@@ -24,6 +24,7 @@ from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.shared import Shared
 from magnetar.managed.states import LedgerState
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConflict
+from magnetar.metadata.sure_writes import put_surely
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class ManagedLedgerFactory:
         for the partitions of a new topic (TopicResources.createPersistentTopicAsync). False when it is there already.
         """
         try:
-            await self._shared.store.put(ledger_path(name), b"", MUST_NOT_EXIST)
+            await put_surely(self._shared.store, ledger_path(name), b"", MUST_NOT_EXIST)
         except VersionConflict:
             return False
         return True

@@ -7,7 +7,6 @@ CoordinationServiceImpl.getNextCounterValue), as Apache's brokers take part in t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import enum
 import logging
 from collections.abc import Awaitable, Callable
@@ -25,6 +24,7 @@ from magnetar.metadata.store import (
     StoreUnavailable,
     VersionConflict,
 )
+from magnetar.metadata.sure_writes import Attempts
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -126,8 +126,16 @@ class ResourceLock:
         self._keeper = NodeKeeper(store, path, self._settle, self._doubt)
 
     async def acquire(self) -> None:
-        """Take the lock, once in this object's life. `LockTaken` if another holds it."""
-        await self._keeper.start()
+        """Take the lock, once in this object's life. `LockTaken` if another holds it.
+
+        When it cannot be known whether it is taken, or nobody waits for that any more, it is given up again."""
+        try:
+            await self._keeper.start()
+        except BaseException as error:
+            if not isinstance(error, StoreClosed):
+                # What was asked for may stand, or come yet: others would wait for our session to end.
+                await asyncio.shield(_take_back(self._store, self._path, self._value))
+            raise
         if self.state is LockState.LOST:
             await self._keeper.stop()
             raise LockTaken(self._path, self._holder)
@@ -277,9 +285,10 @@ async def claim(
 
     What a session of this process left behind that has not ended yet is replaced: a node with the same value, or one
     whose value `is_leftover` knows."""
+    attempts = Attempts()
     for _ in range(_ATTEMPTS_MAX):
-        node = await store.get(path)
-        with contextlib.suppress(NodeNotFound, VersionConflict):  # Others were quicker: look again.
+        try:
+            node = await store.get(path)
             if node is None:
                 await store.put(path, value, MUST_NOT_EXIST, ephemeral=True)
             elif node.stat.owned_by_this_session:
@@ -290,14 +299,39 @@ async def claim(
                 await store.delete(path, node.stat.version)
             else:
                 return node
+        except (NodeNotFound, VersionConflict):
+            continue  # Others were quicker: look again.
+        except StoreUnavailable as error:
+            await attempts.again(error)
     raise StoreUnavailable(f"{path} changed under {_ATTEMPTS_MAX} attempts to claim it")
 
 
 async def give_up(store: MetadataStore, path: str) -> None:
-    """Remove the node if it is ours; when the store cannot be reached, the end of the session will."""
+    """Remove the node if it is ours; when the store cannot be reached for long, the end of the session will."""
+    attempts = Attempts()
+    while True:
+        try:
+            node = await store.get(path)
+            if node is not None and node.stat.owned_by_this_session:
+                await store.delete(path, node.stat.version)
+        except StoreUnavailable as error:
+            try:
+                await attempts.again(error)
+            except StoreUnavailable:
+                _logger.info("%s was not removed: %s", path, error)
+                return
+        except (NodeNotFound, VersionConflict) as error:
+            _logger.info("%s was not removed: %s", path, error)
+            return
+        else:
+            return
+
+
+async def _take_back(store: MetadataStore, path: str, value: bytes) -> None:
+    """Leave nothing of a claim whose end nobody knows: what is on its way comes before a claim that is answered."""
     try:
-        node = await store.get(path)
-        if node is not None and node.stat.owned_by_this_session:
-            await store.delete(path, node.stat.version)
-    except (NodeNotFound, VersionConflict, StoreUnavailable) as error:
-        _logger.info("%s was not removed: %s", path, error)
+        await claim(store, path, value)
+    except StoreUnavailable as error:
+        _logger.warning("%s may stay ours until the session ends: %s", path, error)
+        return
+    await give_up(store, path)

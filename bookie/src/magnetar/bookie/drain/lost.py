@@ -38,6 +38,7 @@ from magnetar.metadata.store import (
     Notification,
     VersionConflict,
 )
+from magnetar.metadata.sure_writes import put_surely
 
 log: Final = logging.getLogger(__name__)
 
@@ -213,7 +214,7 @@ class LostBookies:
 
     async def _restore(self, path: str, cookie: bytes) -> None:
         try:
-            await self._store.put(path, cookie, MUST_NOT_EXIST)
+            await put_surely(self._store, path, cookie, MUST_NOT_EXIST)
         except VersionConflict:
             log.info("%s was written by the bookie itself", path)
 

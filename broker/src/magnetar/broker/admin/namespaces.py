@@ -164,8 +164,9 @@ class NamespaceHandlers:
         await require_writable(self._context)
         policies = policies_for(self._context, namespace, wanted or {})
         await require_clusters_of_tenant(self._context, namespace.tenant, clusters_of(policies))
-        await self._require_room(namespace)
         path = Resources.namespace_path(namespace)
+        if not self._resources.documents.begun(path):
+            await self._require_room(namespace)
         if not await self._resources.documents.exists(path):
             # A deletion that was cut short may have left them: they would count more than what is asked for now.
             await self._service.store.delete_recursively(Resources.local_policies_path(namespace))

@@ -71,13 +71,16 @@ class TenantHandlers:
             raise AdminError(PRECONDITION_FAILED, "Tenant name is not valid")
         await require_writable(self._context)
         await self._check(info)
-        if await self._documents.exists(Resources.tenant_path(tenant)):
-            raise AdminError(CONFLICT, "Tenant already exist")
-        limit = self._context.service.settings.admin.tenants_max
-        if 0 < limit <= len(await self._resources.tenants()):
-            raise AdminError(PRECONDITION_FAILED, "Exceed the maximum number of tenants")
+        path = Resources.tenant_path(tenant)
+        # One that was begun here and had no answer may be there, and count already.
+        if not self._documents.begun(path):
+            if await self._documents.exists(path):
+                raise AdminError(CONFLICT, "Tenant already exist")
+            limit = self._context.service.settings.admin.tenants_max
+            if 0 < limit <= len(await self._resources.tenants()):
+                raise AdminError(PRECONDITION_FAILED, "Exceed the maximum number of tenants")
         try:
-            await self._documents.create(Resources.tenant_path(tenant), info)
+            await self._documents.create(path, info)
         except VersionConflict:
             raise AdminError(CONFLICT, "Tenant already exist") from None
         return no_content()

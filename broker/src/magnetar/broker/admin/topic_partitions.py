@@ -98,7 +98,7 @@ class PartitionHandlers:
         if count <= 0:
             raise AdminError(NOT_ACCEPTABLE, "Number of partitions should be more than 0")
         self._check_count(count)
-        if await self._resources.partitions(name) is not None or await self._service.exists(name):
+        if await self._service.exists(name):
             raise AdminError(CONFLICT, "This topic already exists")
         try:
             await self._partitioned.create(name, count, None if properties is None else PROPERTIES(properties))
@@ -151,7 +151,7 @@ class PartitionHandlers:
         count = await self._access.partitions(name)
         if not count:
             raise AdminError(NOT_FOUND, f"Topic {name} does not exist")
-        await self._service.create_partitions(name, count)
+        await self._service.partitioned.create_partitions(name, count)
         return no_content()
 
     @takes("authoritative")

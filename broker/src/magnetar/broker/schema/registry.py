@@ -145,6 +145,7 @@ class SchemaRegistry:
             for _ in range(_ATTEMPTS_MAX):
                 located = await self._storage.locator(schema_id, fresh=True)
                 if located is None:
+                    await self._storage.finish_deletion(schema_id)
                     return None
                 if not force and located.newest.hash == TOMBSTONE_HASH:
                     return located.newest.version

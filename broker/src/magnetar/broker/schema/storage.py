@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -33,6 +33,7 @@ from magnetar.metadata.store import (
     SessionEvent,
     VersionConflict,
 )
+from magnetar.metadata.sure_writes import delete_surely, put_surely
 from magnetar.wire.errors import BadProtobuf
 
 SCHEMAS_PATH: Final = "/schemas"
@@ -45,6 +46,9 @@ _SCHEMA_OVERHEAD_BYTES: Final = 512
 """What a cached schema takes beside its data."""
 _READS_AT_ONCE_MAX: Final = 16
 """A topic may have thousands of versions; opening all their ledgers at once would starve the brokers' own traffic."""
+
+_IN_DOUBT_MAX: Final = 1_000
+"""Schemas with ledgers in doubt. Of one that is forgotten the log tells the ledgers."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +81,10 @@ class SchemaStorage:
         self._schemas: WeightedCache[SchemaPosition, StoredSchema] = WeightedCache(_CACHED_SCHEMAS_BYTES_MAX)
         self._reading: dict[SchemaPosition, asyncio.Task[StoredSchema]] = {}
         self._read_permits = asyncio.Semaphore(_READS_AT_ONCE_MAX)
+        self._in_doubt: dict[str, set[int]] = {}
+        """Ledgers of schemas that only a write without an answer names, or takes away."""
+        self._unsure_deletions: set[str] = set()
+        """Those of them whose locator was to be deleted."""
         self._changes = 0
         self._stop_watching = store.watch(self._changed)
         self._stop_watching_session = store.watch_session(self._session_changed)
@@ -111,6 +119,7 @@ class SchemaStorage:
         """Add a version after those of a fresh locator and return its number; `stored.version` is not looked at.
 
         `VersionConflict` when someone else was faster: nothing is left behind, read the locator again."""
+        path = _path(stored.schema_id)
         earlier: Sequence[SchemaPosition] = () if after is None else after.positions
         version = 0 if after is None else after.newest.version + 1
         data = entry_bytes(to_storage(stored), hash_, earlier)
@@ -118,23 +127,44 @@ class SchemaStorage:
         positions = (*earlier, SchemaPosition(version, ledger_id, entry_id, hash_))
         expected_version = MUST_NOT_EXIST if after is None else after.node_version
         try:
-            await self._store.put(_path(stored.schema_id), locator_bytes(positions), expected_version)
+            await put_surely(self._store, path, locator_bytes(positions), expected_version)
         except (VersionConflict, NodeNotFound) as error:
             await self._discard(ledger_id)
             raise VersionConflict(str(error)) from error
+        except BaseException:
+            self._doubt(stored.schema_id, [ledger_id])
+            raise
         self._forget(stored.schema_id)
+        await self._settle(stored.schema_id, positions)
         return version
 
     async def delete(self, schema_id: str, located: Locator) -> None:
         """Remove all versions of a fresh locator. `VersionConflict` when someone changed them in between."""
+        path = _path(schema_id)
+        node = await self._store.get(path, watch=False)
+        if node is None or node.stat.version != located.node_version:
+            raise VersionConflict(f"{path} was changed by another broker")
+        ledgers = [position.ledger_id for position in located.positions]
         try:
-            await self._store.delete(_path(schema_id), located.node_version)
+            await delete_surely(self._store, path, node)
         except NodeNotFound as error:
             raise VersionConflict(str(error)) from error
+        except VersionConflict:
+            raise
+        except BaseException:
+            self._doubt(schema_id, ledgers)
+            self._unsure_deletions.add(schema_id)
+            raise
         self._forget(schema_id)
         for position in located.positions:
             self._schemas.discard(position)
             await self._discard(position.ledger_id)
+        await self._settle(schema_id, ())
+
+    async def finish_deletion(self, schema_id: str) -> None:
+        """There is no locator: if a deletion had no answer, it has happened, and its ledgers are left."""
+        if schema_id in self._unsure_deletions:
+            await self._settle(schema_id, ())
 
     async def close(self) -> None:
         """Stop listening, and give up what is being read."""
@@ -188,6 +218,21 @@ class SchemaStorage:
             await self._ledgers.delete(ledger_id)
         except MagnetarError as error:
             _log.warning("ledger %d of a schema was not deleted: %s", ledger_id, error)
+
+    def _doubt(self, schema_id: str, ledger_ids: Iterable[int]) -> None:
+        """The locator may name these or not; the next write that is sure tells."""
+        self._in_doubt[schema_id] = self._in_doubt.pop(schema_id, set()).union(ledger_ids)
+        if len(self._in_doubt) > _IN_DOUBT_MAX:
+            forgotten = next(iter(self._in_doubt))
+            self._unsure_deletions.discard(forgotten)
+            _log.warning("ledgers of schema %s may be left over: %s", forgotten, sorted(self._in_doubt.pop(forgotten)))
+
+    async def _settle(self, schema_id: str, positions: Iterable[SchemaPosition]) -> None:
+        """The locator names these positions for sure: what was in doubt beside them goes."""
+        self._unsure_deletions.discard(schema_id)
+        doubt = self._in_doubt.pop(schema_id, set())
+        for ledger_id in sorted(doubt.difference(position.ledger_id for position in positions)):
+            await self._discard(ledger_id)
 
     def _forget(self, schema_id: str) -> None:
         self._changes += 1

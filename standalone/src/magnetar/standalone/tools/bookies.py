@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from magnetar.bookie.cookie import COOKIES_PATH, decode_cookie
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_NAME, READ_ONLY_PATH
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConflict
+from magnetar.metadata.sure_writes import delete_surely, put_surely
 from magnetar.standalone.tools.cluster import Cluster
 from magnetar.standalone.tools.errors import CookieConflict
 from magnetar.wire.bookkeeper.codes import BookieError
@@ -86,7 +87,7 @@ async def create_cookie(store: MetadataStore, bookie_id: str, content: bytes) ->
     if cookie.bookieHost != bookie_id:
         raise CookieConflict(f"this is the cookie of {cookie.bookieHost}, not of {bookie_id}")
     try:
-        await store.put(cookie_path(bookie_id), content, MUST_NOT_EXIST)
+        await put_surely(store, cookie_path(bookie_id), content, MUST_NOT_EXIST)
     except VersionConflict:
         raise CookieConflict(f"{bookie_id} has a cookie already; delete that first") from None
 
@@ -99,4 +100,4 @@ async def delete_cookie(store: MetadataStore, bookie_id: str) -> None:
     node = await store.get(cookie_path(bookie_id))
     if node is None:
         raise CookieConflict(f"{bookie_id} has no cookie")
-    await store.delete(cookie_path(bookie_id), node.stat.version)
+    await delete_surely(store, cookie_path(bookie_id), node)
