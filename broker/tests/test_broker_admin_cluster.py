@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -206,6 +207,29 @@ async def test_an_isolation_policy_moves_what_it_is_about(cluster: MemoryCluster
         cluster[0], "GET", f"/admin/v2/clusters/{CLUSTER}/namespaceIsolationPolicies/brokers/{broker_id}"
     )
     assert found == {"brokerName": broker_id, "policyName": "p", "namespaceRegex": ["public/.*"], "primary": True}
+
+
+@pytest.mark.parametrize("field", ["namespaces", "primary", "secondary"])
+async def test_an_isolation_policy_has_only_expressions_that_are_matched(
+    cluster: MemoryCluster, ask: Ask, field: str
+) -> None:
+    policy: dict[str, object] = {
+        "namespaces": ["public/.*"],
+        "primary": ["127.0.0.1"],
+        "secondary": [],
+        "auto_failover_policy": {
+            "policy_type": "min_available",
+            "parameters": {"min_limit": "1", "usage_threshold": "80"},
+        },
+    }
+    path = f"/admin/v2/clusters/{CLUSTER}/namespaceIsolationPolicies/p"
+    for expression in ("(?!public/).*", "(a+)+\\1", "["):
+        body = json.dumps({**policy, field: [expression]}).encode()
+        status, answer, _ = await ask(cluster[0], "POST", path, body)
+        assert status == 400
+        said = f"; {field}: {expression!r} is no regular expression that brokers match: "
+        assert said in answer["reason"]
+    assert (await ask(cluster[0], "GET", path))[0] == 404
 
 
 async def test_policies_that_may_only_be_read(cluster: MemoryCluster, ask: Ask) -> None:

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from magnetar.broker import topic_patterns
-from magnetar.broker.topic_patterns import TopicPattern, brokers_match, quick_in_python
+from magnetar.broker.topic_patterns import TopicPattern, brokers_match
+from magnetar.core import expressions
+from magnetar.core.expressions import quick_in_python
 from magnetar.wire.pulsar.errors import PulsarError
 
 PREFIX = "persistent://public/default/"
@@ -117,10 +118,10 @@ async def test_long_lists_are_matched_in_order() -> None:
 
 @pytest.fixture
 def without_re2(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    topic_patterns._re2.cache_clear()
+    expressions._re2.cache_clear()
     monkeypatch.setitem(sys.modules, "re2", None)
     yield
-    topic_patterns._re2.cache_clear()
+    expressions._re2.cache_clear()
 
 
 @pytest.mark.usefixtures("without_re2")

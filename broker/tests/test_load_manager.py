@@ -173,6 +173,21 @@ async def test_isolation_policies_hold(cluster: FakeCluster) -> None:
         assert placed.broker_id != "b2:2"
 
 
+async def test_an_expression_that_is_not_matched_is_told_once(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Apache's brokers take it, and share the policies with ours."""
+    await cluster.start(1)
+    policy = {"namespaces": ["(?!t/other).*"], "primary": ["b2"]}
+    await Documents(cluster.first_store).put("/admin/clusters/c/namespaceIsolationPolicies", {"p": policy})
+    policies = cluster.leader.load.policies
+    for _ in range(3):
+        assert [each.governs("t/alone") for each in await policies.isolation_policies()] == [False]
+    told = [record.getMessage() for record in caplog.records if "stands for its own text" in record.getMessage()]
+    assert len(told) == 1
+    assert "policy p '(?!t/other).*'" in told[0]
+
+
 async def test_namespaces_that_must_not_meet_are_kept_apart(cluster: FakeCluster) -> None:
     await cluster.start(1, 2, 3)
     documents = Documents(cluster.first_store)

@@ -8,16 +8,24 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from magnetar.core.expressions import Expression, ExpressionRefused, compile_expression
+
 USAGE_THRESHOLD_MAX: Final = 100
 """At this `usage_threshold` a primary broker counts as available however loaded it is (Pulsar `MinAvailablePolicy`)."""
 
 PATTERNS_KEPT_MAX: Final = 1_000
 """Expressions kept compiled: a few for each policy of a cluster."""
 
+_QUOTED: Final = re.compile(r"\\Q.*?(?:\\E|\Z)|\\.", re.DOTALL)
+"""What stands for its own text, or for a class of characters."""
+_SETS: Final = re.compile(r"\[\^?\]?([^\]]*)")
+_JAVA_SET: Final = re.compile(r"\[|&&")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolationPolicy:
-    """One policy of `/admin/clusters/<cluster>/namespaceIsolationPolicies`; all names are regular expressions."""
+    """One policy of `/admin/clusters/<cluster>/namespaceIsolationPolicies`; all names are regular expressions
+    (`magnetar.core.expressions`). One that is refused there stands for its own text."""
 
     name: str
     namespaces: tuple[str, ...]
@@ -58,14 +66,29 @@ def host_of(broker_id: str) -> str:
     return broker_id.rpartition(":")[0] or broker_id
 
 
+def refusal(pattern: str) -> str | None:
+    """Why an expression is not matched, and so stands for its own text; None when it is."""
+    if _has_java_set(pattern):
+        return (
+            "a set holds a bracket or &&, by which Java joins and cuts sets, and RE2 does not: write \\[ for a bracket"
+        )
+    try:
+        compile_expression(pattern)
+    except ExpressionRefused as refused:
+        return str(refused)
+    return None
+
+
 def _matches(patterns: tuple[str, ...], text: str) -> bool:
     return any(_compiled(pattern).fullmatch(text) is not None for pattern in patterns)
 
 
 @lru_cache(maxsize=PATTERNS_KEPT_MAX)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """An expression that cannot be read stands for its own text, so that a policy never matches too much."""
-    try:
-        return re.compile(pattern)
-    except re.error:
-        return re.compile(re.escape(pattern))
+def _compiled(pattern: str) -> Expression:
+    """An expression that is refused stands for its own text, so that a policy never matches too much."""
+    return compile_expression(pattern) if refusal(pattern) is None else re.compile(re.escape(pattern))
+
+
+def _has_java_set(pattern: str) -> bool:
+    """Whether it has sets in sets, which RE2 would take for something else without a word."""
+    return any(_JAVA_SET.search(members) for members in _SETS.findall(_QUOTED.sub("x", pattern)))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import re
 from typing import Any, Final
 
 import msgspec
 from aiohttp import web
-from magnetar.balance.isolation import IsolationPolicy, host_of
+from magnetar.balance.isolation import IsolationPolicy, host_of, refusal
 from magnetar.broker.admin.documents import require_cluster, require_writable
 from magnetar.broker.admin.fan_out import call_all
 from magnetar.broker.admin.responses import BAD_REQUEST, NOT_FOUND, AdminError, json, no_content, node_name
@@ -156,22 +155,26 @@ def isolation_data(name: str) -> Any:
             or "secondary" not in data
             or "policy_type" not in failover
             or any(parameter not in parameters for parameter in PARAMETERS)
-            or not all(is_expression(text) for key in ("namespaces", "primary", "secondary") for text in data[key])
         ):
-            shown = msgspec.json.encode(data).decode()
-            raise AdminError(BAD_REQUEST, f"Invalid format of input policy data. policy: {name}; data: {shown}")
+            raise AdminError(BAD_REQUEST, invalid(name, data))
+        for key in ("namespaces", "primary", "secondary"):
+            for expression in data[key]:
+                reason = refusal(expression)
+                if reason is not None:
+                    raise AdminError(
+                        BAD_REQUEST,
+                        f"{invalid(name, data)}; {key}: {expression!r} is no regular expression that brokers match: "
+                        f"{reason}",
+                    )
         return data
 
     return read
 
 
-def is_expression(text: str) -> bool:
-    """Whether a text is a regular expression."""
-    try:
-        re.compile(text)
-    except re.error:
-        return False
-    return True
+def invalid(name: str, data: Document) -> str:
+    """What Apache's broker says."""
+    shown = msgspec.json.encode(data).decode()
+    return f"Invalid format of input policy data. policy: {name}; data: {shown}"
 
 
 def policy_from(name: str, data: Document) -> IsolationPolicy:

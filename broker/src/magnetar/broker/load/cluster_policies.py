@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from magnetar.balance.isolation import USAGE_THRESHOLD_MAX, IsolationPolicy
+from magnetar.balance.isolation import PATTERNS_KEPT_MAX, USAGE_THRESHOLD_MAX, IsolationPolicy, refusal
 from magnetar.broker.resources import Document, Resources, decode_document
 from magnetar.core.errors import PeerError
 from magnetar.core.topic_name import NamespaceName
@@ -52,6 +52,8 @@ class ClusterPolicies:
         self._configuration: NodeCache[Document] = NodeCache(configuration_store, decode_document)
         self._configuration_store = configuration_store
         self._cluster_path = Resources.cluster_path(cluster)
+        self._looked_at: set[str] = set()
+        """Expressions of isolation policies of which was told what is wrong with them."""
 
     def close(self) -> None:
         """Listen to the stores no more."""
@@ -68,10 +70,29 @@ class ClusterPolicies:
         found: list[IsolationPolicy] = []
         for name, data in sorted(document.items()):
             try:
-                found.append(isolation_policy(name, data))
+                policy = isolation_policy(name, data)
             except (TypeError, ValueError, AttributeError) as error:
                 logger.warning("the namespace isolation policy %s is passed over: %s", name, error)
+                continue
+            self._tell_refused(policy)
+            found.append(policy)
         return tuple(found)
+
+    def _tell_refused(self, policy: IsolationPolicy) -> None:
+        """Once of each expression that other brokers have stored and that is not matched here."""
+        for text in (*policy.namespaces, *policy.primary, *policy.secondary):
+            if text not in self._looked_at:
+                if len(self._looked_at) >= PATTERNS_KEPT_MAX:
+                    self._looked_at.clear()
+                self._looked_at.add(text)
+                reason = refusal(text)
+                if reason is not None:
+                    logger.warning(
+                        "in the namespace isolation policy %s %r stands for its own text alone: %s",
+                        policy.name,
+                        text,
+                        reason,
+                    )
 
     async def failure_domains(self) -> dict[str, str]:
         """Broker id to the domain that it belongs to."""
