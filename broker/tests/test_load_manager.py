@@ -18,7 +18,9 @@ from magnetar.broker.resources import Documents, bundles_document
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import PeerError, SettingError
 from magnetar.metadata.coordination import LockTaken
+from magnetar.metadata.faulty import Fate, FaultyStore
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
+from magnetar.metadata.sure_writes import ATTEMPTS_MAX
 
 
 @pytest.fixture
@@ -32,6 +34,17 @@ async def json_at(store: MetadataStore, path: str) -> Any:
     node = await store.get(path)
     assert node is not None
     return json.loads(node.value)
+
+
+def addressed(host: str) -> BrokerAddresses:
+    """A broker that calls itself b1:1."""
+    return BrokerAddresses(
+        broker_id="b1:1",
+        service_url=f"pulsar://{host}:1",
+        service_url_tls=None,
+        web_service_url=None,
+        web_service_url_tls=None,
+    )
 
 
 async def test_brokers_see_each_other_and_elect_one(cluster: FakeCluster) -> None:
@@ -111,12 +124,39 @@ async def test_another_broker_of_the_same_name_is_an_error(
 ) -> None:
     monkeypatch.setattr("magnetar.broker.load.registration.RETRY_SECONDS", 0.0)
     await cluster.start(1)
-    stranger = BrokerAddresses(
-        broker_id="b1:1", service_url="pulsar://x:1", service_url_tls=None, web_service_url=None,
-        web_service_url_tls=None,
-    )  # fmt: skip
     with pytest.raises(LockTaken):
-        await Registration(cluster.first_store, lambda _: None).register(BrokerReport(stranger))
+        await Registration(cluster.first_store, lambda _: None).register(BrokerReport(addressed("x")))
+
+
+async def test_who_lost_its_name_takes_it_again_though_answers_are_lost(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.broker.load.registration.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("magnetar.metadata.sure_writes.PAUSE_SECONDS", 0.0)
+    path, refused = broker_path("b1:1"), [False, 0]
+
+    def fate(verb: str, at: str) -> Fate:
+        if (verb, at) != ("put", path) or not refused[0]:
+            return Fate.DONE
+        refused[1] += 1
+        return Fate.REFUSED
+
+    ours, theirs = cluster.first_store.another_session(), cluster.first_store.another_session()
+    registration = Registration(FaultyStore(ours, fate), lambda _: None)
+    await registration.register(BrokerReport(addressed("ours")))
+    refused[0] = True
+    await theirs.delete(path)
+    stranger = Registration(theirs, lambda _: None)
+    await stranger.register(BrokerReport(addressed("theirs")))
+    await until(lambda: not registration.registered)
+    await stranger.unregister()
+    asked = refused[1]
+    await until(lambda: refused[1] > asked + 2 * ATTEMPTS_MAX)
+    refused[0] = False
+    await until(lambda: registration.registered)
+    await registration.unregister()
+    for session in (ours, theirs):
+        await session.close()
 
 
 async def test_reports_follow_what_is_owned(cluster: FakeCluster) -> None:

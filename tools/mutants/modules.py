@@ -131,11 +131,11 @@ PARTS: Final = (
     Part(
         "coordination",
         f"{_LIB}/metadata",
-        ("coordination", "node_cache", "tree"),
+        ("coordination", "node_cache", "sure_writes", "tree"),
         _files(
             "lib/tests",
-            *("metadata_node_cache", "metadata_lost_while_claiming", "metadata_memory", "metadata_coordination"),
-            "metadata_rocksdb",
+            *("metadata_sure_writes", "metadata_node_cache", "metadata_lost_while_claiming", "metadata_memory"),
+            *("metadata_coordination", "metadata_rocksdb"),
         ),
     ),
     Part(

@@ -11,7 +11,7 @@ from typing import Any, Final
 from magnetar.broker.load.broker_report import BrokerReport, addresses_of
 from magnetar.core.errors import MagnetarError, PeerError
 from magnetar.metadata.coordination import LockState, LockTaken, ResourceLock
-from magnetar.metadata.store import MetadataStore, NodeNotFound, StoreUnavailable, VersionConflict
+from magnetar.metadata.store import MetadataStore, NodeNotFound, StoreClosed, StoreUnavailable, VersionConflict
 
 logger = logging.getLogger(__name__)
 
@@ -120,11 +120,20 @@ class Registration:
             self._retry = asyncio.get_running_loop().create_task(self._register_again(), name="register-again")
 
     async def _register_again(self) -> None:
-        assert self._report is not None
-        try:
-            await self.register(self._report)
-        except MagnetarError as error:
-            logger.critical("not registered again, this broker gets no bundles until it is restarted: %s", error)
+        while True:
+            assert self._report is not None
+            try:
+                await self.register(self._report)
+            except StoreClosed:
+                return
+            except StoreUnavailable as error:
+                logger.warning("not registered again yet: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+            except MagnetarError as error:
+                logger.critical("not registered again, this broker gets no bundles until it is restarted: %s", error)
+                return
+            else:
+                return
 
     def _tell(self) -> None:
         if self.registered != self._told:
