@@ -12,6 +12,8 @@ import msgspec
 import pytest
 import typer
 import yaml
+from magnetar.core.crashes import DIRECTORY_VARIABLE
+from magnetar.operator.children.pods import CRASH_DIRECTORY
 from magnetar.operator.children.policies import OPERATOR_LABELS
 from magnetar.operator.command_line import application
 from magnetar.operator.resources.bookie import BookieSpec
@@ -194,6 +196,14 @@ def test_the_deployment_sets_what_the_command_reads() -> None:
     read = {parameter.envvar for parameter in group.commands["run"].params if parameter.envvar}
     container = templates(OPERATOR)["templates/deployment.yaml"].partition("containers:")[2]
     assert set(re.findall(r"- name: ([A-Z_]+)$", container, re.MULTILINE)) == read - {"HTTP_HOST", "HTTP_PORT"}
+
+
+def test_the_operators_crashes_are_kept_on_its_volume() -> None:
+    container = templates(OPERATOR)["templates/deployment.yaml"].partition("containers:")[2]
+    [folder] = re.findall(rf"- name: {DIRECTORY_VARIABLE}\n +value: (\S+)", container)
+    assert folder == CRASH_DIRECTORY
+    assert folder.startswith("/tmp/")
+    assert "- name: tmp\n              mountPath: /tmp\n" in container
 
 
 @pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.name)

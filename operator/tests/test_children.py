@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from magnetar.core.crashes import DIRECTORY_VARIABLE
 from magnetar.net.testing import TestAuthority
 from magnetar.operator.children.bookies import bookie_children, default_pool
 from magnetar.operator.children.brokers import broker_children
@@ -170,6 +171,29 @@ def test_what_people_set_on_pods_reaches_them() -> None:
     assert service["spec"]["type"] == "LoadBalancer"
     assert service["spec"]["loadBalancerSourceRanges"] == ["10.0.0.0/8"]
     assert service["metadata"]["annotations"] == {"a": "b"}
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_crashes_are_kept_on_a_volume_that_outlives_the_container(spec: dict[str, Any]) -> None:
+    found = templates(everything(spec))
+    folders = {name: crash_folders(template) for name, template in found.items() if crash_folders(template)}
+    ledgers = "/ledgers-0" if spec is LARGE else "/ledgers"
+    expected = {"blue-bookie": [f"{ledgers}/crashes"], "blue-broker": ["/tmp/crashes"], "blue-proxy": ["/tmp/crashes"]}
+    assert folders == {name: expected[name] for name in expected.keys() & found.keys()}
+    for name, [folder] in folders.items():
+        mounts = found[name]["spec"]["containers"][0]["volumeMounts"]
+        assert folder.rpartition("/")[0] in {mount["mountPath"] for mount in mounts if not mount.get("readOnly")}
+
+
+def test_people_may_keep_crashes_elsewhere() -> None:
+    own = [{"name": DIRECTORY_VARIABLE, "value": "/mnt/crashes"}]
+    template = templates(everything({"broker": {"pod": {"env": own}}}))["blue-broker"]
+    assert crash_folders(template) == ["/mnt/crashes"]
+
+
+def crash_folders(template: dict[str, Any]) -> list[str]:
+    variables = template["spec"]["containers"][0]["env"]
+    return [each["value"] for each in variables if each["name"] == DIRECTORY_VARIABLE]
 
 
 def test_labels_of_people_never_hide_pods_from_their_selectors() -> None:

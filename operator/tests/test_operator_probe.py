@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
+from magnetar.core.crashes import CRASHES, METRIC_NAME
 from magnetar.operator import probe
 from magnetar.operator.metrics import Metrics
 from magnetar.operator.plan.actions import Apply, StartBookieDrain
@@ -112,6 +113,11 @@ def test_metrics_count() -> None:
         'magnetar_operator_actions_total{action="Apply",kind="Bookie"} 1.0',
         "magnetar_operator_leads 1.0",
     } <= lines(metrics)
+
+
+def test_crashes_before_this_process_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CRASHES, "count", 3)
+    assert f"{METRIC_NAME} 3.0" in Metrics().render().decode().splitlines()
 
 
 def test_metrics_of_a_resource_go_with_it() -> None:

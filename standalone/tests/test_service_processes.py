@@ -14,6 +14,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from magnetar.core.crashes import DIRECTORY_VARIABLE, TRACE_FILE
 from magnetar.metadata.testing import ZookeeperServer
 from magnetar.net.free_ports import free_port
 
@@ -89,6 +90,24 @@ def test_signals_stop_a_bookie_cleanly(
     assert bookie.stop(number) == 0
     # Its session ended with it: nobody waits for a timeout to learn that it is gone.
     assert magnetar("bookie", "list-bookies", "-m", metadata_url, "--json").stdout == "[]\n"
+
+
+def test_a_crash_is_told_and_counted_by_the_next_process(
+    start_service: Start, metadata_url: str, tmp_path: Path
+) -> None:
+    arguments = bookie_arguments(tmp_path, metadata_url)
+    # The operator has it so: beside `current`, on the volume for ledgers.
+    crashes = tmp_path / "ledgers" / "crashes"
+    environment = {DIRECTORY_VARIABLE: str(crashes)}
+    bookie = start_service(*arguments, environment=environment).wait_until_ready()
+    assert bookie.stop(signal.SIGSEGV) == -signal.SIGSEGV
+    assert "Segmentation fault" in (crashes / TRACE_FILE).read_text()
+    # A check of the settings is no life of the server.
+    assert start_service(*arguments, "--check", environment=environment).wait() == 0
+    bookie = start_service(*arguments, environment=environment).wait_until_ready()
+    assert "crashed, number 1 here" in bookie.errors
+    assert "Segmentation fault" in bookie.errors
+    assert bookie.stop() == 0
 
 
 def test_a_signal_while_starting_gives_the_start_up(start_service: Start, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -42,6 +43,12 @@ class Crashes:
         """Have the stacks of all threads written to the log when the interpreter crashes."""
         if sys.__stderr__ is not None:
             faulthandler.enable(sys.__stderr__, all_threads=True)
+
+    def record_where_told(self) -> None:
+        """As `record_in` in the folder that the environment names, if it names one."""
+        directory = os.environ.get(DIRECTORY_VARIABLE)
+        if directory:
+            self.record_in(Path(directory))
 
     def record_in(self, directory: Path) -> None:
         """Tell of the last process's crash, if it crashed; have those of this one kept in the folder.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 import yaml
+from magnetar.core.crashes import CRASHES, DIRECTORY_VARIABLE
 from magnetar.core.errors import MagnetarError
 from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.operator.rbac import lease_rules, rules
@@ -69,6 +71,9 @@ def run(
         LogFormat, typer.Option(envvar="LOG_FORMAT", help="auto: text on a terminal, else JSON.")
     ] = "auto",
     log_level: Annotated[LogLevel, typer.Option(envvar="LOG_LEVEL", help="How much is logged.")] = "info",
+    crash_directory: Annotated[
+        str, typer.Option(envvar=DIRECTORY_VARIABLE, help="Where crashes are kept; by default they are only logged.")
+    ] = "",
 ) -> None:
     """Look after clusters until told to stop. Of several operators, one works and the others wait."""
     import uvloop  # These three make two thirds of the process: not for a version or a manifest.
@@ -76,6 +81,9 @@ def run(
     from magnetar.operator.logs import set_up
 
     set_up(log_format, log_level)
+    CRASHES.tell_on_standard_error()
+    if crash_directory:
+        CRASHES.record_in(Path(crash_directory))
     settings = OperatorSettings(
         operator_namespace=operator_namespace,
         watch_namespaces=split_names(watch_namespaces),

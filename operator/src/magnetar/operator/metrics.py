@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from magnetar.core.crashes import CRASHES, METRIC_NAME, METRIC_TEXT
 from magnetar.operator.plan.actions import (
     Action,
     CancelBookieDrain,
@@ -73,6 +74,8 @@ class Metrics:
             "magnetar_operator_drains", "Drains of pods.", ("component", "step"), registry=self._registry
         )
         self._leads = Gauge("magnetar_operator_leads", "Whether this one works; others wait.", registry=self._registry)
+        crashes = Counter(METRIC_NAME, METRIC_TEXT, registry=self._registry)
+        crashes.inc(CRASHES.count)
         self._found = _Found()
         self._registry.register(self._found)
 

@@ -9,10 +9,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Final, NoReturn, Protocol, TypeVar
 
-from magnetar.core.crashes import CRASHES, DIRECTORY_VARIABLE
+from magnetar.core.crashes import CRASHES
 from magnetar.core.exit_codes import EXIT_STOPPED
 from magnetar.core.log_lines import LineFormatter
 from magnetar.core.log_rate import AlikeFilter
@@ -53,16 +52,12 @@ S = TypeVar("S", bound=Closable)
 
 
 def prepare(log_level: str) -> None:
-    """Log to standard error; keep the stacks of a crash of the interpreter; let threads run without long waits."""
+    """Log to standard error, stacks of a crash of the interpreter as well; let threads run without long waits."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
     handler.addFilter(AlikeFilter())
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
-    crash_directory = os.environ.get(DIRECTORY_VARIABLE)
-    if crash_directory:
-        CRASHES.record_in(Path(crash_directory))
-    else:
-        CRASHES.tell_on_standard_error()
+    CRASHES.tell_on_standard_error()
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import uvloop
+from magnetar.core.crashes import CRASHES
 from magnetar.core.errors import MagnetarError, SettingError
 from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE
 from magnetar.core.settings_file import GivenSettings
@@ -90,6 +91,8 @@ def run_service(service: Service[T, S], sources: SettingSources, *, check_only: 
     if check_only:
         say(f"{service.name}: the settings are valid")
         return EXIT_STOPPED
+    # Not before: a check beside a running server, in its container, is none of the server's lives.
+    CRASHES.record_where_told()
     raise_limit()
     try:
         uvloop.run(_serve(service, settings))

@@ -40,6 +40,9 @@ the smallest volume. BookKeeper's own 2048, and the five files that it keeps bes
 JOURNAL: Final = "journal"
 LEDGERS: Final = "ledgers"
 
+CRASHES: Final = "crashes"
+"""The folder of a bookie's crashes, on its first volume for ledgers: it outlives pods. No name of a bookie's own."""
+
 _OF_THE_POOL: Final = (
     *("image", "settings", "resources", "pod"),
     *("autoscaling", "replicas", "drainBytesPerSecondMax"),
@@ -139,10 +142,8 @@ def _template(
     cluster: Cluster, owner: Owner, spec: BookieSpec, its_labels: dict[str, str], configuration: str
 ) -> dict[str, Any]:
     name = cluster.bookie(owner.name)
-    directories = [
-        *volume_names(JOURNAL, spec.storage.journal),
-        *volume_names(LEDGERS, spec.storage.ledgers),
-    ]
+    ledgers = volume_names(LEDGERS, spec.storage.ledgers)
+    directories = [*volume_names(JOURNAL, spec.storage.journal), *ledgers]
     container = Container(
         name=BOOKIE,
         image=cluster.image(BOOKIE, spec),
@@ -163,6 +164,7 @@ def _template(
             control_mount(),
         ],
         resources=RESOURCES,
+        crash_directory=f"/{ledgers[0]}/{CRASHES}",
     )
     pod = Pod(
         container=container,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
+from magnetar.core.crashes import DIRECTORY_VARIABLE
 from magnetar.operator.resources.common import PodTemplate, ResourceRequirements
 
 USER_ID: Final = 10_000
@@ -26,6 +27,9 @@ CONTAINER_SECURITY: Final[dict[str, Any]] = {
     "capabilities": {"drop": ["ALL"]},
 }
 """With `POD_SECURITY`, what Kubernetes' restricted profile asks for."""
+
+CRASH_DIRECTORY: Final = "/tmp/crashes"  # noqa: S108  (a volume of the pod's own)
+"""On a volume that goes with the pod and outlives its containers: the next one tells of a crash."""
 
 HOST_LABEL: Final = "kubernetes.io/hostname"
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
@@ -49,6 +53,8 @@ class Container:
     resources: Mapping[str, Any] = field(default_factory=dict)
     """What the component asks for when nobody says otherwise."""
     working_directory: str = ""
+    crash_directory: str = ""
+    """Where our own servers keep stacks and number of their crashes; empty: the process is none of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +115,7 @@ def _container(container: Container, over: PodTemplate, resources: ResourceRequi
         "image": container.image,
         "imagePullPolicy": container.pull_policy,
         "args": list(container.arguments),
-        "env": [*container.environment, *(over.env or [])],
+        "env": [*container.environment, *_crash_variable(container, over), *(over.env or [])],
         "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in container.ports.items()],
         "resources": {**container.resources, **asked},
         "securityContext": CONTAINER_SECURITY,
@@ -125,6 +131,13 @@ def _container(container: Container, over: PodTemplate, resources: ResourceRequi
         "workingDir": container.working_directory,
     }
     return found | {name: value for name, value in probes.items() if value}
+
+
+def _crash_variable(container: Container, over: PodTemplate) -> list[dict[str, Any]]:
+    """None if people name a folder of their own: the API server refuses to apply a name that is there twice."""
+    if not container.crash_directory or any(each.get("name") == DIRECTORY_VARIABLE for each in over.env or []):
+        return []
+    return [{"name": DIRECTORY_VARIABLE, "value": container.crash_directory}]
 
 
 def _apart(selector: Mapping[str, str]) -> dict[str, Any]:

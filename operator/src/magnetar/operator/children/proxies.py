@@ -15,7 +15,7 @@ from magnetar.operator.children.configuration import digest, settings_file, sett
 from magnetar.operator.children.context import LIVENESS, PROXY_CONTROL_PORT, Cluster
 from magnetar.operator.children.control import control_environment, control_mount, control_volume
 from magnetar.operator.children.naming import PROXY, TEMPLATE_ANNOTATION, Manifest, child, labels, selector
-from magnetar.operator.children.pods import Container, Pod, pod_template
+from magnetar.operator.children.pods import CRASH_DIRECTORY, Container, Pod, pod_template
 from magnetar.operator.resources.common import Scalar
 
 RESOURCES: Final[dict[str, Any]] = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
@@ -105,6 +105,7 @@ def _template(cluster: Cluster, its_labels: dict[str, str], configuration: str) 
             *access_mounts(cluster),
         ],
         resources=RESOURCES,
+        crash_directory=CRASH_DIRECTORY,
     )
     pod = Pod(
         container=container,
