@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from magnetar.bookie.admin import json_text
 from magnetar.bookie.admin.server import AdminServer
-from magnetar.bookie.admin.testing import FakeOperations
+from magnetar.bookie.admin.testing import DAMAGED, FakeOperations
 from magnetar.bookie.operations import DrainStep, UnderreplicatedEntry
 from magnetar.metadata.store import StoreUnavailable
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
@@ -174,6 +174,18 @@ async def test_a_forced_read_only_bookie_stays_so_and_is_not_tested(
     assert (status, text) == (400, "Bookie is in forceReadOnly mode, cannot transit to writable mode")
     status, text = await ask(server, "GET", "/api/v1/bookie/sanity")
     assert (status, json.loads(text)) == (200, {"passed": False, "readOnly": True})
+
+
+async def test_limbo_has_a_route_of_its_own(server: AdminServer, operations: FakeOperations) -> None:
+    operations.lacks = DAMAGED
+    status, text = await ask(server, "GET", "/api/v1/bookie/state/limbo")
+    assert status == 200
+    found = json.loads(text)
+    assert (found["inLimbo"], found["sinceMs"], found["ledgers"]) == (True, DAMAGED.since_ms, 3)
+    assert (found["ledgersTotal"], found["ledgersUnhealed"]) == (12, 1)
+    assert (found["entriesLost"], found["entriesFetched"]) == (40, 700)
+    assert found["problems"] == [{"ledgerId": 7, "reason": DAMAGED.problems[0][1]}]
+    assert found["damage"] == list(DAMAGED.damage)
 
 
 @pytest.mark.parametrize(("running", "shutting_down"), [(False, False), (True, True)])

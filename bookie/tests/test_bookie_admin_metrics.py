@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Final
 
 import pytest
 from magnetar.bookie.admin.families import WINDOW_SECONDS, word_of
 from magnetar.bookie.admin.metrics import BookieCollector, BookieMetrics
-from magnetar.bookie.admin.testing import FakeOperations
+from magnetar.bookie.admin.testing import DAMAGED, FakeOperations
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
@@ -121,6 +122,21 @@ def test_values(operations: FakeOperations) -> None:
     sync = [s.value for s in found["bookie_journal_JOURNAL_SYNC_sum"] if s.labels["success"] == "true"]
     assert sync == [pytest.approx(2.0)]
     assert found["bookie_journal_JOURNAL_QUEUE_SIZE"][0].labels == {"journalIndex": "0"}
+
+
+def test_limbo_is_measured(operations: FakeOperations) -> None:
+    operations.lacks = DAMAGED
+    text = BookieMetrics(operations.all()).render()
+    found = dict(re.findall(r"^magnetar_bookie_limbo_(\S+) (\S+)$", text, re.MULTILINE))
+    assert {name: float(value) for name, value in found.items()} == {
+        "ledgers": 3,
+        "start_timestamp_seconds": DAMAGED.since_ms / 1000,
+        "ledgers_initial": 12,
+        "ledgers_unhealed": 1,
+        "entries_lost": 40,
+        "entries_fetched": 700,
+        "damage": 1,
+    }
 
 
 def test_quantiles_forget_after_two_windows(operations: FakeOperations) -> None:

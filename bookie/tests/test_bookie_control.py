@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc  # type: ignore[import-untyped]
 from magnetar.bookie.admin.control import SERVICE, serve_bookie
-from magnetar.bookie.admin.testing import FakeOperations
+from magnetar.bookie.admin.testing import DAMAGED, FakeOperations
 from magnetar.bookie.operations import DrainStep, LostBookie, StoredLedger, UnderreplicatedEntry
 from magnetar.control.client import BookieControl
 from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
@@ -66,6 +66,17 @@ async def test_storage_state(bookie: BookieControl, operations: FakeOperations) 
     assert state.journal_marks[0].offset == 4202496
     state = await bookie.set_read_only(read_only=True)
     assert (state.read_only, state.read_only_manual, operations.now.read_only) == (True, True, True)
+
+
+async def test_limbo_is_part_of_the_state(bookie: BookieControl, operations: FakeOperations) -> None:
+    assert not (await bookie.storage_state()).limbo.in_limbo
+    operations.lacks = DAMAGED
+    limbo = (await bookie.storage_state()).limbo
+    told = {field: getattr(limbo, field) for field in ("in_limbo", "since_ms", "ledgers", "ledgers_total")}
+    assert told == {field: getattr(DAMAGED, field) for field in told}
+    assert (limbo.ledgers_unhealed, limbo.entries_lost, limbo.entries_fetched) == (1, 40, 700)
+    assert [(problem.ledger_id, problem.reason) for problem in limbo.problems] == list(DAMAGED.problems)
+    assert list(limbo.damage) == list(DAMAGED.damage)
 
 
 async def test_refusals_say_what_to_do(bookie: BookieControl, operations: FakeOperations) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from magnetar.bookie.healing import Healer
 from magnetar.bookie.journal_files import JournalDamaged
 from magnetar.bookie.limbo import LIMBO_FILE
 from magnetar.bookie.local import LocalBookies
+from magnetar.bookie.operations import LimboState
 from magnetar.bookie.settings import BookieSettings, DiskSettings, standalone_settings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import Unavailable
@@ -147,7 +149,7 @@ async def test_in_limbo_nothing_is_denied_and_nothing_acknowledged_is_lost(world
         await world.read(ledger_id)
     healer = Healer(running, world.client, world.connections)
     assert not await healer.heal_once()
-    assert list(healer.problems) == [ledger_id]
+    assert list(running.parts.limbo.unhealed) == [ledger_id]
     await world.start("two")
     assert await healer.heal_once()
     assert await world.read(ledger_id) == FIRST_SEND
@@ -171,7 +173,7 @@ async def test_striped_ledgers_come_back_whole(world: World) -> None:
     running = await world.start("one", heal=True)
     healer = Healer(running, world.client, world.connections)
     await healer.run()
-    assert healer.entries_fetched == 3 * len(FIRST_SEND) * 2 // 3
+    assert running.parts.limbo.entries_fetched == 3 * len(FIRST_SEND) * 2 // 3
     assert not (world.folder / "one" / "ledgers" / "current" / LIMBO_FILE).exists()
     await world.stop("two")
     for ledger_id in ledger_ids:
@@ -226,11 +228,66 @@ async def test_a_ledger_with_one_replica_stays_in_limbo_until_its_loss_is_accept
     running = await world.start("one", heal=True)
     healer = Healer(running, world.client, world.connections)
     assert await healer.heal_once() is (not alone)
-    assert sorted(healer.problems) == alone
+    assert sorted(running.parts.limbo.unhealed) == alone
     await world.stop("one")
     await world.start("one", accept=True)
     for ledger_id in alone:
         assert await world.code_of("one", ledger_id, 0) in (BookieCode.ENOENTRY, BookieCode.ENOLEDGER)
+
+
+async def test_what_can_be_had_is_fetched_and_what_is_lost_for_certain_is_told(world: World) -> None:
+    options = LedgerOptions(ensemble_size=3, write_quorum=2, ack_quorum=2)
+    ledger_id = await world.write(options, FIRST_SEND)
+    await world.lose_journal("two")
+    await world.start("two", accept=True)  # It denies what it had from here on.
+    await world.lose_journal("one")
+    before_ms = SystemClock().now_ms()
+    running = await world.start("one", heal=True)
+    limbo = running.parts.limbo
+    begun = limbo.state()
+    assert before_ms <= begun.since_ms <= SystemClock().now_ms()
+    assert (begun.in_limbo, begun.ledgers, begun.ledgers_total, begun.entries_fetched) == (True, 1, 1, 0)
+    assert len(begun.damage) == 1
+    assert re.search(r"missing in .*one/journal/current.* may be lost$", begun.damage[0])
+    healer = Healer(running, world.client, world.connections)
+    third = len(FIRST_SEND) // 3
+    await world.stop("two")
+    assert not await healer.heal_once()
+    # While somebody who may have them is away, nothing is lost for certain.
+    assert (limbo.state().entries_fetched, limbo.state().entries_lost, limbo.state().ledgers_unhealed) == (third, 0, 1)
+    await world.start("two")
+    assert not await healer.heal_once()
+    state = limbo.state()
+    assert (state.entries_fetched, state.entries_lost, state.ledgers_unhealed) == (third, third, 1)
+    assert state.problems[0][0] == ledger_id
+    assert f"{third} of {third} are lost for certain" in state.problems[0][1]
+    await world.stop("one")
+    running = await world.start("one")
+    again = running.parts.limbo.state()
+    assert (again.since_ms, again.ledgers, again.ledgers_total, again.damage) == (begun.since_ms, 1, 1, ())
+
+
+async def test_a_bookie_that_is_whole_is_in_no_limbo(world: World) -> None:
+    ledger_id = await world.half_written(("one", "two"))
+    await world.lose_journal("one")
+    running = await world.start("one", heal=True)
+    assert await Healer(running, world.client, world.connections).heal_once()
+    state = running.parts.limbo.state()
+    # The recovery that closed the ledger has brought them.
+    assert state == LimboState(entries_fetched=0, damage=state.damage)
+    assert await world.code_of("one", ledger_id, 0) is BookieCode.EOK
+    await world.stop("one")
+    assert (await world.start("one")).parts.limbo.state() == LimboState()
+
+
+async def test_the_file_of_an_older_version_goes_on_without_a_time(world: World) -> None:
+    await world.half_written(("one", "two"))
+    await world.lose_journal("one")
+    await world.start("one", heal=True)
+    await world.stop("one")
+    (world.folder / "one" / "ledgers" / "current" / LIMBO_FILE).write_bytes(b"healing\n")
+    state = (await world.start("one")).parts.limbo.state()
+    assert (state.in_limbo, state.ledgers, state.ledgers_total, state.since_ms) == (True, 1, 0, 0)
 
 
 async def test_a_damaged_index_heals_as_well(world: World) -> None:

@@ -124,6 +124,7 @@ async def running(
             storage=parts.storage,
             states=parts.states,
             journals=parts.journals,
+            limbo=parts.limbo,
             counters=bookie.bookie.counters,
             collectors=collectors,
             shown_settings={"bookiePort": str(bookie.port)},

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import re
 import subprocess
 import sys
 import time
@@ -284,7 +285,10 @@ def test_a_running_bookie_is_steered(bookies: Bookies) -> None:
     state = bookies.rows("bookie", "state", control)
     assert (state["bookie_id"], state["running"], state["read_only"]) == (bookie_id, True, False)
     assert {directory["kind"] for directory in state["directories"]} >= {"journal", "ledgers"}
-    assert "writable" in bookies.run("bookie", "state", control).stdout
+    shown = bookies.run("bookie", "state", control).stdout
+    assert "writable" in shown
+    assert re.search(r"^limbo +no$", shown, re.MULTILINE)
+    assert state["limbo"]["in_limbo"] is False
     assert "is read-only" in bookies.run("bookie", "read-only", control, "on").stderr
     assert [row["bookie_id"] for row in bookies.rows("bookie", "list-bookies", "--read-only")] == [bookie_id]
     assert "is writable" in bookies.run("bookie", "read-only", control, "off").stderr

@@ -20,7 +20,7 @@ from magnetar.bookie.index_api import OpenIndex
 from magnetar.bookie.journal_worker import JournalWorker, ThreadJournalWorker
 from magnetar.bookie.journals import Journals, open_journals
 from magnetar.bookie.ledger_state import LedgerStates
-from magnetar.bookie.limbo import Limbo, LimboStage, leave_limbo
+from magnetar.bookie.limbo import Limbo, LimboStage, leave_limbo, ledgers_in_limbo
 from magnetar.bookie.loss import Losses, OnLoss
 from magnetar.bookie.registration import Registration, encode_service_info
 from magnetar.bookie.replay import Replay
@@ -163,8 +163,10 @@ class BookieParts:
         checkpointer: Checkpointer,
         journals: Journals,
         bookie: Bookie,
+        limbo: Limbo,
     ) -> None:
         self.bookie = bookie
+        self.limbo = limbo
         self.directories = directories
         self.storage = storage
         self.states = states
@@ -244,8 +246,8 @@ class _Opening:
         self._directories = directories
         self._clock = clock
         self._environment = environment
-        self._limbo = Limbo(directories)
-        self._losses = Losses(settings.on_loss, self._limbo.begin)
+        limbo = self._limbo = Limbo(directories)
+        self._losses = Losses(settings.on_loss, lambda: limbo.begin(clock.now_ms()))
 
     async def run(self, mode: WriteMode, store: MetadataStore) -> BookieParts:
         """Open everything, replay, enter limbo if need be."""
@@ -280,7 +282,8 @@ class _Opening:
             bookie.set_mode(read_only=read_only, recovery_writes=mode.recovery_writes)
 
         mode.watch(mode_changed)
-        parts = BookieParts(directories, storage, states, checkpointer, journals, bookie)
+        self._limbo.damage = self._losses.told
+        parts = BookieParts(directories, storage, states, checkpointer, journals, bookie, self._limbo)
         if self._losses.told:
             await self._pass_over(parts, replay)
         elif replay.entries or replay.meta_records:
@@ -292,16 +295,17 @@ class _Opening:
     ) -> Journals:
         settings, limbo = self._settings, self._limbo
         await replay.run(synced=settings.journal.sync_data, losses=self._losses)
-        stage = limbo.stage()
-        if stage is not LimboStage.NONE and settings.on_loss is OnLoss.ACCEPT:
-            loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        if limbo.stage is not LimboStage.NONE and settings.on_loss is OnLoss.ACCEPT:
             left = await loop.run_in_executor(None, leave_limbo, replay.storage, states)
             log.error("%d ledgers leave limbo as they are: what is missing of them is denied from now on", left)
             await checkpointer.flush(replay.marks)
             limbo.end()
-        elif stage is LimboStage.ENTERING:
+        elif limbo.stage is LimboStage.ENTERING:
             # With the old marks: a crash before the end finds the same damage again.
             await limbo.enter(states, lambda: checkpointer.flush(replay.marks), store, settings.registered_id)
+        elif limbo.stage is LimboStage.HEALING:
+            limbo.ledgers = len(await loop.run_in_executor(None, ledgers_in_limbo, replay.storage))
         return open_journals(
             self._directories,
             settings.journal,

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from magnetar.bookie.app import RunningBookie
-from magnetar.bookie.autorecovery.entry_source import EntriesUnreadable, EntrySource
-from magnetar.bookie.autorecovery.fragments import Segment, segments_of
+from magnetar.bookie.autorecovery.entry_source import EntriesUnreadable, EntrySource, Reading
+from magnetar.bookie.autorecovery.fragments import segments_of
 from magnetar.bookie.autorecovery.replicator import open_segment_is_bad
-from magnetar.bookie.limbo import Limbo, LimboStage, ledgers_in_limbo
+from magnetar.bookie.limbo import LimboStage, Unhealed, ledgers_in_limbo
 from magnetar.core.errors import MagnetarError
 from magnetar.core.limits import MIB
 from magnetar.ledger.api import LedgerNotFound
@@ -22,6 +22,7 @@ from magnetar.ledger.bookie_connection import ADD_FLAG_HIGH_PRIORITY, ADD_FLAG_R
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.recovery_driver import codec_for
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
+from magnetar.wire.bookkeeper.entry import EntryCodec
 
 log: Final = logging.getLogger(__name__)
 
@@ -31,8 +32,14 @@ BYTES_AT_A_TIME: Final = 4 * MIB
 """Of one batch; one is in memory at a time."""
 PROBLEMS_NAMED_MAX: Final = 5
 """In one log line."""
+ENTRIES_NAMED_MAX: Final = 5
+"""Of one ledger; the first ones tell where to look."""
 RETRY_SECONDS: Final = 60.0
 """Before ledgers are tried again whose entries nobody could give; bookies that are away may come back."""
+RETRY_SHARE: Final = 0.1
+"""Of the time, at most: trying again asks peers for each entry that they did not give."""
+UNREADABLE_MAX: Final = 10_000
+"""Entries of a ledger that nobody gives, after which the rest of it waits for another time: some seconds' work."""
 
 
 class Healer:
@@ -43,54 +50,70 @@ class Healer:
         self._bookie_id = running.bookie_id
         self._bookie = running.bookie
         self._parts = running.parts
-        self._limbo = Limbo(running.parts.directories)
+        self._limbo = running.parts.limbo
         self._client = client
         self._connections = connections
-        self.entries_fetched = 0
-        self.problems: dict[int, str] = {}
-        """Ledger → why it is in limbo still."""
 
     async def run(self, retry_seconds: float = RETRY_SECONDS) -> None:
         """Return when the bookie is whole; at once if it always was."""
         loop = asyncio.get_running_loop()
-        while await loop.run_in_executor(None, self._limbo.stage) is not LimboStage.NONE:
+        while self._limbo.stage is not LimboStage.NONE:
+            began = loop.time()
             try:
                 if await self.heal_once():
                     return
-                named = [f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(self.problems.items())]
-                log.error("%d ledgers stay in limbo for now: %s", len(named), "; ".join(named[:PROBLEMS_NAMED_MAX]))
+                state = self._limbo.state()
+                named = [f"ledger {ledger_id}: {why}" for ledger_id, why in state.problems[:PROBLEMS_NAMED_MAX]]
+                log.error("%d ledgers stay in limbo for now: %s", state.ledgers, "; ".join(named))
             except (OSError, ValueError) as error:
                 log.error("the bookie cannot be healed for now: %s", error)  # noqa: TRY400  (no stack needed)
-            await asyncio.sleep(retry_seconds)
+            await asyncio.sleep(max(retry_seconds, (loop.time() - began) / RETRY_SHARE))
 
     async def heal_once(self) -> bool:
         """Try all ledgers that are in limbo; whether the bookie is whole then. OSError, `ValueError`: the index."""
         loop = asyncio.get_running_loop()
         # What has left limbo is in memory only, until a checkpoint.
         await self._parts.checkpointer.checkpoint(self._parts.journals.marks)
+        limbo = self._limbo
         ledger_ids = await loop.run_in_executor(None, ledgers_in_limbo, self._parts.storage)
-        self.problems = {}
+        limbo.ledgers = len(ledger_ids)
+        limbo.unhealed = {
+            ledger_id: limbo.unhealed[ledger_id] for ledger_id in ledger_ids if ledger_id in limbo.unhealed
+        }
         for ledger_id in ledger_ids:
             try:
-                await self._heal(ledger_id)
+                unhealed = await self._heal(ledger_id)
             except (MagnetarError, OSError) as error:
-                self.problems[ledger_id] = str(error)
-        if self.problems or not await self._parts.checkpointer.checkpoint(self._parts.journals.marks):
+                unhealed = Unhealed(str(error))
+            if unhealed is not None:
+                limbo.unhealed[ledger_id] = unhealed
+            else:
+                limbo.unhealed.pop(ledger_id, None)
+                limbo.ledgers -= 1
+        if limbo.unhealed or not await self._parts.checkpointer.checkpoint(self._parts.journals.marks):
             return False
-        await loop.run_in_executor(None, self._limbo.end)
-        log.warning("the bookie is whole again: %d ledgers, %d entries fetched", len(ledger_ids), self.entries_fetched)
+        await loop.run_in_executor(None, limbo.end)
+        log.warning("the bookie is whole again: %d ledgers, %d entries fetched", len(ledger_ids), limbo.entries_fetched)
         return True
 
-    async def _heal(self, ledger_id: int) -> None:
+    async def _heal(self, ledger_id: int) -> Unhealed | None:
         try:
-            await self._fetch_missing(ledger_id)
+            missed = await self._fetch_missing(ledger_id)
         except LedgerNotFound:
             log.info("ledger %d was deleted meanwhile", ledger_id)
+            missed = Reading()
+        if missed.unreadable:
+            unreadable = EntriesUnreadable(ledger_id, missed.unreadable[:ENTRIES_NAMED_MAX], missed.cause)
+            lost = f"{missed.denied} of {len(missed.unreadable)} are lost for certain"
+            return Unhealed(f"{unreadable}; {lost}", missed.denied)
         state = self._parts.states.get_or_create(ledger_id)
         state.limbo = False
         self._parts.states.touch(state)
+        return None
 
-    async def _fetch_missing(self, ledger_id: int) -> None:
+    async def _fetch_missing(self, ledger_id: int) -> Reading:
+        """Fetch what can be had. Gives what cannot; `LedgerNotFound`, `Unavailable`, OSError."""
+        missed = Reading()
         metadata, _ = await self._client.metadata.read(ledger_id)
         if open_segment_is_bad(metadata, [self._bookie_id]):
             # Where it ends is known only once it is closed; its writer cannot go on with this bookie anyway.
@@ -108,22 +131,22 @@ class Healer:
                 if entry_id not in stored and segment.holds(own, entry_id)
             ]
             others = [index for index in range(len(segment.bookies)) if index != own]
-            if missing and not others:
-                raise EntriesUnreadable(ledger_id, missing[:5], "no other bookie ever had them")
             source = EntrySource(segment, others, codec, self._connections, BYTES_AT_A_TIME)
-            await self._copy(source, segment, missing, ledger_id, codec.master_key)
+            await self._copy(source, codec, missing, missed)
+        return missed
 
-    async def _copy(
-        self, source: EntrySource, segment: Segment, missing: Sequence[int], ledger_id: int, master_key: bytes
-    ) -> None:
+    async def _copy(self, source: EntrySource, codec: EntryCodec, missing: Sequence[int], missed: Reading) -> None:
         at = 0
-        while at < len(missing):
+        while at < len(missing) and len(missed.unreadable) < UNREADABLE_MAX:
             some = missing[at : at + ENTRIES_AT_A_TIME]
-            run = len(some) if segment.striped else _run_length(some)
-            found = await source.read(some[:run])
-            await self._store(ledger_id, master_key, found)
-            at += len(found)
-            self.entries_fetched += len(found)
+            reading = await source.look(some if source.striped else some[: _run_length(some)])
+            if reading.entries:
+                await self._store(codec.ledger_id, codec.master_key, reading.entries)
+            at += len(reading.entries) + len(reading.unreadable)
+            self._limbo.entries_fetched += len(reading.entries)
+            missed.unreadable += reading.unreadable
+            missed.denied += reading.denied
+            missed.cause = missed.cause or reading.cause
 
     async def _store(self, ledger_id: int, master_key: bytes, found: Sequence[tuple[int, bytes]]) -> None:
         told: asyncio.Future[int] = asyncio.get_running_loop().create_future()

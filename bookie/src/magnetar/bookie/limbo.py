@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import enum
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 from magnetar.bookie.directories import BookieDirectories
 from magnetar.bookie.gc.live_ledgers import StoredLiveLedgers
 from magnetar.bookie.ledger_state import LedgerStates, decode_state
+from magnetar.bookie.operations import LimboState
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.api import LedgerNotFound
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
@@ -27,7 +30,11 @@ from magnetar.metadata.store import MetadataStore
 log: Final = logging.getLogger(__name__)
 
 LIMBO_FILE: Final = "limbo"
-"""In the first ledger directory: what is left to be done, while anything is."""
+"""In the first ledger directory: what is left to be done, while anything is. The stage; then since when, in
+milliseconds since 1970, and of how many ledgers, which the files of older versions lack."""
+
+PROBLEMS_TOLD_MAX: Final = 20
+"""Of ledgers that cannot be healed for now; how many there are is told besides."""
 
 STATES_PER_FLUSH: Final = 5_000
 """Ledgers that are put into limbo at once; bounds the memory for their states."""
@@ -43,23 +50,53 @@ class LimboStage(enum.Enum):
     """Those that may lack something are in limbo."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unhealed:
+    """Why a ledger is in limbo still, after it was tried."""
+
+    why: str
+    entries_lost: int = 0
+    """For certain."""
+
+
 class Limbo:
-    """What is durable of it."""
+    """A bookie's: the stage is durable, counts are this process's."""
 
     def __init__(self, directories: BookieDirectories) -> None:
+        """OSError."""
         self._disk = directories.disk
         self._path = directories.ledgers[0] / LIMBO_FILE
+        self._stage, self._since_ms, self._ledgers_total = _decode(self._disk.read_whole(self._path))
+        self.ledgers = 0
+        """In limbo now."""
+        self.entries_fetched = 0
+        self.unhealed: dict[int, Unhealed] = {}
+        self.damage: list[str] = []
+        """What this start has found, and gone on without."""
 
+    @property
     def stage(self) -> LimboStage:
-        """How far the bookie is. OSError."""
-        content = self._disk.read_whole(self._path)
-        if content is None:
-            return LimboStage.NONE
-        return LimboStage.HEALING if content == LimboStage.HEALING.value else LimboStage.ENTERING
+        """How far the bookie is."""
+        return self._stage
 
-    def begin(self) -> None:
+    def state(self) -> LimboState:
+        """For whoever looks after the bookie."""
+        problems = sorted((ledger_id, unhealed.why) for ledger_id, unhealed in self.unhealed.items())
+        return LimboState(
+            in_limbo=self._stage is not LimboStage.NONE,
+            since_ms=self._since_ms,
+            ledgers=self.ledgers,
+            ledgers_total=self._ledgers_total,
+            ledgers_unhealed=len(problems),
+            entries_lost=sum(unhealed.entries_lost for unhealed in self.unhealed.values()),
+            entries_fetched=self.entries_fetched,
+            problems=tuple(problems[:PROBLEMS_TOLD_MAX]),
+            damage=tuple(self.damage),
+        )
+
+    def begin(self, now_ms: int) -> None:
         """From here on every start enters limbo before it serves, durably. OSError."""
-        self._disk.replace_whole(self._path, LimboStage.ENTERING.value)
+        self._write(LimboStage.ENTERING, self._since_ms or now_ms, self._ledgers_total)
 
     async def enter(
         self,
@@ -80,7 +117,8 @@ class Limbo:
             if count % STATES_PER_FLUSH == 0:
                 await flush()
         await flush()
-        self._disk.replace_whole(self._path, LimboStage.HEALING.value)
+        self._write(LimboStage.HEALING, self._since_ms, count)
+        self.ledgers = count
         log.warning("%d ledgers are in limbo: what is missing of them is fetched from the other bookies", count)
         return count
 
@@ -88,6 +126,21 @@ class Limbo:
         """No ledger is in limbo any more, durably. OSError."""
         self._disk.delete(self._path)
         self._disk.sync_directory(self._path.parent)
+        self._stage, self._since_ms, self._ledgers_total = LimboStage.NONE, 0, 0
+        self.ledgers, self.unhealed = 0, {}
+
+    def _write(self, stage: LimboStage, since_ms: int, ledgers_total: int) -> None:
+        self._disk.replace_whole(self._path, stage.value + b"%d %d\n" % (since_ms, ledgers_total))
+        self._stage, self._since_ms, self._ledgers_total = stage, since_ms, ledgers_total
+
+
+def _decode(content: bytes | None) -> tuple[LimboStage, int, int]:
+    """Stage, since when, of how many ledgers. What cannot be understood means that all is to be done."""
+    if content is None:
+        return LimboStage.NONE, 0, 0
+    stage = LimboStage.HEALING if content.startswith(LimboStage.HEALING.value) else LimboStage.ENTERING
+    numbers = re.fullmatch(rb"[a-z]+\n(\d{1,15}) (\d{1,15})\n", content)
+    return (stage, int(numbers[1]), int(numbers[2])) if numbers else (stage, 0, 0)
 
 
 async def _ledgers_of(store: MetadataStore, bookie_id: str) -> AsyncIterator[int]:

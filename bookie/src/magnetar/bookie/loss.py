@@ -36,6 +36,7 @@ class Losses:
         """`begin_healing` is called before the first damage that is to be healed is passed over."""
         self.on_loss = on_loss
         self.told: list[str] = []
+        """A line for each file at the most, without what to do."""
         self._begin_healing = begin_healing
 
     def tell(self, damage: Unavailable) -> None:
@@ -44,5 +45,5 @@ class Losses:
             raise damage
         if self.on_loss is OnLoss.HEAL and not self.told:
             self._begin_healing()
-        self.told.append(str(damage))
+        self.told.append(str(damage).partition(WHAT_TO_DO)[0].rstrip(". "))
         log.error("going on without what is lost: %s", damage)

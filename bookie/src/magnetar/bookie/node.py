@@ -22,7 +22,7 @@ from magnetar.bookie.drain.service import REASON_DRAIN, DrainService, ModeSwitch
 from magnetar.bookie.gc.collectors import Collectors
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.healing import Healer
-from magnetar.bookie.limbo import Limbo, LimboStage
+from magnetar.bookie.limbo import LimboStage
 from magnetar.bookie.operating.cluster import ClusterClient
 from magnetar.bookie.operating.local import LocalOperations, LocalParts
 from magnetar.bookie.operating.recovery import RecoveryAdmin
@@ -148,7 +148,7 @@ class RunningNode:
         )
         await drains.start()
         collectors.start()
-        if Limbo(bookie.parts.directories).stage() is not LimboStage.NONE:
+        if bookie.parts.limbo.stage is not LimboStage.NONE:
             healer = Healer(bookie, recovery.client, recovery.connections)
             self._healing = asyncio.get_running_loop().create_task(healer.run(), name="bookie-healing")
         if settings.recovery_enabled:
@@ -171,6 +171,7 @@ class RunningNode:
                 storage=parts.storage,
                 states=parts.states,
                 journals=parts.journals,
+                limbo=parts.limbo,
                 counters=bookie.bookie.counters,
                 collectors=collectors.all,
                 recovery_counters=recovery.daemon.counters if settings.recovery_enabled else None,

@@ -43,6 +43,31 @@ class BookieState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimboState:
+    """What the bookie had acknowledged and lacks, and how far it is with fetching it from its peers. Counts without
+    another word are of now."""
+
+    in_limbo: bool = False
+    """Some ledgers may lack entries here: the bookie denies none of theirs."""
+    since_ms: int = 0
+    """When the damage was found, in milliseconds since 1970; 0 when the bookie is not in limbo, or nobody knows."""
+    ledgers: int = 0
+    """In limbo."""
+    ledgers_total: int = 0
+    """That were put into limbo when it began; 0 when nobody knows."""
+    ledgers_unhealed: int = 0
+    """Of those in limbo: what is missing could not be had when it was tried last. They are tried again."""
+    entries_lost: int = 0
+    """Of those: entries of which every bookie that ought to have them says that it has none. At least so many."""
+    entries_fetched: int = 0
+    """Since this process started."""
+    problems: tuple[tuple[int, str], ...] = ()
+    """Of those: (ledger id, why), the first ones by id."""
+    damage: tuple[str, ...] = ()
+    """What this process has found damaged at its start, and gone on without."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryUsage:
     """The file system that one of the bookie's directories stands on."""
 
@@ -248,6 +273,10 @@ class StateOperations(Protocol):
 
     def state(self) -> BookieState:
         """Whether it works."""
+        ...
+
+    def limbo(self) -> LimboState:
+        """What it has lost and gets back."""
         ...
 
     async def set_read_only(self, *, read_only: bool) -> None:

@@ -109,6 +109,25 @@ async def state(call: Call) -> web.StreamResponse:
     )
 
 
+async def limbo(call: Call) -> web.StreamResponse:
+    """GET what this bookie has lost and gets back from its peers. Ours alone."""
+    call.only("GET", ONLY_GET)
+    now = call.operations.bookie.limbo()
+    return json_answer(
+        {
+            "inLimbo": now.in_limbo,
+            "sinceMs": now.since_ms,
+            "ledgers": now.ledgers,
+            "ledgersTotal": now.ledgers_total,
+            "ledgersUnhealed": now.ledgers_unhealed,
+            "entriesLost": now.entries_lost,
+            "entriesFetched": now.entries_fetched,
+            "problems": [{"ledgerId": ledger_id, "reason": reason} for ledger_id, reason in now.problems],
+            "damage": list(now.damage),
+        }
+    )
+
+
 async def read_only(call: Call) -> web.StreamResponse:
     """GET or PUT `{"readOnly": true}`."""
     if call.method == "PUT":
@@ -236,6 +255,7 @@ def routes() -> tuple[tuple[str, Handler], ...]:
         ("/api/v1/bookie/list_disk_file", list_disk_file),
         ("/api/v1/bookie/expand_storage", expand_storage),
         ("/api/v1/bookie/state", state),
+        ("/api/v1/bookie/state/limbo", limbo),
         ("/api/v1/bookie/sanity", SanityTest()),
         ("/api/v1/bookie/state/readonly", read_only),
         ("/api/v1/bookie/is_ready", is_ready),

@@ -17,6 +17,7 @@ from magnetar.bookie.operations import (
     DirectoryUsage,
     DrainState,
     DrainStep,
+    LimboState,
     LostBookie,
     StoredLedger,
 )
@@ -224,6 +225,22 @@ def storage_state(operations: BookieOperations) -> messages.StorageState:
             messages.JournalMark(file_id=mark.file_id, offset=mark.offset) for mark in operations.storage.last_marks()
         ],
         collections=[collection(state) for state in operations.collection.collections()],
+        limbo=limbo(operations.bookie.limbo()),
+    )
+
+
+def limbo(state: LimboState) -> messages.Limbo:
+    """What the bookie has lost and gets back."""
+    return messages.Limbo(
+        in_limbo=state.in_limbo,
+        since_ms=state.since_ms,
+        ledgers=state.ledgers,
+        ledgers_total=state.ledgers_total,
+        ledgers_unhealed=state.ledgers_unhealed,
+        entries_lost=state.entries_lost,
+        entries_fetched=state.entries_fetched,
+        problems=[messages.LimboProblem(ledger_id=ledger_id, reason=reason) for ledger_id, reason in state.problems],
+        damage=state.damage,
     )
 
 

@@ -48,6 +48,7 @@ class BookieCollector(Collector):
         self._windows.begin(operations.measures.counters.clock.monotonic_seconds())
         families = Families(self._windows)
         _add_state(families, operations)
+        _add_limbo(families, operations)
         _add_requests(families, operations.measures.counters)
         _add_caches(families, operations)
         _add_journals(families, operations)
@@ -87,6 +88,25 @@ def _add_state(families: Families, operations: BookieOperations) -> None:
         families.gauge(name, round(100 * usage.used_share, 5), "Used part of the directory's file system in percent.")
     families.counter(METRIC_NAME, CRASHES.count, METRIC_TEXT)
     families.gauge("bookie_JOURNAL_DIRS", len(operations.measures.counters.journals), "Journals.")
+
+
+def _add_limbo(families: Families, operations: BookieOperations) -> None:
+    """Ours alone: BookKeeper has nothing of its limbo but a log."""
+    limbo = operations.bookie.limbo()
+    for name, value, text in (
+        ("ledgers", limbo.ledgers, "Ledgers that may lack entries here, which are fetched from peers."),
+        (
+            "start_timestamp_seconds",
+            limbo.since_ms / 1000,
+            "When the damage was found, in seconds since 1970; 0: no limbo.",
+        ),
+        ("ledgers_initial", limbo.ledgers_total, "Ledgers that were put into limbo when it began; 0: no limbo."),
+        ("ledgers_unhealed", limbo.ledgers_unhealed, "Ledgers whose entries could not be had at the last attempt."),
+        ("entries_lost", limbo.entries_lost, "Entries that no bookie has any more, which ought to; at least so many."),
+        ("entries_fetched", limbo.entries_fetched, "Entries that this process has fetched from peers."),
+        ("damage", len(limbo.damage), "Files or places that this process found damaged, and went on without."),
+    ):
+        families.gauge(f"magnetar_bookie_limbo_{name}", value, text)
 
 
 def _parent(usage: DirectoryUsage) -> str:

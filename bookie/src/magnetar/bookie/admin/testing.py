@@ -18,6 +18,7 @@ from magnetar.bookie.operations import (
     DrainStep,
     JournalMark,
     JournalMeasures,
+    LimboState,
     LostBookie,
     OperationRefused,
     StorageMeasures,
@@ -31,6 +32,18 @@ from magnetar.ledger.api import LedgerNotFound
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
 LEDGERS: str = "/data/ledgers/current"
+DAMAGED: LimboState = LimboState(
+    in_limbo=True,
+    since_ms=1_700_000_000_000,
+    ledgers=3,
+    ledgers_total=12,
+    ledgers_unhealed=1,
+    entries_lost=40,
+    entries_fetched=700,
+    problems=((7, "no other bookie ever had them"),),
+    damage=("/data/journal/1.txn: its head is zeros",),
+)
+"""A bookie that is being healed."""
 
 
 class FakeOperations:
@@ -40,6 +53,7 @@ class FakeOperations:
         self.bookie_id = "127.0.0.1:3181"
         self.address = "127.0.0.1:3181"
         self.now = BookieState(running=True, shutting_down=False, read_only=False, high_priority_writes=True)
+        self.lacks = LimboState()
         self.passes_sanity = True
         self.known_settings: dict[str, str] = {"bookiePort": "3181", "journalSyncData": "true"}
         self.usages = [
@@ -87,6 +101,9 @@ class FakeOperations:
 
     def state(self) -> BookieState:
         return self.now
+
+    def limbo(self) -> LimboState:
+        return self.lacks
 
     async def set_read_only(self, *, read_only: bool) -> None:
         if not read_only and self.drain_state.step is not DrainStep.NONE:

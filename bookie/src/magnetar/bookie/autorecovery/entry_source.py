@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.bookie.autorecovery.fragments import Segment
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.bookie_connection import BookieConnections
+from magnetar.ledger.entry_reader import DENIALS
 from magnetar.wire.bookkeeper.codes import BookieError
 from magnetar.wire.bookkeeper.entry import DigestMismatch, EntryCodec
 
@@ -35,6 +37,27 @@ class EntriesUnreadable(MagnetarError):
         self.entry_ids = tuple(entry_ids)
 
 
+@dataclass(slots=True)
+class Reading:
+    """What came of some entries: each of the first ones of those asked for is either found or unreadable."""
+
+    entries: list[tuple[int, bytes]] = field(default_factory=list)
+    """(id, whole entry), digests checked."""
+    unreadable: list[int] = field(default_factory=list)
+    denied: int = 0
+    """Of the unreadable ones: those that each bookie which must hold them says it has not, or no other must hold."""
+    cause: str = ""
+    """Of the first unreadable one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _NoEntry:
+    """Nobody gives it."""
+
+    cause: str
+    denied: bool
+
+
 class EntrySource:
     """Reads of one segment."""
 
@@ -54,16 +77,29 @@ class EntrySource:
         self._batch_bytes_max = batch_bytes_max
         self._single_reads = SINGLE_READS_AT_FIRST
 
+    @property
+    def striped(self) -> bool:
+        """Whether entries are asked for one by one, so that they need not stand in a row."""
+        return self._segment.striped
+
     async def read(self, entry_ids: Sequence[int]) -> list[tuple[int, bytes]]:
         """(id, whole entry) of the first ones of some ascending ids, at least one, digests checked.
 
         Raises `EntriesUnreadable`, which names every unreadable one of the ids up to a bound."""
+        reading = await self.look(entry_ids)
+        if reading.unreadable:
+            named = reading.unreadable[:UNREADABLE_NAMED_MAX]
+            raise EntriesUnreadable(self._codec.ledger_id, named, reading.cause)
+        return reading.entries
+
+    async def look(self, entry_ids: Sequence[int]) -> Reading:
+        """As `read`, for whoever takes what there is: what cannot be read is told."""
         if self._segment.striped:
             return await self._read_singly(entry_ids)
         first = entry_ids[0]
         found = await self._read_batch(first, len(entry_ids))
         if found:
-            return list(zip(range(first, first + len(found)), found, strict=True))
+            return Reading(entries=list(zip(range(first, first + len(found)), found, strict=True)))
         return await self._read_singly(entry_ids[:SINGLE_READS_MAX])
 
     async def _read_batch(self, first: int, count: int) -> list[bytes]:
@@ -91,10 +127,9 @@ class EntrySource:
             good.append(entry)
         return good
 
-    async def _read_singly(self, entry_ids: Sequence[int]) -> list[tuple[int, bytes]]:
-        found: list[tuple[int, bytes]] = []
-        unreadable: list[int] = []
-        cause = ""
+    async def _read_singly(self, entry_ids: Sequence[int]) -> Reading:
+        reading = Reading()
+        found, unreadable = reading.entries, reading.unreadable
         size_bytes = start = 0
         while start < len(entry_ids) and len(unreadable) < UNREADABLE_NAMED_MAX and size_bytes <= self._batch_bytes_max:
             some = entry_ids[start : start + self._single_reads]
@@ -105,17 +140,17 @@ class EntrySource:
                     size_bytes += len(result)
                 else:
                     unreadable.append(entry_id)
-                    cause = cause or result
+                    reading.denied += result.denied
+                    reading.cause = reading.cause or result.cause
             if found:
                 mean_bytes = size_bytes // len(found)
                 self._single_reads = min(max(1, self._batch_bytes_max // mean_bytes), SINGLE_READS_MAX)
-        if unreadable:
-            raise EntriesUnreadable(self._codec.ledger_id, unreadable[:UNREADABLE_NAMED_MAX], cause)
-        return found
+        return reading
 
-    async def _read_one(self, entry_id: int) -> bytes | str:
+    async def _read_one(self, entry_id: int) -> bytes | _NoEntry:
         """The entry, or why nobody gives it."""
         causes: list[str] = []
+        denied = True
         for index in list(self._order):
             if not self._segment.holds(index, entry_id):
                 continue
@@ -125,9 +160,10 @@ class EntrySource:
                 self._codec.decode(entry, entry_id)
             except (BookieError, DigestMismatch) as error:
                 causes.append(f"{bookie_id}: {error}")
+                denied = denied and isinstance(error, BookieError) and error.code in DENIALS
             else:
                 return entry
-        return "; ".join(causes)
+        return _NoEntry("; ".join(causes) or "no other bookie ever had them", denied)
 
     def _ask_last(self, index: int) -> None:
         self._order.remove(index)

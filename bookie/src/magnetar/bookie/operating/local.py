@@ -19,6 +19,7 @@ from magnetar.bookie.entry_log import list_logs
 from magnetar.bookie.gc.collector import GarbageCollector
 from magnetar.bookie.journals import Journals
 from magnetar.bookie.ledger_state import LedgerStates, decode_state
+from magnetar.bookie.limbo import Limbo
 from magnetar.bookie.operations import (
     BookieState,
     CollectionState,
@@ -26,6 +27,7 @@ from magnetar.bookie.operations import (
     DiskFiles,
     JournalMark,
     JournalMeasures,
+    LimboState,
     OperationRefused,
     StorageMeasures,
     StorageTotals,
@@ -67,6 +69,7 @@ class LocalParts:
     states: LedgerStates
     journals: Journals
     counters: BookieCounters
+    limbo: Limbo
     collectors: Sequence[GarbageCollector] = ()
     """In the order of the ledger directories; none while nothing is collected."""
     recovery_counters: RecoveryCounters | None = None
@@ -116,6 +119,10 @@ class LocalOperations:
             read_only_manual=mode.manual,
             read_only_forced=mode.forced,
         )
+
+    def limbo(self) -> LimboState:
+        """See `StateOperations`."""
+        return self._parts.limbo.state()
 
     async def set_read_only(self, *, read_only: bool) -> None:
         """See `StateOperations`."""

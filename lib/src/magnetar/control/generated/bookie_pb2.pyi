@@ -30,7 +30,7 @@ class GetStorageStateRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StorageState(_message.Message):
-    __slots__ = ("bookie_id", "running", "shutting_down", "read_only", "high_priority_writes", "read_only_reasons", "read_only_manual", "read_only_forced", "ledgers", "entries", "write_cache_bytes", "write_cache_bytes_max", "journal_queue_bytes", "entry_log_bytes", "directories", "journal_marks", "collections")
+    __slots__ = ("bookie_id", "running", "shutting_down", "read_only", "high_priority_writes", "read_only_reasons", "read_only_manual", "read_only_forced", "ledgers", "entries", "write_cache_bytes", "write_cache_bytes_max", "journal_queue_bytes", "entry_log_bytes", "directories", "journal_marks", "collections", "limbo")
     BOOKIE_ID_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     SHUTTING_DOWN_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class StorageState(_message.Message):
     DIRECTORIES_FIELD_NUMBER: _ClassVar[int]
     JOURNAL_MARKS_FIELD_NUMBER: _ClassVar[int]
     COLLECTIONS_FIELD_NUMBER: _ClassVar[int]
+    LIMBO_FIELD_NUMBER: _ClassVar[int]
     bookie_id: str
     running: bool
     shutting_down: bool
@@ -65,7 +66,38 @@ class StorageState(_message.Message):
     directories: _containers.RepeatedCompositeFieldContainer[Directory]
     journal_marks: _containers.RepeatedCompositeFieldContainer[JournalMark]
     collections: _containers.RepeatedCompositeFieldContainer[Collection]
-    def __init__(self, bookie_id: _Optional[str] = ..., running: _Optional[bool] = ..., shutting_down: _Optional[bool] = ..., read_only: _Optional[bool] = ..., high_priority_writes: _Optional[bool] = ..., read_only_reasons: _Optional[_Iterable[str]] = ..., read_only_manual: _Optional[bool] = ..., read_only_forced: _Optional[bool] = ..., ledgers: _Optional[int] = ..., entries: _Optional[int] = ..., write_cache_bytes: _Optional[int] = ..., write_cache_bytes_max: _Optional[int] = ..., journal_queue_bytes: _Optional[int] = ..., entry_log_bytes: _Optional[int] = ..., directories: _Optional[_Iterable[_Union[Directory, _Mapping]]] = ..., journal_marks: _Optional[_Iterable[_Union[JournalMark, _Mapping]]] = ..., collections: _Optional[_Iterable[_Union[Collection, _Mapping]]] = ...) -> None: ...
+    limbo: Limbo
+    def __init__(self, bookie_id: _Optional[str] = ..., running: _Optional[bool] = ..., shutting_down: _Optional[bool] = ..., read_only: _Optional[bool] = ..., high_priority_writes: _Optional[bool] = ..., read_only_reasons: _Optional[_Iterable[str]] = ..., read_only_manual: _Optional[bool] = ..., read_only_forced: _Optional[bool] = ..., ledgers: _Optional[int] = ..., entries: _Optional[int] = ..., write_cache_bytes: _Optional[int] = ..., write_cache_bytes_max: _Optional[int] = ..., journal_queue_bytes: _Optional[int] = ..., entry_log_bytes: _Optional[int] = ..., directories: _Optional[_Iterable[_Union[Directory, _Mapping]]] = ..., journal_marks: _Optional[_Iterable[_Union[JournalMark, _Mapping]]] = ..., collections: _Optional[_Iterable[_Union[Collection, _Mapping]]] = ..., limbo: _Optional[_Union[Limbo, _Mapping]] = ...) -> None: ...
+
+class Limbo(_message.Message):
+    __slots__ = ("in_limbo", "since_ms", "ledgers", "ledgers_total", "ledgers_unhealed", "entries_lost", "entries_fetched", "problems", "damage")
+    IN_LIMBO_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    LEDGERS_FIELD_NUMBER: _ClassVar[int]
+    LEDGERS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    LEDGERS_UNHEALED_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_LOST_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FETCHED_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_FIELD_NUMBER: _ClassVar[int]
+    in_limbo: bool
+    since_ms: int
+    ledgers: int
+    ledgers_total: int
+    ledgers_unhealed: int
+    entries_lost: int
+    entries_fetched: int
+    problems: _containers.RepeatedCompositeFieldContainer[LimboProblem]
+    damage: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, in_limbo: _Optional[bool] = ..., since_ms: _Optional[int] = ..., ledgers: _Optional[int] = ..., ledgers_total: _Optional[int] = ..., ledgers_unhealed: _Optional[int] = ..., entries_lost: _Optional[int] = ..., entries_fetched: _Optional[int] = ..., problems: _Optional[_Iterable[_Union[LimboProblem, _Mapping]]] = ..., damage: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LimboProblem(_message.Message):
+    __slots__ = ("ledger_id", "reason")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    reason: str
+    def __init__(self, ledger_id: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Directory(_message.Message):
     __slots__ = ("directory", "kind", "total_bytes", "free_bytes", "writable")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.standalone.commands.bookie_recovery import drain_report, show_drain
 from magnetar.standalone.commands.options import JsonOption
-from magnetar.standalone.commands.output import Column, human_bytes, note, progress, show_object
+from magnetar.standalone.commands.output import Column, human_bytes, human_time, note, progress, show_object
 
 if TYPE_CHECKING:
     from magnetar.bookie.operations import DrainState
@@ -35,6 +35,10 @@ CertificateOption = Annotated[
 KeyOption = Annotated[Path | None, typer.Option("--tls-key", help="Its key.", rich_help_panel="Connection")]
 
 
+PROBLEMS_NAMED_MAX: Final = 5
+"""In the table; JSON has all that the bookie tells."""
+
+
 def _control(address: str, token: str, tls: ClientTls | None) -> BookieControl:
     from magnetar.control.client import BookieControl
     from magnetar.core.errors import SettingError
@@ -53,11 +57,33 @@ def _tls(authority: Path | None, certificate: Path | None, key: Path | None) -> 
     return ClientTls(authority_file=authority, certificate_file=certificate, key_file=key)
 
 
+def _limbo(row: RunningState) -> str:
+    limbo = row.limbo
+    if not limbo.in_limbo:
+        return "no"
+    of = f" of {limbo.ledgers_total}" if limbo.ledgers_total else ""
+    since = f", since {human_time(limbo.since_ms)}" if limbo.since_ms else ""
+    return f"ledgers: {limbo.ledgers}{of}{since}; entries fetched from the other bookies: {limbo.entries_fetched}"
+
+
+def _unhealed(row: RunningState) -> str:
+    limbo = row.limbo
+    if not limbo.ledgers_unhealed:
+        return ""
+    named = "; ".join(
+        f"ledger {problem.ledger_id}: {problem.reason}" for problem in limbo.problems[:PROBLEMS_NAMED_MAX]
+    )
+    return f"ledgers: {limbo.ledgers_unhealed}; entries lost for certain: {limbo.entries_lost}; {named}"
+
+
 STATE_LABELS = (
     Column("bookie", lambda row: row.bookie_id),
     Column("state", lambda row: "running" if row.running else "stopping" if row.shutting_down else "not running"),
     Column("mode", lambda row: "read-only" if row.read_only else "writable"),
     Column("because", lambda row: "; ".join(row.read_only_reasons)),
+    Column("limbo", _limbo),
+    Column("not healed", _unhealed),
+    Column("damage", lambda row: "; ".join(row.limbo.damage)),
     Column("ledgers", lambda row: row.ledgers),
     Column("entries", lambda row: row.entries),
     Column("entry logs", lambda row: human_bytes(row.entry_log_bytes)),

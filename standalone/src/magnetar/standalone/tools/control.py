@@ -9,7 +9,7 @@ from typing import Final
 
 from magnetar.bookie.operations import DrainState, DrainStep
 from magnetar.control.client import BookieControl
-from magnetar.control.generated.bookie_pb2 import Drain, StorageState
+from magnetar.control.generated.bookie_pb2 import Drain, Limbo, StorageState
 from magnetar.control.generated.bookie_pb2 import DrainStep as DrainStepMessage
 
 BEGIN_ATTEMPTS_MAX: Final = 20
@@ -29,6 +29,29 @@ class RunningDirectory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimboProblem:
+    """A ledger that could not be healed when it was tried last."""
+
+    ledger_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningLimbo:
+    """What a running bookie has lost and gets back from its peers: `magnetar.bookie.operations.LimboState`."""
+
+    in_limbo: bool
+    since_ms: int
+    ledgers: int
+    ledgers_total: int
+    ledgers_unhealed: int
+    entries_lost: int
+    entries_fetched: int
+    problems: tuple[LimboProblem, ...]
+    damage: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunningState:
     """What a running bookie holds, and whether it takes writes."""
 
@@ -44,6 +67,7 @@ class RunningState:
     journal_queue_bytes: int
     entry_log_bytes: int
     directories: tuple[RunningDirectory, ...]
+    limbo: RunningLimbo
 
 
 def running_state(message: StorageState) -> RunningState:
@@ -70,6 +94,21 @@ def running_state(message: StorageState) -> RunningState:
             )
             for directory in message.directories
         ),
+        limbo=_limbo(message.limbo),
+    )
+
+
+def _limbo(message: Limbo) -> RunningLimbo:
+    return RunningLimbo(
+        in_limbo=message.in_limbo,
+        since_ms=message.since_ms,
+        ledgers=message.ledgers,
+        ledgers_total=message.ledgers_total,
+        ledgers_unhealed=message.ledgers_unhealed,
+        entries_lost=message.entries_lost,
+        entries_fetched=message.entries_fetched,
+        problems=tuple(LimboProblem(ledger_id=each.ledger_id, reason=each.reason) for each in message.problems),
+        damage=tuple(message.damage),
     )
 
 
