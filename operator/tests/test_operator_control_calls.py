@@ -47,6 +47,7 @@ class SmallBookie(BookieServicer):
                 directory(kind="ledgers", total_bytes=1000, free_bytes=900),
                 directory(kind="ledgers"),
             ],
+            limbo=bookie_pb2.Limbo(in_limbo=True, ledgers=5, ledgers_unhealed=2, entries_lost=40),
         )
 
     async def GetDrain(self, request: Any, context: Any) -> bookie_pb2.Drain:  # noqa: N802
@@ -202,6 +203,9 @@ async def test_a_bookie(calls: ControlCalls, address: str, bookie: SmallBookie) 
         ledgers_left=4,
         bytes_per_second=13,
         blockers=("ledger 3: too few bookies",),
+        limbo_ledgers=5,
+        limbo_ledgers_unhealed=2,
+        limbo_entries_lost=40,
     )
     await calls.start_bookie_drain(address, TOKEN)
     assert await calls.under_replicated_ledgers(address, TOKEN) == 11

@@ -273,6 +273,31 @@ def test_events_are_told_at_transitions_only() -> None:
     assert told(plan_pool(world.seen())) == []
 
 
+def test_a_bookie_in_limbo_is_told_once_and_so_is_its_end() -> None:
+    world = PoolWorld()
+    world.status = status_of(plan_pool(world.seen()))
+    world.bookies = {1: {"limbo_ledgers": 12}}
+    plan = plan_pool(world.seen())
+    assert told(plan) == ["InLimbo"]
+    member = member_of(plan, 1)
+    assert (member["state"], member["limboLedgers"]) == ("Writable", 12)
+    assert member["message"].startswith("12 ledgers may lack entries on its disks")
+    world.status = status_of(plan)
+    world.bookies = {1: {"limbo_ledgers": 2, "limbo_ledgers_unhealed": 2, "limbo_entries_lost": 40}}
+    plan = plan_pool(world.seen())
+    assert told(plan) == []
+    assert member_of(plan, 1)["message"].endswith("2 cannot be for now, 40 entries are lost")
+    world.status = status_of(plan)
+    world.bookies = {1: None}
+    plan = plan_pool(world.seen())
+    assert "Healed" not in told(plan)
+    world.status = status_of(plan)
+    world.bookies = {}
+    plan = plan_pool(world.seen())
+    assert "Healed" in told(plan)
+    assert not member_of(plan, 1).get("limboLedgers")
+
+
 def test_who_is_asked_about() -> None:
     world = PoolWorld(
         replicas=5,

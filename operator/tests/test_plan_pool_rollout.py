@@ -75,6 +75,7 @@ def test_pods_are_restarted_one_by_one() -> None:
         pytest.param(
             {"replicas": 3, "desired": 4, "bookies": {3: {"drain": "Verify"}}}, "being drained", id="one is drained"
         ),
+        pytest.param({"bookies": {0: {"limbo_ledgers": 3}}}, "being healed from the other bookies", id="one is healed"),
         pytest.param({"bookies": {0: {"writable": False}, 1: {"writable": False}}}, "none can be spared", id="too few"),
         pytest.param({"others": [other_pool("azure", updated_replicas=1)]}, "pool azure comes first", id="order"),
         pytest.param(
@@ -87,6 +88,11 @@ def test_what_restarts_wait_for(change: dict[str, Any], words: str) -> None:
     plan = plan_pool(PoolWorld(**({"pods": ALL_OLD} | change)).seen())
     assert not deleted(plan, "Pod")
     assert words in said(plan, "Reconciling")[2]
+
+
+def test_what_cannot_be_healed_is_not_waited_for() -> None:
+    world = PoolWorld(pods=ALL_OLD, bookies={0: {"limbo_ledgers": 3, "limbo_ledgers_unhealed": 3}})
+    assert deleted(plan_pool(world.seen()), "Pod") == [pod_name(2)]
 
 
 def test_a_restart_waits_for_a_drain_that_begins() -> None:

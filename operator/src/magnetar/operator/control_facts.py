@@ -48,6 +48,9 @@ def bookie(state: bookie_pb2.StorageState, drain: bookie_pb2.Drain) -> BookieFac
         ledgers_left=drain.ledgers_left,
         bytes_per_second=round(drain.bytes_per_second),
         blockers=tuple(f"ledger {blocker.ledger_id}: {blocker.reason}" for blocker in drain.blockers[:BLOCKERS_MAX]),
+        limbo_ledgers=state.limbo.ledgers,
+        limbo_ledgers_unhealed=state.limbo.ledgers_unhealed,
+        limbo_entries_lost=state.limbo.entries_lost,
     )
 
 

@@ -160,6 +160,12 @@ class BookieFacts:
     ledgers_left: int = 0
     bytes_per_second: int = 0
     blockers: Sequence[str] = ()
+    limbo_ledgers: int = 0
+    """That may lack entries here; it fetches them from the other bookies."""
+    limbo_ledgers_unhealed: int = 0
+    """Of those: could not be had at the last attempt."""
+    limbo_entries_lost: int = 0
+    """Of those: for certain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,6 +107,14 @@ def _bookies_gate(view: PoolView) -> str:
         return f"not ready: {named(away)}"
     if any(member.facts is not None and member.facts.drain != "None" for member in view.members):
         return "a bookie is being drained"
+    # What cannot be healed for now is no reason to wait for ever.
+    healing = [
+        member.name
+        for member in view.members
+        if member.facts is not None and member.facts.limbo_ledgers > member.facts.limbo_ledgers_unhealed
+    ]
+    if healing:
+        return f"being healed from the other bookies: {named(healing)}"
     quorum = view.cluster.spec.bookkeeper.write_quorum
     elsewhere = view.seen.writable_elsewhere
     # So few bookies that one can never be spared: it goes all the same, one at a time, or nothing could be updated.

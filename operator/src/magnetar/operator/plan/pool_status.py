@@ -23,7 +23,7 @@ from magnetar.operator.plan.conditions import (
     settings_in_effect,
     shortened,
 )
-from magnetar.operator.plan.facts import PoolSeen
+from magnetar.operator.plan.facts import BookieFacts, PoolSeen
 from magnetar.operator.plan.pool_draft import Draft, Note, named
 from magnetar.operator.plan.pool_members import STARTING, WRONG_VOLUME, Member, PoolView
 from magnetar.operator.plan.rollout import broken, trouble
@@ -107,6 +107,7 @@ def transitions(before: BookieStatus, now: BookieStatus) -> list[Tell]:
         if member.state == "DeadDisk" and states.get(member.name, "DeadDisk") != "DeadDisk":
             words = "the others copy its ledgers from what they have, then it starts empty"
             found.append(Tell("Warning", "DiskLost", f"{member.name} has lost the contents of a volume: {words}"))
+    found += _healing(before, now)
     old, new = condition(before.conditions, STALLED), condition(now.conditions, STALLED)
     was = old.reason if old is not None and old.status == "True" else ""
     if new is not None and new.status == "True" and new.reason != was:
@@ -119,6 +120,27 @@ def transitions(before: BookieStatus, now: BookieStatus) -> list[Tell]:
     if old is not None and new is not None and _works(new) and not _works(old):
         found.append(Tell("Normal", "Ready", new.message))
     return found
+
+
+def _healing(before: BookieStatus, now: BookieStatus) -> list[Tell]:
+    """Of bookies that have lost entries and get them back. One that does not answer is where it was."""
+    found = []
+    lacked = {member.name: member.limbo_ledgers for member in before.members}
+    for member in now.members:
+        if member.limbo_ledgers and not lacked.get(member.name):
+            found.append(Tell("Warning", "InLimbo", f"{member.name}: {member.message}"))
+        elif lacked.get(member.name) and not member.limbo_ledgers:
+            found.append(Tell("Normal", "Healed", f"{member.name} is in limbo no more"))
+    return found
+
+
+def _limbo_words(facts: BookieFacts) -> str:
+    if not facts.limbo_ledgers:
+        return ""
+    words = f"{facts.limbo_ledgers} ledgers may lack entries on its disks, and are healed from the other bookies"
+    if not facts.limbo_ledgers_unhealed:
+        return words
+    return f"{words}; {facts.limbo_ledgers_unhealed} cannot be for now, {facts.limbo_entries_lost} entries are lost"
 
 
 def _works(ready: Condition) -> bool:
@@ -210,6 +232,7 @@ def _members(view: PoolView, draft: Draft) -> list[BookieMember]:
 def _member(view: PoolView, member: Member, *, emptied: bool) -> BookieMember:
     facts = member.facts
     state, message = _state(view, member)
+    known = next((one for one in view.seen.status.members if one.name == member.name), None)
     drain = None
     if facts is not None and facts.drain != "None":
         drain = DrainProgress(
@@ -223,6 +246,7 @@ def _member(view: PoolView, member: Member, *, emptied: bool) -> BookieMember:
         name=member.name,
         bookie_id=member.bookie_id,
         state=state,
+        limbo_ledgers=facts.limbo_ledgers if facts is not None else known.limbo_ledgers if known is not None else 0,
         disk_usage_percent=facts.disk_usage_percent if facts is not None and facts.total_bytes else None,
         message=message,
         drain=drain,
@@ -237,7 +261,9 @@ def _state(view: PoolView, member: Member) -> tuple[str, str]:
             return "Drained", "all that it held is stored elsewhere"
         if facts.drain != "None":
             return "Draining", ""
-        return ("Writable", "") if facts.writable else ("ReadOnly", "; ".join(facts.read_only_reasons))
+        if facts.writable:
+            return "Writable", _limbo_words(facts)
+        return "ReadOnly", "; ".join([*facts.read_only_reasons, *filter(None, [_limbo_words(facts)])])
     if member.last_volume_code is not None and pod is not None:
         return _state_of_volumes(member, shortened(pod.exit_message.strip()))
     if pod is None:

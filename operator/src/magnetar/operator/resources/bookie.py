@@ -98,6 +98,7 @@ class BookieMember(Part, kw_only=True, frozen=True):
     )
     disk_usage_percent: Annotated[int | None, says("Of its fullest ledger volume.")] = None
     message: Annotated[str, says("What is the matter.")] = ""
+    limbo_ledgers: Annotated[int, says("Ledgers of which it may have lost entries, which it fetches again.")] = 0
     drain: Annotated[DrainProgress | None, says("While it is drained.")] = None
     replacement: Annotated[
         Replacement | None,
