@@ -61,6 +61,10 @@ class Stage:
         self.moves_now: Sequence[BundleAction] = ()
         self.balancings: list[Balancing] = []
         self.leads = True
+        self.restart()
+
+    def restart(self) -> None:
+        """Another process of the operator looks after the same world."""
         self.reconciler = Reconciler(
             World(
                 api=self.api,

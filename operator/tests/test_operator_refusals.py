@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from operator.tests.stage import BLUE, COLD, Stage, small_stage
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from magnetar.control.errors import ControlRefused, Reason
 from magnetar.core.errors import SettingError
 from magnetar.operator.api import Conflict, NamespaceTerminating, Refused, ServerUnavailable
-from magnetar.operator.children.naming import Manifest
+from magnetar.operator.children.naming import READABLE_ANNOTATION, Manifest
 from magnetar.operator.failures import OUTAGE_PASSES, REFUSALS_OF_PODS
 from magnetar.operator.plan.actions import Apply, Create, StartBookieDrain, Tell
 from magnetar.operator.plan.advice import what_to_correct
@@ -256,6 +257,72 @@ async def test_a_process_that_has_seen_no_good_spec_says_so_and_touches_nothing(
     assert condition(stage, "Stalled")["reason"] == "InvalidSpec"
     assert generations(stage) == (2, 2, 2)
     assert stage.did("apply") == []
+
+
+def mistype(stage: Stage, kind: str, name: str, **spec: Any) -> None:
+    """A person makes a spec unreadable; the rest of the resource stays."""
+    manifest = stage.api.objects[kind, "here", name]
+    stage.api.put({**manifest, "spec": {**manifest["spec"], **spec, "settings": {"maxTopics": []}}})
+
+
+async def test_another_process_goes_on_with_the_last_good_spec(stage: Stage) -> None:
+    stage.put_cluster(broker={"replicas": 5})
+    stage.put_pool(spec={"replicas": 4})
+    for key in (BLUE, COLD):
+        await stage.reconciler.reconcile(key)
+    mistype(stage, "PulsarCluster", "blue", broker={"replicas": 6})
+    mistype(stage, "Bookie", "cold", replicas=7)
+    stage.restart()
+    make_groups(stage, [Apply(child("Service", "blue-proxy", "proxy"))])
+    for key in (BLUE, COLD):
+        await stage.reconciler.reconcile(key)
+        assert condition(stage, "Stalled", key)["reason"] == "InvalidSpec"
+    assert stage.clusters[-1].cluster.spec.broker.replicas == 5
+    assert stage.pools[-1].spec.replicas == 4
+    assert stage.did("apply")
+
+
+async def test_a_spec_is_kept_before_anything_is_done_by_it(stage: Stage) -> None:
+    """Else a process that was killed in between would have the next one go back: to fewer bookies, for example."""
+    for replicas in (3, 5):
+        manifest = stage.put_cluster(broker={"replicas": replicas})
+    stage.api.failures["apply", "Service"] = [ServerUnavailable("gone")]
+    make_groups(stage, [Apply(child("Service", "blue-proxy", "proxy"))])
+    with pytest.raises(ServerUnavailable):
+        await stage.reconciler.reconcile(BLUE)
+    kept = stage.api.objects["PulsarCluster", "here", "blue"]["metadata"]["annotations"][READABLE_ANNOTATION]
+    assert json.loads(kept) == manifest["spec"]
+
+
+async def test_a_spec_that_did_not_change_is_not_written_again(stage: Stage) -> None:
+    for _ in range(3):
+        await stage.reconciler.reconcile(BLUE)
+    assert stage.did("patch") == [("PulsarCluster", "blue")]
+
+
+async def test_a_spec_that_is_too_large_is_not_kept_nor_is_an_older_one(stage: Stage) -> None:
+    await stage.reconciler.reconcile(BLUE)
+    stage.api.put({**stage.api.objects["PulsarCluster", "here", "blue"], "spec": {"settings": {"a": "b" * 70_000}}})
+    await stage.reconciler.reconcile(BLUE)
+    mistype(stage, "PulsarCluster", "blue")
+    stage.restart()
+    with pytest.raises(SettingError):
+        await stage.reconciler.reconcile(BLUE)
+
+
+@pytest.mark.parametrize("kept", ["", "nothing", "[1]", '{"settings": {"a": []}}', "[" * 100_000])
+async def test_what_is_no_spec_is_not_gone_by(stage: Stage, kept: str) -> None:
+    metadata = {"annotations": {READABLE_ANNOTATION: kept}}
+    stage.put("PulsarCluster", "blue", spec={"settings": {"maxTopics": []}}, metadata=metadata)
+    with pytest.raises(SettingError):
+        await stage.reconciler.reconcile(BLUE)
+    assert condition(stage, "Stalled")["reason"] == "InvalidSpec"
+
+
+async def test_a_resource_that_may_not_be_annotated_is_looked_after(stage: Stage) -> None:
+    stage.api.failures["patch", "PulsarCluster"] = [Refused("a policy says no")]
+    await stage.reconciler.reconcile(BLUE)
+    assert stage.api.objects["PulsarCluster", "here", "blue"]["status"] == {"phase": "Fine"}
 
 
 async def test_paused_is_heard_in_a_spec_that_cannot_be_read(stage: Stage) -> None:

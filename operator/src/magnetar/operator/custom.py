@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from magnetar.core.errors import Misuse, SettingError
 from magnetar.operator.api import PULSAR_CLUSTER
-from magnetar.operator.children.naming import Manifest, Owner
+from magnetar.operator.children.naming import READABLE_ANNOTATION, Manifest, Owner
 from magnetar.operator.resources.bookie import BookieSpec, BookieStatus
 from magnetar.operator.resources.cluster import PulsarClusterSpec, PulsarClusterStatus
 from magnetar.operator.resources.common import Part
@@ -38,6 +39,8 @@ _SIZES: Final = (
 )
 """Where they have quantities that the operator computes with."""
 _POLICIES: Final = ("Retain", "Delete")
+KEPT_BYTES_MAX: Final = 64 * 1024
+"""Of a spec that is kept in an annotation: Kubernetes allows 256 KiB for all of an object's. A spec has a few."""
 _JSON_TYPES: Final = {list: "a list", dict: "an object", type(None): "null"}
 
 
@@ -53,7 +56,7 @@ def pool_spec(manifest: Manifest) -> BookieSpec:
 
 class SpecReader:
     """Specs of resources, each as it was when it could be read last: what runs is looked after by that one while a
-    person corrects it. Of each resource only the latest is kept."""
+    person corrects it. Of each resource only the latest is kept: here, and for the next process in an annotation."""
 
     def __init__(self) -> None:
         self._good: dict[_Resource, tuple[str, Mapping[str, Any]]] = {}
@@ -68,6 +71,20 @@ class SpecReader:
         """The same of a Bookie."""
         return self._read(manifest, pool_spec)
 
+    def to_keep(self, manifest: Manifest) -> dict[str, str | None]:
+        """What the resource's annotations are to be changed by, before anything is done by its spec; empty: nothing.
+        None takes away what would be wrong by then, of a spec that is too large."""
+        newest = manifest.get("spec") or {}
+        read: Callable[[Manifest], object] = cluster_spec if manifest["kind"] == PULSAR_CLUSTER else pool_spec
+        try:
+            read(manifest)
+        except SettingError:
+            return {}
+        text: str | None = json.dumps(newest, separators=(",", ":"), sort_keys=True)
+        if len(text or "") > KEPT_BYTES_MAX:
+            text = None
+        return {} if _annotation(manifest) == text else {READABLE_ANNOTATION: text}
+
     def forget(self, kind: str, namespace: str, name: str) -> None:
         """The resource is gone."""
         self._good.pop((kind, namespace, name), None)
@@ -79,8 +96,9 @@ class SpecReader:
         try:
             spec = read(manifest)
         except SettingError as error:
-            known = self._good.get(resource)
-            if known is None or known[0] != uid:
+            in_memory = self._good.get(resource)
+            known = in_memory[1] if in_memory is not None and in_memory[0] == uid else _kept(manifest, read)
+            if known is None:
                 if manifest["kind"] != PULSAR_CLUSTER or "deletionTimestamp" not in metadata:
                     raise
                 # Of one that goes, nothing else is asked.
@@ -88,9 +106,26 @@ class SpecReader:
                 return read({**manifest, "spec": policy}), str(error)
             # Whoever wants the operator to leave it alone means at once.
             paused = {"paused": newest["paused"]} if isinstance(newest.get("paused"), bool) else {}
-            return read({**manifest, "spec": {**known[1], **paused}}), str(error)
+            return read({**manifest, "spec": {**known, **paused}}), str(error)
         self._good[resource] = (uid, newest)
         return spec, ""
+
+
+def _annotation(manifest: Manifest) -> str | None:
+    text = (manifest["metadata"].get("annotations") or {}).get(READABLE_ANNOTATION)
+    return text if isinstance(text, str) else None
+
+
+def _kept(manifest: Manifest, read: Callable[[Manifest], object]) -> Mapping[str, Any] | None:
+    """What an earlier process could read; None if it has kept nothing, or nothing that this one can read."""
+    try:
+        spec = json.loads(_annotation(manifest) or "null")
+        if not isinstance(spec, dict):
+            return None
+        read({**manifest, "spec": spec})
+    except (ValueError, RecursionError, SettingError):
+        return None
+    return spec
 
 
 def _spec(manifest: Manifest, type_: type[Spec]) -> Spec:

@@ -159,6 +159,7 @@ class Reconciler:
         memory = self._memory(key, manifest)
         memory.planned = None
         try:
+            manifest = await self._keep_spec(key, manifest)
             if key.kind == PULSAR_CLUSTER:
                 wait_seconds = await self._cluster(key, manifest, memory)
             else:
@@ -176,6 +177,20 @@ class Reconciler:
             raise
         memory.failures = 0
         return wait_seconds
+
+    async def _keep_spec(self, key: Key, manifest: Manifest) -> Manifest:
+        """Before anything is done by it: another process must not go back to an older one. Gives the resource as it is
+        then. One that may not be annotated is looked after all the same. `Conflict` if it has changed by now."""
+        metadata = manifest["metadata"]
+        changes = self._observer.specs.to_keep(manifest) if "deletionTimestamp" not in metadata else {}
+        if not changes:
+            return manifest
+        patch = {"metadata": {"annotations": changes, "resourceVersion": metadata["resourceVersion"]}}
+        try:
+            return await self._world.api.patch(key.kind, key.namespace, key.name, patch, uid=metadata["uid"])
+        except Refused as error:
+            _logger.info("%s: its spec is not kept for other processes: %s", key, error)
+            return manifest
 
     async def _tell_failure(self, key: Key, manifest: Manifest, memory: _Memory, error: Exception) -> None:
         """By an Event, and in the status: what that says otherwise is not looked after any more."""

@@ -38,6 +38,10 @@ back is it by removing this from the pod that has it, or by the value `false` on
 NOT_REPLACED: Final = "false"
 DRAIN_ANNOTATION: Final = f"{GROUP}/drain"
 """On a broker's pod: a person has had it give its bundles away, and it takes none until that is taken back."""
+READABLE_ANNOTATION: Final = f"{GROUP}/last-readable-spec"
+"""Of a custom resource: its spec as the operator could read it last, as JSON. It goes by it while the newest cannot be
+read, after a restart too."""
+
 FINALIZER: Final = f"{GROUP}/operator"
 """Of resources whose end is the operator's work."""
 
