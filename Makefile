@@ -100,7 +100,7 @@ storm: ## Bookies under load: 100 killed, some paused for a minute, ZooKeeper's 
 	$(RUN) python -m e2e.storage.storm --fault pause --count 3 $(if $(SEED),--seed $(SEED))
 	$(RUN) pytest e2e/storage
 
-damage: ## Every file of a standalone cluster damaged in every way, some hundred cases; ROUNDS=3, SEED=n, ARGS="--case FILE KIND SEED"
+damage: ## Every file of a standalone cluster damaged in every way, some hundred cases; ROUNDS=3, SEED=n, ARGS="--pool" (one of three bookies)
 	$(RUN) python -m e2e.damage --rounds $(or $(ROUNDS),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 power: ## Power cuts on real files: what was synced is kept, the rest lost, torn, reordered; SEED=n, SEEDS=n, CUTS=n

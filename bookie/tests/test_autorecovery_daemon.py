@@ -191,6 +191,16 @@ async def test_a_lost_session_stops_the_auditor_before_another_begins(memory_wor
     await memory_world.until_whole(lost, ledgers)
 
 
+async def test_a_worker_looks_as_closely_as_the_auditor(memory_world: World) -> None:
+    """Or it would find nothing where that one has found an entry missing, and take the mark away."""
+    cluster = memory_world.cluster
+    ledger_id = await cluster.closed_ledger(PAIR, PAYLOADS)
+    cluster.drop((await cluster.metadata(ledger_id)).ensembles[0][1][0], ledger_id, [len(PAYLOADS) // 2])
+    closely = dataclasses.replace(SETTINGS, auditor=dataclasses.replace(SETTINGS.auditor, verification_percentage=100))
+    assert (await memory_world.daemon(0, closely).replicator.replicate(ledger_id)).complete
+    assert await cluster.lacking(ledger_id) == []
+
+
 async def test_an_audit_is_asked_of_whoever_audits(memory_world: World) -> None:
     first, second = memory_world.daemon(0), memory_world.daemon(1)
     first.start()

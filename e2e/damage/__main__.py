@@ -1,7 +1,8 @@
 """Damages files, one case after the other: `python -m e2e.damage --rounds 3`, or one case: `--case FILE KIND SEED`.
 
-Each round damages every file in every way, at places that the seed chooses. A case that is neither right nor told
-prints the command that repeats it. The exit code is 1 when there was one.
+Each round damages every file in every way, at places that the seed chooses. With `--pool` the files are those of one
+of three bookies, which has to get back what it lost; else those of a standalone cluster. A case that is neither right
+nor told prints the command that repeats it. The exit code is 1 when there was one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from e2e.damage.kinds import Kind
+from e2e.damage.pool import Pool
 from e2e.damage.world import World
 
 
@@ -24,14 +26,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first round (default: %(default)s)")
     parser.add_argument("--only", default="", help="files whose name has this in it")
     parser.add_argument("--case", nargs=3, metavar=("FILE", "KIND", "SEED"), help="this one only")
+    parser.add_argument("--pool", action="store_true", help="one of three bookies, instead of a standalone cluster")
     parser.add_argument("--list", action="store_true", help="print what became of each case")
     options = parser.parse_args(arguments)
     logging.lastResort = None  # The suite listens itself.
     with tempfile.TemporaryDirectory(prefix="magnetar-damage-") as folder:
-        return asyncio.run(_run(World(Path(folder)), options))
+        return asyncio.run(_run((Pool if options.pool else World)(Path(folder)), options))
 
 
-async def _run(world: World, options: argparse.Namespace) -> int:
+async def _run(world: World | Pool, options: argparse.Namespace) -> int:
     await world.prepare()
     if options.case:
         name, kind, seed = options.case
@@ -53,7 +56,8 @@ async def _run(world: World, options: argparse.Namespace) -> int:
             _say(f"{name} {kind} {seed}: {verdict.outcome.name}, {verdict.received} received. {verdict.said}")
         if not verdict.outcome.good:
             bad += 1
-            _say(f"  {verdict.outcome.value}; again: python -m e2e.damage --case {name} {kind} {seed}")
+            pool = "--pool " if options.pool else ""
+            _say(f"  {verdict.outcome.value}; again: python -m e2e.damage {pool}--case {name} {kind} {seed}")
     _say(f"{len(cases)} cases: " + ", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
     return 1 if bad else 0
 

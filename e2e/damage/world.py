@@ -49,17 +49,20 @@ class Outcome(enum.Enum):
     """What became of the messages."""
 
     RIGHT = "all messages are there"
+    HEALED = "the start is refused, and healing brings all back from the other bookies"
+    REPAIRED = "the log names what cannot be read, and AutoRecovery's check brings it back"
     REFUSED = "the start is refused, with the file's name"
     TOLD = "the log names what cannot be read, and it is not delivered"
     SILENT = "messages are missing as if they had never been, and nobody said why"
     WRONG = "a message is not what was sent"
     UNCLEAR = "there is an error that does not say where"
     HANG = "nothing happens"
+    DAMAGED = "what cannot be read is told, and does not come back from the other bookies"
 
     @property
     def good(self) -> bool:
         """Whether this may be."""
-        return self in (Outcome.RIGHT, Outcome.REFUSED, Outcome.TOLD)
+        return self in (Outcome.RIGHT, Outcome.HEALED, Outcome.REPAIRED, Outcome.REFUSED, Outcome.TOLD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,34 +123,26 @@ class World:
         for numbers in lives:
             cluster = await start_cluster(self._settings)
             await _publish(cluster, numbers)
-            _copy(self._data, self._template)
+            copy_folder(self._data, self._template)
             await cluster.close()
             if numbers.stop < MESSAGES:
                 shutil.rmtree(self._data)
                 self._template.rename(self._data)
         with claimed(self._data):
             shutil.copy(self._data / "magnetar.lock", self._template)
-        paths = (str(path.relative_to(self._template)) for path in self._template.rglob("*") if path.is_file())
-        kept = sorted(path for path in paths if not Path(path).name.startswith(TEXT_LOGS))
-        journals = [path for path in kept if path.endswith(".txn")]
-        names = {path: f"{Path(path).parent}/{len(journals) - at}.txn" for at, path in enumerate(journals)}
-        self.files = {names.get(path, path): path for path in kept}
+        self.files = files_below(self._template)
 
     async def run(self, name: str, kind: Kind, seed: int) -> Verdict:
         """Damage one file, start, read everything."""
         shutil.rmtree(self._data, ignore_errors=True)
-        _copy(self._template, self._data)
+        copy_folder(self._template, self._data)
         path = self._data / self.files[name]
-        content = damaged(path.read_bytes(), kind, Random(f"{name} {kind} {seed}"))
-        if content is None:
-            path.unlink()
-        else:
-            path.write_bytes(content)
+        damage(path, kind, Random(f"{name} {kind} {seed}"))
         return await self.look((path.name, str(path.parent)))
 
     async def look(self, names: tuple[str, ...]) -> Verdict:
         """Start on the folder as it is, and read everything. `names`: what an error must name one of."""
-        with _listening() as lines:
+        with listening() as lines:
             try:
                 async with asyncio.timeout(SECONDS_MAX):
                     with claimed(self._data):
@@ -155,7 +150,7 @@ class World:
             except TimeoutError:
                 return Verdict(Outcome.HANG, "the start does not end", 0)
             except (MagnetarError, OSError) as error:
-                return Verdict(_clear(str(error), names), f"{type(error).__name__}: {error}", 0)
+                return Verdict(clear(str(error), names), f"{type(error).__name__}: {error}", 0)
             except Exception as error:  # noqa: BLE001  (exactly what must not come)
                 return Verdict(Outcome.UNCLEAR, f"{type(error).__name__}: {error}", 0)
             try:
@@ -165,7 +160,26 @@ class World:
                     await cluster.close()
 
 
-def _clear(text: str, names: tuple[str, ...]) -> Outcome:
+def files_below(folder: Path) -> dict[str, str]:
+    """Name that is the same in every run → path below the folder; without what is written for people."""
+    paths = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    kept = sorted(path for path in paths if not Path(path).name.startswith(TEXT_LOGS))
+    journals = [path for path in kept if path.endswith(".txn")]
+    names = {path: f"{Path(path).parent}/{len(journals) - at}.txn" for at, path in enumerate(journals)}
+    return {names.get(path, path): path for path in kept}
+
+
+def damage(path: Path, kind: Kind, rng: Random) -> None:
+    """Do to a file what a disk does."""
+    content = damaged(path.read_bytes(), kind, rng)
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+
+
+def clear(text: str, names: tuple[str, ...]) -> Outcome:
+    """What a start that is refused is worth."""
     return Outcome.REFUSED if any(name in text for name in names) else Outcome.UNCLEAR
 
 
@@ -224,7 +238,8 @@ async def _next(reader: Reader, lines: Lines, names: tuple[str, ...]) -> bytes |
 
 
 @contextmanager
-def _listening() -> Iterator[Lines]:
+def listening() -> Iterator[Lines]:
+    """To what is logged meanwhile."""
     lines = Lines()
     root = logging.getLogger()
     root.addHandler(lines)
@@ -234,6 +249,6 @@ def _listening() -> Iterator[Lines]:
         root.removeHandler(lines)
 
 
-def _copy(source: Path, target: Path) -> None:
+def copy_folder(source: Path, target: Path) -> None:
     """Journals are preallocated: a copy must not write their zeros."""
     subprocess.run(["cp", "-a", "--sparse=always", str(source), str(target)], check=True)

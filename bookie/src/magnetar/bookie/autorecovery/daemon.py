@@ -68,7 +68,7 @@ class AutoRecoveryDaemon:
         self.underreplicated = UnderreplicatedLedgers(store, bookie_id, clock, rng)
         """The marks; also for a drain in this process, as a session has one such object."""
         self.counters = counters or RecoveryCounters()
-        self.replicator = LedgerReplicator(client, connections, clock, rng, settings.replication, self.counters)
+        self.replicator = LedgerReplicator(client, connections, clock, rng, settings.of_worker(), self.counters)
         self.died: asyncio.Future[AutoRecoveryDied] = asyncio.get_running_loop().create_future()
         """Done when a part has died, with the reason as its result. Cancelled by `close`."""
         self._store = store

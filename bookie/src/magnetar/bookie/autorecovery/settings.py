@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from magnetar.bookie.autorecovery.election import ElectionKind
@@ -61,6 +61,12 @@ class AutoRecoverySettings:
 
     auditor: AuditorSettings = AuditorSettings()
     replication: ReplicationSettings = DEFAULT_REPLICATION_SETTINGS
+
+    def of_worker(self) -> ReplicationSettings:
+        """A worker looks as closely as the auditor, or it would find nothing where that one has found damage
+        (BookKeeper: ReplicationWorker takes auditorLedgerVerificationPercentage as well)."""
+        percentage = max(self.replication.verification_percentage, self.auditor.verification_percentage)
+        return replace(self.replication, verification_percentage=percentage)
 
 
 UPSTREAM_NAMES: Final[dict[str, str]] = {
