@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from magnetar.control.generated import broker_pb2
 from magnetar.core.errors import SettingError
-from magnetar.operator.children.naming import REPLACE_ANNOTATION
+from magnetar.operator.children.naming import READABLE_ANNOTATION, REPLACE_ANNOTATION
 from magnetar.operator.plugin.drawing import UNICODE, Pace, age, bytes_text, rate_text, signs_for
 from magnetar.operator.plugin.log_choice import hurting
 from magnetar.operator.plugin.parse import cluster_view, pod_view, pool_view
@@ -214,7 +214,11 @@ def test_reports_leave_secrets_out() -> None:
     )
     cluster["metadata"] |= {
         "managedFields": [{}],
-        "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "abc", "mine": "yes"},
+        "annotations": {
+            "kubectl.kubernetes.io/last-applied-configuration": "abc",
+            READABLE_ANNOTATION: '{"settings": {"brokerClientAuthenticationParameters": "token:abc"}}',
+            "mine": "yes",
+        },
     }
     found = redacted(cluster)
     assert found["spec"]["settings"] == {

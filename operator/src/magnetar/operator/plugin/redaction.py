@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from magnetar.operator.children.naming import Manifest
+from magnetar.operator.children.naming import READABLE_ANNOTATION, Manifest
 
 REDACTED: Final = "REDACTED"
 
@@ -15,7 +15,7 @@ _SECRET: Final = re.compile(
 _HARMLESS: Final = re.compile(r"(file|path|name|names|plugin|provider|providers|enabled|claim|ttl\w*)$", re.IGNORECASE)
 """Names of settings that say where a secret is, or how it is used."""
 _URL_PASSWORD: Final = re.compile(r"(://[^/\s:@]+:)[^/\s@]+@")
-_DROPPED_ANNOTATIONS: Final = ("kubectl.kubernetes.io/last-applied-configuration",)
+_DROPPED_ANNOTATIONS: Final = ("kubectl.kubernetes.io/last-applied-configuration", READABLE_ANNOTATION)
 _OPTION: Final = re.compile(r"--?([A-Za-z0-9_.-]+)(=?)(.*)", re.DOTALL)
 _SETTING: Final = re.compile(r"^([A-Za-z0-9_.-]+)\s*=\s*(.+)$", re.MULTILINE)
 
