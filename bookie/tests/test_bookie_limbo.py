@@ -6,8 +6,9 @@ import asyncio
 import dataclasses
 import re
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from magnetar.bookie.app import RunningBookie, start_bookie
@@ -265,6 +266,42 @@ async def test_what_can_be_had_is_fetched_and_what_is_lost_for_certain_is_told(w
     running = await world.start("one")
     again = running.parts.limbo.state()
     assert (again.since_ms, again.ledgers, again.ledgers_total, again.damage) == (begun.since_ms, 1, 1, ())
+
+
+async def test_a_read_that_healing_overtakes_denies_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has looked before the entry came back, and answers when the ledger is out of limbo."""
+    options = LedgerOptions(ensemble_size=3, write_quorum=3, ack_quorum=3)
+    ledger_id = await world.write(options, FIRST_SEND)
+    await world.lose_journal("one")
+    running = await world.start("one", heal=True)
+    storage, bookie = running.parts.storage, running.bookie
+    looked, healed = asyncio.Semaphore(0), asyncio.Event()
+
+    def late(read: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def answer(*arguments: Any) -> Any:
+            found = await read(*arguments)
+            looked.release()
+            await healed.wait()
+            return found
+
+        return answer
+
+    with monkeypatch.context() as slow:
+        slow.setattr(storage, "read_many", late(storage.read_many))
+        slow.setattr(storage, "read_run", late(storage.read_run))
+        reads = [
+            asyncio.create_task(bookie.read_entry(ledger_id, 7)),
+            asyncio.create_task(bookie.read_entry(ledger_id, -1)),
+            asyncio.create_task(bookie.read_run(ledger_id, 0, 10, 10_000)),
+        ]
+        for _ in reads:
+            await looked.acquire()
+    assert await Healer(running, world.client, world.connections).heal_once()
+    healed.set()
+    for answer in await asyncio.gather(*reads, return_exceptions=True):
+        assert isinstance(answer, BookieError)
+        assert answer.code is BookieCode.EUNKNOWNLEDGERSTATE
+    assert await world.code_of("one", ledger_id, 7) is BookieCode.EOK
 
 
 async def test_a_bookie_that_is_whole_is_in_no_limbo(world: World) -> None:

@@ -207,17 +207,18 @@ class Bookie:
         """(ledger id, entry id; -1 the last one) → each entry or its error; one trip to the disk for all. Those behind
         `size_bytes_max` are `NOT_READ`."""
         found = size = left = 0
+        left_limbo = self._states.left_limbo
         started = self.counters.read_started(len(wanted))
         try:
             results = await self._storage.read_many(wanted, size_bytes_max)
             for at, result in enumerate(results):
                 if wanted[at][1] < 0 and not isinstance(result, BookieError):
-                    results[at] = result = self._checked_last(wanted[at][0], result)
+                    results[at] = result = self._checked_last(wanted[at][0], result, left_limbo)
                 if not isinstance(result, BookieError):
                     found += 1
                     size += len(result)
                 elif result.code is BookieCode.ENOENTRY:
-                    results[at] = self._why_missing(wanted[at][0], result)
+                    results[at] = self._why_missing(wanted[at][0], result, left_limbo)
                 elif result is NOT_READ:
                     left += 1
         finally:
@@ -235,13 +236,14 @@ class Bookie:
     async def read_run(self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int) -> list[bytes]:
         """Consecutive entries; at least one. `BookieError` ENOLEDGER, ENOENTRY, EIO."""
         entries: list[bytes] = []
+        left_limbo = self._states.left_limbo
         started = self.counters.read_started(1)
         try:
             entries = await self._storage.read_run(ledger_id, first_entry_id, max(1, count_max), size_bytes_max)
         finally:
             self.counters.read_ended(started, 1, len(entries), sum(map(len, entries)))
         if not entries:
-            self._settled(ledger_id)
+            self._settled_since(ledger_id, left_limbo)
             raise BookieError(BookieCode.ENOENTRY, f"{ledger_id}:{first_entry_id}")
         return entries
 
@@ -250,17 +252,17 @@ class Bookie:
         self._settled(ledger_id)
         return await self._storage.entry_ids(ledger_id)
 
-    def _why_missing(self, ledger_id: int, no_entry: BookieError) -> BookieError:
+    def _why_missing(self, ledger_id: int, no_entry: BookieError, left_limbo: int) -> BookieError:
         try:
-            self._settled(ledger_id)
+            self._settled_since(ledger_id, left_limbo)
         except BookieError as error:
             return error
         return no_entry
 
-    def _checked_last(self, ledger_id: int, entry: bytes) -> ReadResult:
+    def _checked_last(self, ledger_id: int, entry: bytes, left_limbo: int) -> ReadResult:
         """A ledger's last entry here, unless there may have been later ones."""
         try:
-            self._settled(ledger_id)
+            self._settled_since(ledger_id, left_limbo)
         except BookieError as error:
             return entry if error.code is BookieCode.ENOLEDGER else error
         return entry
@@ -271,6 +273,13 @@ class Bookie:
         if state.limbo:
             raise _unknown(ledger_id)
         return state
+
+    def _settled_since(self, ledger_id: int, left_limbo: int) -> None:
+        """As `_settled`, for what was read since `left_limbo` was looked at: the ledger may have been healed behind the
+        read's back. Whoever asks once more gets what is here."""
+        self._settled(ledger_id)
+        if left_limbo != self._states.left_limbo:
+            raise _unknown(ledger_id)
 
     def _existing(self, ledger_id: int) -> LedgerState:
         try:

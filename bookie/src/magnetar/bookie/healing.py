@@ -106,9 +106,7 @@ class Healer:
             unreadable = EntriesUnreadable(ledger_id, missed.unreadable[:ENTRIES_NAMED_MAX], missed.cause)
             lost = f"{missed.denied} of {len(missed.unreadable)} are lost for certain"
             return Unhealed(f"{unreadable}; {lost}", missed.denied)
-        state = self._parts.states.get_or_create(ledger_id)
-        state.limbo = False
-        self._parts.states.touch(state)
+        self._parts.states.leave_limbo(ledger_id)
         return None
 
     async def _fetch_missing(self, ledger_id: int) -> Reading:

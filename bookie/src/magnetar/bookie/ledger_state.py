@@ -104,6 +104,8 @@ class LedgerStates:
         self._states: OrderedDict[int, LedgerState] = OrderedDict()
         self._dirty: set[int] = set()
         self._flushing: set[int] = set()
+        self.left_limbo = 0
+        """How often a ledger has left limbo: what was missing before that may be here since."""
 
     def get(self, ledger_id: int) -> LedgerState | None:
         """The state of a ledger that this bookie has seen, or None."""
@@ -137,6 +139,13 @@ class LedgerStates:
         """Something that the index must know has changed."""
         assert self._states.get(state.ledger_id) is state
         self._dirty.add(state.ledger_id)
+
+    def leave_limbo(self, ledger_id: int) -> None:
+        """Nothing of the ledger is missing here any more, or nobody wants it."""
+        state = self.get_or_create(ledger_id)
+        state.limbo = False
+        self.left_limbo += 1
+        self.touch(state)
 
     def anything_dirty(self) -> bool:
         """Whether the index lacks some state."""

@@ -172,7 +172,5 @@ def leave_limbo(storage: LedgerStorage, states: LedgerStates) -> int:
     next checkpoint makes it durable. Blocks; OSError."""
     ledger_ids = ledgers_in_limbo(storage)
     for ledger_id in ledger_ids:
-        state = states.get_or_create(ledger_id)
-        state.limbo = False
-        states.touch(state)
+        states.leave_limbo(ledger_id)
     return len(ledger_ids)
