@@ -193,6 +193,25 @@ async def test_a_dying_bookie_costs_its_place(
     assert await reader.read(0, 29) == payloads(0, 30)
 
 
+async def test_a_segment_of_a_single_entry_is_one(client: BookKeeperClient, bookies: MemoryBookies) -> None:
+    listener = RecordingListener()
+    writer = await client.create(WHOLE, listener)
+    writer.append(payloads(0, 1))
+    await listener.until_confirmed(0)
+    before = writer.metadata.ensembles[0][1]
+    bookies.bookies[before[0]].stop()
+    writer.append(payloads(1, 1))
+    while len(writer.metadata.ensembles) == 1:
+        await asyncio.sleep(0.001)
+    await writer.close()
+    metadata, _ = await client.metadata.read(writer.ledger_id)
+    assert [first for first, _ in metadata.ensembles] == [0, 1]
+    for name in before[1:]:
+        bookies.bookies[name].stop()
+    reader = await client.open(writer.ledger_id, recover=False)
+    assert await reader.read(1, 1) == payloads(1, 1)
+
+
 async def test_bookies_that_die_one_after_the_other(client: BookKeeperClient, bookies: MemoryBookies) -> None:
     listener = RecordingListener()
     writer = await client.create(WHOLE, listener)
@@ -267,6 +286,26 @@ async def test_no_replica_left(client: BookKeeperClient, bookies: MemoryBookies)
     reader = await client.open(writer.ledger_id, recover=False)
     with pytest.raises(LedgerUnavailable):
         await reader.read(0, 2)
+
+
+async def test_an_entry_is_not_gone_while_a_bookie_that_may_have_it_is_away(
+    client: BookKeeperClient, bookies: MemoryBookies
+) -> None:
+    """What is not found may be skipped or forgotten by whoever asks; what is unavailable is asked for again."""
+    writer = await written(client, WHOLE, 3)
+    await writer.close()
+    reader = await client.open(writer.ledger_id, recover=False)
+    first, *others = (bookies.bookies[name] for name in writer.metadata.ensembles[0][1])
+    for bookie in others:
+        del bookie.ledgers[writer.ledger_id].entries[1]
+    first.stop()
+    with pytest.raises(LedgerUnavailable):
+        await reader.read(1, 1)
+    first.heal()
+    assert await reader.read(1, 1) == payloads(1, 1)
+    del first.ledgers[writer.ledger_id].entries[1]
+    with pytest.raises(EntryNotFound):
+        await reader.read(1, 1)
 
 
 @SHAPES

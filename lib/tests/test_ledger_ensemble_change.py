@@ -8,10 +8,11 @@ import random
 from collections.abc import AsyncIterator
 
 import pytest
-from magnetar.ledger.api import LedgerFenced, LedgerOptions, LedgerUnavailable
+from magnetar.ledger.api import LedgerFenced, LedgerOptions, LedgerUnavailable, NotEnoughBookies
 from magnetar.ledger.appender import Appender
 from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.client import BookKeeperClient
+from magnetar.ledger.ensemble_change import CHANGES_IN_A_ROW_MAX
 from magnetar.ledger.placement import PlacementSettings
 from magnetar.ledger.places import BookiePlaces
 from magnetar.ledger.settings import LedgerClientSettings
@@ -139,6 +140,62 @@ async def test_a_writer_does_not_undo_another_ones_last_ensemble(
     writer.append([b"entry"])
     assert isinstance(await listener.until_failed(), LedgerUnavailable)
     assert (await client.metadata.read(writer.ledger_id))[0].ensembles == theirs.ensembles
+
+
+async def test_a_bookie_that_takes_anothers_place_has_the_whole_time_to_answer(
+    bookies: MemoryBookies, client: BookKeeperClient
+) -> None:
+    """It is not judged by the age of entries that its predecessor left unanswered."""
+    listener = RecordingListener()
+    writer = await client.create(LedgerOptions(ensemble_size=2, write_quorum=2, ack_quorum=2), listener)
+    before = writer.metadata.ensembles[0][1]
+    for name, bookie in bookies.bookies.items():
+        if name != before[1]:
+            bookie.hang()
+    writer.append([b"entry"])
+    while writer.metadata.ensembles[0][1] == before:
+        await asyncio.sleep(QUICK.add_timeout_seconds / 100)
+    changed = await client.metadata.read(writer.ledger_id)
+    await asyncio.sleep(QUICK.add_timeout_seconds * 0.9)
+    assert await client.metadata.read(writer.ledger_id) == changed
+    bookies.bookies[writer.metadata.ensembles[0][1][0]].heal()
+    await listener.until_confirmed(0)
+    assert await client.metadata.read(writer.ledger_id) == changed
+
+
+async def test_bookies_that_fail_now_and_then_do_not_end_a_ledger(
+    bookies: MemoryBookies, client: BookKeeperClient
+) -> None:
+    """Only changes with nothing confirmed in between count as too many."""
+    listener = RecordingListener()
+    writer = await client.create(LedgerOptions(ensemble_size=2, write_quorum=2, ack_quorum=2), listener)
+    for number in range(CHANGES_IN_A_ROW_MAX + 5):
+        failing = bookies.bookies[writer.metadata.ensembles[-1][1][0]]
+        failing.refusal = BookieCode.EIO
+        writer.append([b"entry"])
+        await listener.until_confirmed(number)
+        failing.refusal = None
+    await writer.close()
+
+
+async def test_who_failed_before_is_not_asked_back_by_the_change_that_follows(
+    store: SlowStore, client: BookKeeperClient, bookies: MemoryBookies
+) -> None:
+    """The second bookie fails while the first one's successor is written down: of three one is left, which is told."""
+    for name in list(bookies.bookies)[3:]:
+        bookies.bookies[name].stop()
+    listener = RecordingListener()
+    writer = await client.create(LedgerOptions(ensemble_size=2, write_quorum=2, ack_quorum=2), listener)
+    first, second = writer.metadata.ensembles[0][1]
+    store.gate.clear()
+    bookies.bookies[first].refusal = BookieCode.EIO
+    writer.append([b"entry"])
+    await store.waiting.wait()
+    bookies.bookies[second].refusal = BookieCode.EIO
+    writer.append([b"entry"])
+    await asyncio.sleep(0.01)
+    store.gate.set()
+    assert isinstance(await listener.until_failed(), NotEnoughBookies)
 
 
 def test_racks_are_counted_among_the_bookies_of_one_entry(bookies: MemoryBookies) -> None:
