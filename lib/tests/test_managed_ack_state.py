@@ -76,6 +76,13 @@ def test_batch_indexes() -> None:
     assert not state.partial
 
 
+def test_a_cumulative_acknowledgement_within_a_batch_takes_nothing_back() -> None:
+    state = AckState(ledgers(3), (10, -1))
+    assert not state.acknowledge_batch_indexes((10, 1), [0b0111], 4)
+    assert state.acknowledge_cumulative((10, 1), [0b1100])
+    assert (state.mark_delete, state.remaining_ack_set((10, 1))) == ((10, 0), [0b0100])
+
+
 def test_words_are_signed_and_start_at_entry_zero() -> None:
     state = AckState(ledgers(200), (10, 69))
     state.acknowledge([(10, 127), (10, 128)])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
-from magnetar.ledger.api import LedgerUnauthorized, LedgerUnavailable
+from magnetar.ledger.api import LedgerReader, LedgerUnauthorized, LedgerUnavailable
 from magnetar.managed.cursor import Cursor
 from magnetar.managed.errors import CursorNotFound, ManagedLedgerFenced
 from magnetar.managed.factory import ManagedLedgerFactory
@@ -225,6 +226,17 @@ async def test_a_ledger_whose_naming_had_no_answer_is_used_or_deleted(world: Wor
         await append(ledger, [b"x"])
         assert await world.nothing_left_over()
     assert (await world.owner()).number_of_entries == 4
+
+
+@pytest.mark.parametrize("fate", UNSURE)
+async def test_a_ledger_that_the_list_may_name_is_there(world: World, fate: Fate) -> None:
+    """What an answer would have settled that is lost is nothing to delete by."""
+    ledger = await world.owner()
+    await append(ledger, [b"0"])
+    world.next_fates(ledger_path(NAME), fate)
+    await ledger.roll()
+    await asyncio.sleep(10)
+    assert await world.named() <= set(world.ledgers.stored)
 
 
 @pytest.mark.parametrize("fate", UNSURE)
@@ -455,3 +467,27 @@ async def test_a_former_owner_that_changes_ledgers_while_the_cursor_is_loaded_co
         found.acknowledge([at[9]])
         if await persisted(found) is None:
             assert has((await world.owner()).cursors["sub"], at, 3, 5, 9, *[7] * receipt)
+
+
+async def test_a_cursor_that_gets_another_ledger_while_it_is_loaded_is_read_from_that_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its former owner is still at work: the ledger that the node has just named is gone when it is opened."""
+    _, cursor, at = await with_receipts(world, 3, 5)
+    assert cursor.storage is not None
+    before = cursor.storage.ledger_id
+    opened = world.ledgers.open
+
+    async def open_late(ledger_id: int, **more: Any) -> LedgerReader:
+        if ledger_id == before:
+            monkeypatch.setattr(world.ledgers, "open", opened)
+            age(world)
+            cursor.acknowledge([at[7]])
+            assert await persisted(cursor) is None
+            await asyncio.sleep(1)
+        return await opened(ledger_id, **more)
+
+    monkeypatch.setattr(world.ledgers, "open", open_late)
+    again = (await world.owner()).cursors["sub"]
+    assert before not in world.ledgers.stored
+    assert has(again, at, 3, 5, 7)
