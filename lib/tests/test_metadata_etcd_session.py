@@ -108,6 +108,21 @@ def test_a_watch_that_breaks_goes_on_where_it_was(answers: list[pb.WatchResponse
     run(work)
 
 
+def test_a_watch_that_etcd_ends_tells_that_changes_may_have_been_missed() -> None:
+    """What etcd has compacted nobody hears of any more: whoever remembers nodes has to read them again."""
+
+    async def work(etcd: ScriptedEtcd, seen: list[int], told: list[tuple[float, SessionEvent]]) -> None:
+        etcd.watches = [[pb.WatchResponse(header=pb.ResponseHeader(revision=60), canceled=True, compact_revision=50)]]
+        session = session_with(etcd, seen, told)
+        await session.start()
+        await asyncio.sleep(1.0)
+        assert [event for _, event in told] == [SessionEvent.RECONNECTED]
+        assert etcd.watched_from == [6, 61]
+        await session.close()
+
+    run(work)
+
+
 def test_who_hears_nothing_gives_up_before_the_lease_ends() -> None:
     async def work(etcd: ScriptedEtcd, seen: list[int], told: list[tuple[float, SessionEvent]]) -> None:
         loop = asyncio.get_running_loop()

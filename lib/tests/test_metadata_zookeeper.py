@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
 from magnetar.core.errors import Misuse, SettingError
 from magnetar.metadata import zookeeper_session
 from magnetar.metadata.contract import PATIENCE_SECONDS, Heard, MetadataStoreContract, value_of
 from magnetar.metadata.store import Change, MetadataStore, Notification, SessionEvent, StoreUnavailable
 from magnetar.metadata.testing import ZookeeperServer
 from magnetar.metadata.zookeeper import ZookeeperMetadataStore
-from magnetar.metadata.zookeeper_session import TURNS, Fate, Turn
+from magnetar.metadata.zookeeper_session import TURNS, Fate, Turn, ZookeeperSession
 
 pytestmark = pytest.mark.zookeeper
 
@@ -239,6 +240,75 @@ async def test_a_result_and_the_next_change_come_in_the_servers_order(
     await store.put("/fence", b"")
     await asyncio.sleep(0.05)
     assert kept.get("/hot", b"199") == b"199"
+
+
+def session_alone(heard: list[object]) -> ZookeeperSession:
+    """One that has no server and is told what happens."""
+    return ZookeeperSession(
+        "127.0.0.1:1",
+        session_timeout_ms=300,
+        operation_timeout_ms=500,
+        on_notification=heard.append,
+        on_session_event=heard.append,
+    )
+
+
+async def test_what_is_asked_while_the_session_ends_is_not_waited_for_without_end() -> None:
+    """kazoo keeps what it is given between the break of a connection and our hearing of it until another one stands."""
+    heard: list[object] = []
+    session = session_alone(heard)
+    session._take_turn(Turn.CONNECTED, 1)
+    write = asyncio.ensure_future(session.call(lambda client: client.handler.async_result()))
+    await asyncio.sleep(0)
+    for turn in (Turn.SUSPENDED, Turn.OVERDUE):
+        session._take_turn(turn, 0)
+    with pytest.raises(StoreUnavailable, match="went away under a write"):
+        async with asyncio.timeout(10):
+            await write
+    assert heard == [SessionEvent.CONNECTION_LOST, SessionEvent.SESSION_LOST]
+    await session.close()
+
+
+async def test_a_session_that_is_connected_in_time_is_never_overdue() -> None:
+    heard: list[object] = []
+    session = session_alone(heard)
+    for turn in (Turn.CONNECTED, Turn.SUSPENDED, Turn.CONNECTED):
+        session._take_turn(turn, 1)
+    await asyncio.sleep(0.3)
+    assert heard == [SessionEvent.CONNECTION_LOST, SessionEvent.RECONNECTED]
+    sent = asyncio.Event()
+
+    def request(client: KazooClient) -> object:
+        sent.set()
+        return client.handler.async_result()
+
+    asking = asyncio.ensure_future(session.call(request))
+    async with asyncio.timeout(10):
+        await sent.wait()
+    await session.close()
+    with pytest.raises(StoreUnavailable):
+        await asking
+
+
+@pytest.mark.parametrize("verb", ["put", "delete"])
+async def test_what_asks_for_a_version_is_sent_once(
+    store: ZookeeperMetadataStore, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """It may have happened: sent again, it would meet what somebody has made since."""
+    await store.put("/a", b"")
+    sent = 0
+
+    async def lost(*_: object) -> object:
+        nonlocal sent
+        sent += 1
+        raise ConnectionLoss
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store._session, "_send", lost)
+        with pytest.raises(StoreUnavailable, match="went away under a write"):
+            async with asyncio.timeout(10):
+                await (store.put("/a", b"", 0) if verb == "put" else store.delete("/a", 0))
+    assert sent == 1
 
 
 def test_every_event_follows_from_the_table() -> None:
