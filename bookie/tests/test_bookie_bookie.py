@@ -210,6 +210,21 @@ async def test_too_much_that_waits_is_refused(start: StartBookie) -> None:
     assert codes[0] == BookieCode.EOK
 
 
+async def test_adds_that_went_on_leave_room_for_others_to_wait(start: StartBookie) -> None:
+    """Of what is held back only that counts which still is."""
+    running = await start()
+    running.bookie.set_mode(read_only=True, recovery_writes=False)
+    journal = running.parts.journals.all[0]
+    for _ in range(4):
+        journal.queued_bytes += 2**40
+        held = asyncio.ensure_future(add(running.bookie, 1, 0, make(1, 0, 1, MIB) * 25))
+        await asyncio.sleep(0)
+        assert running.bookie.holding
+        journal.queued_bytes -= 2**40
+        running.bookie.resume()
+        assert await held == BookieCode.EREADONLY
+
+
 async def test_close_answers_what_still_waits(start: StartBookie) -> None:
     running = await start(storage=StorageSettings(write_cache_bytes_max=11 * MIB))
     batches = [make(1, first, 20, 100_000) for first in range(0, 600, 20)]

@@ -148,10 +148,13 @@ class StubbornDisk(SystemDisk):
     """Remembers the file that it made last."""
 
     last: StubbornFile
+    refusing = False
+    """Nothing can be written to new files."""
 
     def create(self, path: Path) -> SystemFile:
         """See `Disk.create`."""
         self.last = StubbornFile(path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
+        self.last.failing = self.refusing
         return self.last
 
 
@@ -164,6 +167,23 @@ async def test_a_file_that_cannot_even_be_closed_does_not_end_the_journal(tmp_pa
     harness.append(2, b"b" * 16)
     await harness.settle(2)
     assert harness.told == [(1, BookieCode.EIO), (2, BookieCode.EOK)]
+    assert harness.records() == [b"b" * 16]
+    await harness.journal.close()
+
+
+async def test_a_file_that_cannot_be_begun_is_not_left_behind(tmp_path: Path) -> None:
+    """A disk that stays full is tried again with each group: it must not fill up with files of nothing."""
+    disk = StubbornDisk()
+    harness = Harness(tmp_path, disk=disk)
+    disk.last.failing = disk.refusing = True
+    for number in range(3):
+        harness.append(number, b"a" * 16)
+        await harness.settle(number + 1)
+    disk.refusing = False
+    harness.append(3, b"b" * 16)
+    await harness.settle(4)
+    assert [code for _, code in harness.told] == [BookieCode.EIO] * 3 + [BookieCode.EOK]
+    assert len(journal_files.list_files(DISK, tmp_path)) == 2, "the one that failed, and the one that works"
     assert harness.records() == [b"b" * 16]
     await harness.journal.close()
 

@@ -76,6 +76,29 @@ async def test_a_failed_checkpoint_forgets_no_fence(start: StartBookie, monkeypa
     assert await add((await start()).bookie, 1, 1) == BookieCode.EFENCED
 
 
+async def test_a_failed_checkpoint_is_tried_again_by_itself(
+    start: StartBookie, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = await start()
+    assert await add(running.bookie, 1, 0) == BookieCode.EOK
+    checkpointer, storage = running.parts.checkpointer, running.parts.storage
+    flush, failed = storage.flush, asyncio.Event()
+
+    async def no_room_at_first(states: Sequence[tuple[int, bytes]]) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise OSError(errno.ENOSPC, "the disk is full")
+        await flush(states)
+
+    monkeypatch.setattr(storage, "flush", no_room_at_first)
+    completed = checkpointer.completed
+    checkpointer.request()
+    async with asyncio.timeout(30):
+        await failed.wait()
+        while checkpointer.completed == completed:
+            await asyncio.sleep(0.05)
+
+
 async def test_adds_that_come_while_others_are_held_back_go_behind_them(
     start: StartBookie, monkeypatch: pytest.MonkeyPatch
 ) -> None:
