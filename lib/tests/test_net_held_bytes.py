@@ -91,6 +91,11 @@ async def test_a_burst_does_not_wait_for_the_next_look(held: HeldBytes) -> None:
     await asyncio.sleep(0)
     assert held.held_bytes <= 0.75 * BYTES_MAX
     assert len(cut(connections)) == 33
+    again = [FakeConnection(held, str(index)) for index in range(40)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert held.held_bytes <= 0.75 * BYTES_MAX, "nor does the next one"
+    assert len(cut(again)) >= 33
 
 
 async def test_a_burst_that_is_sent_in_its_turn_cuts_nobody(held: HeldBytes) -> None:

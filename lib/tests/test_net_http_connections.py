@@ -210,6 +210,22 @@ async def test_bodies_in_memory_have_a_limit_together() -> None:
         assert connections._held_bytes == 0
 
 
+async def test_bodies_that_pass_take_no_room_of_those_that_are_held() -> None:
+    limits = HttpLimits(body_bytes_max=1 << 20, bodies_bytes_max=2 << 20)
+    async with serving(limits) as (port, connections):
+        clients = [await Client.open(port) for _ in range(4)]
+        for client in clients:
+            client.writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3145729\r\n\r\n" + bytes(3 << 20))
+            await client.writer.drain()
+            await asyncio.sleep(0.05)
+        for client in clients:
+            client.writer.write(b"x")
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                assert (await client.reader.readuntil(b"3145729")).startswith(b"HTTP/1.1 200")
+            client.writer.close()
+        await until_gone(connections)
+
+
 async def test_requests_in_one_write_are_answered_in_turn() -> None:
     async with serving() as (port, _):
         client = await Client.open(port)

@@ -43,6 +43,19 @@ def test_a_body_that_trickles() -> None:
     assert pace.too_slow(90, replace(body, received_bytes=60_090)) == "the body does not come"
 
 
+def test_each_request_has_a_time_of_its_own() -> None:
+    """The end of a body is not always seen: the next one is not measured from where that began."""
+    pace = Pace(LIMITS, 0.0)
+    pace.began()
+    body = replace(QUIET, body_complete=False)
+    assert pace.too_slow(1.0, replace(body, received_bytes=100)) is None
+    pace.ended(2.0)
+    pace.received(60.0)
+    pace.began()
+    assert pace.too_slow(61.0, replace(body, received_bytes=200)) is None
+    assert pace.too_slow(91.0, replace(body, received_bytes=200)) == "the body does not come"
+
+
 def test_who_is_not_read_is_not_to_blame() -> None:
     pace = Pace(LIMITS, 0.0)
     pace.began()
