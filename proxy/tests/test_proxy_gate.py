@@ -175,6 +175,10 @@ async def test_the_proxy_shows_itself_for_those_whose_credentials_do_not_pass(
         assert seen.getall("X-Original-Principal") == [principal]
         assert seen.getall("Authorization") == ["Bearer own"]
         assert seen.getall("X-Pulsar-Auth-Method-Name") == ["token"]
+    by_certificate = await guarded(start, broker, anonymous="anybody", broker_client=BrokerClientSettings())
+    nonsense = {"Authorization": "Bearer nonsense"}
+    assert await status_of(client, by_certificate.web_service_url + PATH, nonsense) == (200, "")
+    assert "Authorization" not in broker.seen.pop(), "what nobody has checked would speak for the proxy"
     broker.status = 401
     assert (await status_of(client, proxy.web_service_url + PATH))[0] == 401
     assert "brokerClientAuthenticationPlugin and brokerClientAuthenticationParameters must be good" in caplog.text

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -14,6 +16,8 @@ from magnetar.auth.settings import TOKEN_PROVIDER, AuthenticationSettings, Token
 from magnetar.auth.testing import SECRET, token_of
 from magnetar.core.clock import SystemClock
 from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.net.testing import TestAuthority
+from magnetar.net.tls import TlsSettings
 from magnetar.proxy import proven_targets
 from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.discovery import BROKERS_PATH, DRAINING_PATH, BrokerChoice, NamedBrokers
@@ -55,6 +59,10 @@ async def asked(proxy: RunningProxy, target: str, **fields: Any) -> tuple[pb.Ser
     return None if answer.type == pb.BaseCommand.CONNECTED else (answer.error.error, answer.error.message)
 
 
+def port_of(broker: ScriptedBroker) -> str:
+    return broker.host_and_port.rpartition(":")[2]
+
+
 async def test_a_host_that_is_no_broker_never_sees_the_proxys_token(
     start: StartProxy, store: MemoryMetadataStore
 ) -> None:
@@ -66,13 +74,15 @@ async def test_a_host_that_is_no_broker_never_sees_the_proxys_token(
             ({"broker": broker.service_url}, ANY_PORT),
             # Apache's proxy.conf says so, and means connections, not credentials.
             ({"store": store}, TargetSettings(ports=("*",), only_active=False)),
+            # A list of ports vouches for no host.
+            ({"broker": broker.service_url}, TargetSettings(ports=tuple(map(port_of, (broker, thief))))),
         ):
             proxy = await start(**found, targets=targets, broker_client=OWN, access=authenticating())
             assert await asked(proxy, thief.host_and_port, **mallory) == NOT_ACTIVE
             assert proxy.service.counters.denied_targets == 1
             assert await asked(proxy, broker.host_and_port, **mallory) is None
     assert not thief.connects
-    assert [connect.auth_data for connect in broker.connects] == [b"own"] * 3
+    assert [connect.auth_data for connect in broker.connects] == [b"own"] * 4
 
 
 async def test_where_brokers_register_no_other_host_is_connected_with_at_all(
@@ -217,3 +227,45 @@ async def test_redirects_of_requests_are_followed_to_brokers_only(
         for runner in runners:
             await runner.cleanup()
     assert seen == {"first": ["Bearer secret"] * 2, "owner": ["Bearer secret"], "other": []}
+
+
+async def test_a_redirect_out_of_tls_is_left_to_the_client(start: StartProxy, tmp_path: Path) -> None:
+    """It may lead to a broker: everybody on the way there would see the credentials all the same."""
+    seen: list[str] = []
+    plain_url = ""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        seen.append(request.scheme)
+        return web.Response(status=307, headers={"Location": plain_url + request.path})
+
+    authority = TestAuthority(tmp_path)
+    certificate = authority.issue("broker", "IP:127.0.0.1")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate.certificate_file, certificate.key_file)
+    application = web.Application()
+    application.router.add_get("/{rest:.*}", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    safe, plain = (
+        f"{scheme}://127.0.0.1:{at[1]}" for scheme, at in zip(("https", "http"), runner.addresses, strict=True)
+    )
+    plain_url = plain
+    trusting = TlsSettings(trust_certificates_file=authority.certificate_file)
+    proxy = await start(
+        fixed_brokers=FixedBrokers(service_url_tls="pulsar+ssl://a:1", web_service_url_tls=safe),
+        web_service_port=0,
+        broker_client=BrokerClientSettings(tls_enabled=True, tls=trusting),
+    )
+    headers = {"Authorization": "Bearer secret"}
+    page = proxy.web_service_url + "/admin/v2/clusters"
+    try:
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.get(page, allow_redirects=False) as told,
+        ):
+            assert (told.status, told.headers["Location"]) == (307, plain_url + "/admin/v2/clusters")
+    finally:
+        await runner.cleanup()
+    assert seen == ["https"]
