@@ -147,6 +147,17 @@ async def test_snapshots_by_time_and_producers_that_are_forgotten() -> None:
         assert cursor.properties == {}
 
 
+async def test_a_producer_that_came_back_is_not_forgotten_while_it_is_connected() -> None:
+    async with broker_with(deduplication_forget_seconds=1_000) as (broker, client):
+        await opened(client)
+        await send(client, 0, 1)
+        await client.request(Command.CLOSE_PRODUCER, producer_id=1)
+        assert await opened(client) == 1
+        broker.service.clock.advance(2_000)
+        await broker.service.upkeep.check_now("deduplication")
+        assert [stored(one) for one in await send(client, 1, 2)] == [False, True]
+
+
 async def test_namespaces_and_topics_switch_it_on_and_off() -> None:
     async with broker_with(deduplication=False) as (broker, client):
         await opened(client)

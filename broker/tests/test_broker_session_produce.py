@@ -74,6 +74,17 @@ async def test_generated_name_reconnects(memory_broker: MemoryBroker) -> None:
     assert len(memory_broker.service.topics[TOPIC].producers.by_name) == 1
 
 
+async def test_who_was_replaced_does_not_take_the_place_back(memory_broker: MemoryBroker) -> None:
+    """Of two connections of one client the older may be heard later; its epoch tells."""
+    client, back = await memory_broker.connect(), await memory_broker.connect()
+    name = (await client.producer(TOPIC)).producer_name
+    await back.producer(TOPIC, producer_name=name, user_provided_producer_name=False, epoch=2)
+    late = {"producer_name": name, "user_provided_producer_name": False, "epoch": 1}
+    assert await refused(client, producer_id=2, **late) == pb.ProducerBusy
+    producer = memory_broker.service.topics[TOPIC].producers.by_name[name]
+    assert (producer.identity.epoch, producer.closed) == (2, False)
+
+
 async def test_producer_id_in_use_answers_again(memory_broker: MemoryBroker) -> None:
     client = await memory_broker.connect()
     assert (await client.producer(TOPIC, producer_name="a")).producer_name == "a"

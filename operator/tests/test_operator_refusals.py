@@ -152,6 +152,18 @@ async def test_a_namespace_that_ends_needs_nobody(stage: Stage) -> None:
     assert condition(stage, "Reconciling")["status"] == "True"
 
 
+async def test_what_ends_by_itself_does_not_take_back_what_needs_a_person(stage: Stage) -> None:
+    usual = {"lastTransitionTime": "2025-10-09T08:00:00Z", "observedGeneration": 1}
+    stalled = {"type": "Stalled", "status": "True", "reason": "WrongVolume", "message": "cold-bookie-2 is another's"}
+    stage.status = {"phase": "Stalled", "conditions": [stalled | usual]}
+    make_groups(stage, [Apply(child("Service", "s", "broker"))])
+    stage.api.failures["apply", "Service"] = [NamespaceTerminating("because it is being terminated")]
+    with pytest.raises(NamespaceTerminating):
+        await stage.reconciler.reconcile(BLUE)
+    assert condition(stage, "Stalled")["status"] == "True"
+    assert "cold-bookie-2 is another's" in condition(stage, "Stalled")["message"]
+
+
 async def test_an_outage_that_lasts_stands_in_the_status_and_one_that_ends_does_not(stage: Stage) -> None:
     """A webhook that is away fails each write of one kind, while the status of the last good pass says Ready."""
     make_groups(stage, [Apply(child("Deployment", "blue-broker", "broker"))])

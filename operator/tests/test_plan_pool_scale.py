@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator.tests.plan_builders import NOW
 from operator.tests.pool_builders import (
     CRASHED,
@@ -245,6 +246,15 @@ def test_other_pools_bookies_count_unless_they_are_to_go_too() -> None:
     assert drains(world) == [pod_name(0), pod_name(1)]
     other = PoolFacts(name="red", uid="red-uid", generation=1, deleting=False, replicas=0, status=BookieStatus())
     world.others = [other]
+    assert drains(world) == []
+
+
+def test_bookies_of_a_pool_that_is_deleted_count_for_nothing() -> None:
+    world = PoolWorld(replicas=0, desired=2, writable_elsewhere=3)
+    staying = PoolFacts(name="red", uid="red-uid", generation=1, deleting=False, replicas=3, status=BookieStatus())
+    world.others = [staying]
+    assert drains(world) == [pod_name(0), pod_name(1)]
+    world.others = [replace(staying, deleting=True)]
     assert drains(world) == []
 
 
