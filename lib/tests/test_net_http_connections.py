@@ -188,7 +188,7 @@ async def test_when_all_places_are_taken_who_waits_the_longest_goes() -> None:
 
 
 async def test_bodies_in_memory_have_a_limit_together() -> None:
-    limits = HttpLimits(body_bytes_max=1 << 20, bodies_bytes_max=3 << 20)
+    limits = HttpLimits(body_bytes_max=1 << 20, bodies_bytes_max=3 << 20, window_seconds=600)
     async with serving(limits) as (port, connections):
         clients = [await Client.open(port) for _ in range(4)]
         for client in clients:
