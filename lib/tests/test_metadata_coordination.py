@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from magnetar.metadata.contract import PATIENCE_SECONDS, value_of
@@ -15,7 +16,7 @@ from magnetar.metadata.coordination import (
     next_counter_value,
 )
 from magnetar.metadata.local import LocalStore
-from magnetar.metadata.store import StoreUnavailable
+from magnetar.metadata.store import Node, StoreUnavailable
 
 LEADER = "/loadbalance/leader"
 LOCK = "/namespace/public/default/0x00000000_0xffffffff"
@@ -103,6 +104,26 @@ async def test_an_election_waits_for_a_store_that_is_out_of_reach(store: LocalSt
     assert second.state is LeaderState.FOLLOWING
     other.reconnect()
     await eventually(lambda: second.state is LeaderState.LEADING)
+    await second.close()
+
+
+async def test_a_round_that_fails_is_held_again_though_nobody_tells_of_a_change(
+    store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Candidate(store, b"first"), Candidate(other, b"second")
+    await first.start()
+    await second.start()
+    get, failures = other.get, [StoreUnavailable("no answer")]
+
+    async def get_at_last(path: str, **more: Any) -> Node | None:
+        if failures:
+            raise failures.pop()
+        return await get(path, **more)
+
+    monkeypatch.setattr(other, "get", get_at_last)
+    await first.close()
+    await eventually(lambda: second.state is LeaderState.LEADING)
+    assert not failures
     await second.close()
 
 

@@ -174,6 +174,26 @@ async def test_a_reader_never_sees_what_is_not_synced(store: RocksdbMetadataStor
     assert order == ["written", "read"]
 
 
+async def test_nor_while_it_is_being_synced(store: RocksdbMetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = store._rocksdb_tree._rocksdb_table
+    sync, begun, go_on = table.sync, threading.Event(), threading.Event()
+
+    def slow_sync() -> None:
+        begun.set()
+        go_on.wait(30)
+        sync()
+
+    monkeypatch.setattr(table, "sync", slow_sync)
+    writing = asyncio.ensure_future(store.put("/a", b"1"))
+    while not begun.is_set():
+        await asyncio.sleep(0.001)
+    reading = asyncio.ensure_future(store.get("/a"))
+    done, _ = await asyncio.wait([reading], timeout=0.1)
+    go_on.set()
+    assert not done
+    await asyncio.gather(writing, reading)
+
+
 @pytest.mark.slow
 async def test_the_names_of_new_directories_are_durable(tmp_path: Path, synced_names: set[Path]) -> None:
     """RocksDB makes its directory without a sync of its name: a power cut would take all metadata."""
