@@ -215,3 +215,11 @@ async def test_a_bookie_that_failed_is_trusted_again_in_time(bookies: MemoryBook
     assert list(chooser.avoided()) == ["bookie-1:3181"]
     await asyncio.sleep(2)
     assert not chooser.avoided()
+
+
+async def test_a_bookie_that_fails_again_is_avoided_for_longer(bookies: MemoryBookies) -> None:
+    chooser = BookieChooser(bookies, LoopClock(), random.Random(1), 60.0)
+    for _ in range(2):
+        chooser.report_failure("bookie-1:3181")
+        await asyncio.sleep(50)
+    assert list(chooser.avoided()) == ["bookie-1:3181"]

@@ -16,7 +16,9 @@ METADATA = LedgerMetadata(ensemble_size=1, write_quorum=1, ack_quorum=1, ensembl
 
 
 class UsedUpStore(MemoryMetadataStore):
-    """A store whose sequence of short ids stands at its end."""
+    """A store whose sequence of short ids stands at its end, or has run over as ZooKeeper's does."""
+
+    next_short_id = "2147483647"
 
     async def put(
         self,
@@ -28,7 +30,7 @@ class UsedUpStore(MemoryMetadataStore):
         sequential: bool = False,
     ) -> Stat:
         if path == "/ledgers/idgen/ID-":
-            path = "/ledgers/idgen/ID-2147483647"
+            path = f"/ledgers/idgen/ID-{self.next_short_id}"
             return await super().put(path, value, expected_version, ephemeral=ephemeral)
         return await super().put(path, value, expected_version, ephemeral=ephemeral, sequential=sequential)
 
@@ -69,8 +71,10 @@ async def test_a_taken_id_is_passed_over(store: MemoryMetadataStore) -> None:
     assert (await ops.create(METADATA))[0] == first + 2
 
 
-async def test_long_ids_follow_the_short_ones() -> None:
+@pytest.mark.parametrize("next_short_id", ["2147483647", "-2147483648"])
+async def test_long_ids_follow_the_short_ones(next_short_id: str) -> None:
     store = UsedUpStore()
+    store.next_short_id = next_short_id
     ops = LedgerMetadataOps(store)
     assert [(await ops.create(METADATA))[0] for _ in range(2)] == [1 << 32, (1 << 32) + 1]
     assert await store.children("/ledgers/idgen-long") == ["HOB-0000000001"]

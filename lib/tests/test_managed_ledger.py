@@ -273,6 +273,17 @@ async def test_a_failed_ledger_is_replaced_and_batches_are_sent_again_in_order(
     assert await read_all(again.cursors["sub"]) == numbered(0, 11)
 
 
+async def test_ledgers_that_fail_now_and_then_are_replaced_at_once(world: ManagedWorld) -> None:
+    """Only while nothing is confirmed in between are the pauses before the next one longer and longer."""
+    ledger = await world.factory(small_ledgers(1000)).open(NAME)
+    loop = asyncio.get_running_loop()
+    for _ in range(10):
+        began = loop.time()
+        world.ledgers.fail_appends_after = 0
+        await append(ledger, [b"x"])
+        assert loop.time() - began < 0.2
+
+
 async def test_write_failed_until_the_producers_are_gone(world: ManagedWorld) -> None:
     ledger = await world.factory(small_ledgers(1)).open(NAME)
     world.ledgers.not_enough_bookies()

@@ -491,3 +491,20 @@ async def test_a_cursor_that_gets_another_ledger_while_it_is_loaded_is_read_from
     again = (await world.owner()).cursors["sub"]
     assert before not in world.ledgers.stored
     assert has(again, at, 3, 5, 7)
+
+
+async def test_a_cursors_ledger_that_fails_while_another_takes_its_place_is_no_second_reason(world: World) -> None:
+    for turns in range(12):
+        world.ledgers.stored.clear()
+        await world.store.delete_recursively("/managed-ledgers")
+        _, cursor, at = await with_receipts(world, 3)
+        assert cursor.storage is not None
+        before = cursor.storage.ledger_id
+        age(world)
+        cursor.acknowledge([at[5]])
+        writing = asyncio.ensure_future(persisted(cursor))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        cursor.storage.failed(before, LedgerUnavailable("its bookies are away"))
+        assert await writing is None
+        assert await world.nothing_left_over()
