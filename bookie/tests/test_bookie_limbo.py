@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -15,7 +16,7 @@ from magnetar.bookie.app import RunningBookie, start_bookie
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.healing import Healer
 from magnetar.bookie.journal_files import JournalDamaged
-from magnetar.bookie.limbo import LIMBO_FILE
+from magnetar.bookie.limbo import LIMBO_FILE, Limbo, LimboStage
 from magnetar.bookie.local import LocalBookies
 from magnetar.bookie.operations import LimboState
 from magnetar.bookie.settings import BookieSettings, DiskSettings, standalone_settings
@@ -25,6 +26,7 @@ from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.testing import RecordingListener
 from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.metadata.store import Stat
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import EntryCodec
 
@@ -219,6 +221,49 @@ async def test_limbo_outlasts_a_restart_and_a_crash_while_it_begins(world: World
     assert await world.code_of("one", ledger_id, 5) is BookieCode.EUNKNOWNLEDGERSTATE
     await Healer(running, world.client, world.connections).run()
     assert await world.code_of("one", ledger_id, 5) is BookieCode.EOK
+
+
+async def test_limbo_has_begun_once_it_is_durable(world: World) -> None:
+    """A start that cannot store which ledgers are in limbo begins anew, and does not serve them as whole."""
+    await world.half_written(("one", "two"))
+    parts = world.running["one"].parts
+    limbo = Limbo(parts.directories)
+    limbo.begin()
+
+    async def no_room() -> None:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        await limbo.enter(parts.states, no_room, world.store, "one")
+    assert limbo.stage() is LimboStage.ENTERING
+    limbo.end()
+
+
+async def test_ledgers_that_a_lagging_store_does_not_list_yet_go_into_limbo_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger_id = await world.half_written(("one", "two"))
+    parts = world.running["one"].parts
+    lags = True
+    children, put = world.store.children, world.store.put
+
+    async def children_of_before(path: str, **more: Any) -> list[str]:
+        return [] if lags and path.startswith("/ledgers/0") else await children(path, **more)
+
+    async def put_after_all_before_it(*arguments: Any, **more: Any) -> Stat:
+        nonlocal lags
+        lags = False
+        return await put(*arguments, **more)
+
+    async def not_now() -> None:
+        pass
+
+    monkeypatch.setattr(world.store, "children", children_of_before)
+    monkeypatch.setattr(world.store, "put", put_after_all_before_it)
+    limbo = Limbo(parts.directories)
+    assert await limbo.enter(parts.states, not_now, world.store, "one") == 1
+    assert await world.code_of("one", ledger_id, 500) is BookieCode.EUNKNOWNLEDGERSTATE
+    limbo.end()
 
 
 async def test_a_ledger_with_one_replica_stays_in_limbo_until_its_loss_is_accepted(world: World) -> None:

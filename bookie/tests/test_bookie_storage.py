@@ -50,6 +50,17 @@ def test_the_cache_answers_from_both_halves() -> None:
     assert cache.entry_ids(1) == {2}
 
 
+def test_the_last_entry_is_the_greatest_in_whatever_order_they_came() -> None:
+    """Recoveries add again what may be older; a writer is told by the last entry where its ledger ends."""
+    cache = WriteCache(2 * MIB)
+    cache.active.add(1, [7], [b"c"], 1)
+    cache.active.add(1, [5, 6], [b"a", b"b"], 2)
+    assert cache.last_entry_id(1) == 7
+    cache.swap()
+    cache.active.add(1, [3], [b"d"], 1)
+    assert cache.last_entry_id(1) == 7
+
+
 def test_the_cache_is_full_when_both_halves_are() -> None:
     cache = WriteCache(2 * MIB)
     cache.active.add(1, [0], [b"x" * MIB], MIB)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from magnetar.bookie.deleted_ledgers import DeletedLedgers
 from magnetar.bookie.index import Index
 from magnetar.bookie.index_api import LedgerIndex
-from magnetar.bookie.index_database import Database
+from magnetar.bookie.index_database import Database, IndexFailed
 from magnetar.bookie.testing import DiskIndex
 from magnetar.core.disk import SystemDisk
 from magnetar.core.limits import MIB
@@ -39,6 +40,37 @@ def test_a_deletion_is_remembered_over_a_restart(open_index: Callable[[Path], Le
         index.close()
         index = open_index(tmp_path)
     assert index.estimated_counts()[0] <= 5
+    index.close()
+
+
+class FullDatabase:
+    """Takes so many writes, and no more."""
+
+    def __init__(self, database: Database, writes_left: int) -> None:
+        self._database = database
+        self._writes_left = writes_left
+
+    def write(self, *arguments: Any) -> None:
+        if not self._writes_left:
+            raise IndexFailed("the disk is full")
+        self._writes_left -= 1
+        self._database.write(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2])
+def test_a_state_goes_with_its_mark_or_stays(writes: int, tmp_path: Path) -> None:
+    """Without both, the ledger's former writer would find a new one here."""
+    index = Index(tmp_path, 8 * MIB)
+    index.put_ledgers([(1, b"state")])
+    states = index._ledgers
+    index._ledgers = cast(Database, FullDatabase(states, writes))
+    with contextlib.suppress(IndexFailed):
+        index.delete_ledgers([1])
+    index._ledgers = states
+    assert (index.ledger(1) is None) == index.was_deleted(1)
     index.close()
 
 
