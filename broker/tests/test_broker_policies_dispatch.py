@@ -157,6 +157,17 @@ def test_limits_of_unacknowledged_messages_change_while_consumers_wait() -> None
     stage.validate()
 
 
+def test_a_consumer_whose_limit_is_raised_goes_on() -> None:
+    few = DispatchSettings(unacked_messages_per_consumer_max=3, unacked_messages_per_subscription_max=1_000)
+    stage = staged(SHARED, policies=replace(POLICIES, dispatch=few))
+    stage.join("a")
+    stage.publish(10)
+    assert len(stage.received("a")) == 3
+    follow(stage, replace(POLICIES, dispatch=replace(few, unacked_messages_per_consumer_max=5)))
+    assert len(stage.received("a")) == 2
+    stage.validate()
+
+
 def test_a_broker_over_its_limit_holds_a_subscription() -> None:
     stage = staged(SHARED)
     stage.join("a")
