@@ -13,13 +13,14 @@ import pytest
 from magnetar.balance.split_algorithms import BadSplit
 from magnetar.broker.bundle_moves import BundleNotOwned, UnknownDestination
 from magnetar.broker.cluster_testing import MemoryCluster, until
+from magnetar.broker.farewell import Farewell
 from magnetar.broker.owned_bundles import BundleState
 from magnetar.broker.ownership import OwnershipLost, ownership_path
 from magnetar.broker.session_testing import MemoryBroker, ProtocolClient
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.managed_ledger import ManagedLedger
-from magnetar.metadata.store import MUST_NOT_EXIST
+from magnetar.metadata.store import MUST_NOT_EXIST, StoreUnavailable
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -86,6 +87,48 @@ async def test_a_destination_has_the_bundle_before_clients_hear_of_it(cluster: M
         assert (await client.expect(command)).body.assignedBrokerServiceUrl == there.service_url
     assert cluster.owners(bundle) == [cluster[1]]
     await until(lambda: TOPIC in cluster[1].service.topics)
+
+
+async def test_clients_are_not_sent_to_a_destination_that_another_was_quicker_than(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, client = await with_clients(cluster, cluster[0])
+    moves = cluster[0].running.context.moves
+
+    async def somebody_else(*_: object, **__: object) -> str:
+        return "pulsar://third:6650"
+
+    monkeypatch.setattr(moves, "_ask", somebody_else)
+    await moves.unload(bundle, destination=cluster[1].running.settings.broker_id)
+    for command in (CLOSE_PRODUCER, CLOSE_CONSUMER):
+        assert (await client.expect(command)).body.assignedBrokerServiceUrl == ""
+
+
+async def test_clients_hear_of_an_unload_that_fails_too(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their topics are closed: they would wait for ever for what nobody does."""
+    bundle, client = await with_clients(cluster, cluster[0])
+    moves = cluster[0].running.context.moves
+
+    async def not_now(_: BundleName) -> None:
+        raise StoreUnavailable("no answer")
+
+    monkeypatch.setattr(moves, "_release", not_now)
+    with pytest.raises(StoreUnavailable):
+        await moves.unload(bundle)
+    assert (await client.expect(CLOSE_PRODUCER)).body.assignedBrokerServiceUrl == ""
+
+
+def test_who_comes_to_say_goodbye_late_is_told_at_once() -> None:
+    farewell = Farewell()
+    told: list[str] = []
+    farewell.add(lambda url, url_tls: told.append("early"))
+    assert not told
+    farewell.say()
+    farewell.add(lambda url, url_tls: told.append("late"))
+    farewell.say()
+    assert told == ["early", "late"]
 
 
 async def test_an_empty_bundle_goes_to_its_destination_too(cluster: MemoryCluster) -> None:
