@@ -75,6 +75,16 @@ def test_recoveries_stop_at_the_reserve_and_whoever_listens_hears_of_it() -> Non
     assert seen[-2:] == [(True, True), (True, False)]
 
 
+def test_after_a_failed_write_recoveries_are_not_taken_either() -> None:
+    """Whatever room there seems to be: what they write would fail as well."""
+    mode = WriteMode(SETTINGS, Disks().look)
+    mode.check()
+    mode.write_failed(OSError("no space left"))
+    assert (mode.read_only, mode.recovery_writes) == (True, False)
+    mode.check()
+    assert (is_read_only(mode), mode.recovery_writes) == (False, True)
+
+
 def test_a_disk_that_cannot_be_looked_at_has_failed() -> None:
     disks = Disks()
     mode = WriteMode(SETTINGS, disks.look)

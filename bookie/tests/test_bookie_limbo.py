@@ -223,6 +223,24 @@ async def test_limbo_outlasts_a_restart_and_a_crash_while_it_begins(world: World
     assert await world.code_of("one", ledger_id, 5) is BookieCode.EOK
 
 
+async def test_limbo_has_ended_once_that_is_durable(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a restart would find ledgers in limbo, and nothing that says that they are to be healed."""
+    await world.half_written(("one", "two"))
+    await world.lose_journal("one")
+    running = await world.start("one", heal=True)
+    healer = Healer(running, world.client, world.connections)
+
+    async def no_room(_marks: object) -> bool:
+        return False
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running.parts.checkpointer, "checkpoint", no_room)
+        assert not await healer.heal_once()
+    assert Limbo(running.parts.directories).stage() is LimboStage.HEALING
+    assert await healer.heal_once()
+    assert Limbo(running.parts.directories).stage() is LimboStage.NONE
+
+
 async def test_limbo_has_begun_once_it_is_durable(world: World) -> None:
     """A start that cannot store which ledgers are in limbo begins anew, and does not serve them as whole."""
     await world.half_written(("one", "two"))
@@ -262,7 +280,8 @@ async def test_ledgers_that_a_lagging_store_does_not_list_yet_go_into_limbo_too(
     monkeypatch.setattr(world.store, "put", put_after_all_before_it)
     limbo = Limbo(parts.directories)
     assert await limbo.enter(parts.states, not_now, world.store, "one") == 1
-    assert await world.code_of("one", ledger_id, 500) is BookieCode.EUNKNOWNLEDGERSTATE
+    for entry_id in (500, -1):
+        assert await world.code_of("one", ledger_id, entry_id) is BookieCode.EUNKNOWNLEDGERSTATE
     limbo.end()
 
 

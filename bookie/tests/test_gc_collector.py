@@ -281,6 +281,19 @@ async def test_over_replicated_ledgers_are_looked_at_in_a_store_that_has_caught_
     assert directory.live.asked == ["catch up", "list", "catch up"]
 
 
+async def test_a_lock_that_is_lost_meanwhile_lets_nothing_be_deleted(directory: Directory) -> None:
+    """Somebody may be copying the ledger here by now."""
+    await directory.add(*entries(1, 3))
+    directory.live.ids |= {1}
+    directory.live.others |= {1}
+    directory.locks.lost |= {1}
+    directory.clock.ahead_seconds += 86_401
+    await directory.collector.collect()
+    directory.clock.ahead_seconds += 901
+    assert (await directory.collector.collect()).over_replicated_deleted == 0
+    await directory.check(*entries(1, 3))
+
+
 async def test_the_whole_listing_counts_before_anything_is_missing(tmp_path: Path) -> None:
     """Also where nothing is asked for once more."""
     unverified = Directory(tmp_path, dataclasses.replace(SETTINGS, verify_metadata=False))
