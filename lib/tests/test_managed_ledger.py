@@ -370,6 +370,15 @@ async def test_who_was_replaced_deletes_nothing(world: ManagedWorld) -> None:
     assert ledger is not again
 
 
+async def test_who_was_replaced_deletes_no_cursor_that_was_made_since(world: ManagedWorld) -> None:
+    former = await world.factory().open(NAME)
+    await append(former, [b"x"])
+    await (await world.factory().open(NAME)).open_cursor("theirs", EARLIEST)
+    with pytest.raises(ManagedLedgerFenced):
+        await former.delete()
+    assert list((await world.factory().open(NAME)).cursors) == ["theirs"]
+
+
 async def test_find_first_and_read_entry(world: ManagedWorld) -> None:
     ledger = await world.factory(small_ledgers(10), cache_bytes_max=0).open(NAME)
     assert await ledger.find_first(lambda entry: True) is None
