@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 from magnetar.auth.credentials import REFRESH
+from magnetar.auth.plugin import ClientCredentials
 from magnetar.auth.settings import TLS_PROVIDER, TOKEN_PROVIDER, AuthenticationSettings, TokenSettings
 from magnetar.auth.testing import SECRET, token_of
 from magnetar.core.clock import SystemClock
-from magnetar.core.errors import SettingError
+from magnetar.core.errors import PeerError, SettingError
 from magnetar.net.testing import TestAuthority
 from magnetar.net.tls import TlsSettings
 from magnetar.proxy.app import RunningProxy
+from magnetar.proxy.credentials import OriginalClient
+from magnetar.proxy.handshake import BrokerAddress, BrokerConnector, Greeting
 from magnetar.proxy.settings import BrokerClientSettings, ProxyAccessSettings
 from magnetar.proxy.testing import ScriptedBroker, Wire, connect_command
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
@@ -393,3 +396,20 @@ async def test_settings_that_cannot_be(start: StartProxy) -> None:
                 authentication_plugin="tls", authentication_parameters="tlsCertFile:/c,tlsKeyFile:/k"
             ),
         )
+
+
+async def test_a_challenge_for_the_client_is_never_answered_with_the_proxys_credentials() -> None:
+    """The broker was shown the client's: told the proxy's next, it would take the client for the proxy."""
+
+    def challenge(_: pb.CommandConnect) -> pb.BaseCommand:
+        asked = pb.CommandAuthChallenge(challenge=pb.AuthData(auth_method_name="token", auth_data=b"more"))
+        return pb.BaseCommand(type=pb.BaseCommand.AUTH_CHALLENGE, authChallenge=asked)
+
+    async with ScriptedBroker(raw=True) as broker:
+        broker.greet = challenge
+        host, _, port = broker.host_and_port.rpartition(":")
+        connector = BrokerConnector(ClientCredentials("token", "token:own"), None, 5_000, 5_000)
+        client = OriginalClient("", b"theirs", "token", passed_on=True)
+        greeting = Greeting(connect=connector.command(None, client, 21), client=client)
+        with pytest.raises(PeerError, match="asks for more"):
+            await connector.open(BrokerAddress(host, int(port), host), lambda _: greeting)

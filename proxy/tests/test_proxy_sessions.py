@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
+from magnetar.net.splice import Splice
 from magnetar.proxy.app import RunningProxy, start_proxy
+from magnetar.proxy.joined import CLOSING_SWEEPS_MAX, JoinedConnection
 from magnetar.proxy.service import LOOKUPS_SECONDS_MAX
 from magnetar.proxy.settings import BrokerClientSettings, FixedBrokers, ProxySettings, TargetSettings
 from magnetar.proxy.testing import ScriptedBroker, Wire, connect_command
@@ -279,6 +282,26 @@ async def test_quiet_pairs_are_cut_but_slow_ones_are_not(start: StartProxy) -> N
         for wire in (*wires, *fars):
             wire.close()
         await until(lambda: not proxy.service.joined)
+
+
+class UnclosingSplice:
+    """One end is gone, and the other takes nothing of the rest."""
+
+    closing = True
+    aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_a_pair_that_does_not_manage_to_close_is_cut() -> None:
+    splice = UnclosingSplice()
+    joined = JoinedConnection(cast(Splice, splice), "client", "host")
+    for second in range(CLOSING_SWEEPS_MAX):
+        joined.sweep(float(second), 5)
+    assert not splice.aborted
+    joined.sweep(float(CLOSING_SWEEPS_MAX), 5)
+    assert splice.aborted
 
 
 async def test_rates_of_a_connection(start: StartProxy) -> None:
