@@ -18,9 +18,13 @@ from magnetar.bookie.index_database import IndexFailed
 from magnetar.bookie.journal_replay import JournalReplay
 from magnetar.bookie.local import LocalBookies
 from magnetar.bookie.settings import BookieSettings, DiskSettings, JournalSettings, StorageSettings
+from magnetar.core.clock import SystemClock
 from magnetar.core.disk import SystemDisk
 from magnetar.core.limits import MIB
+from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.bookie_connection import ADD_FLAG_HIGH_PRIORITY, ADD_FLAG_RECOVERY, READ_FLAG_FENCE
+from magnetar.ledger.client import BookKeeperClient
+from magnetar.ledger.testing import RecordingListener
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import EntryCodec
@@ -166,6 +170,22 @@ async def test_read_only_refuses_all_but_recoveries(start: StartBookie, store: M
     await until(lambda: store.children("/ledgers/available/readonly"), [])
     await running.close()
     assert await store.children("/ledgers/available") == ["readonly"]
+
+
+async def test_a_recovery_ends_on_bookies_that_take_nothing_else(
+    start: StartBookie, store: MemoryMetadataStore
+) -> None:
+    running = await start()
+    client = BookKeeperClient(store, LocalBookies({running.bookie_id: running.bookie}), SystemClock())
+    listener = RecordingListener()
+    writer = await client.create(LedgerOptions(ensemble_size=1, write_quorum=1, ack_quorum=1), listener)
+    writer.append([b"entry"])
+    await listener.until_confirmed(0)
+    await writer.abandon()
+    running.mode.add_reason(REASON_DISK_FULL)
+    reader = await client.open(writer.ledger_id, recover=True)
+    assert (reader.closed, reader.last_add_confirmed) == (True, 0)
+    await client.close()
 
 
 async def until(observe: Callable[[], Awaitable[object]], wanted: object) -> None:

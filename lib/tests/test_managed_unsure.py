@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -508,3 +509,24 @@ async def test_a_cursors_ledger_that_fails_while_another_takes_its_place_is_no_s
         cursor.storage.failed(before, LedgerUnavailable("its bookies are away"))
         assert await writing is None
         assert await world.nothing_left_over()
+
+
+@pytest.mark.parametrize("fate", UNSURE)
+async def test_a_cursor_that_is_closed_leaves_no_write_that_comes_later(world: World, fate: Fate) -> None:
+    """Also when its state stays in its ledger: what is late would look like another owner to the next one."""
+    policy = replace(POLICY, unacked_ranges_in_metadata_max=1)
+    ledger = await world.owner(policy)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    at = [await append(ledger, [b"%d" % number]) for number in range(10)]
+    cursor.acknowledge([at[index] for index in (3, 5, 7)])
+    assert await persisted(cursor) is None
+    world.next_fates(CURSOR, fate)
+    with pytest.raises(StoreUnavailable):
+        await cursor.set_cursor_properties({"k": "v"})
+    await ledger.close()
+    again = (await world.owner(policy)).cursors["sub"]
+    await asyncio.sleep(10)
+    age(world)
+    again.acknowledge([at[9]])
+    assert await persisted(again) is None
+    assert has((await world.owner(policy)).cursors["sub"], at, 3, 5, 7, 9)

@@ -98,12 +98,11 @@ async def test_who_has_caught_up_has_a_large_outbox_again(connection: Connection
 
 async def test_a_few_large_requests_are_as_much_as_many_small_ones(connection: Connection) -> None:
     requests = ConnectionRequests(connection, RequestsInAll())
-    requests.begin(REQUESTS_BYTES_MAX)
-    assert not requests.full, "one of any size is taken"
-    requests.begin(1)
-    assert requests.full
-    requests.end(1)
-    assert not requests.full
+    full = []
+    for take, size_bytes in ((requests.begin, REQUESTS_BYTES_MAX), (requests.begin, 1), (requests.end, 1)):
+        take(size_bytes)
+        full.append(requests.full)
+    assert full == [False, True, False], "one of any size is taken"
 
 
 async def test_an_answer_that_waits_for_who_has_gone_is_not_made(
