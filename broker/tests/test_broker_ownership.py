@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
+from typing import Any
 
 import pytest
 from magnetar.broker.addresses import decode_owner, encode_owner, parse_listeners
@@ -59,6 +60,30 @@ async def test_a_lost_session_ends_the_service_at_once(cluster: MemoryCluster) -
     answer = (await (await cluster[0].connect()).request(pb.BaseCommand.LOOKUP, topic=TOPIC)).body
     assert answer.error in (pb.ServiceNotReady, pb.MetadataError)
     cluster[0].store.reconnect()
+    await until(lambda: owned.state is BundleState.ACTIVE)
+
+
+async def test_a_bundle_is_taken_again_only_when_its_topics_are_let_go_of(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is loaded of the tenure before must not meet what is loaded of the next."""
+    bundle = await cluster.take(cluster[0], TOPIC)
+    client = await cluster[0].connect()
+    await client.producer(TOPIC)
+    owned, service = cluster.owned(cluster[0], bundle), cluster[0].service
+    assert owned is not None
+    abandon, go_on = service.abandon, asyncio.Event()
+
+    async def abandon_slowly(topics: Any) -> None:
+        await go_on.wait()
+        await abandon(topics)
+
+    monkeypatch.setattr(service, "abandon", abandon_slowly)
+    cluster[0].store.expire_session()
+    await asyncio.sleep(0.2)
+    state, node = owned.state, await cluster[1].store.get(ownership_path(bundle))
+    go_on.set()
+    assert (state, node) == (BundleState.IN_DOUBT, None)
     await until(lambda: owned.state is BundleState.ACTIVE)
 
 

@@ -102,6 +102,16 @@ async def test_chunks_of_one_message_share_its_sequence_id() -> None:
         assert state(broker).stored == {"p": 4}
 
 
+async def test_each_snapshot_comes_after_as_many_entries_as_the_one_before() -> None:
+    async with broker_with(deduplication_snapshot_entries=3) as (broker, client):
+        await opened(client)
+        held = []
+        for number in range(7):
+            await send(client, number)
+            held.append(broker.service.topics[TOPIC].ledger.cursors[CURSOR_NAME].properties.get("p", -1))
+        assert held == [-1, -1, 2, 2, 2, 5, 5]
+
+
 async def test_a_topic_that_is_loaded_again_knows_what_came_after_the_snapshot() -> None:
     async with broker_with(deduplication_snapshot_entries=3) as (broker, client):
         await opened(client)

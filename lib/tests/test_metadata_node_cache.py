@@ -111,3 +111,28 @@ async def test_nodes_that_are_often_missing_are_looked_for_first(store: LocalSto
     await asyncio.sleep(0)
     assert await cache.get("/p") is None
     cache.close()
+
+
+async def test_what_changes_while_it_is_read_is_read_again(
+    store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who asked before the change may get what was there; nobody who asks after it."""
+    cache = NodeCache(store, policies)
+    await other.put("/p", b'{"retention":1}')
+    get, read, go_on = store.get, asyncio.Event(), asyncio.Event()
+
+    async def slow_get(path: str, *, watch: bool = True) -> Node | None:
+        node = await get(path, watch=watch)
+        read.set()
+        await go_on.wait()
+        return node
+
+    monkeypatch.setattr(store, "get", slow_get)
+    asking = asyncio.ensure_future(cache.get("/p"))
+    await read.wait()
+    await other.put("/p", b'{"retention":2}')
+    await asyncio.sleep(0)
+    go_on.set()
+    assert await asking == Policies(1)
+    assert await cache.get("/p") == Policies(2)
+    cache.close()
