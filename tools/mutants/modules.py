@@ -62,7 +62,7 @@ _LEDGER_TESTS: Final = _files(
 _MANAGED_TESTS: Final = _files(
     "lib/tests",
     *("managed_info_codec", "managed_cursor", "managed_ledger", "managed_entry_cache", "managed_ack_state"),
-    *("managed_letting_go", "managed_lost_data", "managed_on_bookkeeper"),
+    *("managed_letting_go", "managed_lost_data", "managed_on_bookkeeper", "managed_unsure"),
 )
 _STORE_TESTS: Final = _files(
     "bookie/tests",
@@ -75,7 +75,7 @@ _STORE_TESTS: Final = _files(
         "bookie_storage",
     ),
     *("bookie_read_ahead", "bookie_bookie", "bookie_contract", "bookie_cookie", "bookie_disk_watch"),
-    *("bookie_directories", "bookie_crash", "bookie_power_failure"),
+    *("bookie_directories", "bookie_limbo", "deleted_ledgers", "bookie_crash", "bookie_power_failure"),
 )
 _SUBSCRIPTION_TESTS: Final = _files(
     "broker/tests",
@@ -87,7 +87,7 @@ _OWNERSHIP_TESTS: Final = _files(
     "broker/tests",
     *("broker_ownership_loads", "broker_ownership_claims", "broker_ownership", "broker_ownership_faults"),
     *("broker_cluster_lookup", "broker_lookups_at_once", "broker_topic_lifecycle", "broker_bundle_moves"),
-    *("broker_policies_sessions", "broker_ownership_storm", "broker_ownership_zookeeper"),
+    *("broker_policies_sessions", "broker_policies_dispatch", "broker_ownership_storm", "broker_ownership_zookeeper"),
 )
 _ACCESS_TESTS: Final = _files(
     "broker/tests", "broker_auth_rules", "broker_auth_memory", "broker_auth_admin", "broker_auth_sessions"
@@ -126,7 +126,11 @@ PARTS: Final = (
         "metadata",
         f"{_LIB}/metadata",
         ("zookeeper_session", "zookeeper"),
-        _files("lib/tests", "metadata_zookeeper_handler", "metadata_zookeeper", "metadata_silent_servers"),
+        _files(
+            "lib/tests",
+            *("metadata_etcd_session", "metadata_zookeeper_handler", "metadata_zookeeper", "metadata_rocksdb"),
+            "metadata_silent_servers",
+        ),
     ),
     Part(
         "coordination",
@@ -221,7 +225,18 @@ PARTS: Final = (
         "proxy",
         _PROXY,
         ("targets", "client_access"),
-        _files("proxy/tests", "proxy_targets", "proxy_gate", "proxy_authentication"),
+        _files(
+            "proxy/tests",
+            *("proxy_targets", "proxy_gate", "proxy_authentication", "proxy_proven_targets", "proxy_http"),
+            "proxy_sessions",
+        ),
+    ),
+    # What is planted here is what somebody has thought of.
+    Part(
+        "limits",
+        f"{_LIB}/net",
+        (),
+        _files("lib/tests", "net_http_pace", "net_held_bytes", "net_connection", "net_http_connections"),
     ),
     Part(
         "operator",
@@ -233,7 +248,7 @@ PARTS: Final = (
         _files(
             "operator/tests",
             *("plan_rollout", "plan_pool_scale", "plan_pool_rollout", "plan_pool_repair", "plan_pool_life"),
-            *("plan_pool_ensembles", "plan_pool_property"),
+            *("plan_pool_ensembles", "operator_refusals", "plan_pool_property"),
         ),
         Simulator.OPERATOR,
     ),
