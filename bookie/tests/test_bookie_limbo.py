@@ -236,9 +236,9 @@ async def test_limbo_has_ended_once_that_is_durable(world: World, monkeypatch: p
     with monkeypatch.context() as patched:
         patched.setattr(running.parts.checkpointer, "checkpoint", no_room)
         assert not await healer.heal_once()
-    assert Limbo(running.parts.directories).stage() is LimboStage.HEALING
+    assert Limbo(running.parts.directories).stage is LimboStage.HEALING
     assert await healer.heal_once()
-    assert Limbo(running.parts.directories).stage() is LimboStage.NONE
+    assert Limbo(running.parts.directories).stage is LimboStage.NONE
 
 
 async def test_limbo_has_begun_once_it_is_durable(world: World) -> None:
@@ -246,14 +246,14 @@ async def test_limbo_has_begun_once_it_is_durable(world: World) -> None:
     await world.half_written(("one", "two"))
     parts = world.running["one"].parts
     limbo = Limbo(parts.directories)
-    limbo.begin()
+    limbo.begin(1)
 
     async def no_room() -> None:
         raise OSError(errno.ENOSPC, "the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):
         await limbo.enter(parts.states, no_room, world.store, "one")
-    assert limbo.stage() is LimboStage.ENTERING
+    assert Limbo(parts.directories).stage is LimboStage.ENTERING
     limbo.end()
 
 

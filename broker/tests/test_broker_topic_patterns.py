@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from magnetar.broker import topic_patterns
+from magnetar.broker.slices import Turn
 from magnetar.broker.topic_patterns import TopicPattern, brokers_match
 from magnetar.core import expressions
 from magnetar.core.expressions import quick_in_python
@@ -190,3 +192,23 @@ def test_what_brokers_match_without_re2_they_match_at_once(pattern: str) -> None
 @pytest.mark.parametrize("pattern", [".?" * 22 + "b", "(a?){25}b", "(a|a?)+b", "((.{0,9})*)*b"])
 def test_a_pattern_that_stopped_a_broker_takes_milliseconds(pattern: str) -> None:
     assert min(seconds_of_200_topics(pattern) for _ in range(5)) < 0.05
+
+
+class ShortTurn(Turn):
+    """Over after each name."""
+
+    pauses = 0
+
+    @property
+    def over(self) -> bool:
+        return True
+
+    async def pause(self) -> None:
+        self.pauses += 1
+
+
+async def test_a_long_list_is_matched_in_turns() -> None:
+    turn = ShortTurn()
+    topics = [f"persistent://public/default/t-{number}" for number in range(10)]
+    assert await TopicPattern("public/default/t-.*").filter(topics, turn) == topics
+    assert turn.pauses == 10

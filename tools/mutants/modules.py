@@ -86,7 +86,13 @@ _SUBSCRIPTION_TESTS: Final = _files(
 _OWNERSHIP_TESTS: Final = _files(
     "broker/tests",
     *("broker_ownership_loads", "broker_ownership_claims", "broker_ownership", "broker_ownership_faults"),
-    *("broker_cluster_lookup", "broker_lookups_at_once", "broker_topic_lifecycle", "broker_bundle_moves"),
+    *(
+        "broker_cluster_lookup",
+        "broker_lookups_at_once",
+        "broker_topic_patterns",
+        "broker_topic_lifecycle",
+        "broker_bundle_moves",
+    ),
     *("broker_policies_sessions", "broker_policies_dispatch", "broker_ownership_storm", "broker_ownership_zookeeper"),
 )
 _ACCESS_TESTS: Final = _files(
