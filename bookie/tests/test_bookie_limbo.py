@@ -285,6 +285,20 @@ async def test_ledgers_that_a_lagging_store_does_not_list_yet_go_into_limbo_too(
     limbo.end()
 
 
+async def test_ledgers_that_only_an_older_segment_says_are_here_go_into_limbo_too(world: World) -> None:
+    ledger_id = await world.half_written(("one", "two"))
+    metadata, version = await world.client.metadata.read(ledger_id)
+    await world.client.metadata.write(ledger_id, metadata.with_ensemble(5, ["two", "three", "four"]), version)
+    parts = world.running["one"].parts
+
+    async def not_now() -> None:
+        pass
+
+    limbo = Limbo(parts.directories)
+    assert await limbo.enter(parts.states, not_now, world.store, "one") == 1
+    limbo.end()
+
+
 async def test_a_ledger_with_one_replica_stays_in_limbo_until_its_loss_is_accepted(world: World) -> None:
     options = LedgerOptions(ensemble_size=1, write_quorum=1, ack_quorum=1)
     ledger_ids = [await world.write(options, FIRST_SEND) for _ in range(9)]
