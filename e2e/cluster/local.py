@@ -13,7 +13,8 @@ from typing import Self, TypeAlias
 from magnetar.metadata.testing import EtcdServer, ZookeeperEnsemble, ZookeeperServer
 from magnetar.net.free_ports import free_port
 
-from e2e.cluster.parts import LOOPBACK, PROGRAM, Bookie, Broker, ClusterSettings, Proxy
+from e2e.cluster.parts import LOOPBACK, Bookie, Broker, ClusterSettings, Proxy
+from e2e.interchange.ours import PROGRAM
 from e2e.interchange.parts import Part
 
 MetadataServers: TypeAlias = ZookeeperServer | ZookeeperEnsemble | EtcdServer

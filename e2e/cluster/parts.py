@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from magnetar.net.free_ports import free_port
 
 from e2e import processes
+from e2e.interchange.ours import program
 from e2e.interchange.parts import READY_PATH, Part
 
-PROGRAM = str(Path(sys.executable).parent / "magnetar")
 LOOPBACK = "127.0.0.1"
 
 
@@ -33,6 +32,8 @@ class ConfiguredPart(Part):
     """One of our processes, run as `magnetar KIND run --conf FILE`."""
 
     kind: str
+    mistake = ""
+    """A planted one."""
 
     def __init__(self, folder: Path, settings: dict[str, str]) -> None:
         super().__init__(folder)
@@ -40,7 +41,7 @@ class ConfiguredPart(Part):
         self.settings = settings
 
     def command(self) -> list[str]:
-        return [PROGRAM, self.kind, "run", "--conf", str(self.configuration)]
+        return [*program(self.mistake), self.kind, "run", "--conf", str(self.configuration)]
 
     def launch(self) -> None:
         self.configuration.parent.mkdir(parents=True, exist_ok=True)

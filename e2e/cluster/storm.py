@@ -1,18 +1,25 @@
 """Brokers, proxies and ZooKeeper fail under the load of several stock clients; every history is checked afterwards.
 
-`python -m e2e.cluster.storm --fault owner|proxy|zookeeper|session|pause|unloads|rolling|bookie|mixed [--count N] …`
+`python -m e2e.cluster.storm --fault owner|proxy|zookeeper|session|pause|unloads|rolling|bookie|mixed [--count N] …`,
+or `--fault clock|stall|answers|stops`.
 
 Three brokers, four bookies, a proxy and an ensemble of three ZooKeepers, all as processes; Python, Go and Java clients
 that produce and consume all the while, some through the proxy and some not. `owner`: kill -9 of the broker that serves
 one of the topics. `proxy`: kill -9 of the proxy. `zookeeper`: kill -9 of the ensemble's leader. `session`: ZooKeeper
 stands still until every session is over. `pause`: the owner is stopped (SIGSTOP) past its session, another takes its
 topics, and it goes on as if nothing had been. `unloads`: topics and bundles are unloaded as fast as it goes, `--count`
-times. `rolling`: every broker in turn is stopped in good order and started again. The seed fixes who suffers when.
+times. `rolling`: every broker in turn is stopped in good order and started again. `clock`: wall clocks of brokers and
+bookies go ten minutes forward and back; nobody may notice, and delayed messages come. `stall`: bookies' disks hang for
+up to 15 seconds. `answers`: connections to ZooKeeper lose answers to what was applied, stand still one way, or end
+within a frame, while topics are unloaded and ledgers are short. `stops`: brokers and bookies stand still for up to 20
+seconds while others are killed. The seed fixes who suffers when. `--mistake` plants one of `e2e.disturbing.mistakes`,
+which must be found.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import random
 import sys
@@ -24,15 +31,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from e2e import corpus, run_clients
-from e2e.cluster import admin
+from e2e.cluster import admin, disturbed
 from e2e.cluster.local import LocalCluster, Size
 from e2e.cluster.parts import Broker
+from e2e.disturbing.mistakes import FORGETFUL_DISK, MISTAKES
+from e2e.disturbing.storms import LostAnswers, Trouble
 from e2e.run_clients import ENDLESS, Failure, Run, Tail
 from e2e.workload import CLIENTS, SubscriptionType, Workload
 
 LOG = logging.getLogger("e2e.cluster")
 
-FAULTS = ("owner", "proxy", "zookeeper", "session", "pause", "unloads", "rolling", "bookie", "mixed")
+FAULTS = ("owner", "proxy", "zookeeper", "session", "pause", "unloads", "rolling", "bookie", "mixed", *disturbed.FAULTS)
 SIZE = Size(zookeepers=3, bookies=4, brokers=3, proxies=1)
 MESSAGES_PER_SECOND = 200
 CORPUS_LINES = 10_000
@@ -169,11 +178,9 @@ def new_runs(cluster: LocalCluster, rng: random.Random, clients: list[str]) -> l
     return runs
 
 
-def ride_out(cluster: LocalCluster, fault: str, count: int, rng: random.Random, clients: list[str]) -> list[str]:
+def ride_out(storm: Storm, runs: list[Run], fault: str, count: int, trouble: Trouble | None) -> list[str]:
     """The whole run on a started cluster; what is wrong afterwards."""
-    runs = new_runs(cluster, rng, clients)
-    storm = Storm(cluster, runs, rng)
-    disturb: Callable[[], str] = getattr(storm, fault)
+    disturb: Callable[[], str] = trouble.disturb if trouble is not None else getattr(storm, fault)
     over = threading.Event()
 
     def wait_and_finish(run: Run) -> None:
@@ -185,12 +192,15 @@ def ride_out(cluster: LocalCluster, fault: str, count: int, rng: random.Random, 
         try:
             _wait_for_flow(runs)
             for number in range(1, count + 1):
-                _disturb(disturb, runs, f"{number} of {count}")
+                # Of a clock that jumps clients are to notice nothing.
+                _disturb(disturb, runs if fault != "clock" else [], f"{number} of {count}")
                 if fault != "unloads":
                     _wait_for_flow(runs)
+            if trouble is not None:
+                trouble.finish()
         finally:
             over.set()
-        problems = []
+        problems = [] if trouble is None else trouble.problems
         for run, ride in zip(runs, rides, strict=True):
             error = ride.exception()
             found = run_clients.verdict(run) if error is None else [str(error)]
@@ -226,21 +236,35 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--clients", default=",".join(CLIENTS), help="stock clients, by language; may repeat")
+    parser.add_argument("--mistake", choices=sorted([FORGETFUL_DISK, *MISTAKES]), default="")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    fault, count, mistake = arguments.fault, arguments.count, arguments.mistake
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 31)
-    replay = f"python -m e2e.cluster.storm --fault {arguments.fault} --count {arguments.count} --seed {seed}"
+    replay = f"python -m e2e.cluster.storm --fault {fault} --count {count} --seed {seed}"
+    replay += f" --mistake {mistake}" if mistake else ""
     LOG.info("replay: %s", replay)
     folder = Path(tempfile.mkdtemp(prefix="magnetar-cluster-storm-"))
-    with LocalCluster(folder, SIZE) as cluster:
+    rng = random.Random(seed)
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(LocalCluster(folder, SIZE))
+        disturbed.plant(cluster, mistake)
+        trouble = disturbed.prepare(fault, cluster, rng, stack, mistake)
         cluster.start()
         try:
-            rng = random.Random(seed)
-            problems = ride_out(cluster, arguments.fault, arguments.count, rng, arguments.clients.split(","))
+            runs = new_runs(cluster, rng, arguments.clients.split(","))
+            storm = Storm(cluster, runs, rng)
+            if isinstance(trouble, LostAnswers):
+                trouble.provoke = disturbed.provoked_by(storm.unloads)
+            problems = ride_out(storm, runs, fault, count, trouble)
         except Failure as failure:
-            problems = [str(failure)]
+            problems = [str(failure), *(trouble.problems if trouble is not None else [])]
     for problem in problems:
         LOG.info("FAIL %s", problem)
+    if mistake:
+        LOG.info("%s: %s", mistake, "found" if problems else "NOT FOUND")
+        return 0 if problems else 1
     LOG.info("%s\nhistories and logs: %s\nreplay: %s", "FAIL" if problems else "OK", folder, replay)
     return 1 if problems else 0
 

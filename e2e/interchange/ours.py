@@ -10,11 +10,19 @@ from e2e.interchange.parts import BookiePart, BrokerPart, Part
 PROGRAM = str(Path(sys.executable).parent / "magnetar")
 
 
+def program(mistake: str) -> list[str]:
+    """How `magnetar` is run, with a planted mistake of `e2e.disturbing.mistakes` if one is named."""
+    return [sys.executable, "-m", "e2e.disturbing.mistaken", mistake] if mistake else [PROGRAM]
+
+
 class OurBookie(BookiePart):
     """`magnetar bookie run`."""
 
+    mistake = ""
+    """A planted one."""
+
     def command(self) -> list[str]:
-        return [PROGRAM, "bookie", "run", "--conf", str(self.configuration)]
+        return [*program(self.mistake), "bookie", "run", "--conf", str(self.configuration)]
 
 
 class OurBroker(BrokerPart):

@@ -64,6 +64,8 @@ class Part(ABC):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.log = folder.with_suffix(".log")
+        self.variables: dict[str, str] = {}
+        """What its environment has besides."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @abstractmethod
@@ -75,7 +77,7 @@ class Part(ABC):
         """Whether it serves."""
 
     def environment(self) -> dict[str, str]:
-        return {}
+        return self.variables
 
     @property
     def running(self) -> bool:

@@ -16,9 +16,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from e2e.disturbing.building import NoCompiler
 from e2e.power.bookie import BookieSubject
 from e2e.power.mistakes import CODE, FORGOTTEN, OPTIONS
-from e2e.power.recording import NoCompiler, build
+from e2e.power.recording import build
 from e2e.power.standalone import StandaloneSubject
 from e2e.power.trial import LOG, Trial, nothing_forgotten
 

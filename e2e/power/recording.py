@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import enum
 import mmap
-import shutil
 import struct
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from e2e.disturbing import building
 
 SOURCE: Final = Path(__file__).with_name("recorder.c")
 _HEADER: Final = struct.Struct("<IIQQQqqIIIIQ")
@@ -20,10 +20,6 @@ _DURABLE: Final = 1
 _SHARED: Final = struct.Struct("<QQQ")
 """Last number, whether all stands still, calls under way."""
 FREEZE_SECONDS_MAX: Final = 60.0
-
-
-class NoCompiler(Exception):
-    """There is no C compiler, so nothing can be recorded."""
 
 
 class BrokenLog(Exception):
@@ -70,20 +66,9 @@ class Event:
         return self.kind is Kind.WRITTEN and bool(self.flags & _DURABLE)
 
 
-def compiler() -> str | None:
-    """The C compiler, if there is one."""
-    return shutil.which("cc")
-
-
 def build(folder: Path) -> Path:
     """The recorder as a shared object in the folder. `NoCompiler`."""
-    command = compiler()
-    if command is None:
-        raise NoCompiler("power cuts are recorded with a C compiler, and there is no cc on the path")
-    target = folder / "recorder.so"
-    arguments = [command, "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(target), str(SOURCE)]
-    subprocess.run([*arguments, "-ldl"], check=True, timeout=120)
-    return target
+    return building.build(SOURCE, folder)
 
 
 class Recording:

@@ -1,18 +1,22 @@
 """Bookies die, hang, fill up and lose their ZooKeeper session under load; nothing confirmed may be missing afterwards.
 
-`python -m e2e.storage.storm [--fault kill|pause|session|mixed] [--count 100] [--seed N]`
+`python -m e2e.storage.storm [--fault kill|pause|session|clock|stall|answers|stops|mixed] [--count 100] [--seed N]`
 
 Four bookies of ours as processes over a real ZooKeeper, ledgers on three of them (Qw 3, Qa 2), writers that go on all
 the while. `kill`: SIGKILL and a new start on the same disk, now and then two bookies at once. `pause`: SIGSTOP for
 longer than a session lives (`--pause-seconds`). `session`: ZooKeeper itself stands still until every session is lost,
-or is killed. At the end every ledger is recovered and read whole. The seed fixes who suffers when; the machine decides
-the rest.
+or is killed. `clock`: wall clocks go ten minutes forward and back, and no session may end. `stall`: disks hang for up
+to 15 seconds. `answers`: connections to ZooKeeper, the writers' as well, lose answers to what was applied, stand still
+one way, or end within a frame. `stops`: bookies stand still for up to 20 seconds while others are killed. At the end
+every ledger is recovered and read whole. The seed fixes who suffers when; the machine decides the rest. `--mistake`
+plants one of `e2e.disturbing.mistakes`, which must be found.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import random
 import shutil
@@ -20,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import uvloop
@@ -31,8 +36,11 @@ from magnetar.ledger.tcp_bookie import TcpBookieSettings
 from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.metadata.factory import open_store
 
+from e2e.disturbing.mistakes import FORGETFUL_DISK, MISTAKES
+from e2e.disturbing.storms import Trouble
 from e2e.interchange.cluster import Cluster
 from e2e.interchange.ours import OurBookie
+from e2e.storage import disturbed
 from e2e.storage.ledger_load import LedgerLoad, check
 
 LOG = logging.getLogger("e2e.storage")
@@ -47,7 +55,7 @@ TIMEOUT_S = 3.0
 STALL_SECONDS_MAX = 120.0
 SESSION_LOSS_S = 8.0
 """Twice the session's time of `e2e.interchange.parts`."""
-FAULTS = ("kill", "pause", "session", "mixed")
+FAULTS = ("kill", "pause", "session", "mixed", *disturbed.FAULTS)
 
 
 class Storm:
@@ -93,39 +101,66 @@ class Storm:
         return await self._rng.choice(how)()
 
 
-async def ride_out(cluster: Cluster, fault: str, count: int, seed: int, pause_s: float) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What a run is to do."""
+
+    fault: str
+    count: int
+    seed: int
+    pause_s: float
+    mistake: str = ""
+
+
+async def ride_out(cluster: Cluster, course: Course) -> list[str]:
     """The whole run; what is wrong afterwards."""
-    rng = random.Random(seed)
+    rng, seed = random.Random(course.seed), course.seed
     bookies = [cluster.our_bookie(f"bookie{number}") for number in range(BOOKIES)]
-    await asyncio.to_thread(cluster.start, *bookies)
-    store = await open_store(f"zk:{cluster.zookeeper.address}")
-    clock = SystemClock()
-    times = TcpBookieSettings(add_timeout_seconds=TIMEOUT_S, read_timeout_seconds=TIMEOUT_S)
-    connections = TcpBookieConnections(store, clock, times)
-    await connections.start()
-    settings = LedgerClientSettings(add_timeout_seconds=TIMEOUT_S, quarantine_seconds=1.0)
-    client = BookKeeperClient(store, connections, clock, settings=settings)
-    load = LedgerLoad(client, OPTIONS, seed, rate_per_s=RATE_PER_S)
-    writers = [asyncio.create_task(load.write(number)) for number in range(WRITERS)]
-    storm = Storm(cluster, bookies, rng, pause_s)
-    disturb: Callable[[], Awaitable[str]] = getattr(storm, fault)
-    try:
-        for number in range(1, count + 1):
-            await asyncio.sleep(rng.uniform(0.0, 2.0))
-            what = await disturb()
-            LOG.info("%d of %d: %s; %d ledgers, %d confirmed", number, count, what, len(load.histories), load.confirmed)
-        problems = await _goes_on(load)
-        load.stop()
-        await asyncio.gather(*writers)
-        problems += await _check_all(BookKeeperClient(store, connections, clock, settings=settings), seed, load)
-    finally:
-        for writer in writers:
-            writer.cancel()
-        await asyncio.gather(*writers, return_exceptions=True)
-        await client.close()
-        await connections.close()
-        await store.close()
+    with contextlib.ExitStack() as stack:
+        trouble, store_url = disturbed.prepare(course.fault, cluster, bookies, rng, stack, course.mistake)
+        await asyncio.to_thread(cluster.start, *bookies)
+        store = await open_store(store_url)
+        clock = SystemClock()
+        times = TcpBookieSettings(add_timeout_seconds=TIMEOUT_S, read_timeout_seconds=TIMEOUT_S)
+        connections = TcpBookieConnections(store, clock, times)
+        await connections.start()
+        settings = LedgerClientSettings(add_timeout_seconds=TIMEOUT_S, quarantine_seconds=1.0)
+        client = BookKeeperClient(store, connections, clock, settings=settings)
+        load = LedgerLoad(client, OPTIONS, seed, rate_per_s=RATE_PER_S)
+        writers = [asyncio.create_task(load.write(number)) for number in range(WRITERS)]
+        storm = Storm(cluster, bookies, rng, course.pause_s)
+        try:
+            problems = await _disturb(getattr(storm, course.fault, None), trouble, course.count, rng, load)
+            problems += await _goes_on(load)
+            load.stop()
+            await asyncio.gather(*writers)
+            problems += await _check_all(BookKeeperClient(store, connections, clock, settings=settings), seed, load)
+        finally:
+            for writer in writers:
+                writer.cancel()
+            await asyncio.gather(*writers, return_exceptions=True)
+            await client.close()
+            await connections.close()
+            await store.close()
     return problems
+
+
+async def _disturb(
+    disturb: Callable[[], Awaitable[str]] | None,
+    trouble: Trouble | None,
+    count: int,
+    rng: random.Random,
+    load: LedgerLoad,
+) -> list[str]:
+    """So many times; what was wrong meanwhile."""
+    for number in range(1, count + 1):
+        await asyncio.sleep(rng.uniform(0.0, 2.0))
+        what = await disturb() if disturb else await asyncio.to_thread(trouble.disturb) if trouble else ""
+        LOG.info("%d of %d: %s; %d ledgers, %d confirmed", number, count, what, len(load.histories), load.confirmed)
+    if trouble is None:
+        return []
+    await asyncio.to_thread(trouble.finish)
+    return trouble.problems
 
 
 async def _goes_on(load: LedgerLoad) -> list[str]:
@@ -159,17 +194,23 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--pause-seconds", type=float, default=60.0)
-    arguments = parser.parse_args()
+    parser.add_argument("--mistake", choices=sorted([FORGETFUL_DISK, *MISTAKES]), default="")
+    given = parser.parse_args()
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
     LOG.setLevel(logging.INFO)
-    seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 31)
-    replay = f"python -m e2e.storage.storm --fault {arguments.fault} --count {arguments.count} --seed {seed}"
+    seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 31)
+    course = Course(given.fault, given.count, seed, given.pause_seconds, given.mistake)
+    replay = f"python -m e2e.storage.storm --fault {course.fault} --count {course.count} --seed {seed}"
+    replay += f" --mistake {course.mistake}" if course.mistake else ""
     folder = Path(tempfile.mkdtemp(prefix="magnetar-storm-"))
     LOG.info("replay: %s", replay)
     with Cluster(folder) as cluster:
-        problems = uvloop.run(ride_out(cluster, arguments.fault, arguments.count, seed, arguments.pause_seconds))
+        problems = uvloop.run(ride_out(cluster, course))
     for problem in problems:
         LOG.info("FAIL %s", problem)
+    if course.mistake:
+        LOG.info("%s: %s", course.mistake, "found" if problems else "NOT FOUND")
+        return 0 if problems else 1
     if problems:
         LOG.info("FAIL\ndata and logs: %s\nreplay: %s", folder, replay)
         return 1

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.disturbing import building
 from e2e.power import recording
 from e2e.power.standalone import StandaloneSubject
 from e2e.power.trial import Trial
@@ -13,7 +14,7 @@ from e2e.power.trial import Trial
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),  # Three starts of a server, on any machine.
-    pytest.mark.skipif(recording.compiler() is None, reason="there is no C compiler, with which changes are recorded"),
+    pytest.mark.skipif(building.compiler() is None, reason="there is no C compiler, with which changes are recorded"),
 ]
 
 SECONDS = 1.0

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from e2e.power import recording as recording_module
+from e2e.disturbing import building
 from e2e.power.recording import Kind, Recording, build
 from e2e.power.replaying import Beginning, Replay, differences
 
-pytestmark = pytest.mark.skipif(recording_module.compiler() is None, reason="there is no C compiler")
+pytestmark = pytest.mark.skipif(building.compiler() is None, reason="there is no C compiler")
 
 PROGRAM = """
 import os, pathlib, shutil, sys, threading
