@@ -50,8 +50,10 @@ class MovableClock:
 
     def __init__(self) -> None:
         self.seconds = 1_700_000_000.0
+        self.reads = 0
 
     def now_ms(self) -> int:
+        self.reads += 1
         return int(self.seconds * 1000)
 
     def monotonic_seconds(self) -> float:
@@ -534,6 +536,21 @@ async def test_a_check_runs_when_its_mark_says_so(world: World) -> None:
     async with at_work(Auditor(world.parts(settings), None)):
         await settle()
         assert world.counters.ledgers_checked == 1
+
+
+async def test_a_check_does_not_wait_for_a_clock_that_was_ahead(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auditor_module, "NAP_SECONDS_MAX", 0.001)
+    settings = dataclasses.replace(NO_CHECKS, all_ledgers_check_interval_seconds=1000.0)
+    checks = world.counters.check_all_ledgers
+    async with at_work(Auditor(world.parts(settings), None)):
+        await eventually(lambda: checks.success.count == 1)
+        world.clock.seconds += 1_000_000
+        await eventually(lambda: checks.success.count == 2)
+        world.clock.seconds -= 1_000_000
+        reads = world.clock.reads
+        await eventually(lambda: world.clock.reads >= reads + 4)
+        world.clock.seconds += 1_001
+        await eventually(lambda: checks.success.count == 3)
 
 
 async def test_all_checks_run_when_none_ever_did(world: World) -> None:

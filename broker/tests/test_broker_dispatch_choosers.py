@@ -190,7 +190,42 @@ def test_delayed_entries_have_one_timer_for_the_first() -> None:
     assert timers.pending == 0
 
 
-def test_far_delays_are_looked_at_again_every_hour() -> None:
+class JumpingClock:
+    """The wall clock of `Timers`, moved; timers go on as ever."""
+
+    def __init__(self, timers: Timers) -> None:
+        self.ahead_ms = 0
+        self._timers = timers
+
+    def now_ms(self) -> int:
+        return self._timers.now_ms() + self.ahead_ms
+
+    def monotonic_seconds(self) -> float:
+        return self._timers.monotonic_seconds()
+
+
+@pytest.mark.parametrize("wrong_ms", [-600_000, 600_000])
+def test_a_clock_that_is_put_right_delays_nothing_for_long(wrong_ms: int) -> None:
+    timers = Timers()
+    clock = JumpingClock(timers)
+    fired: list[int] = []
+    delayed = DelayedEntries(clock, timers.call_later, lambda: fired.append(1))
+    start_ms = clock.now_ms()
+    clock.ahead_ms = wrong_ms
+    if wrong_ms < 0:
+        # The timer is set by a clock that is behind, and the clock is put right then.
+        delayed.add(start_ms + 2_000, (1, 1), 0)
+        delayed.arm(clock.now_ms())
+    else:
+        # The timer is set by a clock that was right, and the clock goes past the entry's time.
+        delayed.add(start_ms + wrong_ms, (1, 1), 0)
+        delayed.arm(start_ms)
+    clock.ahead_ms = max(0, wrong_ms)
+    timers.advance(10_000)
+    assert fired == [1]
+
+
+def test_far_delays_are_looked_at_again_all_the_time() -> None:
     timers = Timers()
     fired: list[int] = []
     delayed = DelayedEntries(timers, timers.call_later, lambda: fired.append(1))

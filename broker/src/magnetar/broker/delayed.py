@@ -19,8 +19,9 @@ DELAYED_ENTRIES_MAX: Final = 1_000_000
 
 FAR_FUTURE_MS: Final = 1 << 63
 
-DELAY_SECONDS_MAX: Final = 3_600.0
-"""A timer is set no further ahead than this, so that a clock that is put right takes effect."""
+DELAY_SECONDS_MAX: Final = 10.0
+"""A timer is set no further ahead than this: entries come so much too late at most after a clock has jumped forward, or
+was put right again. A look costs microseconds."""
 
 
 class TimerHandle(Protocol):

@@ -214,9 +214,10 @@ class Auditor:
         for check in checks:
             if check.next_due_ms is None:
                 last_ms = await self._parts.underreplicated.last_check(check.kind)
-                now_ms = self._parts.clock.now_ms()
-                # A mark from the future is another machine's clock: the check was just now.
-                check.next_due_ms = 0 if last_ms is None else min(last_ms, now_ms) + check.interval_seconds * 1000
+                check.next_due_ms = 0 if last_ms is None else last_ms + check.interval_seconds * 1000
+            # What is due later than that comes from a clock that was ahead, here or at another machine.
+            latest_ms = self._parts.clock.now_ms() + check.interval_seconds * 1000
+            check.next_due_ms = min(check.next_due_ms, latest_ms)
 
     async def _run_check(self, check: _Periodic) -> None:
         clock = self._parts.clock
