@@ -11,9 +11,9 @@ from typing import Final
 from e2e.disturbing import building
 
 SOURCE: Final = Path(__file__).with_name("disturb.c")
-_NUMBERS: Final = struct.Struct("<qqQQQQ")
-"""Offset of the wall clock, end of the stall, whether writes are forgotten; reads of a moved clock, calls that hung,
-calls that hang now. The same as in `disturb.c`, which has the folder behind it."""
+_NUMBERS: Final = struct.Struct("<qqQQQQQ")
+"""Offset of the wall clock, end of the stall, whether writes are forgotten, whether only syncs hang; reads of a moved
+clock, calls that hung, calls that hang now. The same as in `disturb.c`, which has the folder behind it."""
 _NUMBER_BYTES: Final = 8
 _FOLDER_BYTES: Final = 4096
 
@@ -31,7 +31,7 @@ class Disturbance:
         below = str(folder.resolve()).encode()
         assert len(below) < _FOLDER_BYTES, folder
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(_NUMBERS.pack(0, 0, 0, 0, 0, 0) + below.ljust(_FOLDER_BYTES, b"\0"))
+        file.write_bytes(_NUMBERS.pack(0, 0, 0, 0, 0, 0, 0) + below.ljust(_FOLDER_BYTES, b"\0"))
         self.name = folder.name
         self._interposer = interposer
         self._file = file
@@ -51,24 +51,25 @@ class Disturbance:
     @property
     def clock_reads(self) -> int:
         """How often a wall clock was read that was not the machine's."""
-        return self._number(3)
+        return self._number(4)
 
     @property
     def stalled_calls(self) -> int:
         """How many calls have hung so far."""
-        return self._number(4)
+        return self._number(5)
 
     @property
     def hanging_calls(self) -> int:
         """How many calls hang now; those of a killed process stay in it."""
-        return self._number(5)
+        return self._number(6)
 
     def set_clock(self, ahead_s: float) -> None:
         """The wall clock jumps to so many seconds ahead of the machine's."""
         self._set(0, "<q", int(ahead_s * 1e9))
 
-    def stall(self, seconds: float) -> None:
-        """The disk does nothing for so long, from now on; 0 ends it."""
+    def stall(self, seconds: float, *, syncs_only: bool = False) -> None:
+        """The disk does nothing for so long, from now on, or syncs nothing; 0 ends it."""
+        self._set(3, "<Q", int(syncs_only))
         self._set(1, "<q", time.monotonic_ns() + int(seconds * 1e9) if seconds else 0)
 
     def forget_writes(self, forget: bool) -> None:

@@ -4,8 +4,8 @@
  * Clock: CLOCK_REALTIME is read with an offset, the steady clocks are as they are. Waits until a time of the wall clock
  * end when that clock gets there, as the kernel's would. Times of files are the kernel's own, without the offset.
  *
- * Disk: what changes or syncs something below a folder hangs until a time of CLOCK_MONOTONIC; reads go on, as they do
- * from the page cache. What had begun before is not stopped. `forgetful` is a planted mistake: what is written is
+ * Disk: what changes or syncs something below a folder, or only what syncs, hangs until a time of CLOCK_MONOTONIC;
+ * reads go on, as they do from the page cache. What had begun before is not stopped. `forgetful` is a planted mistake: what is written is
  * answered as if it had been, and is not there.
  */
 #define _GNU_SOURCE
@@ -30,12 +30,19 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef RWF_DSYNC
+#define RWF_DSYNC 2
+#endif
+#ifndef RWF_SYNC
+#define RWF_SYNC 4
+#endif
+
 enum { SECOND_NS = 1000000000, SLICE_NS = 50000000 };
 
 /* The same as in control.py. */
 static struct control {
     _Atomic int64_t offset_ns, stalled_until_ns;
-    _Atomic uint64_t forgetful, clock_reads, stalled_calls, under_way;
+    _Atomic uint64_t forgetful, syncs_only, clock_reads, stalled_calls, under_way;
     char folder[PATH_MAX];
 } *control;
 
@@ -229,13 +236,14 @@ static void stall(void)
 }
 
 /* Hangs while the disk does; whether the call is then to be forgotten. */
-static int forgotten(int file)
+static int forgotten(int file, int sync)
 {
     int error = errno;
     int forget = 0;
     if (disturbed() && file_below_folder(file)) {
         forget = atomic_load(&control->forgetful) != 0;
-        stall();
+        if (sync || !atomic_load(&control->syncs_only))
+            stall();
     }
     errno = error;
     return forget;
@@ -245,7 +253,7 @@ static void hang(const char *path)
 {
     char full[PATH_MAX];
     int error = errno;
-    if (disturbed() && path && (*path == '/' ? below_folder(path) : getcwd(full, sizeof full) && below_folder(full)))
+    if (disturbed() && !atomic_load(&control->syncs_only) && path && (*path == '/' ? below_folder(path) : getcwd(full, sizeof full) && below_folder(full)))
         stall();
     errno = error;
 }
@@ -266,18 +274,18 @@ static ssize_t skipped(int file, ssize_t size)
 
 ssize_t write(int file, const void *data, size_t size)
 {
-    return forgotten(file) ? skipped(file, size) : REAL(write)(file, data, size);
+    return forgotten(file, 0) ? skipped(file, size) : REAL(write)(file, data, size);
 }
 
 ssize_t writev(int file, const struct iovec *data, int parts)
 {
-    return forgotten(file) ? skipped(file, bytes_of(data, parts)) : REAL(writev)(file, data, parts);
+    return forgotten(file, 0) ? skipped(file, bytes_of(data, parts)) : REAL(writev)(file, data, parts);
 }
 
 #define PWRITE(name, type) \
     ssize_t name(int file, const void *data, size_t size, type offset) \
     { \
-        return forgotten(file) ? (ssize_t)size : REAL(name)(file, data, size, offset); \
+        return forgotten(file, 0) ? (ssize_t)size : REAL(name)(file, data, size, offset); \
     }
 PWRITE(pwrite, off_t)
 PWRITE(pwrite64, off64_t)
@@ -285,7 +293,7 @@ PWRITE(pwrite64, off64_t)
 #define PWRITEV(name, type) \
     ssize_t name(int file, const struct iovec *data, int parts, type offset) \
     { \
-        return forgotten(file) ? bytes_of(data, parts) : REAL(name)(file, data, parts, offset); \
+        return forgotten(file, 0) ? bytes_of(data, parts) : REAL(name)(file, data, parts, offset); \
     }
 PWRITEV(pwritev, off_t)
 PWRITEV(pwritev64, off64_t)
@@ -293,7 +301,8 @@ PWRITEV(pwritev64, off64_t)
 #define PWRITEV2(name, type) \
     ssize_t name(int file, const struct iovec *data, int parts, type offset, int flags) \
     { \
-        return forgotten(file) ? bytes_of(data, parts) : REAL(name)(file, data, parts, offset, flags); \
+        int sync = flags & (RWF_DSYNC | RWF_SYNC); \
+        return forgotten(file, sync) ? bytes_of(data, parts) : REAL(name)(file, data, parts, offset, flags); \
     }
 PWRITEV2(pwritev2, off_t)
 PWRITEV2(pwritev64v2, off64_t)
@@ -301,7 +310,7 @@ PWRITEV2(pwritev64v2, off64_t)
 #define SYNC(name) \
     int name(int file) \
     { \
-        return forgotten(file) ? 0 : REAL(name)(file); \
+        return forgotten(file, 1) ? 0 : REAL(name)(file); \
     }
 SYNC(fsync)
 SYNC(fdatasync)
@@ -309,13 +318,13 @@ SYNC(syncfs)
 
 int sync_file_range(int file, off64_t offset, off64_t size, unsigned flags)
 {
-    return forgotten(file) ? 0 : REAL(sync_file_range)(file, offset, size, flags);
+    return forgotten(file, 1) ? 0 : REAL(sync_file_range)(file, offset, size, flags);
 }
 
 #define FTRUNCATE(name, type) \
     int name(int file, type size) \
     { \
-        forgotten(file); \
+        forgotten(file, 0); \
         return REAL(name)(file, size); \
     }
 FTRUNCATE(ftruncate, off_t)
@@ -324,7 +333,7 @@ FTRUNCATE(ftruncate64, off64_t)
 #define POSIX_FALLOCATE(name, type) \
     int name(int file, type offset, type size) \
     { \
-        forgotten(file); \
+        forgotten(file, 0); \
         return REAL(name)(file, offset, size); \
     }
 POSIX_FALLOCATE(posix_fallocate, off_t)

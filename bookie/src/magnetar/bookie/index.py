@@ -22,7 +22,7 @@ from magnetar.bookie.index_database import telling as _telling
 from magnetar.bookie.loss import WHAT_TO_DO
 from magnetar.core.disk import SystemDisk
 from magnetar.metadata.rocksdb_files import DatabaseDamaged
-from rocksdict import Cache, RdictIter, WriteBatch, WriteOptions
+from rocksdict import Cache, RdictIter, WriteBatch
 
 log: Final = logging.getLogger(__name__)
 
@@ -74,8 +74,6 @@ class Index:
         with _telling():
             self._deleted = DeletedLedgers(self._ledgers)
             SystemDisk().sync_directory(directory)
-        self._synced = WriteOptions()
-        self._synced.sync = True
         self._places = threading.Lock()
         """Held while a batch of places is written, so that what `move_locations` has looked at stays true."""
 
@@ -93,7 +91,7 @@ class Index:
         for ledger_id, value in states:
             batch.put(_KEY.pack(ledger_id), value)
         with _telling():
-            self._ledgers.write(batch, self._synced)
+            self._ledgers.write(batch, durable=True)
 
     def ledger_ids(self) -> Iterator[int]:
         """All ledgers with a state, ascending."""
@@ -252,10 +250,11 @@ class Index:
             key = _KEY.pack(ledger_id)
             places.delete_range(key, key + _PAST_ENTRIES)
             states.delete(key)
-        with _telling(), self._places:
-            self._locations.write(places, self._synced)
+        with _telling():
+            with self._places:
+                self._locations.write(places, durable=True)
             self._deleted.mark(ledger_ids, states)
-            self._ledgers.write(states, self._synced)
+            self._ledgers.write(states, durable=True)
 
     def was_deleted(self, ledger_id: int) -> bool:
         """See `LedgerIndex.was_deleted`."""

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from magnetar.core.errors import MagnetarError
 from magnetar.metadata.rocksdb_files import SyncedNumber, check_iterator, open_database, repair_database
-from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, RdictIter, WriteBatch, WriteOptions
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, RdictIter, WriteBatch
 
 log = logging.getLogger(__name__)
 
@@ -69,15 +69,17 @@ class Database:
         self._rdict = self._open()
         self._synced = SyncedNumber(path)
 
-    def write(self, batch: WriteBatch, options: WriteOptions | None = None) -> None:
-        """All of the batch or nothing of it; durable with options that say so."""
+    def write(self, batch: WriteBatch, *, durable: bool = False) -> None:
+        """All of the batch or nothing of it."""
         with self._writing() as rdict:
-            if options is None:
-                self._unsynced.add(threading.get_ident())
-                rdict.write(batch)
-            else:
-                rdict.write(batch, options)
+            rdict.write(batch)
+            if durable:
+                # Not by an option of the write: there the binding keeps the interpreter lock while the disk syncs, and
+                # nothing at all runs in this process until it has.
+                rdict.flush_wal(True)
                 self._synced.note(rdict.latest_sequence_number())
+            else:
+                self._unsynced.add(threading.get_ident())
 
     def flush_wal(self, sync: bool) -> None:
         """Make what was written durable. After an error all that this thread has written since the last time may be
