@@ -94,10 +94,14 @@ mutants: ## Plant mistakes of one line and tell which nobody notices, an hour; A
 interchange: ## Our storage and Apache's, each in the other's place (needs Java and Maven, or the distribution unpacked)
 	$(RUN) pytest e2e/interchange $(ARGS)
 
-storm: ## Bookies under load: 100 killed, some paused for a minute, ZooKeeper's sessions lost, a full disk, a drain
+storm: ## Bookies under load: 100 killed, some paused, sessions and answers lost, disks that stall, clocks that jump, a drain
 	$(RUN) python -m e2e.storage.storm --fault kill --count $(or $(COUNT),100) $(if $(SEED),--seed $(SEED))
 	$(RUN) python -m e2e.storage.storm --fault session --count 10 $(if $(SEED),--seed $(SEED))
 	$(RUN) python -m e2e.storage.storm --fault pause --count 3 $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.storage.storm --fault clock --count 5 $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.storage.storm --fault stall --count 10 $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.storage.storm --fault answers --count 20 $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.storage.storm --fault stops --count 10 $(if $(SEED),--seed $(SEED))
 	$(RUN) pytest e2e/storage
 
 damage: ## Every file of a standalone cluster damaged in every way, some hundred cases; ROUNDS=3, SEED=n, ARGS="--pool" (one of three bookies)
@@ -107,7 +111,7 @@ power: ## Power cuts on real files: what was synced is kept, the rest lost, torn
 	$(RUN) python -m e2e.power --subject standalone --seeds $(or $(SEEDS),3) --cuts $(or $(CUTS),40) $(if $(SEED),--seed $(SEED)) $(ARGS)
 	$(RUN) python -m e2e.power --subject bookie --seeds $(or $(SEEDS),3) --cuts $(or $(CUTS),40) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-faults: ## A cluster under stock clients: brokers, proxy, ZooKeeper killed, paused, cut off; unload storm; rolling restart
+faults: ## A cluster under stock clients: parts killed, paused, cut off, with jumping clocks, stalled disks, lost answers; unloads
 	$(RUN) python -m e2e.cluster.storm --fault owner --count 5 $(if $(SEED),--seed $(SEED))
 	$(RUN) python -m e2e.cluster.storm --fault proxy --count 5 $(if $(SEED),--seed $(SEED))
 	$(RUN) python -m e2e.cluster.storm --fault zookeeper --count 5 $(if $(SEED),--seed $(SEED))
@@ -115,6 +119,10 @@ faults: ## A cluster under stock clients: brokers, proxy, ZooKeeper killed, paus
 	$(RUN) python -m e2e.cluster.storm --fault pause --count 3 $(if $(SEED),--seed $(SEED))
 	$(RUN) python -m e2e.cluster.storm --fault unloads --count 1000 $(if $(SEED),--seed $(SEED))
 	$(RUN) python -m e2e.cluster.storm --fault rolling --count 3 $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.cluster.storm --fault clock --count 5 $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.cluster.storm --fault stall --count 5 $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.cluster.storm --fault answers --count 10 $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.cluster.storm --fault stops --count 10 $(if $(SEED),--seed $(SEED))
 	$(RUN) python -m e2e.cluster.storm --fault mixed --count 15 $(if $(SEED),--seed $(SEED))
 
 floods: ## Thousands of clients that do not read, send halves or a byte a second, beside a stock one: memory and its pace

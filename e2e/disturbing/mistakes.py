@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from e2e.simulation.planting import Mistake, Patch
+from e2e.simulation.planting import Mistake, Patch, original
 
 
 def intervals_by_the_wall_clock() -> list[Patch]:
@@ -30,11 +30,20 @@ def answered_before_durable() -> list[Patch]:
     return [(Journal, "append", append)]
 
 
-def ledger_in_doubt_deleted() -> list[Patch]:
-    """A write of a cursor's node without an answer counts as failed: the new ledger goes."""
-    from e2e.managed_histories import mistakes
+def unanswered_counts_as_done() -> list[Patch]:
+    """A write to ZooKeeper that had no answer is taken for done."""
+    from magnetar.metadata.store import Stat, StoreUnavailable
+    from magnetar.metadata.zookeeper import ZookeeperMetadataStore
 
-    return mistakes.ledger_in_doubt_deleted()
+    right = original(ZookeeperMetadataStore, "_replace")
+
+    async def replace(self: ZookeeperMetadataStore, path: str, value: bytes, version: int, **options: Any) -> Any:
+        try:
+            return await right(self, path, value, version, **options)
+        except StoreUnavailable:
+            return Stat(path, version + 1, 0, 0, ephemeral=False, owned_by_this_session=False)
+
+    return [(ZookeeperMetadataStore, "_replace", replace)]
 
 
 FORGETFUL_DISK: Final = "forgetful-disk"
@@ -43,5 +52,5 @@ FORGETFUL_DISK: Final = "forgetful-disk"
 MISTAKES: Final[dict[str, Mistake]] = {
     "answered-before-durable": answered_before_durable,
     "intervals-by-the-wall-clock": intervals_by_the_wall_clock,
-    "ledger-in-doubt-deleted": ledger_in_doubt_deleted,
+    "unanswered-counts-as-done": unanswered_counts_as_done,
 }

@@ -84,17 +84,20 @@ class _Connection:
             writer.close()
 
     def _look_at(self, way: Way, head: bytes, body: bytes) -> None:
+        writes = False
         if way is Way.REQUESTS and len(body) >= _REQUEST.size:
             xid, kind = _REQUEST.unpack_from(body)
-            if kind in WRITES:
+            writes = kind in WRITES
+            if writes:
                 self._writes.add(xid)
+                self._relay.writes += 1
         elif way is Way.ANSWERS and len(body) >= _XID.size:
             (xid,) = _XID.unpack_from(body)
-            if xid in self._writes:
-                self._writes.discard(xid)
-                if self._relay.takes_answer():
-                    raise _Cut
-        if self._relay.takes_half(way):
+            writes = xid in self._writes
+            self._writes.discard(xid)
+            if writes and self._relay.takes_answer():
+                raise _Cut
+        if writes and self._relay.takes_half(way):
             frame = head + body
             self._writers[way].write(frame[: len(frame) // 2])
             raise _Cut
@@ -107,6 +110,8 @@ class Relay:
         """`servers` as host:port."""
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
+        self.writes = 0
+        """Requests to change something."""
         self.swallowed = 0
         """Answers to writes that were applied and never told."""
         self.halved = 0
@@ -138,7 +143,7 @@ class Relay:
         self._trouble.swallow = count
 
     def halve(self, way: Way) -> None:
-        """The next frame that way is cut in half, and the connection with it."""
+        """The next frame of a write that way is cut in half, and the connection with it."""
         self._trouble.halve[way] = 1
 
     def hold(self, way: Way, seconds: float) -> None:
@@ -152,9 +157,9 @@ class Relay:
         self._loop.call_soon_threadsafe(self._cut_all)
 
     @property
-    def waits_to_swallow(self) -> bool:
-        """Whether fewer writes have come than were to be left without an answer."""
-        return self._trouble.swallow > 0
+    def waits(self) -> bool:
+        """Whether writes are to suffer that have not come yet."""
+        return self._trouble.swallow > 0 or any(self._trouble.halve.values())
 
     def relieve(self) -> None:
         """Nothing of all this any more."""

@@ -36,6 +36,8 @@ HOLD_SECONDS: Final = (0.5, 8.0)
 REFUSED_SECONDS: Final = (0.1, 3.0)
 ANSWERS_SWALLOWED_MAX: Final = 4
 SWALLOWED_SECONDS_MAX: Final = 20.0
+OTHERS_SECONDS_MAX: Final = 5.0
+BUSY_SHARE: Final = 0.8
 STOP_SECONDS: Final = (0.5, 20.0)
 
 
@@ -176,9 +178,12 @@ class LostAnswers(Trouble):
 
     def disturb(self) -> str:
         """One connection, some of them or all, in one way."""
-        relays = self._rng.sample(self._relays, self._rng.choice([1, 2, len(self._relays)]))
-        # Mostly what only this does: the write was applied, and who asked for it does not know.
-        how = self._rng.choice([self._swallow, self._swallow, self._swallow, self._halve, self._hold, self._refuse])
+        # Mostly those through which something is written: bookies write little.
+        busy = [relay for relay in self._relays if relay.writes]
+        pool = busy if busy and self._rng.random() < BUSY_SHARE else self._relays
+        relays = self._rng.sample(pool, min(len(pool), self._rng.choice([1, 2, len(pool)])))
+        # Mostly what nobody can tell apart: a write that was applied, or was not, and has no answer.
+        how = self._rng.choice([self._swallow, self._swallow, self._halve, self._halve, self._hold, self._refuse])
         what = how(relays)
         for relay in relays:
             relay.relieve()
@@ -194,17 +199,25 @@ class LostAnswers(Trouble):
         for relay in relays:
             relay.swallow(self._rng.randint(1, ANSWERS_SWALLOWED_MAX))
         self.provoke()
-        deadline = time.monotonic() + SWALLOWED_SECONDS_MAX
-        while any(relay.waits_to_swallow for relay in relays) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        self._wait(relays)
         return f"swallowed {sum(relay.swallowed for relay in relays) - before} answers"
 
     def _halve(self, relays: Sequence[Relay]) -> str:
+        before = sum(relay.halved for relay in relays)
         way = self._rng.choice(list(Way))
         for relay in relays:
             relay.halve(way)
         self.provoke()
-        return f"cut {way.value} in half"
+        self._wait(relays)
+        return f"cut {sum(relay.halved for relay in relays) - before} {way.value} in half"
+
+    def _wait(self, relays: Sequence[Relay]) -> None:
+        deadline = time.monotonic() + SWALLOWED_SECONDS_MAX
+        while (waiting := sum(relay.waits for relay in relays)) and time.monotonic() < deadline:
+            if waiting < len(relays):
+                # Others may have nothing to write.
+                deadline = min(deadline, time.monotonic() + OTHERS_SECONDS_MAX)
+            time.sleep(0.05)
 
     def _hold(self, relays: Sequence[Relay]) -> str:
         way = self._rng.choice(list(Way))
