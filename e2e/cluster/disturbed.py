@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -12,12 +13,14 @@ from functools import partial
 
 import pulsar
 
+from e2e import history
 from e2e.cluster.local import LocalCluster
 from e2e.disturbing import control
 from e2e.disturbing.control import Disturbance
 from e2e.disturbing.mistakes import FORGETFUL_DISK
 from e2e.disturbing.relay import Relay
 from e2e.disturbing.storms import (
+    OFTEN_CHECKPOINTS,
     ClockJumps,
     DiskStalls,
     LostAnswers,
@@ -26,6 +29,10 @@ from e2e.disturbing.storms import (
     disturb_all,
     registrations,
 )
+from e2e.history import Acknowledged
+from e2e.run_clients import Run
+
+LOG = logging.getLogger("e2e.cluster")
 
 FAULTS = ("clock", "stall", "answers", "stops")
 LONG_SESSION_MS = 10_000
@@ -37,6 +44,9 @@ SHORT_LEDGERS = {
 }
 """Ledgers begin and end every few seconds: the metadata store is written to all the time, and a bookie that was given
 up is chosen again."""
+KEPT = {"defaultRetentionTimeInMinutes": "-1", "defaultRetentionSizeInMB": "-1"}
+"""Consumers take messages from the owner's memory; only who reads all again sees that the next owner has them too."""
+READ_MS = 10_000
 DELAYED_TOPICS = 3
 DELAY_SECONDS_MAX = 20.0
 DELAYED_COME_SECONDS_MAX = 60.0
@@ -55,6 +65,9 @@ def prepare(
 ) -> Trouble | None:
     """What makes the trouble, if it is one of these faults. Before the cluster starts."""
     parts = [*cluster.brokers, *cluster.bookies]
+    if fault in FAULTS:
+        for broker in cluster.brokers:
+            broker.settings |= KEPT
     if fault == "stops":
         return Stops(parts, rng)
     if fault == "answers":
@@ -62,6 +75,8 @@ def prepare(
     if fault == "stall":
         for broker in cluster.brokers:
             broker.settings |= SHORT_LEDGERS
+        for bookie in cluster.bookies:
+            bookie.settings |= OFTEN_CHECKPOINTS
         disturbances = disturb_all(cluster.bookies, control.build(cluster.folder), cluster.folder)
         return DiskStalls(disturbances, rng, forgetful=mistake == FORGETFUL_DISK)
     if fault == "clock":
@@ -157,6 +172,34 @@ class ClockJumpsUnderDelays(ClockJumps):
             consumer = client.subscribe(topic, "later", consumer_type=pulsar.ConsumerType.Shared)
             found.append(_Delayed(client.create_producer(topic), consumer))
         return found
+
+
+def missing(cluster: LocalCluster, run: Run) -> list[str]:
+    """What was acknowledged and is not in the topic any more, read from its beginning. After the run."""
+    events = history.read(run.history_file("produce"))
+    acknowledged = {_entry_of(event.id) for event in events if isinstance(event, Acknowledged)}
+    topics = [run.topic]
+    if run.workload.partitions:
+        topics = [f"{run.topic}-partition-{number}" for number in range(run.workload.partitions)]
+    found: set[tuple[int, ...]] = set()
+    client = pulsar.Client(cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    try:
+        for topic in topics:
+            reader = client.create_reader(topic, pulsar.MessageId.earliest)
+            while reader.has_message_available():
+                message = reader.read_next(READ_MS).message_id()
+                found.add((message.ledger_id(), message.entry_id()))
+            reader.close()
+    finally:
+        client.close()
+    lost = sorted(acknowledged - found)
+    LOG.info("%s: %d entries acknowledged, %d in the topic", run.workload.name, len(acknowledged), len(found))
+    return [f"{len(lost)} entries were acknowledged and are not there, such as {lost[:5]}"] if lost else []
+
+
+def _entry_of(message_id: str) -> tuple[int, ...]:
+    """Ledger and entry of what clients write as ledger:entry:partition:index."""
+    return tuple(int(part) for part in message_id.split(":")[:2])
 
 
 def provoked_by(unload: Callable[[], object]) -> Callable[[], None]:

@@ -55,7 +55,7 @@ class Storm:
     """Disturbs a cluster, one thing at a time; each disturbance says what it did."""
 
     def __init__(self, cluster: LocalCluster, runs: list[Run], rng: random.Random) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self._runs = runs
         self._rng = rng
         self._session_s = cluster.settings.session_timeout_ms / 1000
@@ -68,31 +68,31 @@ class Storm:
         return f"killed {victim.folder.name}"
 
     def proxy(self) -> str:
-        victim = self._rng.choice(self._cluster.proxies)
+        victim = self._rng.choice(self.cluster.proxies)
         victim.kill()
         time.sleep(self._rng.uniform(0.0, 3.0))
         victim.start()
         return f"killed {victim.folder.name}"
 
     def bookie(self) -> str:
-        victim = self._rng.choice(self._cluster.bookies)
+        victim = self._rng.choice(self.cluster.bookies)
         victim.kill()
         time.sleep(self._rng.uniform(0.0, 3.0))
         victim.start()
         return f"killed {victim.folder.name}"
 
     def zookeeper(self) -> str:
-        leader = self._cluster.ensemble.leader()
+        leader = self.cluster.ensemble.leader()
         leader.kill()
-        self._cluster.ensemble.leader()
+        self.cluster.ensemble.leader()
         leader.start()
         return "killed ZooKeeper's leader"
 
     def session(self) -> str:
-        for server in self._cluster.ensemble.servers:
+        for server in self.cluster.ensemble.servers:
             server.pause()
         time.sleep(self._session_s + BEYOND_SESSION_S)
-        for server in self._cluster.ensemble.servers:
+        for server in self.cluster.ensemble.servers:
             server.resume()
         return "ZooKeeper stood still for longer than a session"
 
@@ -109,11 +109,11 @@ class Storm:
         path = f"/admin/v2/persistent/{topic}/unload"
         if self._rng.random() < 0.5:
             path = f"/admin/v2/namespaces/public/default/{self._bundle(topic)}/unload"
-        admin.call("PUT", self._cluster.admin_url + path)
+        admin.call("PUT", self.cluster.admin_url + path)
         return f"unloaded {path}"
 
     def rolling(self) -> str:
-        for broker in self._cluster.brokers:
+        for broker in self.cluster.brokers:
             broker.stop()
             broker.start()
         return "restarted every broker in turn"
@@ -129,12 +129,12 @@ class Storm:
 
     def _owner(self, run: Run) -> Broker:
         path = "/lookup/v2/topic/" + self._topic(run).replace("://", "/")
-        url = admin.get_json(self._cluster.admin_url + path)["brokerUrl"]
-        return next(broker for broker in self._cluster.brokers if broker.service_url == url)
+        url = admin.get_json(self.cluster.admin_url + path)["brokerUrl"]
+        return next(broker for broker in self.cluster.brokers if broker.service_url == url)
 
     def _bundle(self, topic: str) -> str:
         path = f"/lookup/v2/topic/persistent/{topic}/bundle"
-        return admin.call("GET", self._cluster.admin_url + path).decode()
+        return admin.call("GET", self.cluster.admin_url + path).decode()
 
 
 def draw(rng: random.Random, client: str, kind: SubscriptionType) -> Workload:
@@ -204,6 +204,8 @@ def ride_out(storm: Storm, runs: list[Run], fault: str, count: int, trouble: Tro
         for run, ride in zip(runs, rides, strict=True):
             error = ride.exception()
             found = run_clients.verdict(run) if error is None else [str(error)]
+            if trouble is not None and error is None:
+                found += disturbed.missing(storm.cluster, run)
             problems += [f"{run.workload.name}: {problem}" for problem in found]
     return problems
 

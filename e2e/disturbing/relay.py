@@ -22,6 +22,8 @@ from magnetar.net.free_ports import free_port
 
 WRITES: Final = frozenset({1, 2, 5, 14, 15, 19, 20, 21})
 """create, delete, setData, multi, create2, createContainer, deleteContainer, createTTL."""
+CHANGES: Final = frozenset({5})
+"""setData: what owners change by compare-and-set."""
 _LENGTH: Final = struct.Struct(">i")
 _REQUEST: Final = struct.Struct(">ii")
 _XID: Final = struct.Struct(">i")
@@ -41,6 +43,7 @@ class Way(enum.Enum):
 class _Trouble:
     """What the relay is to do; changed by the test's thread, read by the relay's."""
 
+    kinds: frozenset[int] = WRITES
     swallow: int = 0
     halve: Counter[Way] = field(default_factory=Counter)
     held_until: dict[Way, float] = field(default_factory=dict)
@@ -57,8 +60,8 @@ class _Connection:
     def __init__(self, relay: Relay, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self._relay = relay
         self._writers = {Way.REQUESTS: server, Way.ANSWERS: client}
-        self._writes: set[int] = set()
-        """Requests to change something that have no answer yet, by their xid."""
+        self._writes: dict[int, int] = {}
+        """The kinds of requests to change something that have no answer yet, by their xid."""
 
     async def pump(self, way: Way, reader: asyncio.StreamReader) -> None:
         """Pass the frames of one way on until either side ends."""
@@ -84,20 +87,17 @@ class _Connection:
             writer.close()
 
     def _look_at(self, way: Way, head: bytes, body: bytes) -> None:
-        writes = False
+        kind: int | None = None
         if way is Way.REQUESTS and len(body) >= _REQUEST.size:
             xid, kind = _REQUEST.unpack_from(body)
-            writes = kind in WRITES
-            if writes:
-                self._writes.add(xid)
+            if kind in WRITES:
+                self._writes[xid] = kind
                 self._relay.writes += 1
         elif way is Way.ANSWERS and len(body) >= _XID.size:
-            (xid,) = _XID.unpack_from(body)
-            writes = xid in self._writes
-            self._writes.discard(xid)
-            if writes and self._relay.takes_answer():
+            kind = self._writes.pop(_XID.unpack_from(body)[0], None)
+            if kind is not None and self._relay.takes_answer(kind):
                 raise _Cut
-        if writes and self._relay.takes_half(way):
+        if kind is not None and self._relay.takes_half(way, kind):
             frame = head + body
             self._writers[way].write(frame[: len(frame) // 2])
             raise _Cut
@@ -138,12 +138,14 @@ class Relay:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
-    def swallow(self, count: int) -> None:
+    def swallow(self, count: int, kinds: frozenset[int] = WRITES) -> None:
         """The answers to the next writes, so many, are swallowed, and the connection is cut at each."""
+        self._trouble.kinds = kinds
         self._trouble.swallow = count
 
-    def halve(self, way: Way) -> None:
+    def halve(self, way: Way, kinds: frozenset[int] = WRITES) -> None:
         """The next frame of a write that way is cut in half, and the connection with it."""
+        self._trouble.kinds = kinds
         self._trouble.halve[way] = 1
 
     def hold(self, way: Way, seconds: float) -> None:
@@ -167,17 +169,17 @@ class Relay:
 
     # In the relay's own thread.
 
-    def takes_answer(self) -> bool:
+    def takes_answer(self, kind: int) -> bool:
         """Whether this answer to a write is swallowed."""
-        if self._trouble.swallow <= 0:
+        if self._trouble.swallow <= 0 or kind not in self._trouble.kinds:
             return False
         self._trouble.swallow -= 1
         self.swallowed += 1
         return True
 
-    def takes_half(self, way: Way) -> bool:
+    def takes_half(self, way: Way, kind: int) -> bool:
         """Whether this frame is cut."""
-        if not self._trouble.halve[way]:
+        if not self._trouble.halve[way] or kind not in self._trouble.kinds:
             return False
         self._trouble.halve[way] = 0
         self.halved += 1

@@ -16,7 +16,7 @@ from typing import Final
 from magnetar.metadata.factory import open_store
 
 from e2e.disturbing.control import Disturbance
-from e2e.disturbing.relay import Relay, Way
+from e2e.disturbing.relay import CHANGES, WRITES, Relay, Way
 from e2e.interchange.parts import Part
 
 JUMP_SECONDS: Final = 600.0
@@ -26,11 +26,14 @@ ALL_SHARE: Final = 0.3
 """How often all suffer at once, and not one of them."""
 STALL_SECONDS: Final = (2.0, 15.0)
 STALL_OF_ALL_SECONDS: Final = (1.0, 4.0)
+SYNCS_ONLY_SHARE: Final = 0.6
 KILLED_IN_A_STALL_SHARE: Final = 0.5
 ANSWER_SECONDS: Final = 2.0
 """How much of a stall must be left for asking whether a bookie serves."""
 USED_AGAIN_SECONDS_MAX: Final = 120.0
 """A bookie that was given up is not chosen for half a minute, and then only for new ledgers."""
+OFTEN_CHECKPOINTS: Final = {"flushInterval": "1000"}
+"""Of bookies whose disks stall, in milliseconds: not only the journal is written in a stall."""
 HOLD_SECONDS: Final = (0.5, 8.0)
 """Shorter and longer than the session of a storm, and than the two thirds of it after which its client gives up."""
 REFUSED_SECONDS: Final = (0.1, 3.0)
@@ -110,14 +113,15 @@ class DiskStalls(Trouble):
         all_at_once = self._forgetful or self._rng.random() < ALL_SHARE
         victims = list(self._bookies) if all_at_once else [self._rng.choice(list(self._bookies))]
         seconds = self._rng.uniform(*(STALL_OF_ALL_SECONDS if all_at_once else STALL_SECONDS))
+        syncs_only = not self._forgetful and self._rng.random() < SYNCS_ONLY_SHARE
         kill = self._forgetful or self._rng.random() < KILLED_IN_A_STALL_SHARE
         ended = time.monotonic() + seconds
         hung = [self._bookies[victim].stalled_calls for victim in victims]
         for victim in victims:
             self._bookies[victim].forget_writes(self._forgetful)
-            self._bookies[victim].stall(seconds)
+            self._bookies[victim].stall(seconds, syncs_only=syncs_only)
         time.sleep(seconds * self._rng.uniform(0.3, 0.9))
-        if not self._forgetful and not kill:
+        if syncs_only and not kill:
             self._serves_all_the_same(victims, ended, hung)
         if self._forgetful:
             # They answer what they have forgotten, before they are killed.
@@ -127,10 +131,11 @@ class DiskStalls(Trouble):
         time.sleep(max(0.0, ended - time.monotonic()))
         counts = [self._bookies[victim].stalled_calls - before for victim, before in zip(victims, hung, strict=True)]
         who = "all bookies" if all_at_once else victims[0].folder.name
-        return f"stalled {who} for {seconds:.1f} s, {sum(counts)} calls hung{', and killed them' if kill else ''}"
+        what = f"syncs of {who}" if syncs_only else who
+        return f"stalled {what} for {seconds:.1f} s, {sum(counts)} calls hung{', and killed them' if kill else ''}"
 
     def _serves_all_the_same(self, victims: Sequence[Part], ended: float, hung: Sequence[int]) -> None:
-        """What waits for a disk waits in threads: who hangs answers whoever wants nothing of the disk."""
+        """What waits for a sync waits in threads: who hangs answers whoever wants nothing of the disk."""
         for victim, before in zip(victims, hung, strict=True):
             disturbance = self._bookies[victim]
             tried = False
@@ -174,12 +179,15 @@ class LostAnswers(Trouble):
         self.provoke: Callable[[], None] = _nothing
         """Has some of them write to ZooKeeper, if they do not all the time."""
         self._relays = relays
+        self._writes: dict[Relay, int] = {}
+        """As they were at the last disturbance."""
         self._rng = rng
 
     def disturb(self) -> str:
         """One connection, some of them or all, in one way."""
         # Mostly those through which something is written: bookies write little.
-        busy = [relay for relay in self._relays if relay.writes]
+        busy = [relay for relay in self._relays if relay.writes > self._writes.get(relay, 0)]
+        self._writes = {relay: relay.writes for relay in self._relays}
         pool = busy if busy and self._rng.random() < BUSY_SHARE else self._relays
         relays = self._rng.sample(pool, min(len(pool), self._rng.choice([1, 2, len(pool)])))
         # Mostly what nobody can tell apart: a write that was applied, or was not, and has no answer.
@@ -191,13 +199,13 @@ class LostAnswers(Trouble):
 
     def finish(self) -> None:
         """Some answer was lost for good."""
-        if not any(relay.swallowed for relay in self._relays):
-            self.problems.append("no answer to a write was ever swallowed")
+        if not any(relay.swallowed + relay.halved for relay in self._relays):
+            self.problems.append("no write was ever left without an answer")
 
     def _swallow(self, relays: Sequence[Relay]) -> str:
         before = sum(relay.swallowed for relay in relays)
         for relay in relays:
-            relay.swallow(self._rng.randint(1, ANSWERS_SWALLOWED_MAX))
+            relay.swallow(self._rng.randint(1, ANSWERS_SWALLOWED_MAX), self._rng.choice([WRITES, CHANGES]))
         self.provoke()
         self._wait(relays)
         return f"swallowed {sum(relay.swallowed for relay in relays) - before} answers"
@@ -206,7 +214,7 @@ class LostAnswers(Trouble):
         before = sum(relay.halved for relay in relays)
         way = self._rng.choice(list(Way))
         for relay in relays:
-            relay.halve(way)
+            relay.halve(way, self._rng.choice([WRITES, CHANGES]))
         self.provoke()
         self._wait(relays)
         return f"cut {sum(relay.halved for relay in relays) - before} {way.value} in half"

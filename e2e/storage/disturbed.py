@@ -11,6 +11,7 @@ from e2e.disturbing import control
 from e2e.disturbing.mistakes import FORGETFUL_DISK
 from e2e.disturbing.relay import Relay
 from e2e.disturbing.storms import (
+    OFTEN_CHECKPOINTS,
     ClockJumps,
     DiskStalls,
     LostAnswers,
@@ -50,6 +51,8 @@ def prepare(
     if fault in ("clock", "stall"):
         disturbances = disturb_all(bookies, control.build(cluster.folder), cluster.folder)
         if fault == "stall":
+            for bookie in bookies:
+                bookie.settings |= OFTEN_CHECKPOINTS
             return DiskStalls(disturbances, rng, forgetful=mistake == FORGETFUL_DISK), store_url
         paths = [f"/ledgers/available/{bookie.id}" for bookie in bookies]
         return ClockJumps(list(disturbances.values()), partial(registrations, store_url, paths), rng), store_url
