@@ -47,6 +47,7 @@ up is chosen again."""
 KEPT = {"defaultRetentionTimeInMinutes": "-1", "defaultRetentionSizeInMB": "-1"}
 """Consumers take messages from the owner's memory; only who reads all again sees that the next owner has them too."""
 READ_MS = 10_000
+OWNED_SHARE = 0.6
 DELAYED_TOPICS = 3
 DELAY_SECONDS_MAX = 20.0
 DELAYED_COME_SECONDS_MAX = 60.0
@@ -99,7 +100,7 @@ def _answers(cluster: LocalCluster, rng: random.Random, stack: contextlib.ExitSt
     for bookie in cluster.bookies:
         relays.append(stack.enter_context(Relay(servers)))
         bookie.settings["metadataServiceUri"] = f"metadata-store:zk:{relays[-1].address}"
-    return LostAnswers(relays, rng)
+    return LostAnswers(relays, rng, owned_share=OWNED_SHARE)
 
 
 @dataclass(slots=True)

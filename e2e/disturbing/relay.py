@@ -22,8 +22,9 @@ from magnetar.net.free_ports import free_port
 
 WRITES: Final = frozenset({1, 2, 5, 14, 15, 19, 20, 21})
 """create, delete, setData, multi, create2, createContainer, deleteContainer, createTTL."""
-CHANGES: Final = frozenset({5})
-"""setData: what owners change by compare-and-set."""
+SET_DATA: Final = 5
+OWNED_PATH: Final = b"/managed-ledgers/"
+"""Where the owners of topics keep lists of ledgers and cursors, changed by compare-and-set."""
 _LENGTH: Final = struct.Struct(">i")
 _REQUEST: Final = struct.Struct(">ii")
 _XID: Final = struct.Struct(">i")
@@ -43,7 +44,7 @@ class Way(enum.Enum):
 class _Trouble:
     """What the relay is to do; changed by the test's thread, read by the relay's."""
 
-    kinds: frozenset[int] = WRITES
+    owned_only: bool = False
     swallow: int = 0
     halve: Counter[Way] = field(default_factory=Counter)
     held_until: dict[Way, float] = field(default_factory=dict)
@@ -60,8 +61,8 @@ class _Connection:
     def __init__(self, relay: Relay, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self._relay = relay
         self._writers = {Way.REQUESTS: server, Way.ANSWERS: client}
-        self._writes: dict[int, int] = {}
-        """The kinds of requests to change something that have no answer yet, by their xid."""
+        self._writes: dict[int, bool] = {}
+        """Requests to change something that have no answer yet, by their xid: whether they change what has an owner."""
 
     async def pump(self, way: Way, reader: asyncio.StreamReader) -> None:
         """Pass the frames of one way on until either side ends."""
@@ -87,17 +88,18 @@ class _Connection:
             writer.close()
 
     def _look_at(self, way: Way, head: bytes, body: bytes) -> None:
-        kind: int | None = None
+        owned: bool | None = None
         if way is Way.REQUESTS and len(body) >= _REQUEST.size:
             xid, kind = _REQUEST.unpack_from(body)
             if kind in WRITES:
-                self._writes[xid] = kind
+                path = body[_REQUEST.size + _LENGTH.size :]
+                owned = self._writes[xid] = kind == SET_DATA and path.startswith(OWNED_PATH)
                 self._relay.writes += 1
         elif way is Way.ANSWERS and len(body) >= _XID.size:
-            kind = self._writes.pop(_XID.unpack_from(body)[0], None)
-            if kind is not None and self._relay.takes_answer(kind):
+            owned = self._writes.pop(_XID.unpack_from(body)[0], None)
+            if owned is not None and self._relay.takes_answer(owned=owned):
                 raise _Cut
-        if kind is not None and self._relay.takes_half(way, kind):
+        if owned is not None and self._relay.takes_half(way, owned=owned):
             frame = head + body
             self._writers[way].write(frame[: len(frame) // 2])
             raise _Cut
@@ -138,14 +140,15 @@ class Relay:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
-    def swallow(self, count: int, kinds: frozenset[int] = WRITES) -> None:
-        """The answers to the next writes, so many, are swallowed, and the connection is cut at each."""
-        self._trouble.kinds = kinds
+    def swallow(self, count: int, *, owned_only: bool = False) -> None:
+        """The answers to the next writes, so many, are swallowed, and the connection is cut at each; or only those to
+        changes of what the owner of a topic keeps."""
+        self._trouble.owned_only = owned_only
         self._trouble.swallow = count
 
-    def halve(self, way: Way, kinds: frozenset[int] = WRITES) -> None:
-        """The next frame of a write that way is cut in half, and the connection with it."""
-        self._trouble.kinds = kinds
+    def halve(self, way: Way, *, owned_only: bool = False) -> None:
+        """The next frame of a write that way is cut in half, and the connection with it; see `swallow`."""
+        self._trouble.owned_only = owned_only
         self._trouble.halve[way] = 1
 
     def hold(self, way: Way, seconds: float) -> None:
@@ -169,17 +172,17 @@ class Relay:
 
     # In the relay's own thread.
 
-    def takes_answer(self, kind: int) -> bool:
+    def takes_answer(self, *, owned: bool) -> bool:
         """Whether this answer to a write is swallowed."""
-        if self._trouble.swallow <= 0 or kind not in self._trouble.kinds:
+        if self._trouble.swallow <= 0 or (self._trouble.owned_only and not owned):
             return False
         self._trouble.swallow -= 1
         self.swallowed += 1
         return True
 
-    def takes_half(self, way: Way, kind: int) -> bool:
+    def takes_half(self, way: Way, *, owned: bool) -> bool:
         """Whether this frame is cut."""
-        if not self._trouble.halve[way] or kind not in self._trouble.kinds:
+        if not self._trouble.halve[way] or (self._trouble.owned_only and not owned):
             return False
         self._trouble.halve[way] = 0
         self.halved += 1

@@ -16,7 +16,7 @@ from typing import Final
 from magnetar.metadata.factory import open_store
 
 from e2e.disturbing.control import Disturbance
-from e2e.disturbing.relay import CHANGES, WRITES, Relay, Way
+from e2e.disturbing.relay import Relay, Way
 from e2e.interchange.parts import Part
 
 JUMP_SECONDS: Final = 600.0
@@ -41,6 +41,8 @@ ANSWERS_SWALLOWED_MAX: Final = 4
 SWALLOWED_SECONDS_MAX: Final = 20.0
 OTHERS_SECONDS_MAX: Final = 5.0
 BUSY_SHARE: Final = 0.8
+REQUESTS_SHARE: Final = 0.8
+"""How often what is halved is a request: half an answer is as good as one that was swallowed."""
 STOP_SECONDS: Final = (0.5, 20.0)
 
 
@@ -174,8 +176,10 @@ class DiskStalls(Trouble):
 class LostAnswers(Trouble):
     """Connections to ZooKeeper that lose answers, stand still one way, or end in the middle of a frame."""
 
-    def __init__(self, relays: Sequence[Relay], rng: random.Random) -> None:
+    def __init__(self, relays: Sequence[Relay], rng: random.Random, *, owned_share: float = 0.0) -> None:
+        """`owned_share`: how often only changes of what topics' owners keep suffer, and no other writes."""
         super().__init__()
+        self._owned_share = owned_share
         self.provoke: Callable[[], None] = _nothing
         """Has some of them write to ZooKeeper, if they do not all the time."""
         self._relays = relays
@@ -191,7 +195,8 @@ class LostAnswers(Trouble):
         pool = busy if busy and self._rng.random() < BUSY_SHARE else self._relays
         relays = self._rng.sample(pool, min(len(pool), self._rng.choice([1, 2, len(pool)])))
         # Mostly what nobody can tell apart: a write that was applied, or was not, and has no answer.
-        how = self._rng.choice([self._swallow, self._swallow, self._halve, self._halve, self._hold, self._refuse])
+        kinds = [self._swallow, self._swallow, self._halve, self._halve, self._halve, self._hold, self._refuse]
+        how = self._rng.choice(kinds)
         what = how(relays)
         for relay in relays:
             relay.relieve()
@@ -205,16 +210,18 @@ class LostAnswers(Trouble):
     def _swallow(self, relays: Sequence[Relay]) -> str:
         before = sum(relay.swallowed for relay in relays)
         for relay in relays:
-            relay.swallow(self._rng.randint(1, ANSWERS_SWALLOWED_MAX), self._rng.choice([WRITES, CHANGES]))
+            relay.swallow(
+                self._rng.randint(1, ANSWERS_SWALLOWED_MAX), owned_only=self._rng.random() < self._owned_share
+            )
         self.provoke()
         self._wait(relays)
         return f"swallowed {sum(relay.swallowed for relay in relays) - before} answers"
 
     def _halve(self, relays: Sequence[Relay]) -> str:
         before = sum(relay.halved for relay in relays)
-        way = self._rng.choice(list(Way))
+        way = Way.REQUESTS if self._rng.random() < REQUESTS_SHARE else Way.ANSWERS
         for relay in relays:
-            relay.halve(way, self._rng.choice([WRITES, CHANGES]))
+            relay.halve(way, owned_only=self._rng.random() < self._owned_share)
         self.provoke()
         self._wait(relays)
         return f"cut {sum(relay.halved for relay in relays) - before} {way.value} in half"
