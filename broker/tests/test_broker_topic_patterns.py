@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from magnetar.broker import topic_patterns
 from magnetar.broker.slices import Turn
 from magnetar.broker.topic_patterns import TopicPattern, brokers_match
 from magnetar.core import expressions
