@@ -177,7 +177,8 @@ async def test_a_ledger_that_fails_is_left_locked_longer_each_time(cluster: Work
     for attempt in range(1, 5):
         await until(lambda attempt=attempt: cluster.worker.progress().ledgers_failed == attempt)  # type: ignore[misc]
         times.append(cluster.clock.monotonic_seconds())
-        assert cluster.worker.progress().waiting == (ledger_id,)
+        progress = cluster.worker.progress()
+        assert (progress.current, progress.waiting) == ((), (ledger_id,)), "what waits is not being copied"
         assert await cluster.others.lock_holder(ledger_id) is not None
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
     for pause, expected in zip(pauses, [0.02, 0.04, 0.08], strict=True):

@@ -7,9 +7,13 @@ import errno
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
+from magnetar.bookie import checkpoint as checkpoint_module
 from magnetar.bookie.adds import HELD_BYTES_MAX
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.checkpoint import Checkpointer
+from magnetar.bookie.directories import Marks
+from magnetar.bookie.settings import StorageSettings
 from magnetar.core.limits import MIB
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.entry import EntryCodec
@@ -76,27 +80,69 @@ async def test_a_failed_checkpoint_forgets_no_fence(start: StartBookie, monkeypa
     assert await add((await start()).bookie, 1, 1) == BookieCode.EFENCED
 
 
-async def test_a_failed_checkpoint_is_tried_again_by_itself(
+async def test_a_failed_checkpoint_is_tried_again_without_being_asked(
     start: StartBookie, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = await start()
+    monkeypatch.setattr(checkpoint_module, "RETRY_SECONDS", 0.01)
+    running = await start(storage=StorageSettings(flush_interval_seconds=3_600.0))
     assert await add(running.bookie, 1, 0) == BookieCode.EOK
-    checkpointer, storage = running.parts.checkpointer, running.parts.storage
-    flush, failed = storage.flush, asyncio.Event()
+    flush, attempts = running.parts.storage.flush, 0
 
-    async def no_room_at_first(states: Sequence[tuple[int, bytes]]) -> None:
-        if not failed.is_set():
-            failed.set()
+    async def no_room_once(states: Sequence[tuple[int, bytes]]) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
             raise OSError(errno.ENOSPC, "the disk is full")
         await flush(states)
 
-    monkeypatch.setattr(storage, "flush", no_room_at_first)
-    completed = checkpointer.completed
-    checkpointer.request()
+    monkeypatch.setattr(running.parts.storage, "flush", no_room_once)
+    running.parts.checkpointer.request()
     async with asyncio.timeout(30):
-        await failed.wait()
-        while checkpointer.completed == completed:
-            await asyncio.sleep(0.05)
+        while not running.parts.checkpointer.completed:
+            await asyncio.sleep(0.01)
+    assert attempts == 2
+
+
+async def test_a_start_stores_what_it_replays(start: StartBookie, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a ledger of which nothing but entries is in the journal: the next start begins behind them."""
+    running = await start()
+    assert await add(running.bookie, 1, 0) == BookieCode.EOK
+    await running.close()
+    running = await start()
+    assert await add(running.bookie, 1, 1) == BookieCode.EOK
+    await crash(running, monkeypatch)
+    running = await start()
+    assert running.parts.checkpointer.completed == 1
+    assert not running.parts.storage.anything_cached()
+
+
+async def test_a_start_fails_that_cannot_store_what_it_replays(
+    start: StartBookie, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = await start(storage=StorageSettings(write_cache_bytes_max=64 * MIB))
+    codec = EntryCodec(1, "CRC32C")
+    stored = codec.encode_many(0, -1, 0, [bytes(MIB)] * 20)
+    for entry_id, each in enumerate(stored):
+        told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        running.bookie.add_entries(1, KEY, [entry_id], [each], 0, lambda code, *_, at=told: at.set_result(code))
+        assert await told == BookieCode.EOK
+    await crash(running, monkeypatch)
+    # A half of it is full more than once: all but the last writing goes on beside the reading.
+    small = StorageSettings(write_cache_bytes_max=12 * MIB)
+    flush, attempts = Checkpointer.flush, 0
+
+    async def no_room_once(checkpointer: Checkpointer, marks: Marks) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise OSError(errno.ENOSPC, "the disk is full")
+        await flush(checkpointer, marks)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpointer, "flush", no_room_once)
+        with pytest.raises(OSError, match="the disk is full"):
+            await start(storage=small)
+    assert await (await start(storage=small)).bookie.read_run(1, 19, 1, 2 * MIB) == stored[19:]
 
 
 async def test_adds_that_come_while_others_are_held_back_go_behind_them(

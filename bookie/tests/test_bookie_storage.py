@@ -145,6 +145,34 @@ def test_logs_roll_and_a_start_makes_a_new_one(tmp_path: Path) -> None:
     reader.close()
 
 
+def open_logs(directory: Path) -> list[str]:
+    """Logs of which this process has a descriptor: what is deleted meanwhile takes room as long."""
+    links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [link for link in links if link.startswith(str(directory)) and ".log" in link]
+
+
+def test_a_log_that_is_forgotten_while_it_is_read_is_closed_after_the_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = EntryLogs(DISK, tmp_path, MIB).writer
+    (stored,) = entries(1, 0, 1)
+    (location,) = writer.append(1, [stored])
+    writer.close()
+    reader = EntryLogs(DISK, tmp_path, MIB).reader
+    assert reader.read(location, 1, 0) == stored
+    assert len(open_logs(tmp_path)) == 1
+    pread = SystemFile.pread
+
+    def forgotten_meanwhile(file: SystemFile, size: int, position: int) -> bytes:
+        reader.forget(location >> 32)
+        assert len(open_logs(tmp_path)) == 1
+        return pread(file, size, position)
+
+    monkeypatch.setattr(SystemFile, "pread", forgotten_meanwhile)
+    assert reader.read(location, 1, 0) == stored
+    assert open_logs(tmp_path) == []
+
+
 @given(st.dictionaries(st.integers(0, 2**40), st.integers(0, 2**40), max_size=30))
 def test_the_ledgers_map_comes_back(sizes: dict[int, int]) -> None:
     packed = entry_log_format.encode_ledgers_map(sizes)

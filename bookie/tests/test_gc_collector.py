@@ -19,9 +19,7 @@ from magnetar.bookie.gc.plan import Compaction
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.gc.status import CollectionReport
 from magnetar.bookie.index import Index
-from magnetar.bookie.index_api import LedgerIndex
 from magnetar.bookie.settings import StorageSettings
-from magnetar.bookie.testing import DiskIndex
 from magnetar.core.clock import SystemClock
 from magnetar.core.disk import SystemDisk
 from magnetar.core.errors import Unavailable
@@ -440,6 +438,25 @@ async def test_a_damaged_entry_keeps_its_log(directory: Directory, digest: str) 
     assert not path.exists()
 
 
+async def test_a_log_that_is_known_to_be_damaged_waits_for_the_next_major_compaction(tmp_path: Path) -> None:
+    """Minor ones come often: they do not read it again and again."""
+    directory = Directory(tmp_path, dataclasses.replace(SETTINGS, minor_threshold=0.4))
+    await directory.add(*entries(2, 3), *entries(1, 9))
+    await directory.roll()
+    directory.live.ids |= {2}
+    place = directory.index.location(2, 1) or 0
+    with (directory.path / f"{place >> 32:x}.log").open("r+b") as file:
+        file.seek((place & 0xFFFF_FFFF) + 100)
+        file.write(b"damage")
+    problems = []
+    for major in (False, False, True):
+        report = await directory.collector.collect(force_major=major, force_minor=not major)
+        assert report.compaction is (Compaction.MAJOR if major else Compaction.MINOR)
+        problems.append(len(report.problems))
+    assert problems == [1, 0, 1]
+    directory.storage.close()
+
+
 async def test_a_log_that_cannot_be_walked_keeps_what_the_index_wants(directory: Directory) -> None:
     await directory.add(*entries(1, 3), *entries(2, 3))
     await directory.storage.run_in_background(directory.storage.logs.abandon)
@@ -617,61 +634,6 @@ def test_names_of_compactions() -> None:
     assert compacted_ids(compacted_name(0x1F, 0xA)) == (0x1F, 0xA)
     for name in ("1.log", "1.log.compacting", "1.log.x.compacted", ".log.1.compacted", "1.log.1.compacted.tmp"):
         assert compacted_ids(name) is None
-
-
-# The index's part.
-
-
-@pytest.fixture(params=["RocksDB", "DiskIndex"])
-def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LedgerIndex]:
-    opened: LedgerIndex = Index(tmp_path, 8 * MIB) if request.param == "RocksDB" else DiskIndex(SystemDisk(), tmp_path)
-    yield opened
-    opened.close()
-
-
-def test_an_index_knows_ledgers_by_state_and_by_place(index: LedgerIndex) -> None:
-    index.put_ledgers([(ledger_id, b"state") for ledger_id in (0, 3, 7)])
-    index.put_locations(3, range(100), range(100))
-    index.put_locations(5, [0, 2**62], [1, 2])
-    assert index.stored_ledger_ids(0, 10) == [0, 3, 5, 7]
-    assert index.stored_ledger_ids(0, 2) == [0, 3]
-    assert index.stored_ledger_ids(4, 2) == [5, 7]
-    assert index.stored_ledger_ids(8, 2) == []
-
-
-def test_an_index_forgets_ledgers(index: LedgerIndex) -> None:
-    index.put_ledgers([(ledger_id, b"state") for ledger_id in range(4)])
-    for ledger_id in range(4):
-        index.put_locations(ledger_id, [0, 1, 2**63 - 1], [1, 2, 3])
-    index.delete_ledgers([])
-    index.delete_ledgers([0, 2])
-    assert index.stored_ledger_ids(0, 10) == [1, 3]
-    assert [index.entry_ids(ledger_id) for ledger_id in range(4)] == [[], [0, 1, 2**63 - 1]] * 2
-    assert index.last_entry_id(2) == -1
-    index.compact_locations()
-    index.put_locations(2, [5], [6])
-    assert index.entry_ids(2) == [5]
-
-
-def test_an_index_tells_what_is_in_a_log(index: LedgerIndex) -> None:
-    for ledger_id in range(3):
-        index.put_locations(ledger_id, range(5), [(entry_id % 2) << 32 | entry_id for entry_id in range(5)])
-    after: Ids | None = (0, -1)
-    found: list[tuple[int, int, int]] = []
-    while after is not None:
-        some, after = index.locations_in_log(1, after, 4)
-        found += some
-    assert found == [(ledger_id, entry_id, 1 << 32 | entry_id) for ledger_id in range(3) for entry_id in (1, 3)]
-    assert index.locations_in_log(7, (0, -1), 100) == ([], None)
-
-
-def test_an_index_moves_only_what_is_still_there(index: LedgerIndex) -> None:
-    old, new, other = 1 << 32, 2 << 32, 3 << 32
-    index.put_locations(1, [0, 1], [old | 10, other | 20])
-    assert index.move_locations(1, [(1, 0, new | 1), (1, 1, new | 2), (1, 2, new | 3)]) == 1
-    assert index.locations_of([(1, 0), (1, 1), (1, 2)]) == [new | 1, other | 20, None]
-    assert index.locations_of([]) == []
-    assert index.move_locations(1, []) == 0
 
 
 async def test_a_report_of_nothing(directory: Directory) -> None:

@@ -131,6 +131,11 @@ def test_with_tls_brokers_are_called_over_tls_only() -> None:
     assert PeerClient("http://a:1").url_of(both) == "http://b:8080"
 
 
+def test_without_tls_the_protocols_connections_are_plain() -> None:
+    assert PeerAccess(PeerSettings()).connect_tls is None
+    assert PeerAccess(PeerSettings(tls_enabled=True)).connect_tls is not None
+
+
 async def test_a_client_that_is_closed_calls_nobody(server: tuple[Server, str]) -> None:
     client = PeerClient(server[1])
     under_way = asyncio.create_task(client.call("GET", "/slow"))

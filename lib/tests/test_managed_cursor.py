@@ -15,6 +15,7 @@ from magnetar.managed.info_codec import decode_cursor_info
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.paths import cursor_path
 from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.managed.states import LedgerState
 from magnetar.managed.testing import ManagedWorld, append, read_all
 
 NAME = "public/default/persistent/topic"
@@ -169,6 +170,25 @@ async def test_persist_groups_and_the_timer_writes_at_its_rate(world: ManagedWor
     assert not storage.dirty or len(ledger._shared._changed) == 1
 
 
+async def test_a_receipt_comes_when_the_first_entry_of_a_cursors_ledger_is_durable_and_not_before(
+    world: ManagedWorld,
+) -> None:
+    policy = keeping(max_entries_per_ledger=100)
+    ledger = await world.factory(policy).open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    at = await filled(ledger, 5)
+    world.ledgers.hold = True
+    cursor.acknowledge([at[0]])
+    told: list[MagnetarError | None] = []
+    cursor.persist(told.append)
+    await world.settle()
+    assert told == []
+    world.ledgers.release()
+    await world.settle()
+    assert told == [None]
+    assert (await world.factory(policy).open(NAME)).cursors["sub"].mark_delete == at[0]
+
+
 async def test_the_cursor_ledger_rolls_and_is_replaced_when_it_fails(world: ManagedWorld) -> None:
     policy = keeping(max_entries_per_ledger=1000, cursor_ledger_entries_max=3)
     ledger = await world.factory(policy).open(NAME)
@@ -279,6 +299,22 @@ async def test_a_second_owner_fences_the_cursor_too(world: ManagedWorld) -> None
     with pytest.raises(ManagedLedgerFenced):
         await append(ledger, [b"x"])
     assert (await world.factory(keeping()).open(NAME)).cursors["sub"].mark_delete == at[0]
+
+
+async def test_an_owner_stops_whose_cursor_another_has_changed(world: ManagedWorld) -> None:
+    """Whoever writes the cursor owns the topic, or is about to: the former owner gives no receipt any more."""
+    ledger = await world.factory(keeping()).open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    at = await filled(ledger)
+    node = await world.store.get(cursor_path(NAME, "sub"))
+    assert node is not None
+    await world.store.put(cursor_path(NAME, "sub"), node.value, node.stat.version)
+    cursor.acknowledge([at[0]])
+    with pytest.raises(ManagedLedgerFenced):
+        await durable(cursor)
+    assert ledger.state is LedgerState.FENCED
+    with pytest.raises(ManagedLedgerFenced):
+        await append(ledger, [b"x"])
 
 
 async def test_properties_of_cursors(world: ManagedWorld) -> None:

@@ -340,7 +340,7 @@ async def test_delete_leaves_nothing(world: ManagedWorld) -> None:
     factory = world.factory(small_ledgers(2))
     with pytest.raises(ManagedLedgerNotFound):
         await factory.open(NAME, create=False)
-    for is_open in (True, False):
+    for owner in ("at work", "gone", "killed"):
         ledger = await factory.open(NAME)
         cursor = await ledger.open_cursor("sub/1", EARLIEST)
         for _ in range(5):
@@ -349,8 +349,10 @@ async def test_delete_leaves_nothing(world: ManagedWorld) -> None:
         cursor.persist(lambda error: None)
         await world.settle()
         assert await factory.exists(NAME)
-        if not is_open:
+        if owner == "gone":
             await ledger.close()
+        if owner == "killed":
+            factory = world.factory()
         await factory.delete(NAME)
         assert not await factory.exists(NAME)
         assert world.ledgers.stored == {}

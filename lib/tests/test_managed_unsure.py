@@ -156,6 +156,32 @@ async def test_a_ledger_in_doubt_is_deleted_once_the_node_is_known_not_to_name_i
     assert has((await world.owner()).cursors["sub"], at, 3, *range(5, 15))
 
 
+async def test_who_was_replaced_leaves_the_ledger_in_doubt_that_the_next_owner_reads(world: World) -> None:
+    """The former owner does not know that the node names it; the next one lives on it."""
+    _, cursor, at = await with_receipts(world, 3)
+    age(world)
+    world.next_fates(CURSOR, Fate.LOST)
+    cursor.acknowledge([at[5]])
+    assert isinstance(await persisted(cursor), StoreUnavailable)
+    other = await world.owner()
+    await other.cursors["sub"].set_cursor_properties({"k": "v"})
+    assert isinstance(await persisted(cursor), ManagedLedgerFenced)
+    await world.settle()
+    assert await world.named() <= set(world.ledgers.stored)
+    assert has((await world.owner()).cursors["sub"], at, 3, 5)
+
+
+async def test_who_was_replaced_deletes_the_ledger_in_doubt_of_a_cursor_that_is_gone(world: World) -> None:
+    _, cursor, at = await with_receipts(world, 3)
+    age(world)
+    world.next_fates(CURSOR, Fate.REFUSED)
+    cursor.acknowledge([at[5]])
+    assert isinstance(await persisted(cursor), StoreUnavailable)
+    await (await world.owner()).delete_cursor("sub")
+    assert isinstance(await persisted(cursor), ManagedLedgerFenced)
+    assert await world.nothing_left_over()
+
+
 @pytest.mark.parametrize("fate", UNSURE)
 @pytest.mark.parametrize("closing", [True, False])
 async def test_a_cursor_in_doubt_is_closed_with_all_that_it_holds(world: World, fate: Fate, closing: bool) -> None:

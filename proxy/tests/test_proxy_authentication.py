@@ -17,8 +17,9 @@ from magnetar.auth.settings import TLS_PROVIDER, TOKEN_PROVIDER, AuthenticationS
 from magnetar.auth.testing import SECRET, token_of
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PeerError, SettingError
-from magnetar.net.testing import TestAuthority
+from magnetar.net.testing import TestAuthority, until
 from magnetar.net.tls import TlsSettings
+from magnetar.proxy import client_access
 from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.credentials import OriginalClient
 from magnetar.proxy.handshake import BrokerAddress, BrokerConnector, Greeting
@@ -330,6 +331,40 @@ async def test_credentials_that_pass_through_are_renewed(start: StartProxy) -> N
         told = await wire.ask(response(b"third"))
         assert told.partitionMetadataResponse.error == pb.AuthenticationError
         wire.close()
+
+
+class HesitantBroker(ScriptedBroker):
+    """Answers no CONNECT while it is told not to."""
+
+    def __init__(self, answer: Callable[[pb.BaseCommand], pb.BaseCommand | None]) -> None:
+        super().__init__(answer)
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+
+    async def _greet(self, wire: Wire) -> None:
+        await self.goes_on.wait()
+        await super()._greet(wire)
+
+
+async def test_nobody_waits_for_the_credentials_of_a_client_that_is_gone(
+    start: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests under way are limited: those of a client that cannot answer any more leave room for others."""
+    monkeypatch.setattr(client_access, "RENEWAL_SECONDS_MAX", 3_600.0)
+    async with HesitantBroker(counted) as broker:
+        proxy = await start(broker.service_url)
+        wire = await Wire.connected(port_of(proxy), **shown("first"))
+        await wire.ask(partitions(1))
+        broker.greet = lambda _: error(*REFUSED)
+        broker.goes_on.clear()
+        await retired(broker.open_wires[-1])
+        wire.send(partitions(2))
+        await until(lambda: proxy.service.lookups.under_way)
+        wire.close()
+        await until(lambda: not proxy.service._sessions)
+        assert proxy.service.lookups.under_way == 1
+        broker.goes_on.set()
+        await until(lambda: not proxy.service.lookups.under_way)
 
 
 async def retired(wire: Wire) -> None:

@@ -74,7 +74,7 @@ _STORE_TESTS: Final = _files(
         "bookie_journal_format",
         "bookie_storage",
     ),
-    *("bookie_read_ahead", "bookie_bookie", "bookie_contract", "bookie_cookie", "bookie_disk_watch"),
+    *("bookie_index", "bookie_read_ahead", "bookie_bookie", "bookie_contract", "bookie_cookie", "bookie_disk_watch"),
     *("bookie_directories", "bookie_limbo", "deleted_ledgers", "bookie_crash", "bookie_power_failure"),
 )
 _SUBSCRIPTION_TESTS: Final = _files(

@@ -286,7 +286,7 @@ class _Opening:
         parts = BookieParts(directories, storage, states, checkpointer, journals, bookie, self._limbo)
         if self._losses.told:
             await self._pass_over(parts, replay)
-        elif replay.entries or replay.meta_records:
+        else:
             await checkpointer.checkpoint(journals.marks)
         return parts
 

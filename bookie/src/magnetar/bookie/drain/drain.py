@@ -355,9 +355,7 @@ class Drain:
     async def _has_changed(self) -> bool:
         known = self._known
         node = await self._store.get(intention_path(self._bookie_id))
-        if node is None or known is None:
-            return (node is None) != (known is None)
-        return (node.value, node.stat.version) != known
+        return known != (None if node is None else (node.value, node.stat.version))
 
     async def _takes_writes(self) -> bool:
         return await self._store.exists(self._writable_path)
