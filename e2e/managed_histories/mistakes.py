@@ -34,10 +34,9 @@ def ledger_in_doubt_deleted() -> list[Patch]:
     """A write of a cursor's node without an answer counts as failed: the new ledger goes."""
 
     async def give_up(self: CursorStorage) -> None:
-        writer, self._next_writer = self._next_writer, None
-        self._first_entry = None
-        if writer is not None:
-            await self._shared.delete_ledger(writer.ledger_id)
+        upcoming, self._next = self._next, None
+        if upcoming is not None:
+            await self._shared.delete_ledger(upcoming.writer.ledger_id)
 
     return [(CursorStorage, "_give_up_next", give_up)]
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from magnetar.core.ids import Position
-from magnetar.managed import cursor_storage, managed_ledger
+from magnetar.managed import cursor_recovery, managed_ledger
 from magnetar.managed.append_path import AppendPath
 from magnetar.managed.cursor_storage import CursorStorage
 from magnetar.managed.factory import ManagedLedgerFactory
-from magnetar.managed.info_codec import LedgerInfo, decode_position
+from magnetar.managed.info_codec import POSITION_IN_NODE, LedgerInfo, decode_position
 from magnetar.managed.info_node import InfoNode
 from magnetar.managed.ledger_list import LedgerRecord
 from magnetar.managed.settings import ManagedLedgerSettings
@@ -76,10 +76,10 @@ def cursor_ledger_deleted_first() -> list[Patch]:
     """The ledger that a cursor's node names is deleted before the node names the next one."""
     right = original(CursorStorage, "_put_node")
 
-    async def put_node(self: CursorStorage, cursor_ledger_id: int) -> None:
-        if self.ledger_id not in (-1, cursor_ledger_id):
+    async def put_node(self: CursorStorage, cursor_ledger_id: int | None, *, closing: bool = False) -> None:
+        if cursor_ledger_id is not None and self.ledger_id not in (-1, cursor_ledger_id):
             await self._shared.delete_ledger(self.ledger_id)
-        await right(self, cursor_ledger_id)
+        await right(self, cursor_ledger_id, closing=closing)
 
     return [(CursorStorage, "_put_node", put_node)]
 
@@ -90,15 +90,15 @@ def node_before_the_state() -> list[Patch]:
 
     def snapshot(self: CursorStorage) -> bytes:
         state: bytes = right(self)
-        writer = self._next_writer
-        if writer is not None and writer.last_add_pushed < 0:
-            self._shared.start(self._put_node(writer.ledger_id))
+        upcoming = self._next
+        if upcoming is not None and upcoming.writer.last_add_pushed < 0:
+            self._shared.start(self._put_node(upcoming.writer.ledger_id))
         return state
 
-    async def once(self: CursorStorage, cursor_ledger_id: int) -> None:
+    async def once(self: CursorStorage, cursor_ledger_id: int | None, *, closing: bool = False) -> None:
         if self.ledger_id != cursor_ledger_id:
-            self.ledger_id = cursor_ledger_id
-            await put_node(self, cursor_ledger_id)
+            self.ledger_id = self.ledger_id if cursor_ledger_id is None else cursor_ledger_id
+            await put_node(self, cursor_ledger_id, closing=closing)
 
     put_node = original(CursorStorage, "_put_node")
     return [(CursorStorage, "_snapshot", snapshot), (CursorStorage, "_put_node", once)]
@@ -107,22 +107,26 @@ def node_before_the_state() -> list[Patch]:
 def cursor_from_its_first_entry() -> list[Patch]:
     """A takeover takes the cursor's state from the first entry of its ledger."""
 
-    async def last_position(shared: Shared, appends: AppendPath, ledger_id: int) -> PositionInfo | None:
+    async def position(shared: Shared, appends: AppendPath, _name: str, ledger_id: int) -> PositionInfo | None:
+        if ledger_id == POSITION_IN_NODE:
+            return None
         reader = await shared.ledgers.open(ledger_id, password=appends.settings.password, recover=True)
         return decode_position((await reader.read(0, 0))[0]) if reader.last_add_confirmed >= 0 else None
 
-    return [(cursor_storage, "_last_position", last_position)]
+    return [(cursor_recovery, "_stored_position", position)]
 
 
 def cursor_ledger_not_fenced() -> list[Patch]:
     """A takeover looks into the cursor's ledger without fencing its writer."""
 
-    async def last_position(shared: Shared, appends: AppendPath, ledger_id: int) -> PositionInfo | None:
+    async def position(shared: Shared, appends: AppendPath, _name: str, ledger_id: int) -> PositionInfo | None:
+        if ledger_id == POSITION_IN_NODE:
+            return None
         reader = await shared.ledgers.open(ledger_id, password=appends.settings.password, recover=False)
         last = reader.last_add_confirmed
         return decode_position((await reader.read(last, last))[0]) if last >= 0 else None
 
-    return [(cursor_storage, "_last_position", last_position)]
+    return [(cursor_recovery, "_stored_position", position)]
 
 
 def takeover_without_recovery() -> list[Patch]:

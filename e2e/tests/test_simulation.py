@@ -46,6 +46,16 @@ def test_every_promise_is_kept(first: int) -> None:
     assert confirmed > 0
 
 
+@pytest.mark.parametrize("name", sorted(MISTAKES))
+def test_every_mistake_still_has_its_place(name: str) -> None:
+    """Also those that only `--mistake all` tries: code that moves takes its mistakes along."""
+    try:
+        with planted(MISTAKES[name]):
+            pass
+    except CodeIsCompiled as error:
+        pytest.skip(str(error))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRIED_HERE)
 def test_a_planted_mistake_is_found(name: str) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.ledger.api import LedgerError, LedgerUnavailable, LedgerWriter
@@ -40,6 +40,14 @@ CLOSE_ATTEMPTS_MAX: Final = 3
 PersistCallback = Callable[[MagnetarError | None], None]
 
 
+class NextLedger(NamedTuple):
+    """The ledger that will be the cursor's once its first entry and the node are written."""
+
+    writer: LedgerWriter
+    first_entry: asyncio.Future[None]
+    """Done when that entry is durable, or never will be."""
+
+
 class CursorStorage:
     """Writes one cursor's state; it is the listener of the cursor's ledger."""
 
@@ -48,10 +56,9 @@ class CursorStorage:
         "_busy",
         "_by_node",
         "_closed",
-        "_first_entry",
         "_in_flight",
         "_last_write_seconds",
-        "_next_writer",
+        "_next",
         "_shared",
         "_waiting",
         "_writer",
@@ -74,9 +81,7 @@ class CursorStorage:
         """The write in flight is on its way to another ledger: its old one may fail meanwhile."""
         self._closed: bool = False
         self._writer: LedgerWriter | None = None
-        self._next_writer: LedgerWriter | None = None
-        """The ledger that will be the cursor's once its first entry and the node are written."""
-        self._first_entry: asyncio.Future[None] | None = None
+        self._next: NextLedger | None = None
         self._in_flight: list[PersistCallback] | None = None
         self._waiting: list[PersistCallback] | None = None
         self._last_write_seconds: float = float("-inf")
@@ -174,14 +179,15 @@ class CursorStorage:
         """Write nothing more: another owner may have the cursor by now."""
         self._closed = True
         self._shared.flushed(self)
-        writers, self._writer = (self._writer, self._next_writer), None
-        error = CursorClosed(self.name)
-        if self._first_entry is not None:
-            _settle(self._first_entry, error)
+        writer, self._writer = self._writer, None
+        upcoming, error = self._next, CursorClosed(self.name)
+        if upcoming is not None:
+            _settle(upcoming.first_entry, error)
         self._finished(error)
-        for writer in writers:
-            if writer is not None:
-                await writer.abandon()
+        if writer is not None:
+            await writer.abandon()
+        if upcoming is not None:
+            await upcoming.writer.abandon()
 
     async def delete(self) -> None:
         """Remove the node and the ledger. May be repeated until it returns: an error leaves open whether the node is
@@ -203,17 +209,15 @@ class CursorStorage:
 
     def confirmed(self, ledger_id: int, last_add_confirmed: int) -> None:
         """From the cursor ledger's writer: the write in flight is durable."""
-        if self._next_writer is not None and self._next_writer.ledger_id == ledger_id:
-            if self._first_entry is not None:
-                _settle(self._first_entry, None)
+        if self._next is not None and self._next.writer.ledger_id == ledger_id:
+            _settle(self._next.first_entry, None)
         elif self._writer is not None and self._writer.ledger_id == ledger_id and self._busy:
             self._finished(None)
 
     def failed(self, ledger_id: int, error: MagnetarError) -> None:
         """From the cursor ledger's writer: the write in flight goes to a new ledger."""
-        if self._next_writer is not None and self._next_writer.ledger_id == ledger_id:
-            if self._first_entry is not None:
-                _settle(self._first_entry, error)
+        if self._next is not None and self._next.writer.ledger_id == ledger_id:
+            _settle(self._next.first_entry, error)
         elif self._writer is not None and self._writer.ledger_id == ledger_id:
             writer, self._writer = self._writer, None
             log.warning("%s: the ledger of cursor %s failed: %s", self._appends.name, self.name, error)
@@ -276,10 +280,10 @@ class CursorStorage:
                         return
                     self._by_node = True
                 options = ledger_options(appends.settings, appends.name, self.name)
-                self._next_writer = writer = await shared.ledgers.create(options, self)
-                self._first_entry = shared.loop.create_future()
+                writer = await shared.ledgers.create(options, self)
+                self._next = upcoming = NextLedger(writer, shared.loop.create_future())
                 writer.append([self._snapshot()])
-                await self._first_entry
+                await upcoming.first_entry
                 await self._put_node(writer.ledger_id)
         except (MagnetarError, TimeoutError) as error:
             await self._give_up_next()
@@ -290,7 +294,7 @@ class CursorStorage:
             self._finished(known)
             return
         old_writer, self._writer = self._writer, writer
-        self._next_writer = self._first_entry = None
+        self._next = None
         self.switched_ms = shared.clock.now_ms()
         self._by_node = False
         self._finished(None)
@@ -299,12 +303,11 @@ class CursorStorage:
 
     async def _give_up_next(self) -> None:
         """The new ledger is not used. If the node may name it, it is deleted when a later write has settled that."""
-        writer, self._next_writer = self._next_writer, None
-        self._first_entry = None
-        if writer is not None:
-            await _close_quietly(writer)
-            if writer.ledger_id not in self.node.ledgers_in_doubt:
-                await self._shared.delete_ledger(writer.ledger_id)
+        upcoming, self._next = self._next, None
+        if upcoming is not None:
+            await _close_quietly(upcoming.writer)
+            if upcoming.writer.ledger_id not in self.node.ledgers_in_doubt:
+                await self._shared.delete_ledger(upcoming.writer.ledger_id)
 
     async def _put_last(self, cursor_ledger_id: int | None) -> None:
         """As `_put_node`, for a cursor that is closed. It is tried again, as after this nobody would know of a ledger
