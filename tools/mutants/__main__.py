@@ -118,6 +118,7 @@ class _Run:
         self._explained: Final[list[Explanation]] = explanations()
         self._known: Final = report.load(options.results) if options.resume or options.keep else {}
         self._outcomes: Final[dict[str, Outcome]] = {}
+        self._noticed_by: Final = report.load_noticed_by()
         self._took: Final[dict[str, tuple[float, float]]] = {}
         """Of each part, unmutated: seconds of all tests, of the slowest test."""
         self._failed: Final[list[str]] = []
@@ -138,7 +139,7 @@ class _Run:
             spent: dict[str, float] = {}
             for done in run_jobs(jobs, self._options.jobs, self._following, progress.refresh):
                 mutant = done.subject
-                if done.answer.noticed_by == NOT_RUN:
+                if done.answer.noticed_by == NOT_RUN and not self._was_tried(done):
                     self._console.print(f"{part_of(mutant.module).name}: {NOT_RUN}", done.output, markup=False)
                     return 2
                 spent[mutant.key] = spent.get(mutant.key, 0.0) + done.seconds
@@ -161,15 +162,25 @@ class _Run:
             self._console.print(f"{done.subject}: fails without any mistake: {done.answer.noticed_by}", markup=False)
             self._console.print(done.output, markup=False)
 
-    def _tests_job(self, mutant: Mutant) -> Job[Mutant]:
+    def _tests_job(self, mutant: Mutant, *, again: bool = True) -> Job[Mutant]:
+        """All tests of its part, or first the one that noticed it last time, alone."""
         part = part_of(mutant.module)
         all_seconds, slowest_seconds = self._took[part.name]
         test_seconds_max = GRACE_SECONDS + SLOWER_MAX * slowest_seconds
-        work = Work(mutant, part.tests, test_seconds_max=test_seconds_max)
+        likely = self._noticed_by.get(mutant.key, "")
+        tests = (likely,) if again and likely.partition("::")[0] in part.tests else part.tests
+        work = Work(mutant, tests, test_seconds_max=test_seconds_max)
         return Job(mutant, work, test_seconds_max + SLOWER_MAX * all_seconds)
 
+    @staticmethod
+    def _was_tried(done: Done[Mutant]) -> bool:
+        """Whether it was only the test that noticed the mutant last time; it may be gone."""
+        return done.work.simulator is None and done.work.tests != part_of(done.subject.module).tests
+
     def _following(self, done: Done[Mutant]) -> Job[Mutant] | None:
-        """The simulator, when no test has noticed anything."""
+        """All tests, when the one that noticed it last time does not; the simulator, when none of them does."""
+        if self._was_tried(done) and done.answer.noticed_by in ("", NOT_RUN):
+            return self._tests_job(done.subject, again=False)
         simulator = part_of(done.subject.module).simulator
         if done.answer.noticed_by or done.work.simulator is not None or simulator is None or not self._options.seeds:
             return None
@@ -180,6 +191,9 @@ class _Run:
         mutant = done.subject
         if done.answer.noticed_by:
             outcome = Outcome(mutant, Verdict.NOTICED, done.answer.noticed_by, seconds)
+            if "::" in done.answer.noticed_by:
+                self._noticed_by[mutant.key] = done.answer.noticed_by
+                report.store_noticed_by(self._noticed_by)
         elif (reason := reason_for(mutant, self._explained)) is not None:
             outcome = Outcome(mutant, Verdict.EXPLAINED, reason, seconds)
         else:

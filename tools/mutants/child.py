@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, cast
 
+from e2e.processes import tree
 from tools.mutants.import_hook import install
 from tools.mutants.model import ROOT, Mutant
 from tools.mutants.modules import Simulator
@@ -77,7 +78,7 @@ def run(work: Work, folder: Path) -> None:
         os.chdir(ROOT)
         install(work.mutant)
         answer = _simulate(work) if work.simulator is not None else _test(work, folder)
-        (folder / "answer.json").write_text(json.dumps([answer.noticed_by, answer.slowest_seconds]))
+        _leave(folder, answer)
         code = 0
     except BaseException:  # noqa: BLE001  (a fork must not go on in its parent's code, whatever came)
         traceback.print_exc()
@@ -85,6 +86,10 @@ def run(work: Work, folder: Path) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _leave(folder: Path, answer: Answer) -> None:
+    (folder / "answer.json").write_text(json.dumps([answer.noticed_by, answer.slowest_seconds]))
 
 
 def read_answer(folder: Path) -> Answer | None:
@@ -96,29 +101,47 @@ def read_answer(folder: Path) -> Answer | None:
     return Answer(noticed_by, slowest_seconds)
 
 
-class _FirstFailure:
-    """A plugin that remembers which test failed first, and how long the slowest took."""
+def end_descendants(process_id: int) -> None:
+    """Kill what a process has started, in sessions of their own as well."""
+    for descendant in tree(process_id)[1:]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(descendant, signal.SIGKILL)
 
-    def __init__(self) -> None:
-        self.name = ""
+
+class _FirstFailure:
+    """A plugin that ends the process at the first failure, and remembers how long the slowest test took.
+
+    Pytest itself would end fixtures first, and wait for what the failed test may have left behind: a quarter of a
+    minute, after which nothing more is known."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self.slowest_seconds = 0.0
 
     def pytest_runtest_logreport(self, report: _Report) -> None:
         """Pytest: a test's setup, call or teardown is over."""
         self.slowest_seconds = max(self.slowest_seconds, report.duration)
-        if report.failed and not self.name:
-            self.name = report.nodeid
+        if report.failed:
+            self._end(report, report.nodeid)
 
     def pytest_collectreport(self, report: _Report) -> None:
         """Pytest: a file was read."""
-        if report.failed and not self.name:
-            self.name = f"{report.nodeid} (import)"
+        if report.failed:
+            self._end(report, f"{report.nodeid} (import)")
+
+    def _end(self, report: _Report, name: str) -> None:
+        with (self._folder / "output.txt").open("a") as output:
+            output.write(f"\n{name}\n{report.longreprtext}\n")
+        _leave(self._folder, Answer(name, self.slowest_seconds))
+        end_descendants(os.getpid())
+        os._exit(0)
 
 
 class _Report(Protocol):
     nodeid: str
     failed: bool
     duration: float
+    longreprtext: str
 
 
 def _test(work: Work, folder: Path) -> Answer:
@@ -134,7 +157,7 @@ def _test(work: Work, folder: Path) -> Answer:
         suppress_health_check=[HealthCheck.too_slow],
         phases=(Phase.explicit, Phase.generate),
     )
-    first = _FirstFailure()
+    first = _FirstFailure(folder)
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "--hypothesis-profile=mutants"]
     options += ["--hypothesis-seed=0", f"--basetemp={folder / 'files'}", "-o", f"timeout={work.test_seconds_max:.0f}"]
     # Libraries are loaded before pytest could rewrite their assertions, which are not what is tested.
@@ -142,7 +165,7 @@ def _test(work: Work, folder: Path) -> Answer:
     code = int(pytest.main([*options, *work.tests], plugins=[first]))
     if code in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED):
         return Answer(NOT_RUN, first.slowest_seconds)
-    return Answer(first.name or f"pytest ended with {code}" if code else "", first.slowest_seconds)
+    return Answer(f"pytest ended with {code}" if code else "", first.slowest_seconds)
 
 
 class _Simulation(Protocol):

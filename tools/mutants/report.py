@@ -18,6 +18,7 @@ from rich.table import Table
 from tools.mutants.model import ROOT, Mutant, Outcome, Verdict
 
 RESULTS_FILE: Final = ROOT / "build" / "mutants" / "results.json"
+NOTICED_BY_FILE: Final = RESULTS_FILE.with_name("noticed_by.json")
 TEXT_WIDTH_MAX: Final = 70
 _STYLES: Final = {Verdict.NOTICED: "green", Verdict.EXPLAINED: "cyan", Verdict.SURVIVED: "bold red"}
 
@@ -91,6 +92,19 @@ def store(outcomes: Sequence[Outcome], file: Path = RESULTS_FILE) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     written = file.with_suffix(f".{os.getpid()}")
     written.write_text(json.dumps({"share_noticed": round(share_noticed(outcomes), 4), "mutants": rows}, indent=1))
+    written.replace(file)
+
+
+def load_noticed_by(file: Path = NOTICED_BY_FILE) -> dict[str, str]:
+    """Which test has noticed a mutant last time, in whatever run, by the mutant's key."""
+    return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
+def store_noticed_by(noticed_by: dict[str, str], file: Path = NOTICED_BY_FILE) -> None:
+    """Write all that is known, in one step."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    written = file.with_suffix(f".{os.getpid()}")
+    written.write_text(json.dumps(noticed_by, indent=1, sort_keys=True))
     written.replace(file)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from tools.mutants.child import Answer, Work, read_answer, run
+from tools.mutants.child import Answer, Work, end_descendants, read_answer, run
 
 POLL_SECONDS: Final = 0.05
 NO_ANSWER: Final = "crash"
@@ -108,6 +108,7 @@ def _look(one: _Running[T]) -> Done[T] | None:
 
 
 def _kill(one: _Running[T], *, keep_folder: bool = False) -> None:
+    end_descendants(one.pid)
     _kill_group(one.pid)
     with contextlib.suppress(ProcessLookupError):
         os.kill(one.pid, signal.SIGKILL)
