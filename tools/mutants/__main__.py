@@ -118,7 +118,7 @@ class _Run:
         self._explained: Final[list[Explanation]] = explanations()
         self._known: Final = report.load(options.results) if options.resume or options.keep else {}
         self._outcomes: Final[dict[str, Outcome]] = {}
-        self._noticed_by: Final = report.load_noticed_by()
+        self._noticed_by: Final = report.load_noticed_by(options.results)
         self._took: Final[dict[str, tuple[float, float]]] = {}
         """Of each part, unmutated: seconds of all tests, of the slowest test."""
         self._failed: Final[list[str]] = []
@@ -193,7 +193,7 @@ class _Run:
             outcome = Outcome(mutant, Verdict.NOTICED, done.answer.noticed_by, seconds)
             if "::" in done.answer.noticed_by:
                 self._noticed_by[mutant.key] = done.answer.noticed_by
-                report.store_noticed_by(self._noticed_by)
+                report.store_noticed_by(self._noticed_by, self._options.results)
         elif (reason := reason_for(mutant, self._explained)) is not None:
             outcome = Outcome(mutant, Verdict.EXPLAINED, reason, seconds)
         else:

@@ -96,7 +96,8 @@ _OWNERSHIP_TESTS: Final = _files(
     *("broker_policies_sessions", "broker_policies_dispatch", "broker_ownership_storm", "broker_ownership_zookeeper"),
 )
 _ACCESS_TESTS: Final = _files(
-    "broker/tests", "broker_auth_rules", "broker_auth_memory", "broker_auth_admin", "broker_auth_sessions"
+    "broker/tests",
+    *("broker_auth_rules", "broker_auth_memory", "broker_auth_admin", "broker_auth_sessions", "broker_peer_client"),
 )
 
 PARTS: Final = (

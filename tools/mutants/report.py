@@ -18,7 +18,8 @@ from rich.table import Table
 from tools.mutants.model import ROOT, Mutant, Outcome, Verdict
 
 RESULTS_FILE: Final = ROOT / "build" / "mutants" / "results.json"
-NOTICED_BY_FILE: Final = RESULTS_FILE.with_name("noticed_by.json")
+NOTICED_BY: Final = "noticed_by.json"
+"""Beside the results; no run empties it."""
 TEXT_WIDTH_MAX: Final = 70
 _STYLES: Final = {Verdict.NOTICED: "green", Verdict.EXPLAINED: "cyan", Verdict.SURVIVED: "bold red"}
 
@@ -95,17 +96,18 @@ def store(outcomes: Sequence[Outcome], file: Path = RESULTS_FILE) -> None:
     written.replace(file)
 
 
-def load_noticed_by(file: Path = NOTICED_BY_FILE) -> dict[str, str]:
+def load_noticed_by(results: Path = RESULTS_FILE) -> dict[str, str]:
     """Which test has noticed a mutant last time, in whatever run, by the mutant's key."""
+    file = results.with_name(NOTICED_BY)
     return dict(json.loads(file.read_text())) if file.exists() else {}
 
 
-def store_noticed_by(noticed_by: dict[str, str], file: Path = NOTICED_BY_FILE) -> None:
+def store_noticed_by(noticed_by: dict[str, str], results: Path = RESULTS_FILE) -> None:
     """Write all that is known, in one step."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    written = file.with_suffix(f".{os.getpid()}")
+    results.parent.mkdir(parents=True, exist_ok=True)
+    written = results.with_name(f"{NOTICED_BY}.{os.getpid()}")
     written.write_text(json.dumps(noticed_by, indent=1, sort_keys=True))
-    written.replace(file)
+    written.replace(results.with_name(NOTICED_BY))
 
 
 def load(file: Path = RESULTS_FILE) -> dict[str, Outcome]:

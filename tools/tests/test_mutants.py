@@ -11,6 +11,7 @@ import pytest
 
 from tools.mutants import report
 from tools.mutants.catalog import BadEntry, curated_mutants, explanations
+from tools.mutants.child import end_descendants
 from tools.mutants.choice import choose, compiles
 from tools.mutants.import_hook import MutantFinder
 from tools.mutants.model import CURATED, ROOT, Mutant, Outcome, Verdict, dotted_name
@@ -182,6 +183,14 @@ def test_what_is_stored_is_gone_on_from_unless_the_module_changed(tmp_path: Path
     assert report.load(file) == {}
 
 
+STARTS_ANOTHER = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(child.pid, flush=True)
+os._exit(0 if child.wait() == 0 else 1)
+"""
+
+
 def planted(*arguments: str, results: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tools.mutants", "--seeds", "0", "--results", str(results), *arguments]
     return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
@@ -206,3 +215,35 @@ def test_planted_mistakes_are_noticed(tmp_path: Path) -> None:
         assert rows[name]["verdict"] == Verdict.NOTICED
         assert test in rows[name]["by"]
     assert planted("--only", "no such mutant", results=file).returncode == 2
+
+
+FIRST = "proxy/tests/test_proxy_targets.py::test_the_default_lets_pulsars_ports_through"
+SECOND = "proxy/tests/test_proxy_targets.py::test_ports_are_listed_or_in_ranges"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("known", "then"),
+    [
+        ("", FIRST),
+        (SECOND, SECOND),
+        ("proxy/tests/test_proxy_targets.py::test_that_is_gone", FIRST),
+        ("proxy/tests/test_proxy_targets.py::test_host_names_have_stars_and_no_case", FIRST),
+    ],
+    ids=["nothing is known", "it notices again", "it is gone", "it notices no more"],
+)
+def test_the_test_that_noticed_a_mistake_runs_first(tmp_path: Path, known: str, then: str) -> None:
+    name, results = "proxy-any-port", tmp_path / "results.json"
+    report.store_noticed_by({name: known, "another": "stays"}, results)
+    done = planted("--only", name, "--seconds-max", "60", results=results)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert report.load_noticed_by(results) == {name: then, "another": "stays"}
+
+
+def test_what_a_process_has_started_ends_with_it_also_in_sessions_of_their_own() -> None:
+    with subprocess.Popen([sys.executable, "-c", STARTS_ANOTHER], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        end_descendants(parent.pid)
+        assert parent.wait() == 1, "it has seen its child die"
+    assert not Path(f"/proc/{child}").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from magnetar.net.testing import close_server
 from magnetar.wire.haproxy import ProxyHeaderDecoder
@@ -127,7 +127,7 @@ class ScriptedBroker:
         """As clients write it into CONNECT."""
         return f"127.0.0.1:{self.port}"
 
-    async def __aenter__(self) -> ScriptedBroker:
+    async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._arrived, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
