@@ -122,7 +122,8 @@ async def test_a_failed_write_refuses_the_group_and_the_next_goes_to_another_fil
     await harness.settle(4)
     assert harness.told[3] == (4, BookieCode.EOK)
     assert harness.records() == [b"a" * 16, b"d" * 16]
-    assert len(journal_files.list_files(DISK, tmp_path)) == 2
+    # One failure, or two when the writer had the first of them before the second came.
+    assert len(journal_files.list_files(DISK, tmp_path)) == 1 + len(harness.failures)
     await harness.journal.close()
 
 
