@@ -192,6 +192,7 @@ class _Run:
         if done.answer.noticed_by:
             outcome = Outcome(mutant, Verdict.NOTICED, done.answer.noticed_by, seconds)
             if "::" in done.answer.noticed_by:
+                self._noticed_by.pop(mutant.key, None)
                 self._noticed_by[mutant.key] = done.answer.noticed_by
                 report.store_noticed_by(self._noticed_by, self._options.results)
         elif (reason := reason_for(mutant, self._explained)) is not None:

@@ -20,6 +20,8 @@ from tools.mutants.model import ROOT, Mutant, Outcome, Verdict
 RESULTS_FILE: Final = ROOT / "build" / "mutants" / "results.json"
 NOTICED_BY: Final = "noticed_by.json"
 """Beside the results; no run empties it."""
+NOTICED_BY_MAX: Final = 5_000
+"""The latest: ten times what one run plants, so that what the code no longer has goes some day."""
 TEXT_WIDTH_MAX: Final = 70
 _STYLES: Final = {Verdict.NOTICED: "green", Verdict.EXPLAINED: "cyan", Verdict.SURVIVED: "bold red"}
 
@@ -103,10 +105,11 @@ def load_noticed_by(results: Path = RESULTS_FILE) -> dict[str, str]:
 
 
 def store_noticed_by(noticed_by: dict[str, str], results: Path = RESULTS_FILE) -> None:
-    """Write all that is known, in one step."""
+    """Write what is known, the latest last, in one step."""
     results.parent.mkdir(parents=True, exist_ok=True)
     written = results.with_name(f"{NOTICED_BY}.{os.getpid()}")
-    written.write_text(json.dumps(noticed_by, indent=1, sort_keys=True))
+    latest = list(noticed_by.items())[-NOTICED_BY_MAX:]
+    written.write_text(json.dumps(dict(latest), indent=1))
     written.replace(results.with_name(NOTICED_BY))
 
 
