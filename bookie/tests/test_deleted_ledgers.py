@@ -50,11 +50,11 @@ class FullDatabase:
         self._database = database
         self._writes_left = writes_left
 
-    def write(self, *arguments: Any) -> None:
+    def write(self, *arguments: Any, **options: Any) -> None:
         if not self._writes_left:
             raise IndexFailed("the disk is full")
         self._writes_left -= 1
-        self._database.write(*arguments)
+        self._database.write(*arguments, **options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._database, name)
