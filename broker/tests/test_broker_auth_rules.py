@@ -71,6 +71,25 @@ def test_wildcards_where_they_are_wanted(role: str, right: Right, topic: TopicNa
     assert on_topic(right, topic, "", wildcards=True)(POLICIES, role) is allowed
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "persistent://acme/shop/__change_events",
+        "persistent://acme/shop/__change_events-partition-0",
+        "persistent://acme/shop/__transaction_buffer_snapshot",
+        "persistent://acme/shop/orders-s__transaction_pending_ack",
+        "persistent://pulsar/system/load-history",
+        "persistent://pulsar/127.0.0.1:8080/healthcheck",
+    ],
+)
+def test_topics_of_brokers_are_written_by_administrators_only(name: str) -> None:
+    topic = TopicName.parse(name)
+    everything = {"auth_policies": grants({"maker": ["produce", "consume"]}, {name: {"maker": ["produce", "consume"]}})}
+    assert not on_topic(Right.PRODUCE, topic, "", wildcards=True)(everything, "maker")
+    assert on_topic(Right.CONSUME, topic, "", wildcards=True)(everything, "maker")
+    assert on_topic(Right.LOOKUP, topic, "", wildcards=True)(everything, "maker")
+
+
 def test_namespaces_as_a_whole_take_no_notice_of_single_topics() -> None:
     for right, allowed in (
         (Right.LOOKUP, {"maker", "reader"}),

@@ -216,6 +216,18 @@ async def test_rights_taken_away_end_producers_and_consumers() -> None:
         assert len(await chief.publish()) == 1
 
 
+async def test_nobody_writes_topic_policies_by_a_grant_to_produce() -> None:
+    events = "persistent://acme/shop/__change_events"
+    async with MemoryBroker(broker_settings()) as broker:
+        await make_namespace(broker, auth_policies=GRANTS)
+        maker, reader, chief = [await connected_as(broker, role) for role in ("maker", "reader", TENANT_ADMIN)]
+        await chief.producer(events)
+        assert await denied(maker, Command.PRODUCER, topic=events) == REFUSALS[Command.PRODUCER]
+        create = Command.GET_OR_CREATE_SCHEMA
+        assert await denied(maker, create, topic=events) == REFUSALS[create]
+        assert await denied(reader, Command.SUBSCRIBE, topic=events) is None
+
+
 async def test_authentication_alone_lets_everybody_do_everything() -> None:
     async with MemoryBroker(broker_settings(authorization_enabled=False)) as broker:
         await make_namespace(broker)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import subprocess
 import sys
@@ -10,22 +11,31 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 from magnetar.broker.internal_client import InternalClient
 from magnetar.broker.policies.api import TopicPolicies
 from magnetar.broker.policies.change_events import ChangeEvents, ChangeEventsParts
 from magnetar.broker.policies.change_events_settings import ChangeEventsSettings
-from magnetar.broker.policies.event_codec import UnknownPolicy, registered_schema
+from magnetar.broker.policies.event_codec import (
+    NEWER_PROPERTY,
+    READ_PRIORITY,
+    UnknownPolicy,
+    encode_update,
+    registered_schema,
+)
 from magnetar.broker.policies.events_topic import PoliciesUnavailable
 from magnetar.broker.resources import Resources
+from magnetar.broker.schema.schema_info import StoredSchema
 from magnetar.broker.session_testing import MemoryBroker
 from magnetar.client.client import PulsarClient
 from magnetar.client.message import OutgoingMessage
 from magnetar.client.producer import ProducerOptions
 from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import NamespaceName, TopicName
-from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import MetadataStore, StoreUnavailable
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
 from magnetar.wire.pulsar.metadata import full_metadata, metadata_bounds
 
 VECTORS: dict[str, str] = json.loads(Path(__file__).with_name("change_events_vectors.json").read_text())["messages"]
@@ -395,3 +405,117 @@ def test_without_topic_policies_nothing_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# --- what anybody may write there
+
+RECURSIVE = b'{"type":"record","name":"A","fields":[{"name":"n","type":["null","A"]}]}'
+NULLS = b'{"type":"record","name":"A","fields":[{"name":"x","type":{"type":"array","items":"null"}}]}'
+KNOWN = TopicName.parse("persistent://public/default/t1")
+"""Whose policies the vector `one field set` sets."""
+
+
+def avro(schema: bytes) -> Schema:
+    return Schema(name="", schema_data=schema, type=Schema.Avro)
+
+
+def event_of(policies: dict[str, tuple[Any, Any]], namespace: str = "default") -> tuple[bytes, bytes]:
+    """A schema, and a change by it: policies by name, each with its own type and value."""
+    fields = [{"name": name, "type": kind} for name, (kind, _) in policies.items()]
+    about: list[dict[str, Any]] = [
+        {"name": name, "type": "string"} for name in ("domain", "tenant", "namespace", "topic")
+    ]
+    about.append({"name": "policies", "type": {"type": "record", "name": "P", "fields": fields}})
+    schema = {
+        "type": "record",
+        "name": "E",
+        "fields": [
+            {"name": "eventType", "type": "string"},
+            {"name": "topicPoliciesEvent", "type": {"type": "record", "name": "T", "fields": about}},
+        ],
+    }
+    topic = {"domain": "persistent", "tenant": "public", "namespace": namespace, "topic": "t"}
+    values = {name: value for name, (_, value) in policies.items()}
+    output = io.BytesIO()
+    event = {"eventType": "TOPIC_POLICY", "topicPoliciesEvent": {**topic, "policies": values}}
+    fastavro.schemaless_writer(output, schema, event)
+    return json.dumps(schema).encode(), output.getvalue()
+
+
+BAD_EVENTS: dict[str, tuple[bytes | None, bytes, bytes | None]] = {
+    "a schema that contains itself": (RECURSIVE, b"\x02" * 200_000 + b"\0", None),
+    "elements that take no bytes": (NULLS, b"\x80\x80\x80\x40\0", None),
+    "a version of three bytes": (None, b"x", b"\xff\xff\xff"),
+    "a version of no number": (None, b"x", b"\xff" * 8),
+    "a version of many bytes": (None, b"x", bytes(64)),
+    "a version that is not there": (None, b"x", (99).to_bytes(8, "big")),
+    "a text for an object": (*event_of({"offloadPolicies": ("string", "zzz")}), None),
+    "a text for a record": (*event_of({"retentionPolicies": ("string", "zzz")}), None),
+    "a number for a list": (*event_of({"subscriptionTypesEnabled": ("int", 5)}), None),
+    "a number for a text": (
+        *event_of({"offloadPolicies": ({"type": "map", "values": "int"}, {READ_PRIORITY: 5})}),
+        None,
+    ),
+    "bytes for what nobody knows": (*event_of({"aNewOne": ("bytes", b"\xff")}), None),
+    "another namespace": (*event_of({"maxMessageSize": ("int", 1)}, "other"), None),
+}
+
+
+@pytest.mark.parametrize("name", BAD_EVENTS)
+async def test_one_bad_event_stops_nobody(stores: Stores, client: PulsarClient, name: str) -> None:
+    """Read as it comes, and again from the beginning, each of them is passed over, and what comes after counts."""
+    follower = stores.open()
+    await follower.update(TOPIC, put(messageTTLInSeconds=5))
+    schema, payload, version = BAD_EVENTS[name]
+    options = ProducerOptions() if schema is None else ProducerOptions(schema=avro(schema))
+    producer = await client.producer(EVENTS, options)
+    message = OutgoingMessage(payload, key="whatever")
+    if version is not None:
+        message.schema_version = version
+    await producer.send(message)
+    await producer.close()
+    await write_as_apache(client, "one field set")
+    await until(lambda: follower.peek(KNOWN))
+    for store in (follower, stores.open()):
+        assert await store.get(KNOWN) == {"messageTTLInSeconds": 77}
+        assert await store.get(TOPIC) == {"messageTTLInSeconds": 5}
+    await follower.update(TOPIC, put(messageTTLInSeconds=6))
+    assert follower.peek(TOPIC) == {"messageTTLInSeconds": 6}
+
+
+@pytest.mark.parametrize("newer", ["[" * 100_000, "5", '{"subscriptionExpirationTimeInMinutes": "long"}', "9" * 10_000])
+async def test_bad_policies_beside_an_event_stop_nobody(stores: Stores, client: PulsarClient, newer: str) -> None:
+    producer = await client.producer(EVENTS, ProducerOptions(schema=registered_schema()))
+    payload = encode_update(TOPIC, {"maxMessageSize": 1}, is_global=False, cluster="standalone")
+    await producer.send(OutgoingMessage(payload, key=str(TOPIC), properties={NEWER_PROPERTY: newer}))
+    await producer.close()
+    await write_as_apache(client, "one field set")
+    store = stores.open()
+    assert await store.get(KNOWN) == {"messageTTLInSeconds": 77}
+    assert await store.get(TOPIC) is None
+
+
+async def test_a_schema_that_cannot_be_read_now_is_waited_for(
+    stores: Stores, client: PulsarClient, memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unlike one that is not there: the change by it must not be lost."""
+    schema, payload = event_of({"messageTTLInSeconds": ("int", 9)})
+    producer = await client.producer(EVENTS, ProducerOptions(schema=avro(schema)))
+    await producer.send(OutgoingMessage(payload, key=str(TOPIC)))
+    await producer.close()
+    storage = memory_broker.service.topic_schemas.registry._storage
+    reads = 0
+
+    async def fails(position: object) -> StoredSchema:
+        nonlocal reads
+        reads += 1
+        raise StoreUnavailable("the bookies are away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "read", fails)
+        store = stores.open(ChangeEventsSettings(read_timeout_seconds=0.2, retry_seconds=0.01))
+        with pytest.raises(PoliciesUnavailable, match="bookies are away"):
+            await store.get(TOPIC)
+        await until(lambda: reads > 2)
+    await until(lambda: store.peek(TOPIC))
+    assert await store.get(TOPIC) == {"messageTTLInSeconds": 9}

@@ -1,7 +1,8 @@
 """What a role may do, by the documents of its tenant and its namespace (Pulsar `PulsarAuthorizationProvider`).
 
 Super users may do everything, a tenant's admin roles everything in it. The others have what was granted to them on
-the namespace, and on the topic or the partitioned topic that it is a part of.
+the namespace, and on the topic or the partitioned topic that it is a part of; into topics that belong to brokers
+nobody else writes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import enum
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeAlias
 
+from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.core.topic_name import TopicName
 
 Document: TypeAlias = Mapping[str, Any]
@@ -53,7 +55,8 @@ def on_topic(right: Right, topic: TopicName, subscription: str, *, wildcards: bo
         return _granted(policies, role, "produce", topic, wildcards=wildcards)
 
     if right is Right.PRODUCE:
-        return produce
+        # What stands there is in force for others, too: grants on the namespace are not meant for that.
+        return nothing if belongs_to_brokers(topic) else produce
     if right is Right.CONSUME:
         return consume
     if right is Right.LOOKUP:

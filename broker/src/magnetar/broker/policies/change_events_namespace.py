@@ -12,20 +12,22 @@ from typing import Final, TypeAlias
 from magnetar.broker.policies.change_events import ChangeEventsParts
 from magnetar.broker.policies.change_state import Before, ChangeState, differing
 from magnetar.broker.policies.event_codec import (
-    AvroSchema,
     BadEvent,
     Change,
     decode_change,
     decode_removal,
     own_schema,
     read_schema,
-    schema_text,
 )
+from magnetar.broker.policies.event_shape import schema_text
 from magnetar.broker.policies.events_topic import PoliciesUnavailable, events_topic, existing_events_topics
 from magnetar.client.message import Message, MessageId
 from magnetar.client.reader import Reader, ReaderOptions
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.wire.avro import AvroType
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
 
 logger: Final = logging.getLogger(__name__)
 
@@ -34,6 +36,9 @@ LOOK_AGAIN_SECONDS: Final = 0.1
 
 SCHEMAS_MAX: Final = 100
 """Schema versions kept parsed; each version of Pulsar registers one at most."""
+
+VERSION_BYTES: Final = 8
+"""Of a schema version: a number, big-endian, not below 0 (Pulsar: `LongSchemaVersion`)."""
 
 ChangeId: TypeAlias = tuple[int, int, int]
 """(index of the partition, ledger id, entry id)."""
@@ -60,7 +65,8 @@ class NamespaceChanges:
         self._applying = 0
         self._failure = ""
         self._readers: list[Reader] = []
-        self._schemas: dict[bytes, AvroSchema] = {}
+        self._schemas: dict[bytes, AvroType | BadEvent] = {}
+        """By version; an error for what is known to be of no use, as versions do not change."""
         self._remembers = False
         # What the changes found that were read while one of ours is on its way: a few.
         self._found: dict[ChangeId, Before] = {}
@@ -193,23 +199,51 @@ class NamespaceChanges:
         return change
 
     async def _decoded(self, message: Message) -> Change | None:
+        """None for what is no change of topic policies. Raises `BadEvent`, or else what stands in the way just now."""
         if message.has_no_value or not message.payload:
-            return decode_removal(message.key)
-        return decode_change(message.payload, await self._schema(message.schema_version), message.properties)
+            change: Change | None = decode_removal(message.key)
+        else:
+            schema = await self._schema(message.schema_version)
+            change = decode_change(message.payload, schema, message.properties)
+        if change is not None and change.topic.namespace_name != self.namespace:
+            raise BadEvent(f"it is about {change.topic}, of another namespace")
+        return change
 
-    async def _schema(self, version: bytes) -> AvroSchema:
-        """The schema that a change was written by: those of other versions of Pulsar have other fields."""
+    async def _schema(self, version: bytes) -> AvroType:
+        """The schema that a change was written by: those of other versions of Pulsar have other fields.
+
+        Raises `BadEvent` where there is no such schema, or none to read by; others when it is not known now."""
         known = self._schemas.get(version)
-        if known is not None:
-            return known
-        schema = own_schema()
-        if version:
-            data = (await self._parts.client().schema(self.system_topic, version)).schema_data
-            schema = schema if data == schema_text().encode() else read_schema(data)
-        if len(self._schemas) >= SCHEMAS_MAX:
-            self._schemas.clear()
-        self._schemas[version] = schema
-        return schema
+        if known is None:
+            known = await self._find_schema(version)
+            if len(self._schemas) >= SCHEMAS_MAX:
+                self._schemas.clear()
+            self._schemas[version] = known
+        if isinstance(known, BadEvent):
+            raise BadEvent(str(known))
+        return known
+
+    async def _find_schema(self, version: bytes) -> AvroType | BadEvent:
+        if not version:
+            return own_schema()
+        number = int.from_bytes(version, "big", signed=True)
+        if len(version) != VERSION_BYTES or number < 0:
+            return BadEvent(f"{version[:VERSION_BYTES].hex()} is no schema version")
+        try:
+            found = await self._parts.client().schema(self.system_topic, version)
+        except PulsarError as error:
+            if error.code != ServerError.TOPIC_NOT_FOUND:
+                raise
+            # Whoever writes by a schema registers it first. One that comes later gets this number, so it is not kept.
+            raise BadEvent(f"schema version {number} is not there: {error}") from error
+        if found.type != Schema.Avro:
+            return BadEvent(f"schema version {number} is not Avro")
+        if found.schema_data == schema_text().encode():
+            return own_schema()
+        try:
+            return read_schema(found.schema_data)
+        except BadEvent as error:
+            return error
 
     # --- for whoever makes a change
 

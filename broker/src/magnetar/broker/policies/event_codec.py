@@ -4,6 +4,9 @@
 of brokers share one schema version. Facts: pulsar-common `events/PulsarEvent`, `TopicPoliciesEvent`,
 `policies/data/TopicPolicies`; pulsar-broker `TopicPoliciesService` (keys).
 
+Whoever may write to that topic may bring any schema and any bytes. So changes are read by `magnetar.wire.avro`, and
+what they set has to fit the fields of the same names here; the Avro library writes only, what is our own.
+
 Imported only where topic policies are: the Avro library costs a start 40 ms.
 """
 
@@ -13,18 +16,16 @@ import io
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple
 
-from fastavro import parse_schema, schemaless_reader, schemaless_writer
+from fastavro import parse_schema, schemaless_writer
 from magnetar.broker.policies.api import TopicPolicies
+from magnetar.broker.policies.event_shape import Misfit, check_number, check_policies, named_types, schema_text
 from magnetar.core.errors import Misuse, PeerError
-from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName
+from magnetar.core.topic_name import InvalidTopicName, TopicName
+from magnetar.wire.avro import AvroType, BadAvro, parse_record_schema, read_record
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import KeyValue, Schema
-
-AvroSchema: TypeAlias = Any
-"""A parsed schema, as the Avro library gives it out."""
 
 NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -79,34 +80,23 @@ class Change(NamedTuple):
 
 
 @cache
-def schema_text() -> str:
-    """The schema as it is registered."""
-    return files("magnetar.broker.policies").joinpath("pulsar_event.avsc").read_text().rstrip("\n")
-
-
-@cache
-def own_schema() -> AvroSchema:
-    """The schema, parsed."""
+def own_schema() -> AvroType:
+    """The schema, to read by."""
     return read_schema(schema_text().encode())
 
 
 @cache
-def _named_types() -> dict[str, Any]:
-    named: dict[str, Any] = {}
-    _collect_named(json.loads(schema_text()), "", named)
-    return named
+def _written_schema() -> Any:
+    """The schema, to write by."""
+    return parse_schema(json.loads(schema_text()), named_schemas={})
 
 
-def read_schema(data: bytes) -> AvroSchema:
+def read_schema(data: bytes) -> AvroType:
     """Parse a schema that a topic has. Raises `BadEvent`."""
     try:
-        schema = parse_schema(json.loads(data), named_schemas={})
-    except Exception as error:
-        # Whatever is wrong with a schema, the library has many ways to say so.
-        raise BadEvent(f"a schema that is none: {error}") from error
-    if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise BadEvent("a schema that is no record's")
-    return schema
+        return parse_record_schema(data)
+    except BadAvro as error:
+        raise BadEvent(str(error)) from error
 
 
 def registered_schema() -> Schema:
@@ -143,10 +133,13 @@ def encode_update(topic: TopicName, policies: TopicPolicies, *, is_global: bool,
     record = _filled(json.loads(schema_text()), event, "", "")
     output = io.BytesIO()
     try:
-        schemaless_writer(output, own_schema(), record)
-    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        schemaless_writer(output, _written_schema(), record)
+        written = output.getvalue()
+        # What no broker of ours would read again must not be written.
+        decode_change(written, own_schema())
+    except (TypeError, ValueError, AttributeError, OverflowError, BadEvent) as error:
         raise Misuse(f"policies of {topic} that cannot be written: {error}") from error
-    return output.getvalue()
+    return written
 
 
 def properties_of(policies: TopicPolicies) -> dict[str, str]:
@@ -155,22 +148,36 @@ def properties_of(policies: TopicPolicies) -> dict[str, str]:
     return {NEWER_PROPERTY: json.dumps(newer, separators=(",", ":"))} if newer else {}
 
 
-def decode_change(payload: bytes, writer_schema: AvroSchema, properties: Mapping[str, str] = NONE) -> Change | None:
+def decode_change(payload: bytes, writer_schema: AvroType, properties: Mapping[str, str] = NONE) -> Change | None:
     """Read a change; None for an event about something else. Raises `BadEvent`."""
     try:
-        event = cast("dict[str, Any]", schemaless_reader(io.BytesIO(payload), writer_schema, None))
-        if event.get("eventType") != TOPIC_POLICY:
-            return None
-        about = event["topicPoliciesEvent"]
-        topic = TopicName(about["domain"], NamespaceName(about["tenant"], about["namespace"]), about["topic"])
-        policies = about.get("policies")
-    except (InvalidTopicName, KeyError, TypeError, ValueError, IndexError, EOFError, AttributeError) as error:
-        raise BadEvent(f"a change that cannot be read: {type(error).__name__}: {error}") from error
+        event = read_record(writer_schema, payload)
+    except BadAvro as error:
+        raise BadEvent(f"a change that cannot be read: {error}") from error
+    if event.get("eventType") != TOPIC_POLICY:
+        return None
+    about = event.get("topicPoliciesEvent")
+    if not isinstance(about, dict):
+        raise BadEvent("a change of no topic's policies")
+    topic, policies, action = _topic_of(about), about.get("policies"), event.get("actionType") or UPDATE
+    if not isinstance(action, str) or not isinstance(policies, dict | None):
+        raise BadEvent("a change whose action or policies are none")
     is_global = bool(policies and policies.get("isGlobal"))
-    action = event.get("actionType") or UPDATE
     if policies is None or action == DELETE:
         return Change(topic, is_global, action, None)
+    try:
+        check_policies(policies)
+    except Misfit as error:
+        raise BadEvent(f"policies of {topic} that do not fit: {error}") from error
     return Change(topic, is_global, action, {**_set_only(policies), **_newer(properties)})
+
+
+def _topic_of(about: Mapping[str, Any]) -> TopicName:
+    parts = [about.get(name) for name in ("domain", "tenant", "namespace", "topic")]
+    try:
+        return TopicName.parse("{}://{}/{}/{}".format(*parts))
+    except (InvalidTopicName, ValueError) as error:
+        raise BadEvent(f"a change of a topic that is none: {error}") from error
 
 
 def decode_removal(key: str | None) -> Change:
@@ -190,9 +197,17 @@ def _newer(properties: Mapping[str, str]) -> TopicPolicies:
         return {}
     try:
         newer = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadEvent(f"policies beside a change that cannot be read: {error}") from error
-    return {name: newer[name] for name in NEWER_FIELDS & newer.keys()} if isinstance(newer, dict) else {}
+    if not isinstance(newer, dict):
+        raise BadEvent("policies beside a change that are none")
+    found = {name: newer[name] for name in sorted(NEWER_FIELDS & newer.keys()) if newer[name] is not None}
+    try:
+        for name, value in found.items():
+            check_number(value, name)
+    except Misfit as error:
+        raise BadEvent(f"policies beside a change that do not fit: {error}") from error
+    return found
 
 
 def _set_only(policies: dict[str, Any]) -> TopicPolicies:
@@ -217,7 +232,7 @@ def _without_nulls(value: Any) -> Any:
 def _filled(schema: Any, value: Any, path: str, namespace: str) -> Any:
     """The value with every field of its records, absent ones as Java leaves them. Raises `UnknownPolicy`, `Misuse`."""
     if isinstance(schema, str):
-        named = _named_types().get(schema) or _named_types().get(f"{namespace}.{schema}")
+        named = named_types().get(schema) or named_types().get(f"{namespace}.{schema}")
         return value if named is None else _filled(named, value, path, namespace)
     if isinstance(schema, list):
         return None if value is None else _filled(schema[1], value, path, namespace)
@@ -259,19 +274,3 @@ def _filled_record(schema: dict[str, Any], value: Any, path: str, namespace: str
 def _check(good: bool, path: str, value: Any, expected: str) -> None:
     if not good:
         raise Misuse(f"{path.removeprefix(POLICIES_PATH)}: {value!r} where {expected} belongs")
-
-
-def _collect_named(schema: Any, namespace: str, found: dict[str, Any]) -> None:
-    """All named types of a schema, by their full names."""
-    if isinstance(schema, list):
-        for branch in schema:
-            _collect_named(branch, namespace, found)
-    elif isinstance(schema, dict):
-        namespace = schema.get("namespace", namespace)
-        if "name" in schema:
-            found[f"{namespace}.{schema['name']}"] = schema
-        for field in schema.get("fields", ()):
-            _collect_named(field["type"], namespace, found)
-        for inner in ("items", "values"):
-            if inner in schema:
-                _collect_named(schema[inner], namespace, found)

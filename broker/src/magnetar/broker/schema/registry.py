@@ -45,6 +45,10 @@ class SchemaRegistry:
         located = await self._storage.locator(schema_id)
         live = () if located is None else located.live()
         if version is not None:
+            if all(position.version < version for position in live):
+                # Registered by another broker, perhaps, of which the store has not told us yet.
+                located = await self._storage.locator(schema_id, fresh=True)
+                live = () if located is None else located.live()
             live = tuple(position for position in live if position.version == version)
         for position in reversed(live):
             stored = await self._read(schema_id, position)
