@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from magnetar.broker.admin.message_response import header_text, short_time
+from magnetar.broker.admin.message_response import TIME_MS_MAX, header_text, short_time
 from magnetar.broker.admin.subscription_positions import ack_set
 from magnetar.broker.admin.topic_stats_merge import merge_stats
 from magnetar.broker.admin.topics import is_system_topic, without_system_topics
@@ -410,6 +410,9 @@ async def test_headers_cannot_be_broken_out_of(admin: Any, client: ProtocolClien
 
 def test_texts_of_headers() -> None:
     assert header_text("a\nb\u20ac") == "a?b?"
+    for beyond in (-(2**63), -1, TIME_MS_MAX + 1, 2**64 - 1):
+        assert short_time(beyond) == str(beyond)
+    assert short_time(TIME_MS_MAX) == "9999-12-31T23:59:59.999Z"
     assert [short_time(ms) for ms in (0, 1_500, 1_050)] == [
         "1970-01-01T00:00:00Z",
         "1970-01-01T00:00:01.5Z",

@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from magnetar.broker.internal_client import InternalClient
 from magnetar.broker.policies.api import TopicPolicies
 from magnetar.broker.policies.change_events import ChangeEvents, ChangeEventsParts
+from magnetar.broker.policies.change_events_namespace import ENTRY_BOUNDS
 from magnetar.broker.policies.change_events_settings import ChangeEventsSettings
 from magnetar.broker.policies.event_codec import (
     NEWER_PROPERTY,
@@ -34,8 +36,10 @@ from magnetar.client.producer import ProducerOptions
 from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.metadata.store import MetadataStore, StoreUnavailable
+from magnetar.wire.pulsar.batch import build_message
+from magnetar.wire.pulsar.compression import Compression
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
-from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, MessageMetadata, Schema
 from magnetar.wire.pulsar.metadata import full_metadata, metadata_bounds
 
 VECTORS: dict[str, str] = json.loads(Path(__file__).with_name("change_events_vectors.json").read_text())["messages"]
@@ -493,6 +497,30 @@ async def test_bad_policies_beside_an_event_stop_nobody(stores: Stores, client: 
     store = stores.open()
     assert await store.get(KNOWN) == {"messageTTLInSeconds": 77}
     assert await store.get(TOPIC) is None
+
+
+@pytest.mark.parametrize(("count", "size"), [(ENTRY_BOUNDS.messages_max + 1, 0), (0, ENTRY_BOUNDS.size_bytes_max + 1)])
+async def test_entries_that_grow_when_they_are_unpacked_stop_nobody(
+    stores: Stores,
+    memory_broker: MemoryBroker,
+    client: PulsarClient,
+    caplog: pytest.LogCaptureFixture,
+    count: int,
+    size: int,
+) -> None:
+    sender = await memory_broker.connect()
+    await sender.producer(str(EVENTS))
+    body = b"\0\0\0\2\x18\0" * count or bytes(size)
+    fields: dict[str, Any] = {"compression": int(Compression.ZLIB), "uncompressed_size": len(body)}
+    if count:
+        fields["num_messages_in_batch"] = count
+    metadata = MessageMetadata(producer_name="x", sequence_id=1, publish_time=1, **fields)
+    content = build_message(metadata, zlib.compress(body))
+    sender.send(BaseCommand.SEND, content, producer_id=1, sequence_id=1, num_messages=max(count, 1))
+    await sender.expect(BaseCommand.SEND_RECEIPT)
+    await write_as_apache(client, "one field set")
+    assert await stores.open().get(KNOWN) == {"messageTTLInSeconds": 77}
+    assert f"more than {ENTRY_BOUNDS[0] if count else ENTRY_BOUNDS[1]}" in caplog.text
 
 
 async def test_a_schema_that_cannot_be_read_now_is_waited_for(

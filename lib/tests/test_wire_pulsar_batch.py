@@ -1,5 +1,6 @@
 import contextlib
 import struct
+import zlib
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import snappy
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.wire.pulsar.batch import build_batch, build_message, decompressed_payload, split_batch
+from magnetar.wire.pulsar.batch import BATCH_MESSAGES_MAX, build_batch, build_message, decompressed_payload, split_batch
 from magnetar.wire.pulsar.compression import Compression, compress, decompress
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
@@ -121,6 +122,23 @@ def test_garbage_messages_are_split_or_refused(data: bytes) -> None:
     for read in (split_batch, decompressed_payload):
         with contextlib.suppress(BadMetadata):
             read(data)
+
+
+def tiny_batch(count: int) -> bytes:
+    """A compressed batch of empty messages, a hundred of them a byte."""
+    body = b"\0\0\0\2\x18\0" * count
+    fields = {"num_messages_in_batch": count, "compression": int(Compression.ZLIB), "uncompressed_size": len(body)}
+    return build_message(metadata(**fields), zlib.compress(body))
+
+
+def test_a_batch_of_too_many_messages_is_not_taken_apart() -> None:
+    assert len(split_batch(tiny_batch(1000), 1000)) == 1000
+    for data, messages_max in ((tiny_batch(1001), 1000), (tiny_batch(BATCH_MESSAGES_MAX + 1), BATCH_MESSAGES_MAX)):
+        assert len(data) < 2000
+        with pytest.raises(BadMetadata, match="messages"):
+            split_batch(data, messages_max)
+    with pytest.raises(BadMetadata, match="unpack"):
+        split_batch(tiny_batch(100), 100, 500)
 
 
 def test_a_batch_that_ends_early() -> None:

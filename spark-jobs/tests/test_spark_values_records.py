@@ -80,6 +80,12 @@ def record(*fields: Any, name: str = "R") -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": [{"name": key, "type": kind} for key, kind in fields]}
 
 
+def twice_the_one_before(level: int) -> tuple[str, dict[str, Any]]:
+    """A field whose record holds that of the field before it twice: each level has twice as many types."""
+    kind = f"R{level - 1}" if level else "int"
+    return f"f{level}", record(("x", kind), ("y", kind), name=f"R{level}")
+
+
 def written(schema: Any, value: Any) -> bytes:
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
@@ -353,6 +359,7 @@ async def test_decimals_that_are_too_large_are_bad() -> None:
         b'{"type":"record","name":"R","fields":[{"name":"a","type":"Unknown"}]}',
         record(("next", ["null", "R"])),
         record(("many", {"type": "array", "items": "R"})),
+        record(*(twice_the_one_before(level) for level in range(25))),
     ],
 )
 def test_what_has_no_columns_is_refused(schema: Any) -> None:

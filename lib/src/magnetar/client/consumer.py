@@ -14,7 +14,7 @@ from typing import Final, cast
 
 from magnetar.client.connection import BrokerConnection
 from magnetar.client.errors import ConnectionFailed
-from magnetar.client.message import Message, MessageId, messages_of_entry
+from magnetar.client.message import ANY_ENTRY, EntryBounds, Message, MessageId, messages_of_entry
 from magnetar.client.topic_end import ClientParts, TopicEnd
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
@@ -56,8 +56,9 @@ class Receiver(TopicEnd):
 
     The broker is owed a permit for each message that is taken or dropped; they go out when half a queue is owed."""
 
-    def __init__(self, parts: ClientParts, topic: TopicName) -> None:
+    def __init__(self, parts: ClientParts, topic: TopicName, bounds: EntryBounds = ANY_ENTRY) -> None:
         super().__init__(parts, topic)
+        self._bounds = bounds
         # At most `receiver_queue_size` messages, and the rest of a batch.
         self._queue: deque[Message] = deque()
         self._owed = 0
@@ -127,7 +128,8 @@ class Receiver(TopicEnd):
             content = strip_broker_entry_metadata(entry)
             count = skim(content).num_messages
             if checksum_ok(content, 0, len(content)):
-                messages = messages_of_entry(content, entry_id, command.redelivery_count, command.ack_set)
+                redeliveries, ack_set = command.redelivery_count, command.ack_set
+                messages = messages_of_entry(content, entry_id, redeliveries, ack_set, self._bounds)
             else:
                 logger.warning("%s: entry %s is passed over: its checksum is wrong", self.topic, entry_id)
         except BadMetadata as error:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from magnetar.core.ids import EARLIEST, LATEST, signed64, unsigned64
-from magnetar.wire.pulsar.batch import build_batch, build_message, decompressed_payload, split_batch
+from magnetar.wire.pulsar.batch import (
+    BATCH_MESSAGES_MAX,
+    UNCOMPRESSED_BYTES_MAX,
+    build_batch,
+    build_message,
+    decompressed_payload,
+    split_batch,
+)
 from magnetar.wire.pulsar.compression import Compression
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     KeyValue,
@@ -165,7 +172,19 @@ class Message:
         return self.metadata.publish_time
 
 
-def messages_of_entry(data: bytes, entry: MessageId, redelivery_count: int, ack_set: Sequence[int]) -> list[Message]:
+class EntryBounds(NamedTuple):
+    """What a stored entry may become when it is taken apart; what is larger is passed over."""
+
+    messages_max: int = BATCH_MESSAGES_MAX
+    size_bytes_max: int = UNCOMPRESSED_BYTES_MAX
+
+
+ANY_ENTRY: Final = EntryBounds()
+
+
+def messages_of_entry(
+    data: bytes, entry: MessageId, redelivery_count: int, ack_set: Sequence[int], bounds: EntryBounds = ANY_ENTRY
+) -> list[Message]:
     """The messages of a stored entry, but for those that compaction or acknowledgements took out of a batch.
 
     `ack_set` has a bit for each message of a batch that is still to be delivered; empty: all are.
@@ -173,8 +192,9 @@ def messages_of_entry(data: bytes, entry: MessageId, redelivery_count: int, ack_
     data = strip_broker_entry_metadata(data)
     metadata = full_metadata(data)
     if not metadata.HasField("num_messages_in_batch"):
-        return [Message(entry, metadata, None, decompressed_payload(data), redelivery_count)]
-    singles = split_batch(data)
+        payload = decompressed_payload(data, bounds.size_bytes_max)
+        return [Message(entry, metadata, None, payload, redelivery_count)]
+    singles = split_batch(data, bounds.messages_max, bounds.size_bytes_max)
     found: list[Message] = []
     for index, (single, payload) in enumerate(singles):
         acknowledged = bool(ack_set) and not (index < 64 * len(ack_set) and ack_set[index >> 6] >> (index & 63) & 1)

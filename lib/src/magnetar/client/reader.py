@@ -7,7 +7,7 @@ from typing import Final
 
 from magnetar.client.connection import BrokerConnection
 from magnetar.client.consumer import Receiver
-from magnetar.client.message import EARLIEST_ID, LATEST_ID, Message, MessageId
+from magnetar.client.message import ANY_ENTRY, EARLIEST_ID, LATEST_ID, EntryBounds, Message, MessageId
 from magnetar.client.topic_end import ClientParts
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar import requests
@@ -30,13 +30,14 @@ class ReaderOptions:
     subscription: str = ""
     """What statistics show; empty: a name of its own."""
     schema: Schema | None = None
+    bounds: EntryBounds = ANY_ENTRY
 
 
 class Reader(Receiver):
     """One reader of one topic (of one partition, if the topic has any). Made by `PulsarClient.reader`."""
 
     def __init__(self, parts: ClientParts, topic: TopicName, options: ReaderOptions) -> None:
-        super().__init__(parts, topic)
+        super().__init__(parts, topic, options.bounds)
         self._options = options
         self._subscription = options.subscription or f"reader-{parts.rng.getrandbits(40):010x}"
         self._start = options.start

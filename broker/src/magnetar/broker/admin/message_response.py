@@ -17,6 +17,9 @@ from magnetar.wire.pulsar.metadata import broker_entry_metadata, full_metadata, 
 
 PREFIX: Final = "X-Pulsar-"
 
+TIME_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999, the last that has a date here."""
+
 TIMES: Final = {"publish_time": "publish-time", "event_time": "event-time", "deliver_at_time": "deliver-at-time"}
 
 TEXTS: Final = {
@@ -101,6 +104,9 @@ def header_text(value: str) -> str:
 
 def short_time(milliseconds: int) -> str:
     """A time in UTC as Java's `Instant` formats it: no zeros at the end of the fraction."""
+    if not 0 <= milliseconds <= TIME_MS_MAX:
+        # Producers may claim any; better the number than no message.
+        return str(milliseconds)
     moment = datetime.fromtimestamp(milliseconds // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     fraction = f"{milliseconds % 1000:03d}".rstrip("0")
     return f"{moment}.{fraction}Z" if fraction else f"{moment}Z"

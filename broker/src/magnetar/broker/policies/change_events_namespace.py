@@ -21,9 +21,10 @@ from magnetar.broker.policies.event_codec import (
 )
 from magnetar.broker.policies.event_shape import schema_text
 from magnetar.broker.policies.events_topic import PoliciesUnavailable, events_topic, existing_events_topics
-from magnetar.client.message import Message, MessageId
+from magnetar.client.message import EntryBounds, Message, MessageId
 from magnetar.client.reader import Reader, ReaderOptions
 from magnetar.core.errors import MagnetarError
+from magnetar.core.limits import KIB
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.wire.avro import AvroType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -36,6 +37,10 @@ LOOK_AGAIN_SECONDS: Final = 0.1
 
 SCHEMAS_MAX: Final = 100
 """Schema versions kept parsed; each version of Pulsar registers one at most."""
+
+ENTRY_BOUNDS: Final = EntryBounds(messages_max=1000, size_bytes_max=64 * KIB)
+"""What a stored change may become when it is unpacked: brokers write each by itself and without compression. Some
+hundred of them may wait to be read."""
 
 VERSION_BYTES: Final = 8
 """Of a schema version: a number, big-endian, not below 0 (Pulsar: `LongSchemaVersion`)."""
@@ -290,7 +295,7 @@ class NamespaceChanges:
 
 def _reader_options(topic: TopicName) -> ReaderOptions:
     # A partition comes to be by being read, as the others are there.
-    return ReaderOptions(read_compacted=True, create_topic=topic.partition_index >= 0)
+    return ReaderOptions(read_compacted=True, create_topic=topic.partition_index >= 0, bounds=ENTRY_BOUNDS)
 
 
 async def _close_all(readers: list[Reader]) -> None:

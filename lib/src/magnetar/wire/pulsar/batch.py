@@ -17,6 +17,10 @@ from magnetar.wire.pulsar.metadata import CHECKSUM_MAGIC, full_metadata, metadat
 UNCOMPRESSED_BYTES_MAX: Final = 128 * MIB
 """What the broker unpacks at most: far above any batch that clients build, far below what would hurt."""
 
+BATCH_MESSAGES_MAX: Final = 100_000
+"""Messages of one batch that are taken apart at most: a fraction of a second, some ten MB. Clients put 1000 into one
+unless they are told otherwise; a few kB, unpacked, can claim to hold twenty millions."""
+
 _U32: Final = Struct(">I")
 _CHECKSUM: Final = Struct(">HI")
 
@@ -56,10 +60,14 @@ def decompressed_payload(data: bytes, size_bytes_max: int = UNCOMPRESSED_BYTES_M
     return decompress(metadata.compression, data[start:], metadata.uncompressed_size, size_bytes_max)
 
 
-def split_batch(data: bytes) -> list[tuple[SingleMessageMetadata, bytes]]:
-    """The messages of a stored batch, unpacked. Raises `BadMetadata`."""
+def split_batch(
+    data: bytes, messages_max: int = BATCH_MESSAGES_MAX, size_bytes_max: int = UNCOMPRESSED_BYTES_MAX
+) -> list[tuple[SingleMessageMetadata, bytes]]:
+    """The messages of a stored batch, unpacked. Raises `BadMetadata`, also for more than that."""
     count = full_metadata(data).num_messages_in_batch
-    body = decompressed_payload(data)
+    if count > messages_max:
+        raise BadMetadata(f"a batch of {count} messages, more than {messages_max}")
+    body = decompressed_payload(data, size_bytes_max)
     messages: list[tuple[SingleMessageMetadata, bytes]] = []
     at = 0
     for _ in range(count):

@@ -18,6 +18,8 @@ from magnetar.spark.errors import SchemaRefused
 DECIMAL_PRECISION_MAX: Final = 38
 DEPTH_MAX: Final = 100
 """Levels of nesting; Python's own limit of recursion is some 1000 calls, and a level takes a few."""
+TYPES_MAX: Final = 20_000
+"""Types in a schema, each counted wherever it stands: records that name others twice each would grow without end."""
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 LOCAL_TIMESTAMP: Final = pa.timestamp("us")
@@ -47,7 +49,18 @@ _LOGICAL: Final = {
 class Shape:
     """A type, or a part of one. Every value may be null, whatever the schema says: so may a message's."""
 
-    __slots__ = ("arrow_type", "fields", "item", "kind", "logical", "name", "nullable", "size_bytes", "symbols")
+    __slots__ = (
+        "arrow_type",
+        "fields",
+        "item",
+        "kind",
+        "logical",
+        "name",
+        "nullable",
+        "size_bytes",
+        "symbols",
+        "types",
+    )
 
     def __init__(self, kind: str, arrow_type: pa.DataType) -> None:
         self.kind = kind
@@ -66,6 +79,8 @@ class Shape:
         self.symbols: list[str] = []
         self.size_bytes = 0
         """Of a fixed."""
+        self.types = 1
+        """How many it is made of, itself included."""
 
     @property
     def shown(self) -> list[tuple[str, Shape]]:
@@ -160,6 +175,7 @@ class AvroDefinition:
         item, plain = self._read(node[key], namespace, depth + 1)
         shape = Shape(kind, list_type(item.arrow_type) if kind == "array" else map_type(item.arrow_type))
         shape.item = item
+        shape.types = _types_of([item])
         return shape, {"type": kind, key: plain}
 
     def _named(self, kind: str, node: dict[str, Any], namespace: str, depth: int) -> tuple[Shape, Any]:
@@ -195,20 +211,31 @@ class AvroDefinition:
             plain_field = {"name": node["name"], "type": plain}
             plain_field.update({key: node[key] for key in ("default", "aliases") if key in node})
             plain_fields.append(plain_field)
+        types = _types_of([field for _, field in fields])
         shown = struct_type([(name, field.arrow_type) for name, field in fields if not field.is_void])
         shape = Shape("record", shown)
         shape.fields = fields
+        shape.types = types
         return shape, plain_fields
 
     def _union(self, nodes: list[Any], namespace: str, depth: int) -> tuple[Shape, Any]:
         read = [self._read(node, namespace, depth + 1) for node in nodes]
         plain = [one for _, one in read]
         branches = [shape for shape, _ in read if shape.kind != "null"]
+        types = _types_of(branches)
         if not branches:
             return Shape("null", pa.null()), plain
         shape = _same_numbers(branches) or (_copy(branches[0]) if len(branches) == 1 else _union_of(branches))
         shape.nullable = len(branches) < len(read)
+        shape.types = types
         return shape, plain
+
+
+def _types_of(inner: list[Shape]) -> int:
+    types = 1 + sum(shape.types for shape in inner)
+    if types > TYPES_MAX:
+        raise SchemaRefused(f"the schema has more than {TYPES_MAX} types, each counted wherever it stands")
+    return types
 
 
 def _with_logical(kind: str, node: dict[str, Any]) -> Shape:
