@@ -88,6 +88,9 @@ def test_topics_of_brokers_are_written_by_administrators_only(name: str) -> None
     assert not on_topic(Right.PRODUCE, topic, "", wildcards=True)(everything, "maker")
     assert on_topic(Right.CONSUME, topic, "", wildcards=True)(everything, "maker")
     assert on_topic(Right.LOOKUP, topic, "", wildcards=True)(everything, "maker")
+    assert on_topic(Right.CONSUME, topic, "s", wildcards=True)(everything, "maker")
+    assert not on_topic(Right.CONSUME, topic, "__compaction", wildcards=True)(everything, "maker")
+    assert on_topic(Right.CONSUME, TOPIC, "__compaction", wildcards=False)(POLICIES, "reader")
 
 
 def test_namespaces_as_a_whole_take_no_notice_of_single_topics() -> None:

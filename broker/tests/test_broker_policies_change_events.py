@@ -448,7 +448,7 @@ def event_of(policies: dict[str, tuple[Any, Any]], namespace: str = "default") -
 
 BAD_EVENTS: dict[str, tuple[bytes | None, bytes, bytes | None]] = {
     "a schema that contains itself": (RECURSIVE, b"\x02" * 200_000 + b"\0", None),
-    "elements that take no bytes": (NULLS, b"\x80\x80\x80\x40\0", None),
+    "elements that take no bytes": (NULLS, b"\x80\x80\x80\x80\x80\x40\0", None),
     "a version of three bytes": (None, b"x", b"\xff\xff\xff"),
     "a version of no number": (None, b"x", b"\xff" * 8),
     "a version of many bytes": (None, b"x", bytes(64)),

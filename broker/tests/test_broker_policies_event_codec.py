@@ -200,6 +200,58 @@ def test_damaged_changes_are_refused_or_read(damage: bytes, at: int) -> None:
             continue
 
 
+@given(st.none() | st.text(max_size=40) | st.text("_/:ab-Gpartition0", max_size=40))
+def test_any_key_is_a_removal_or_refused(key: str | None) -> None:
+    try:
+        change = event_codec.decode_removal(key)
+    except BadEvent:
+        return
+    assert change.policies is None
+
+
+NAMES_ONLY = event_codec.read_schema(
+    json.dumps(
+        {
+            "type": "record",
+            "name": "E",
+            "fields": [
+                {"name": "eventType", "type": "string"},
+                {"name": "actionType", "type": ["null", "string", "int", "bytes"]},
+                {
+                    "name": "topicPoliciesEvent",
+                    "type": {
+                        "type": "record",
+                        "name": "T",
+                        "fields": [
+                            {"name": name, "type": ["null", "string", "int", "bytes"]}
+                            for name in ("domain", "tenant", "namespace", "topic", "policies")
+                        ],
+                    },
+                },
+            ],
+        }
+    ).encode()
+)
+
+
+@given(
+    st.lists(
+        st.just(b"\0")
+        | st.text(max_size=8).map(lambda text: b"\2" + bytes([len(text.encode()) << 1]) + text.encode())
+        | st.sampled_from([b"\4\7", b"\6\2\xff", b"\2\x14persistent", b"\2\x0cpublic", b"\2\x0cDELETE"]),
+        min_size=6,
+        max_size=6,
+    )
+)
+def test_any_names_are_a_change_or_refused(parts: list[bytes]) -> None:
+    try:
+        change = event_codec.decode_change(b"\x18TOPIC_POLICY" + b"".join(parts), NAMES_ONLY)
+    except BadEvent:
+        return
+    assert change is not None
+    assert change.policies is None
+
+
 ints = st.integers(-(2**31), 2**31 - 1)
 
 

@@ -90,7 +90,7 @@ CHAIN = record(
         (record("A", n={"type": "array", "items": "null"}), "no bytes"),
         (record("A", n={"type": "array", "items": record("B", x="null", y=record("C"))}), "no bytes"),
         (record("A", n={"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}), "no bytes"),
-        (record("A", **{f"f{i}": "int" for i in range(avro.TYPES_MAX)}), "types"),
+        (record("A", n=["int"] * avro.TYPES_MAX), "types"),
         (record("A", n={"type": "fixed", "name": "F", "size": True}), "size"),
         (record("A", n={"type": "enum", "name": "E"}), "symbols"),
         (record("A", n={"type": "enum", "symbols": []}), "name"),
@@ -160,7 +160,7 @@ def test_bytes_that_are_refused(kind: Json, data: bytes) -> None:
 
 def test_values_that_take_no_bytes_are_counted() -> None:
     schema = parse_record_schema(json.dumps(CHAIN).encode())
-    with pytest.raises(BadAvro, match="more than"):
+    with pytest.raises(BadAvro, match="more values"):
         read_record(schema, b"")
 
 

@@ -2,7 +2,7 @@
 
 Super users may do everything, a tenant's admin roles everything in it. The others have what was granted to them on
 the namespace, and on the topic or the partitioned topic that it is a part of; into topics that belong to brokers
-nobody else writes.
+nobody else writes, nor moves what holds their messages.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import enum
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeAlias
 
-from magnetar.broker.policies.system_topics import belongs_to_brokers
+from magnetar.broker.policies.system_topics import COMPACTION, belongs_to_brokers
 from magnetar.core.topic_name import TopicName
 
 Document: TypeAlias = Mapping[str, Any]
@@ -47,6 +47,9 @@ def on_topic(right: Right, topic: TopicName, subscription: str, *, wildcards: bo
     """The rule for a topic; an empty subscription is none. The rule raises `SubscriptionNameRefused`."""
 
     def consume(policies: Document, role: str) -> bool:
+        if subscription == COMPACTION and belongs_to_brokers(topic):
+            # What compaction has not gone through would be deleted.
+            return False
         if subscription and not may_use_subscription(policies, role, subscription, topic):
             return False
         return _granted(policies, role, "consume", topic, wildcards=wildcards)
