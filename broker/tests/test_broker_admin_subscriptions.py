@@ -7,8 +7,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, Received
+from magnetar.broker.admin.subscription_positions import ack_set
+from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, Received, message
 from magnetar.broker.settings import BrokerSettings, DispatchSettings
+from magnetar.core.limits import ACK_SET_WORDS_MAX, BATCH_MESSAGES_MAX
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 Command = pb.BaseCommand
@@ -76,6 +78,19 @@ async def test_subscription_backlogs(admin: Any, client: ProtocolClient) -> None
     ):
         await admin.check(("POST", SUBSCRIPTION + "/resetcursor", body, 204, None))
         assert await backlog(admin) == expected, body
+
+
+async def test_reset_into_a_batch_that_says_too_much(admin: Any, client: ProtocolClient) -> None:
+    await client.producer("topic")
+    await client.consumer("topic")
+    liar = message(b"x", num_messages_in_batch=2**31 - 1)
+    client.send(Command.SEND, liar, producer_id=1, sequence_id=0, num_messages=2**31 - 1)
+    sent = (await client.expect(Command.SEND_RECEIPT)).body.message_id
+    body = {"ledgerId": sent.ledgerId, "entryId": sent.entryId, "batchIndex": 3}
+    await admin.check(("POST", SUBSCRIPTION + "/resetcursor", body, 204, None))
+    assert await backlog(admin) == 0
+    largest = ack_set(3, BATCH_MESSAGES_MAX)
+    assert (len(largest), largest[0], set(largest[1:])) == (ACK_SET_WORDS_MAX, ~0b111, {-1})
 
 
 @pytest.mark.parametrize(

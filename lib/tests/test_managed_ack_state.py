@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.core.ids import Position
-from magnetar.managed.ack_state import AckState
+from magnetar.core.limits import MIB
+from magnetar.managed.ack_state import PARTIAL_WORDS_MAX, AckState
 from magnetar.managed.entry_bitmap import COMPACT_BYTES, EntryBitmap, value_of, words_of
 from magnetar.managed.info_codec import (
     decode_cursor_info,
@@ -220,3 +223,73 @@ def test_twin(sizes: list[int], steps: list[tuple[str, object]], stored_form: st
     again = restored(state, stored_form)
     compare(again, twin)
     assert (again.mark_delete, again.ranges()) == (state.mark_delete, state.ranges())
+
+
+def test_a_batch_size_is_not_taken_at_its_word() -> None:
+    state = AckState(ledgers(3), (10, -1))
+    for _ in range(100):  # A mask of so many bits would have 256 MiB, and each would take half a second.
+        assert not state.acknowledge_batch_indexes((10, 1), [0b101], 2**31 - 1)
+    assert state.remaining_ack_set((10, 1)) == [0b101]
+    assert not state.acknowledge_batch_indexes((10, 2), [-1, -1], 65)
+    assert state.remaining_ack_set((10, 2)) == [-1, 1]
+
+
+def test_long_ack_sets_take_as_many_times_longer_as_they_are_longer() -> None:
+    def seconds(count: int) -> float:
+        words = [-1] * count
+        value = value_of(words)
+        assert words_of(value) == words
+
+        def once() -> float:
+            began = time.process_time()
+            value_of(words)
+            words_of(value)
+            return time.process_time() - began
+
+        return min(once() for _ in range(5))
+
+    # In proportion it is 16; by the square of the length it was above 100.
+    assert seconds(320_000) < 64 * max(seconds(20_000), 0.000_1)
+
+
+def test_what_is_noted_of_batches_is_bounded() -> None:
+    state = AckState(ledgers(200), (10, -1))
+    words = [-1] * 16_384
+    for entry_id in range(1, 200):
+        state.acknowledge_batch_indexes((10, entry_id), words, 0)
+    assert state.partial is not None
+    noted = len(state.partial)
+    assert noted * len(words) == state.partial_words == PARTIAL_WORDS_MAX
+    # Those that are noted may shrink further, and what they give back is there for others.
+    assert not state.acknowledge_batch_indexes((10, 1), [1], 0)
+    assert state.remaining_ack_set((10, 1)) == [1]
+    assert not state.acknowledge_batch_indexes((10, 150), [1], 0)
+    assert state.remaining_ack_set((10, 150)) == [1]
+    assert len(decode_position(encode_position(state, {}, ManagedLedgerSettings())).SerializeToString()) < 3 * MIB
+    state.acknowledge([(10, 1), (10, 2)])
+    state.acknowledge_cumulative((10, 199))
+    assert (state.partial_words, state.partial) == (0, {})
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("part"), st.integers(0, 5), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3)),
+            st.tuples(st.just("whole"), st.integers(0, 5), st.just([])),
+            st.tuples(st.just("up to"), st.integers(0, 5), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3)),
+            st.tuples(st.just("reset"), st.integers(-1, 5), st.just([])),
+        )
+    )
+)
+def test_the_words_noted_are_counted(steps: list[tuple[str, int, list[int]]]) -> None:
+    state = AckState(ledgers(6), (10, -1))
+    for kind, entry_id, words in steps:
+        if kind == "part":
+            state.acknowledge_batch_indexes((10, entry_id), words, 0)
+        elif kind == "whole":
+            state.acknowledge([(10, entry_id)])
+        elif kind == "up to":
+            state.acknowledge_cumulative((10, entry_id), words)
+        else:
+            state.reset((10, entry_id))
+        assert state.partial_words == sum(len(words_of(left)) for left in (state.partial or {}).values())

@@ -6,7 +6,8 @@ import google_crc32c
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.wire.pulsar.batch import build_message
+from magnetar.wire.pulsar.batch import build_batch, build_message
+from magnetar.wire.pulsar.compression import Compression
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.metadata import (
@@ -81,7 +82,10 @@ def test_skim_sees_what_protobuf_sees(expected: pb.MessageMetadata, payload: byt
     assert data[view.payload_start :] == payload
     assert view.producer_name == expected.producer_name
     assert (view.sequence_id, view.publish_time_ms) == (expected.sequence_id, expected.publish_time)
-    assert view.num_messages == max(1, expected.num_messages_in_batch)
+    room = len(payload) if not expected.compression else min(expected.uncompressed_size, len(payload) * 32_768)
+    assert view.num_messages <= max(1, room // 6)
+    said = view.num_messages_said or view.num_messages
+    assert said == max(1, expected.num_messages_in_batch)
     assert count_messages(data) == view.num_messages
     assert view.is_batch == expected.HasField("num_messages_in_batch")
     assert (view.compression, view.uncompressed_size) == (expected.compression, expected.uncompressed_size)
@@ -204,3 +208,37 @@ def test_checksums_of_large_messages() -> None:
     data = build_message(pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2), bytes(100_000))
     assert checksum_ok(data, 0, len(data))
     assert not checksum_ok(data[:-1] + b"\1", 0, len(data))
+
+
+NO_MORE_THAN_FIT = [
+    (Compression.NONE, 0, 600, 100, 100),
+    (Compression.NONE, 0, 599, 100, 99),
+    (Compression.NONE, 0, 0, 2, 1),
+    (Compression.NONE, 2**32 - 1, 1, 2**31 - 1, 1),
+    (Compression.LZ4, 600, 60, 100, 100),
+    (Compression.LZ4, 2**32 - 1, 60, 2**31 - 1, 10_320),
+    (Compression.LZ4, 0, 60, 11, 1),
+    (Compression.ZSTD, 2**32 - 1, 20, 100_000, 100_000),
+    (Compression.ZSTD, 2**32 - 1, 500_000, 2**31 - 1, 1 << 20),
+]
+
+
+@pytest.mark.parametrize(("kind", "uncompressed_size", "payload_size", "said", "counted"), NO_MORE_THAN_FIT)
+def test_a_batch_counts_for_no_more_messages_than_its_payload_can_hold(
+    kind: Compression, uncompressed_size: int, payload_size: int, said: int, counted: int
+) -> None:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, num_messages_in_batch=said)
+    metadata.compression = int(kind)  # type: ignore[assignment] # The stub wants the enum's own class.
+    metadata.uncompressed_size = uncompressed_size
+    data = build_message(metadata, bytes(payload_size))
+    assert (skim(data).num_messages, count_messages(data)) == (counted, counted)
+    assert skim(data).num_messages_said == (said if said != counted else 0)
+
+
+def test_what_clients_pack_counts_in_full() -> None:
+    singles = [(pb.SingleMessageMetadata(payload_size=0), b"")] * 5_000
+    for kind in Compression:
+        data = build_batch(
+            pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2), singles, compression=kind
+        )
+        assert (skim(data).num_messages, skim(data).num_messages_said) == (5_000, 0)

@@ -31,10 +31,13 @@ class Acknowledger:
 
     def cumulative(self, consumer: Consumer, ack: Ack) -> None:
         """Everything up to a position; an ack set leaves a part of that position's batch."""
-        for index, position in enumerate(ack.positions):
-            remaining = ack.ack_sets[index] if ack.ack_sets is not None else None
-            self._cursor.acknowledge_cumulative(position, remaining or None)
-            consumer.messages_acknowledged += 1
+        if not ack.positions:
+            return
+        # The furthest says it all. Clients send one.
+        position = max(ack.positions)
+        remaining = ack.ack_sets[ack.positions.index(position)] if ack.ack_sets is not None else None
+        self._cursor.acknowledge_cumulative(position, remaining or None)
+        consumer.messages_acknowledged += 1
 
     def individual(self, consumer: Consumer, ack: Ack) -> None:
         """Single positions where nobody keeps account of them (Exclusive, Failover)."""
@@ -50,10 +53,13 @@ class Acknowledger:
         whole, parts = _split(ack)
         freed = False
         for position, remaining, batch_size in parts:
+            holder = _holder(consumer, position, dispatcher)
+            if holder is not None and self._cursor.remaining_ack_set(position) is None:
+                # The first part of it: it was sent as a whole, and has no more messages than that.
+                batch_size = holder.pending.messages[position]
             if self._cursor.acknowledge_batch_indexes(position, remaining, batch_size):
                 freed |= self._release(consumer, position, dispatcher)
                 continue
-            holder = _holder(consumer, position, dispatcher)
             left = self._cursor.remaining_ack_set(position)
             if holder is None or left is None:
                 continue

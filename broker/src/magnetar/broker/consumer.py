@@ -22,6 +22,9 @@ BROKER_ENTRY_MAGIC: Final = b"\x0e\x02"
 BROKER_ENTRY_HEADER_BYTES: Final = 6
 """The magic and the length of that metadata."""
 
+PERMITS_MAX: Final = 0x7FFF_FFFF
+"""Messages that a consumer can be owed: clients and tools read the number with 32 bits."""
+
 NO_EPOCH: Final = -1
 """A consumer that named no epoch: MESSAGE then carries none."""
 
@@ -164,6 +167,10 @@ class Consumer:
         self.last_acknowledged_ms = 0
         self.rates = ConsumerRates()
         self._encoder = self._new_encoder()
+
+    def allow(self, messages: int) -> None:
+        """It takes so many more messages."""
+        self.permits = min(self.permits + messages, PERMITS_MAX)
 
     @property
     def room(self) -> int:

@@ -102,7 +102,7 @@ class NonPersistentSubscription:
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """The client takes so many more messages."""
-        consumer.permits += permits
+        consumer.allow(permits)
         consumer.last_flow_ms = self._clock.now_ms()
 
     def close(self) -> None:

@@ -42,9 +42,10 @@ class Screened:
 def screen(
     entries: list[Entry], cursor: SubscriptionCursor, now_ms: int, slots: Slots | None, delay_ms_max: int = 0
 ) -> Screened:
-    """Sort entries. `now_ms` below 0 means that nothing is delayed on this subscription; `slots` is for Key_Shared.
+    """Sort entries; those of which nothing is left count as markers. `slots` is for Key_Shared.
 
-    Longer delays than `delay_ms_max`, if it is not 0, are cut to it."""
+    `now_ms` below 0 means that nothing is delayed on this subscription. Longer delays than `delay_ms_max`, if it is
+    not 0, are cut to it."""
     screened = Screened()
     batch = screened.batch
     for entry in entries:
@@ -70,8 +71,12 @@ def screen(
         if count > 1:
             ack_set = cursor.remaining_ack_set((entry.ledger_id, entry.entry_id))
             if ack_set is not None:
-                screened.ack_sets[entry.ledger_id, entry.entry_id] = ack_set
+                ack_set = within_batch(ack_set, count)
                 count = unacknowledged(ack_set)
+                if not count:
+                    screened.markers.append((entry.ledger_id, entry.entry_id))
+                    continue
+                screened.ack_sets[entry.ledger_id, entry.entry_id] = ack_set
         else:
             count = 1
             if metadata.num_chunks > 1:
@@ -82,6 +87,18 @@ def screen(
             batch.key_hashes.append(key_hash)
         screened.size_bytes += len(entry.data)
     return screened
+
+
+def within_batch(ack_set: list[int], message_count: int) -> list[int]:
+    """An ack set without the messages that its batch does not have: who acknowledges may name any."""
+    words = (message_count + 63) >> 6
+    if len(ack_set) < words:
+        return ack_set
+    last = ack_set[words - 1]
+    within = last & (WORD_MASK >> (-message_count & 63))
+    if within == last & WORD_MASK:
+        return ack_set if len(ack_set) == words else ack_set[:words]
+    return [*ack_set[: words - 1], within]
 
 
 def unacknowledged(ack_set: list[int]) -> int:

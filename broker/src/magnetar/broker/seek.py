@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from magnetar.broker.compacted_topic import Compaction, compaction_of, last_batch_index, last_compacted
+from magnetar.broker.slices import Turn
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, NO_ENTRY, Position, signed64
+from magnetar.core.limits import ACK_SET_WORDS_MAX
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageIdData
 
 
@@ -22,7 +25,14 @@ def reader_start(topic: PersistentTopic, wanted: Position, *, earliest: bool) ->
 
 
 def position_of_seek(topic: PersistentTopic, message_id: MessageIdData) -> tuple[Position, list[int] | None]:
-    """The entry that reading goes on with, and what of its batch is still to be delivered (None: all of it)."""
+    """The entry that reading goes on with, and what of its batch is still to be delivered (None: all of it).
+
+    Raises `PulsarError` for an ack set that no batch can have."""
+    words = len(message_id.ack_set)
+    if words > ACK_SET_WORDS_MAX:
+        raise PulsarError(
+            ServerError.NOT_ALLOWED_ERROR, f"An ack set of {words} words; at most {ACK_SET_WORDS_MAX} are taken"
+        )
     position = (signed64(message_id.ledgerId), signed64(message_id.entryId))
     if position[0] < 0 or position[1] < 0:
         return EARLIEST, None
@@ -41,11 +51,14 @@ async def last_message_id(topic: PersistentTopic, *, compacted: bool = False) ->
     compaction = compaction_of(topic.ledger)
     if compacted and compaction is not None and position <= compaction.horizon:
         return await _last_compacted(topic, compaction)
+    turn = Turn()
     while position[1] != NO_ENTRY and position >= topic.ledger.first_position:
         metadata = (await topic.ledger.read_entry(position)).metadata()
         if metadata.marker_type < 0:
             return position, metadata.num_messages - 1 if metadata.is_batch else -1
         position = topic.ledger.previous_position(position)
+        if turn.over:  # Entries in the cache come without waiting.
+            await turn.pause()
     return (EARLIEST, -1) if compaction is None else await _last_compacted(topic, compaction)
 
 

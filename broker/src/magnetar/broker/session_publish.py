@@ -8,11 +8,12 @@ from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.service import Topic
 from magnetar.core.errors import PeerError
+from magnetar.core.limits import SINGLE_MESSAGE_BYTES_MIN
 from magnetar.net.connection import Connection
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.command import decode_send
-from magnetar.wire.pulsar.errors import ServerError
-from magnetar.wire.pulsar.metadata import checksum_ok
+from magnetar.wire.pulsar.errors import BadMetadata, ServerError
+from magnetar.wire.pulsar.metadata import checksum_ok, count_messages
 
 RECENTLY_CLOSED_MAX: Final = 10_000
 """Producer ids remembered after their end: SENDs that were under way then are dropped instead of closing the
@@ -73,7 +74,11 @@ class Publishes:
                 )
             )
             return
-        batch.add(buffer[payload_start:end], send.sequence_id, send.highest_sequence_id, send.num_messages)
+        payload = buffer[payload_start:end]
+        num_messages = send.num_messages
+        if num_messages != 1 and not 0 < num_messages * SINGLE_MESSAGE_BYTES_MIN <= end - payload_start:
+            num_messages = _messages_in(payload)
+        batch.add(payload, send.sequence_id, send.highest_sequence_id, num_messages)
         if send.is_chunk:
             batch.has_chunks = True
 
@@ -119,3 +124,11 @@ class Publishes:
     def _send_to_unknown(self, producer_id: int) -> None:
         if producer_id not in self._recently_closed:
             raise PeerError(f"SEND of producer {producer_id}, which this connection does not have")
+
+
+def _messages_in(payload: bytes) -> int:
+    """How many messages a SEND counts for whose command says what it cannot hold uncompressed, or none."""
+    try:
+        return count_messages(payload)
+    except BadMetadata:
+        return 1

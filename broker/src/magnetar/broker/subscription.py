@@ -220,7 +220,7 @@ class Subscription:
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """The client takes so many more messages."""
-        consumer.permits += permits
+        consumer.allow(permits)
         consumer.last_flow_ms = self._runtime.clock.now_ms()
         if self._pump is not None:
             self._pump.wake()

@@ -14,6 +14,7 @@ from magnetar.broker.settings import DispatchSettings
 from magnetar.broker.subscription import Subscription
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
+from magnetar.core.limits import SINGLE_MESSAGE_BYTES_MIN
 from magnetar.managed.entry import Entry
 from magnetar.wire.pulsar.command import Ack
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, MessageMetadata
@@ -23,7 +24,9 @@ LEDGER = 7
 
 
 def stored_message(payload: bytes = b"x", **fields: Any) -> bytes:
-    """headersAndPayload of a message without a checksum; `fields` are those of MessageMetadata."""
+    """headersAndPayload of a message without a checksum; `fields` are those of MessageMetadata. A batch has room for
+    the messages that it says."""
+    payload = payload.ljust(SINGLE_MESSAGE_BYTES_MIN * fields.get("num_messages_in_batch", 0), b"x")
     metadata = MessageMetadata(**{"producer_name": "p", "sequence_id": 0, "publish_time": 1, **fields})
     raw: bytes = metadata.SerializeToString()
     return len(raw).to_bytes(4, "big") + raw + payload

@@ -14,6 +14,18 @@ MESSAGE_SIZE_BYTES_MAX: Final = 5 * MIB
 FRAME_PADDING_BYTES: Final = 10 * KIB
 """What a frame may hold beside the message: command, metadata, checksums (`Commands.MESSAGE_SIZE_FRAME_PADDING`)."""
 
+SINGLE_MESSAGE_BYTES_MIN: Final = 6
+"""What the smallest message of a batch takes before compression: the size of its metadata, and there its payload's."""
+
+BATCH_MESSAGES_MAX: Final = 1 << 20
+"""Messages of one batch: more than an uncompressed message of `MESSAGE_SIZE_BYTES_MAX` can hold. Clients make batches
+of 1 000 unless told otherwise."""
+
+ACK_SET_WORDS_MAX: Final = BATCH_MESSAGES_MAX // 64
+"""64-bit words of an ack set, which has a bit for each message of a batch."""
+
+assert BATCH_MESSAGES_MAX * SINGLE_MESSAGE_BYTES_MIN > MESSAGE_SIZE_BYTES_MAX
+
 PULSAR_FRAME_BYTES_MAX: Final = MESSAGE_SIZE_BYTES_MAX + FRAME_PADDING_BYTES
 
 CONNECT_FRAME_BYTES_MAX: Final = 128 * KIB

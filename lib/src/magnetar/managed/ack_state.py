@@ -17,6 +17,10 @@ from magnetar.managed.ledger_list import LedgerList
 
 MAX_ENTRY_ID: Final = 0x7FFF_FFFF_FFFF_FFFF
 
+PARTIAL_WORDS_MAX: Final = 1 << 20
+"""Words that one cursor remembers of batches acknowledged in part: 65 000 batches of 1 000 messages, 8 MiB. Clients
+name words as they like. Beyond it nothing is noted of further batches: they are delivered as a whole again."""
+
 
 class AckState:
     """The consumed part of a managed ledger's entries.
@@ -24,7 +28,7 @@ class AckState:
     `individual_count` is the number of entries beyond the mark that are acknowledged; while it is 0 readers need not
     ask about single entries."""
 
-    __slots__ = ("_ledgers", "beyond", "individual_count", "mark_delete", "partial")
+    __slots__ = ("_ledgers", "beyond", "individual_count", "mark_delete", "partial", "partial_words")
 
     def __init__(self, ledgers: LedgerList, mark_delete: Position) -> None:
         self._ledgers: LedgerList = ledgers
@@ -34,6 +38,8 @@ class AckState:
         self.individual_count: int = 0
         self.partial: dict[Position, int] | None = None
         """Batches beyond the mark of which some messages are acknowledged: bit 1 = still unacknowledged."""
+        self.partial_words: int = 0
+        """The words of all of them."""
 
     def acknowledge(self, positions: Iterable[Position]) -> bool:
         """Single entries. Whether anything changed."""
@@ -47,7 +53,7 @@ class AckState:
         for position in positions:
             ledger_id, entry_id = position
             if partial:
-                partial.pop(position, None)
+                self.partial_words -= _words_in(partial.pop(position, 0))
             if ledger_id != mark_ledger:
                 if ledger_id > mark_ledger and self._set(position):
                     changed = True
@@ -74,14 +80,14 @@ class AckState:
         Whether the entry became wholly acknowledged by this call."""
         if position <= self.mark_delete or self.is_acknowledged(position) or not self._ledgers.contains(position):
             return False
-        partial = self.partial
-        if partial is None:
-            partial = self.partial = {}
-        left = partial.get(position, -1) & value_of(remaining)
-        if batch_size > 0:
+        left = value_of(remaining)
+        # The size is the client's word: a mask of so many bits is only made when it is the smaller one.
+        if 0 < batch_size < left.bit_length():
             left &= (1 << batch_size) - 1
+        if self.partial:
+            left &= self.partial.get(position, -1)
         if left:
-            partial[position] = left
+            self._note_partial(position, left)
             return False
         self.acknowledge((position,))
         return True
@@ -96,9 +102,7 @@ class AckState:
             before = self._ledgers.previous_position(position)
             if before > self.mark_delete:
                 self._move_mark(before)
-            if self.partial is None:
-                self.partial = {}
-            self.partial[position] = self.partial.get(position, -1) & left
+            self._note_partial(position, left if self.partial is None else left & self.partial.get(position, -1))
             return True
         if position > self._ledgers.last_position():
             return False
@@ -134,6 +138,7 @@ class AckState:
         self.beyond = None
         self.individual_count = 0
         self.partial = None
+        self.partial_words = 0
 
     def ranges(self, count_max: int = 1 << 62) -> list[tuple[Position, Position]]:
         """Acknowledged stretches beyond the mark, ascending: lower end excluded, upper end included."""
@@ -184,13 +189,25 @@ class AckState:
         """Take over what is left of a batch from storage."""
         left = value_of(words)
         if left and not self.is_acknowledged(position) and self._ledgers.contains(position):
-            if self.partial is None:
-                self.partial = {}
-            self.partial[position] = left
+            self._note_partial(position, left)
 
     def renormalise(self) -> None:
         """After ledgers went: the mark stands on a ledger that there is, and nothing is known of those that are not."""
         self._move_mark(self._ledgers.normalised_mark(self.mark_delete))
+
+    def _note_partial(self, position: Position, left: int) -> None:
+        """Remember what is left of a batch, unless it is a further one beyond what there is room for."""
+        partial = self.partial
+        if partial is None:
+            partial = self.partial = {}
+        former = partial.get(position, 0)
+        words = self.partial_words + _words_in(left)
+        if former:
+            words -= _words_in(former)
+        elif words > PARTIAL_WORDS_MAX:
+            return
+        self.partial_words = words
+        partial[position] = left
 
     def _set(self, position: Position) -> bool:
         """Set one bit of a ledger after the mark's, if there is such an entry and it was not set."""
@@ -252,7 +269,7 @@ class AckState:
         partial = self.partial
         if partial:
             for key in [key for key in partial if key <= self.mark_delete or self._ledgers.get(key[0]) is None]:
-                del partial[key]
+                self.partial_words -= _words_in(partial.pop(key))
 
     def _settle(self) -> None:
         """Count anew what lies beyond the mark, and let the mark follow."""
@@ -268,3 +285,8 @@ class AckState:
         self._cross_ledgers()
         if not self.individual_count:
             self.beyond = None
+
+
+def _words_in(left: int) -> int:
+    """How many words an ack set takes."""
+    return (left.bit_length() + 63) >> 6

@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 CLOSE_ATTEMPTS_MAX: Final = 3
 """Each waits for a connection to the metadata store as long as the store itself does."""
 
+WORDS_IN_METADATA_MAX: Final = 32_768
+"""Words of ack sets in a cursor's node, 350 KB: a node of ZooKeeper has 1 MB."""
+
 PersistCallback = Callable[[MagnetarError | None], None]
 
 
@@ -263,6 +266,8 @@ class CursorStorage:
 
     def _fits_into_node(self) -> bool:
         bound = self._appends.settings.unacked_ranges_in_metadata_max
+        if self.acks.partial_words > WORDS_IN_METADATA_MAX:
+            return False
         return self.acks.individual_count <= bound or len(self.acks.ranges(bound + 1)) <= bound
 
     async def _write_by_node(self) -> None:

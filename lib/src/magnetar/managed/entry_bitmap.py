@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import pack, unpack
 from typing import Final
 
 WORD_BITS: Final = 64
+WORD_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 COMPACT_BYTES: Final = 1024
 """The dead head is cut once it is so long: seldom enough to be free, small enough not to matter."""
 
@@ -117,13 +119,11 @@ class EntryBitmap:
 def words_of(value: int) -> list[int]:
     """A bit set as signed 64-bit words, lowest first, without zero words at the end."""
     count = (value.bit_length() + WORD_BITS - 1) // WORD_BITS
-    raw = value.to_bytes(count * 8, "little")
-    return [int.from_bytes(raw[at : at + 8], "little", signed=True) for at in range(0, len(raw), 8)]
+    return list(unpack(f"<{count}q", value.to_bytes(count * 8, "little")))
 
 
 def value_of(words: Sequence[int]) -> int:
-    """The inverse of `words_of`; words may be signed or unsigned."""
-    value = 0
-    for index, word in enumerate(words):
-        value |= (word & 0xFFFF_FFFF_FFFF_FFFF) << (index * WORD_BITS)
-    return value
+    """The inverse of `words_of`; words may be signed or unsigned. A thousand words take a thousand times one."""
+    if len(words) == 1:
+        return words[0] & WORD_MASK
+    return int.from_bytes(pack(f"<{len(words)}Q", *[word & WORD_MASK for word in words]), "little")

@@ -35,6 +35,10 @@ COMPRESSED_MAGIC: Final = 0x4778
 UNCOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
 """What we are ready to unpack: 10 000 ledgers or ranges are below 1 MiB."""
 
+PERSISTED_WORDS_MAX: Final = 200_000
+"""Words of ack sets in one record of a cursor, 2.2 MB: 10 000 batches of 1 280 messages. A record beyond the size of an
+entry could not be stored, and no receipt would be given any more."""
+
 POSITION_IN_NODE: Final = -1
 """As a cursor's ledger id: the position stands in the node itself."""
 
@@ -179,13 +183,19 @@ def _ranges(acks: AckState, count_max: int) -> list[MessageRange]:
 
 
 def _batches(acks: AckState, count_max: int) -> list[BatchedEntryDeletionIndexInfo]:
-    return [
-        BatchedEntryDeletionIndexInfo(
-            position=NestedPositionInfo(ledgerId=position[0], entryId=position[1]),
-            deleteSet=acks.remaining_ack_set(position),
+    batches: list[BatchedEntryDeletionIndexInfo] = []
+    words_left = PERSISTED_WORDS_MAX
+    for position in sorted(acks.partial or ())[:count_max]:
+        words = acks.remaining_ack_set(position) or []
+        words_left -= len(words)
+        if words_left < 0:
+            break
+        batches.append(
+            BatchedEntryDeletionIndexInfo(
+                position=NestedPositionInfo(ledgerId=position[0], entryId=position[1]), deleteSet=words
+            )
         )
-        for position in sorted(acks.partial or ())[:count_max]
-    ]
+    return batches
 
 
 def _uncompressed(data: bytes) -> bytes:

@@ -27,11 +27,13 @@ from magnetar.broker.admin.topic_stats import position_text
 from magnetar.broker.admin.topics import ONE
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.peer_client import PeerAnswer
+from magnetar.broker.screening import unacknowledged
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.topic_name import java_url_decode
 from magnetar.managed.entry import Entry
+from magnetar.managed.entry_bitmap import words_of
 
 ONE_SUBSCRIPTION: Final = ONE + "/subscription/{subscription}"
 EXPIRE_ALL: Final = ONE + "/all_subscription/expireMessages/{seconds}"
@@ -43,8 +45,6 @@ ANALYSED_ENTRIES_MAX: Final = 10_000
 ANALYSIS_SECONDS_MAX: Final = 120.0
 """`subscriptionBacklogScanMaxTimeMs`."""
 ENTRIES_PER_READ: Final = 100
-
-BITS_PER_WORD: Final = 64
 
 ANALYSIS_REFUSED: Final = (
     "Analyze backlog on a partitioned topic is not allowed, please try do it on specific topic partition"
@@ -243,9 +243,7 @@ async def within_batch(
 
 def ack_set(first: int, batch_size: int) -> list[int]:
     """Words in which the messages from `first` on are still to be delivered (1)."""
-    bits = ((1 << batch_size) - 1) & ~((1 << first) - 1)
-    words = -(-batch_size // BITS_PER_WORD)
-    return [(bits >> (BITS_PER_WORD * index)) & ((1 << BITS_PER_WORD) - 1) for index in range(words)]
+    return words_of(((1 << batch_size) - 1) >> first << first)
 
 
 async def analyzed_backlog(
@@ -288,7 +286,7 @@ def unacknowledged_messages(entry: Entry, subscription: Subscription) -> int:
     remaining = subscription.cursor.remaining_ack_set((entry.ledger_id, entry.entry_id))
     if remaining is None:
         return entry.metadata().num_messages
-    return sum((word & ((1 << BITS_PER_WORD) - 1)).bit_count() for word in remaining)
+    return unacknowledged(remaining)
 
 
 def subscription_name(request: web.Request) -> str:

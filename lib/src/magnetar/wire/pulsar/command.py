@@ -11,6 +11,7 @@ from struct import Struct
 from typing import Final
 
 from magnetar.core.ids import signed64, unsigned64
+from magnetar.core.limits import ACK_SET_WORDS_MAX
 from magnetar.wire.errors import BadProtobuf
 from magnetar.wire.pulsar.errors import BadCommand
 from magnetar.wire.pulsar.varint import (
@@ -34,6 +35,8 @@ PONG_FRAME: Final = b"\x00\x00\x00\x09\x00\x00\x00\x05\x08\x13\x9a\x01\x00"
 
 ABSENT: Final = -1
 """Stands for an optional unsigned number that was not there."""
+
+TOO_MANY_WORDS: Final = f"an ack set of more than {ACK_SET_WORDS_MAX} words: no batch has so many messages"
 
 _TAG_SEND: Final = TYPE_SEND << 3 | 2
 _TAG_ACK: Final = TYPE_ACK << 3 | 2
@@ -301,11 +304,15 @@ def _read_words(words: list[int], buffer: bytes, at: int, end: int, tag: int) ->
     if tag == 0x28:
         value, at = read_varint(buffer, at, end)
         words.append(signed64(value))
+        if len(words) > ACK_SET_WORDS_MAX:
+            raise BadProtobuf(TOO_MANY_WORDS)
         return at
     at, inner_end = read_length(buffer, at, end)
     while at < inner_end:
         value, at = read_varint(buffer, at, inner_end)
         words.append(signed64(value))
+        if len(words) > ACK_SET_WORDS_MAX:
+            raise BadProtobuf(TOO_MANY_WORDS)
     return inner_end
 
 

@@ -14,6 +14,7 @@ from typing import Final
 import google_crc32c
 from google.protobuf.message import DecodeError
 from magnetar.core.ids import signed64
+from magnetar.core.limits import BATCH_MESSAGES_MAX, SINGLE_MESSAGE_BYTES_MIN
 from magnetar.wire.errors import BadProtobuf
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BrokerEntryMetadata, MessageMetadata
@@ -25,6 +26,12 @@ CHECKSUM_HEADER_BYTES: Final = 6
 """The magic and the checksum itself; the checksum covers everything after them."""
 
 ABSENT: Final = -1
+
+ZSTD: Final = 3
+ZSTD_RATIO_MAX: Final = 32_768
+"""A block of 128 KiB that repeats one byte takes four (RFC 8878, 3.1.1.2)."""
+OTHERS_RATIO_MAX: Final = 1_032
+"""Deflate's bound; LZ4's and Snappy's are lower."""
 
 _U16: Final = Struct(">H")
 _U32: Final = Struct(">I")
@@ -45,6 +52,7 @@ class MessageMetadataView:
         "null_value",
         "num_chunks",
         "num_messages",
+        "num_messages_said",
         "ordering_key",
         "partition_key",
         "partition_key_b64",
@@ -68,6 +76,9 @@ class MessageMetadataView:
         self.publish_time_ms: int = ABSENT
         self.event_time_ms: int = ABSENT
         self.num_messages: int = 1
+        """At least 1, and at most what the payload can hold: each delivery takes so many permits of a consumer."""
+        self.num_messages_said: int = 0
+        """What the producer wrote instead, where that is more than the payload can hold; else 0."""
         self.is_batch: bool = False
         self.partition_key: str | None = None
         self.partition_key_b64: bool = False
@@ -114,7 +125,21 @@ def skim(data: bytes) -> MessageMetadataView:
         raise BadMetadata(f"message metadata: {error}") from None
     if view.sequence_id < 0 or view.publish_time_ms < 0:
         raise BadMetadata("message metadata without sequence id or publish time")
+    if view.num_messages > 1 and view.num_messages * SINGLE_MESSAGE_BYTES_MIN > len(data) - end:
+        _bound_messages(view, len(data) - end)
     return view
+
+
+def _bound_messages(view: MessageMetadataView, payload_bytes: int) -> None:
+    """A batch of more messages than its payload has room for, unless it is compressed, is none."""
+    size_bytes = payload_bytes
+    if view.compression:
+        ratio = ZSTD_RATIO_MAX if view.compression == ZSTD else OTHERS_RATIO_MAX
+        size_bytes = min(view.uncompressed_size, payload_bytes * ratio)
+    count = max(1, min(size_bytes // SINGLE_MESSAGE_BYTES_MIN, BATCH_MESSAGES_MAX))
+    if view.num_messages > count:
+        view.num_messages_said = view.num_messages
+        view.num_messages = count
 
 
 def count_messages(data: bytes) -> int:
@@ -130,6 +155,8 @@ def count_messages(data: bytes) -> int:
                 tag, at = read_tag(data, at, end)
             if tag == 0x58:
                 count, at = read_varint(data, at, end)
+                if signed32(count) * SINGLE_MESSAGE_BYTES_MIN > len(data) - end:
+                    return skim(data).num_messages
                 return max(1, signed32(count))
             wire_type = tag & 7
             if wire_type == 0:
@@ -155,8 +182,7 @@ def _set_number(view: MessageMetadataView, tag: int, value: int) -> None:
     elif tag == 0x48:
         view.uncompressed_size = value & 0xFFFF_FFFF
     elif tag == 0x58:
-        # At least one, whatever a producer wrote: each delivery takes this many permits of a consumer, and a negative
-        # number would give it permits without end.
+        # A negative number would give a consumer permits without end.
         view.num_messages = max(1, signed32(value))
         view.is_batch = True
     elif tag == 0x60:

@@ -80,7 +80,7 @@ class RowGroup:
         self.row_counts.append(self.positions.rows - rows)
 
     def _add_batch(self, entry: WholeEntry, piece: bytes, start: int) -> None:
-        count = entry.view.num_messages
+        count = entry.view.num_messages_said or entry.view.num_messages
         if count == 1:  # Which the view says of a batch of none, too.
             count = batch_size(entry.data, *metadata_bounds(entry.data))
         self.positions.add_batch(piece, start, count, self.size_bytes)
