@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, batch_message, message
+from magnetar.broker.session_acknowledge import ACK_BYTES_PER_TURN, ConsumerRequests
+from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, batch_message, command_frame, message
 from magnetar.core.limits import ACK_SET_WORDS_MAX
+from magnetar.net.connection import Connection, Handler
+from magnetar.wire.pulsar.ack_parts import ACK_BYTES_AT_ONCE
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 Command = pb.BaseCommand
@@ -122,3 +126,63 @@ async def test_permits_without_end(memory_broker: MemoryBroker) -> None:
     for _ in range(100):
         client.send(Command.FLOW, consumer_id=1, messagePermits=2**32 - 1)
     assert (await statistics(client)).availablePermits == INT_MAX
+
+
+async def test_an_ack_of_very_many_ids_is_taken_in_turns_and_in_order(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect()
+    batch = await batch_of_three(client)
+    await client.consumer(TOPIC, subType=SHARED, initialPosition=1)
+    await client.messages(1)
+    unknown = [{"ledgerId": batch["ledgerId"] + 1, "entryId": number} for number in range(50_000)]
+    many = client.start(Command.ACK, consumer_id=1, ack_type=0, message_id=[*unknown, batch])
+    small = [client.start(Command.ACK, consumer_id=1, ack_type=0, message_id=[batch]) for _ in range(3_000)]
+    closed = client.start(Command.CLOSE_CONSUMER, consumer_id=1)
+    assert (await client.answer(closed)).name == "SUCCESS"
+    receipts = [received for received in client.inbox if received.name == "ACK_RESPONSE"]
+    receipts += [await client.expect(Command.ACK_RESPONSE) for _ in range(3_001 - len(receipts))]
+    assert [receipt.body.request_id for receipt in receipts] == [many, *small]
+    assert not any(receipt.body.HasField("error") for receipt in receipts)
+    assert memory_broker.service.topics[TOPIC].subscriptions["s"].cursor.backlog_entries == 0
+
+
+def nobody(connection: Connection) -> Handler:
+    """Handles no connection."""
+    raise AssertionError(connection)
+
+
+async def test_acks_of_one_read_take_several_turns() -> None:
+    requests = ConsumerRequests(Connection(asyncio.get_running_loop(), nobody))
+    few = command_frame(Command.ACK, consumer_id=1, ack_type=0, message_id=[{"ledgerId": 1, "entryId": 1}] * 100)
+    turns = [requests.acknowledge(few, 4, len(few)) for _ in range(1_000)].count(False)
+    assert turns == pytest.approx(1_000 * len(few) / ACK_BYTES_PER_TURN, rel=0.2)
+    many = command_frame(Command.ACK, consumer_id=1, ack_type=0, message_id=[{"ledgerId": 1, "entryId": 1}] * 100_000)
+    turns = 1
+    while not requests.acknowledge(many, 4, len(many)):
+        turns += 1
+    assert turns > len(many) / ACK_BYTES_AT_ONCE
+
+
+async def test_very_many_ids_are_redelivered_in_turns(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect()
+    await client.producer(TOPIC)
+    sent = await client.publish(5)
+    await client.consumer(TOPIC, subType=SHARED, initialPosition=1)
+    await client.messages(5, permits=100)
+    ledger_id = sent[0].ledgerId
+    ids = [{"ledgerId": ledger_id, "entryId": number} for number in (*range(99_999, 4, -1), 3, 1, 3)]
+    client.send(Command.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1, message_ids=ids)
+    again = [await client.expect(Command.MESSAGE) for _ in range(2)]
+    assert [(one.body.message_id.entryId, one.body.redelivery_count) for one in again] == [(1, 1), (3, 1)]
+    client.send(Command.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1, message_ids=ids)
+    closed = await client.request(Command.CLOSE_CONSUMER, consumer_id=1)
+    assert closed.name == "SUCCESS"
+
+
+async def test_the_last_message_before_very_many_markers(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect()
+    await client.producer(TOPIC)
+    await client.publish(1)
+    await client.publish(3_000, first=1, marker_type=13)
+    await client.consumer(TOPIC)
+    answer = (await client.request(Command.GET_LAST_MESSAGE_ID, consumer_id=1)).body
+    assert answer.last_message_id.entryId == 0

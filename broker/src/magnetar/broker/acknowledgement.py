@@ -68,10 +68,30 @@ class Acknowledger:
             consumer.messages_acknowledged += count
             freed |= holder.released(count)
         if whole:
+            others = self._not_held(consumer, whole)
             self._cursor.acknowledge(whole)
+            pending = consumer.pending
             for position in whole:
+                if position in pending:
+                    freed |= self._release_from(consumer, consumer, position, dispatcher)
+            for position in others:
                 freed |= self._release(consumer, position, dispatcher)
         return freed
+
+    def _not_held(self, consumer: Consumer, positions: list[Position]) -> list[Position]:
+        """Those that another consumer may have been sent: each is looked for among all. What nobody was sent, or is
+        acknowledged already, would cost as much, and a client may name any number of these."""
+        pending = consumer.pending
+        others = [position for position in positions if position not in pending]
+        if not others:
+            return others
+        cursor = self._cursor
+        read_position = cursor.read_position
+        return [
+            position
+            for position in dict.fromkeys(others)
+            if position < read_position and not cursor.is_acknowledged(position)
+        ]
 
     def take_back(self, consumer: Consumer, positions: list[Position] | None) -> tuple[list[tuple[Position, int]], int]:
         """Have a consumer hold these no more (None = anything).
@@ -85,10 +105,10 @@ class Acknowledger:
         else:
             taken = []
             messages = 0
-            for position in sorted(set(positions)):
-                if position in pending:
-                    taken.append((position, pending.hash_of(position)))
-                    messages += pending.remove(position)
+            held = [position for position in positions if position in pending]
+            for position in sorted(set(held)):
+                taken.append((position, pending.hash_of(position)))
+                messages += pending.remove(position)
         self.unacked_messages -= messages
         consumer.released(messages)
         return taken, messages
@@ -106,10 +126,14 @@ class Acknowledger:
 
     def _release(self, consumer: Consumer, position: Position, dispatcher: Dispatcher) -> bool:
         """An entry is wholly acknowledged."""
-        self._redelivery_counts.forget(position)
         holder = _holder(consumer, position, dispatcher)
         if holder is None:
+            self._redelivery_counts.forget(position)
             return dispatcher.acknowledged(None, position, 0)
+        return self._release_from(holder, consumer, position, dispatcher)
+
+    def _release_from(self, holder: Consumer, consumer: Consumer, position: Position, dispatcher: Dispatcher) -> bool:
+        self._redelivery_counts.forget(position)
         key_hash = holder.pending.hash_of(position)
         messages = holder.pending.remove(position)
         self.unacked_messages -= messages

@@ -206,7 +206,9 @@ class ServerSession:
             if kind == TYPE_SEND and connected:
                 producers.send(buffer, start, end)
             elif kind == TYPE_ACK and connected:
-                self.consumers.acknowledge(buffer, start, end)
+                if not self.consumers.acknowledge(buffer, start, end):
+                    self._end_turn(buffer, bounds, index)
+                    break
             elif kind == TYPE_FLOW and connected:
                 self.consumers.flow(buffer, start, end)
             else:

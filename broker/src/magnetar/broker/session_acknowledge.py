@@ -11,12 +11,17 @@ from magnetar.broker.subscription import Subscription
 from magnetar.core.errors import MagnetarError
 from magnetar.net.connection import Connection
 from magnetar.wire.pulsar import messages
+from magnetar.wire.pulsar.ack_parts import ACK_BYTES_AT_ONCE, AckParts
 from magnetar.wire.pulsar.command import Ack, decode_ack, decode_flow
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 KNOWN: Final = 0.0
 """Who asks for messages, or for another place to read from, has read that its consumer is open: its end is told at
 once. Later, acknowledgements would go to a consumer that is gone, and a seek would end before its consumer does."""
+
+
+ACK_BYTES_PER_TURN: Final = 2 * ACK_BYTES_AT_ONCE
+"""ACKs of one connection that are taken before others have their turn: a read may bring very many."""
 
 
 class Attachment:
@@ -61,11 +66,37 @@ class ConsumerRequests:
     def __init__(self, connection: Connection) -> None:
         self._connection: Connection = connection
         self.consumers: dict[int, Attachment] = {}
+        self._parts: AckParts | None = None
+        self._bytes: int = 0
 
-    def acknowledge(self, buffer: bytes, start: int, end: int) -> None:
-        """Take one ACK frame. One of a consumer that is gone is dropped, and whoever waits for its receipt is told:
-        Apache's broker says nothing, and such a client stands still until its operation times out."""
-        ack = decode_ack(buffer, start, end)
+    def acknowledge(self, buffer: bytes, start: int, end: int) -> bool:
+        """Take one ACK frame. False: not all of it, since others have their turn first; then call this again.
+
+        One of a consumer that is gone is dropped, and whoever waits for its receipt is told: Apache's broker says
+        nothing, and such a client stands still until its operation times out."""
+        if end - start > ACK_BYTES_AT_ONCE:
+            return self._acknowledge_part(buffer, start, end)
+        self._bytes += end - start
+        if self._bytes > ACK_BYTES_PER_TURN:
+            self._bytes = 0
+            return False
+        self._take(decode_ack(buffer, start, end))
+        return True
+
+    def _acknowledge_part(self, buffer: bytes, start: int, end: int) -> bool:
+        parts = self._parts
+        if parts is None:
+            parts = self._parts = AckParts(buffer, start, end)
+        ack = parts.next()
+        if ack is None:
+            return False
+        self._take(ack)
+        if not parts.over:
+            return False
+        self._parts = None
+        return True
+
+    def _take(self, ack: Ack) -> None:
         attachment = self.consumers.get(ack.consumer_id)
         if attachment is None:
             if ack.request_id >= 0:

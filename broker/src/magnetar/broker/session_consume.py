@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.consumer import NO_EPOCH, Consumer, ConsumerIdentity, KeySharedPolicy, SubscriptionType
@@ -13,6 +13,7 @@ from magnetar.broker.lookup_questions import parse_topic
 from magnetar.broker.seek import last_message_id, position_of_seek, reader_start
 from magnetar.broker.service import Topic
 from magnetar.broker.session_acknowledge import KNOWN, Attachment, ConsumerRequests
+from magnetar.broker.slices import Turn
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import RESERVED_SUBSCRIPTIONS, PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, Position, signed64
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from magnetar.broker.session import ControlCommand, ServerSession
 
 
+REDELIVERED_AT_ONCE: Final = 1_000
+
+
 class ConsumerCommands:
     """The consumers of one session. Implements `magnetar.broker.consumer.ConsumerConnection` for them."""
 
@@ -43,7 +47,7 @@ class ConsumerCommands:
         requests = ConsumerRequests(session.connection)
         self._consumers = requests.consumers
         # Of `ConsumerRequests`, without a call in between.
-        self.acknowledge: Callable[[bytes, int, int], None] = requests.acknowledge
+        self.acknowledge: Callable[[bytes, int, int], bool] = requests.acknowledge
         self.flow: Callable[[bytes, int, int], None] = requests.flow
         self._opening: dict[int, object] = {}
 
@@ -290,13 +294,30 @@ class ConsumerCommands:
         # A non-persistent topic has no positions: like Apache's broker, this one takes the seek and does nothing.
         self._session.write(messages.success(request.request_id))
 
-    def _redeliver(self, request: CommandRedeliverUnacknowledgedMessages) -> None:
+    def _redeliver(self, request: CommandRedeliverUnacknowledgedMessages) -> Coroutine[Any, Any, None] | None:
         attachment = self._consumers.get(request.consumer_id)
         if attachment is None or not isinstance(attachment.subscription, Subscription):
-            return
-        positions: list[Position] | None = [(signed64(i.ledgerId), signed64(i.entryId)) for i in request.message_ids]
+            return None
         epoch = request.consumer_epoch if request.HasField("consumer_epoch") else NO_EPOCH
-        attachment.subscription.redeliver(attachment.consumer, positions or None, epoch)
+        consumer, subscription = attachment.consumer, attachment.subscription
+        if consumer.identity.subscription_type.acknowledges_individually and request.message_ids:
+            return self._redeliver_these(consumer, subscription, request)
+        subscription.redeliver(consumer, None, epoch)
+        return None
+
+    async def _redeliver_these(
+        self, consumer: Consumer, subscription: Subscription, request: CommandRedeliverUnacknowledgedMessages
+    ) -> None:
+        """Single entries. Java's client names a thousand at once, others as many as they hold."""
+        ids = request.message_ids
+        turn = Turn()
+        for first in range(0, len(ids), REDELIVERED_AT_ONCE):
+            some = ids[first : first + REDELIVERED_AT_ONCE]
+            subscription.redeliver(consumer, [(signed64(one.ledgerId), signed64(one.entryId)) for one in some])
+            if turn.over:
+                await turn.pause()
+                if consumer.closed:
+                    return
 
     def _last_message_id(self, request: CommandGetLastMessageId) -> Coroutine[Any, Any, None] | None:
         return self._with_consumer(

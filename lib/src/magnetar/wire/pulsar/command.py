@@ -39,7 +39,8 @@ ABSENT: Final = -1
 TOO_MANY_WORDS: Final = f"an ack set of more than {ACK_SET_WORDS_MAX} words: no batch has so many messages"
 
 _TAG_SEND: Final = TYPE_SEND << 3 | 2
-_TAG_ACK: Final = TYPE_ACK << 3 | 2
+TAG_ACK: Final = TYPE_ACK << 3 | 2
+TAG_ACK_MESSAGE_ID: Final = 0x1A
 _TAG_FLOW: Final = TYPE_FLOW << 3 | 2
 
 _LOW_LAST: Final[list[bytes]] = [bytes([byte]) for byte in range(128)]
@@ -140,7 +141,7 @@ def decode_send(buffer: bytes, start: int, end: int) -> Send:
     send = Send()
     try:
         at = start + 4
-        stop = send.payload_start = _command_end(buffer, start, end)
+        stop = send.payload_start = command_end(buffer, start, end)
         send.payload_end = end
         if stop - at > 4 and _starts_with_send(buffer, at) and buffer[at + 3] == stop - at - 4 < 0x80:
             at += 4  # The type, then the SEND to the end: what every known client writes.
@@ -215,10 +216,10 @@ def decode_ack(buffer: bytes, start: int, end: int) -> Ack:
     seen = False
     try:
         at = start + 4
-        stop = _command_end(buffer, start, end)
+        stop = command_end(buffer, start, end)
         while at < stop:
             tag, at = read_tag(buffer, at, stop)
-            if tag == _TAG_ACK:
+            if tag == TAG_ACK:
                 at, inner_end = read_length(buffer, at, stop)
                 seen = _read_ack(ack, buffer, at, inner_end) or seen
                 at = inner_end
@@ -240,20 +241,20 @@ def _read_ack(ack: Ack, buffer: bytes, at: int, end: int) -> bool:
             tag, at = read_tag(buffer, at, end)
         else:
             at += 1
-        if tag == 0x1A:
+        if tag == TAG_ACK_MESSAGE_ID:
             at, inner_end = read_length(buffer, at, end)
-            _read_message_id(ack, buffer, at, inner_end)
+            read_ack_message_id(ack, buffer, at, inner_end)
             at = inner_end
         elif tag & 7:
             ack.has_properties = ack.has_properties or tag == 0x2A
             at = skip_value(buffer, at, end, tag)
         else:
             value, at = read_varint(buffer, at, end)
-            seen = _set_ack_number(ack, tag, value) or seen
+            seen = set_ack_number(ack, tag, value) or seen
     return seen
 
 
-def _set_ack_number(ack: Ack, tag: int, value: int) -> bool:
+def set_ack_number(ack: Ack, tag: int, value: int) -> bool:
     """Keep a number; true for a known type. Protobuf takes an unknown enum value for an unknown field."""
     if tag == 0x08:
         ack.consumer_id = value
@@ -271,7 +272,8 @@ def _set_ack_number(ack: Ack, tag: int, value: int) -> bool:
     return False
 
 
-def _read_message_id(ack: Ack, buffer: bytes, at: int, end: int) -> None:
+def read_ack_message_id(ack: Ack, buffer: bytes, at: int, end: int) -> None:
+    """Add one id of an ACK, which lies in `buffer[at:end]`. Raises `BadProtobuf`."""
     ledger_id = ABSENT
     entry_id = ABSENT
     batch_size = 0
@@ -334,7 +336,7 @@ def decode_flow(buffer: bytes, start: int, end: int) -> Flow:
     flow = Flow()
     try:
         at = start + 4
-        stop = _command_end(buffer, start, end)
+        stop = command_end(buffer, start, end)
         while at < stop:
             tag, at = read_tag(buffer, at, stop)
             if tag == _TAG_FLOW:
@@ -362,7 +364,7 @@ def _read_flow(flow: Flow, buffer: bytes, at: int, end: int) -> None:
             at = skip_value(buffer, at, end, tag)
 
 
-def _command_end(buffer: bytes, start: int, end: int) -> int:
+def command_end(buffer: bytes, start: int, end: int) -> int:
     """The position after the command of the frame."""
     if end - start < 4:
         raise BadProtobuf("the frame is too short for a command")
