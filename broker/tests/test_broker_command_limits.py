@@ -6,9 +6,17 @@ import asyncio
 from typing import Any
 
 import pytest
-from magnetar.broker.command_limits import NOTES_CHARACTERS_MAX
+from magnetar.broker.command_limits import (
+    CLIENT_VERSION_CHARACTERS_MAX,
+    COMMAND_BYTES_MAX,
+    HASH_RANGES_MAX,
+    NOTES_CHARACTERS_MAX,
+    PAIRS_MAX,
+)
 from magnetar.broker.peer_client import PeerRefused
+from magnetar.broker.schema.limits import SCHEMA_BYTES_MAX, SCHEMA_PROPERTIES_CHARACTERS_MAX, SCHEMA_PROPERTIES_MAX
 from magnetar.broker.session_testing import MemoryBroker, ProtocolClient
+from magnetar.core.topic_name import NAME_CHARACTERS_MAX
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.messages import TEXT_CHARACTERS_MAX
 
@@ -83,3 +91,78 @@ async def test_names_that_no_store_takes_are_an_error_with_a_short_text(memory_b
         text = getattr(answer.body, "message", "") or getattr(answer.body, "error_message", "")
         assert len(text) <= TEXT_CHARACTERS_MAX + 1
     assert await usable(client)
+
+
+MANY_EMPTY = [pb.KeyValue(key="", value="")] * (PAIRS_MAX + 1)
+MANY_RANGES = [pb.IntRange(start=0, end=0)] * (HASH_RANGES_MAX + 1)
+STICKY_META = pb.KeySharedMeta(keySharedMode=pb.STICKY, hashRanges=MANY_RANGES)
+
+
+def schema(**fields: Any) -> pb.Schema:
+    return pb.Schema(**{"name": "s", "type": pb.Schema.String, "schema_data": b"", **fields})
+
+
+LARGE = schema(schema_data=bytes(SCHEMA_BYTES_MAX + 1), type=pb.Schema.Avro)
+LABELLED = schema(properties=[pb.KeyValue(key="a", value="x" * SCHEMA_PROPERTIES_CHARACTERS_MAX)])
+CROWDED = schema(properties=[pb.KeyValue(key="", value="")] * (SCHEMA_PROPERTIES_MAX + 1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "named", "limit"),
+    [
+        ("PRODUCER", {"producer_id": 1, "metadata": MANY_EMPTY}, "properties", PAIRS_MAX),
+        ("SUBSCRIBE", {**SUBSCRIBE, "consumer_id": 1, "metadata": MANY_EMPTY}, "properties", PAIRS_MAX),
+        ("SUBSCRIBE", {**SUBSCRIBE, "consumer_id": 1, "subscription_properties": MANY_EMPTY}, "properties", PAIRS_MAX),
+        ("SUBSCRIBE", {**SUBSCRIBE, "consumer_id": 1, "keySharedMeta": STICKY_META}, "ranges", HASH_RANGES_MAX),
+        ("PRODUCER", {"producer_id": 1, "schema": LARGE}, "bytes", SCHEMA_BYTES_MAX),
+        ("SUBSCRIBE", {**SUBSCRIBE, "consumer_id": 1, "schema": LARGE}, "bytes", SCHEMA_BYTES_MAX),
+        ("GET_OR_CREATE_SCHEMA", {"schema": LARGE}, "bytes", SCHEMA_BYTES_MAX),
+        ("PRODUCER", {"producer_id": 1, "schema": LABELLED}, "characters", SCHEMA_PROPERTIES_CHARACTERS_MAX),
+        ("PRODUCER", {"producer_id": 1, "schema": CROWDED}, "properties", SCHEMA_PROPERTIES_MAX),
+        ("SUBSCRIBE", {**SUBSCRIBE, "consumer_id": 1, "schema": CROWDED}, "properties", SCHEMA_PROPERTIES_MAX),
+        ("GET_OR_CREATE_SCHEMA", {"schema": CROWDED}, "properties", SCHEMA_PROPERTIES_MAX),
+        ("LOOKUP", {"advertised_listener_name": "x" * COMMAND_BYTES_MAX}, "bytes", COMMAND_BYTES_MAX),
+        ("PARTITIONED_METADATA", {"original_principal": "x" * COMMAND_BYTES_MAX}, "bytes", COMMAND_BYTES_MAX),
+        ("GET_SCHEMA", {"schema_version": bytes(COMMAND_BYTES_MAX)}, "bytes", COMMAND_BYTES_MAX),
+        ("LOOKUP", {"topic": f"{TOPIC}{LONG}"}, "characters", NAME_CHARACTERS_MAX),
+        ("PARTITIONED_METADATA", {"topic": f"{TOPIC}{LONG}"}, "characters", NAME_CHARACTERS_MAX),
+        ("GET_SCHEMA", {"topic": f"{TOPIC}{LONG}"}, "characters", NAME_CHARACTERS_MAX),
+    ],
+)
+async def test_what_a_command_may_bring_and_how_it_is_told(
+    memory_broker: MemoryBroker, kind: str, fields: dict[str, Any], named: str, limit: int
+) -> None:
+    client = await memory_broker.connect()
+    await client.producer(TOPIC, 9)
+    refused = await client.request(getattr(pb.BaseCommand, kind), **{"topic": TOPIC, **fields})
+    text = getattr(refused.body, "message", "") or getattr(refused.body, "error_message", "")
+    assert named in text, refused
+    assert str(limit) in text, refused
+    assert not memory_broker.service.topics[TOPIC].subscriptions
+    assert len(memory_broker.service.topics[TOPIC].producers.by_name) == 1
+    assert await usable(client)
+
+
+@pytest.mark.parametrize("kind", [pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Shared])
+async def test_hash_ranges_of_other_types_are_not_kept(memory_broker: MemoryBroker, kind: Any) -> None:
+    client = await memory_broker.connect()
+    meta = pb.KeySharedMeta(keySharedMode=pb.STICKY, hashRanges=[pb.IntRange(start=0, end=1)])
+    await client.consumer(TOPIC, subType=kind, keySharedMeta=meta)
+    [consumer] = memory_broker.service.topics[TOPIC].subscriptions["s"].consumers
+    assert consumer.identity.key_shared is None
+
+
+async def test_as_many_hash_ranges_as_may_be(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect()
+    ranges = [pb.IntRange(start=2 * index, end=2 * index) for index in range(HASH_RANGES_MAX)]
+    meta = pb.KeySharedMeta(keySharedMode=pb.STICKY, hashRanges=ranges)
+    await client.consumer(TOPIC, subType=pb.CommandSubscribe.Key_Shared, keySharedMeta=meta)
+    [consumer] = memory_broker.service.topics[TOPIC].subscriptions["s"].consumers
+    assert len(consumer.identity.key_shared.ranges) == HASH_RANGES_MAX
+
+
+async def test_what_a_client_calls_itself_is_cut(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect(client_version="v" * 100_000)
+    await client.producer(TOPIC)
+    [producer] = memory_broker.service.topics[TOPIC].producers.by_name.values()
+    assert producer.identity.client_version == "v" * CLIENT_VERSION_CHARACTERS_MAX

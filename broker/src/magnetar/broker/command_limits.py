@@ -1,42 +1,78 @@
-"""How much a client may note about itself: what a producer or a consumer carries stays in memory while it is open."""
+"""How much one command may bring: what a producer or a consumer carries stays in memory while it is open, and whatever
+a command repeats is walked through in one turn of the event loop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from magnetar.core.limits import KIB
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
-from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandProducer, CommandSubscribe, KeyValue
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
+    BaseCommand,
+    CommandProducer,
+    CommandSubscribe,
+    KeyValue,
+)
 
 NOTES_CHARACTERS_MAX: Final = 64 * KIB
 """Names and properties of one producer or consumer together; Apache's brokers bound a consumer's metadata alone
 (`maxConsumerMetadataSize`). Without it one frame, and there may be any number, leaves 5 MB behind."""
 
+PAIRS_MAX: Final = 4_096
+"""Pairs of all properties of one command, as one may be empty and yet be walked through: a frame holds 800 000 of
+these. Clients send a dozen."""
 
-def check_notes(command: BaseCommand) -> None:
-    """`PulsarError` for a producer or a consumer that says too much about itself; other commands may pass."""
-    if command.type == BaseCommand.PRODUCER:
-        characters = _of_producer(command.producer)
-    elif command.type == BaseCommand.SUBSCRIBE:
-        characters = _of_consumer(command.subscribe)
-    else:
-        return
+HASH_RANGES_MAX: Final = 4_096
+"""Of one consumer, which wants a part of the 65 536 hash slots by itself. Clients give it a few."""
+
+COMMAND_BYTES_MAX: Final = 1_280 * KIB
+"""A command without payload: the largest schema with its properties, and names beside it in letters of four bytes."""
+
+CLIENT_VERSION_CHARACTERS_MAX: Final = 1_000
+"""Kept of what a client calls itself, as long as it is connected."""
+
+_LISTS: Final = (BaseCommand.ACK, BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES, BaseCommand.SEEK)
+"""Commands that name messages, as many as a frame holds."""
+
+
+def check_command(command: BaseCommand, size_bytes: int) -> None:
+    """`PulsarError` for a command that brings too much; `size_bytes` is that of its frame."""
+    kind = command.type
+    if size_bytes > COMMAND_BYTES_MAX and kind not in _LISTS:
+        raise _too_much(f"{BaseCommand.Type.Name(kind)} has {size_bytes} bytes; at most {COMMAND_BYTES_MAX} are taken")
+    if kind == BaseCommand.PRODUCER:
+        _check_notes(_names_of_producer(command.producer), [command.producer.metadata])
+    elif kind == BaseCommand.SUBSCRIBE:
+        body = command.subscribe
+        _check_notes(_names_of_consumer(body), [body.metadata, body.subscription_properties])
+        ranges = len(body.keySharedMeta.hashRanges)
+        if ranges > HASH_RANGES_MAX:
+            raise _too_much(f"keySharedMeta has {ranges} hash ranges; at most {HASH_RANGES_MAX} are taken")
+
+
+def _check_notes(names: int, properties: list[Collection[KeyValue]]) -> None:
+    pairs = sum(map(len, properties))
+    if pairs > PAIRS_MAX:
+        raise _too_much(f"there are {pairs} properties; at most {PAIRS_MAX} are taken")
+    characters = names + sum(map(_of_pairs, properties))
     if characters > NOTES_CHARACTERS_MAX:
-        raise PulsarError(
-            ServerError.NOT_ALLOWED_ERROR,
-            f"names and properties have {characters} characters together; at most {NOTES_CHARACTERS_MAX} are taken",
+        raise _too_much(
+            f"names and properties have {characters} characters together; at most {NOTES_CHARACTERS_MAX} are taken"
         )
 
 
-def _of_producer(body: CommandProducer) -> int:
-    return len(body.topic) + len(body.producer_name) + len(body.initial_subscription_name) + _of_pairs(body.metadata)
+def _names_of_producer(body: CommandProducer) -> int:
+    return len(body.topic) + len(body.producer_name) + len(body.initial_subscription_name)
 
 
-def _of_consumer(body: CommandSubscribe) -> int:
-    names = len(body.topic) + len(body.subscription) + len(body.consumer_name)
-    return names + _of_pairs(body.metadata) + _of_pairs(body.subscription_properties)
+def _names_of_consumer(body: CommandSubscribe) -> int:
+    return len(body.topic) + len(body.subscription) + len(body.consumer_name)
 
 
 def _of_pairs(pairs: Iterable[KeyValue]) -> int:
     return sum(len(pair.key) + len(pair.value) for pair in pairs)
+
+
+def _too_much(text: str) -> PulsarError:
+    return PulsarError(ServerError.NOT_ALLOWED_ERROR, text)

@@ -16,8 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from magnetar.broker.auth.rules import Right
-from magnetar.broker.command_limits import check_notes
+from magnetar.broker.command_limits import CLIENT_VERSION_CHARACTERS_MAX, COMMAND_BYTES_MAX, check_command
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.notes import ConnectionNotes
 from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.session_consume import ConsumerCommands
 from magnetar.broker.session_liveness import Liveness
@@ -105,6 +106,7 @@ class ServerSession:
         self._tasks: set[asyncio.Task[None]] = set()
         self._liveness = Liveness(self)
         self.requests = ConnectionRequests(connection, context.service.limits.requests)
+        self.notes = ConnectionNotes(context.service.limits.notes)
         self._frame_bytes = 0
         """Of the command that is being served."""
         self._waiting: deque[bytes] = deque()
@@ -178,6 +180,7 @@ class ServerSession:
         self.producers.close_all()
         self.consumers.close_all()
         self._topic_lists.close_all()
+        self.notes.close()
         self.requests.close()
         self._waiting.clear()
         self._unserved.clear()
@@ -280,8 +283,8 @@ class ServerSession:
         self.connection.hold_incoming(held_bytes)
 
     def _control(self, kind: int, buffer: bytes, start: int, end: int) -> None:
-        self._frame_bytes = end - start
-        if self.state is SessionState.CONNECTED:
+        size_bytes = self._frame_bytes = end - start
+        if self.state is SessionState.CONNECTED and size_bytes <= COMMAND_BYTES_MAX:
             if kind == TYPE_LOOKUP:
                 self._lookups.look_up(buffer, start, end)
                 return
@@ -304,7 +307,7 @@ class ServerSession:
             # What only a broker sends, or a second CONNECT.
             raise PeerError(f"unexpected command {BaseCommand.Type.Name(command.type)}")
         try:
-            check_notes(command)
+            check_command(command, size_bytes)
         except PulsarError as refusal:
             answer = refusal_of(command, refusal.code, refusal.message)
             if answer is not None:
@@ -319,7 +322,7 @@ class ServerSession:
             raise PeerError(f"{BaseCommand.Type.Name(command.type)} before CONNECT")
         connect = command.connect
         self.protocol_version = min(connect.protocol_version, PROTOCOL_VERSION)
-        self.client_version = connect.client_version
+        self.client_version = connect.client_version[:CLIENT_VERSION_CHARACTERS_MAX]
         access = self.context.access
         if access is None:
             self._let_in()

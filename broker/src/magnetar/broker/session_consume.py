@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.consumer import NO_EPOCH, Consumer, ConsumerIdentity, KeySharedPolicy, SubscriptionType
 from magnetar.broker.lookup_questions import parse_topic
+from magnetar.broker.notes import Note, consumer_bytes
 from magnetar.broker.seek import last_message_id, position_of_seek, reader_start
 from magnetar.broker.service import Topic
 from magnetar.broker.session_acknowledge import KNOWN, Attachment, ConsumerRequests
@@ -49,7 +50,9 @@ class ConsumerCommands:
         # Of `ConsumerRequests`, without a call in between.
         self.acknowledge: Callable[[bytes, int, int], bool] = requests.acknowledge
         self.flow: Callable[[bytes, int, int], None] = requests.flow
-        self._opening: dict[int, object] = {}
+        self._notes: dict[int, Note] = {}
+        """Of the consumers that are open."""
+        self._opening: dict[int, Note] = {}
 
     def commands(self) -> dict[int, ControlCommand]:
         """What this group serves beside ACK and FLOW."""
@@ -104,7 +107,7 @@ class ConsumerCommands:
         farewell = None
         opened_seconds = 0.0
         if attachment is not None and attachment.consumer is consumer:
-            del self._consumers[consumer.consumer_id]
+            self._detach(consumer.consumer_id)
             farewell = attachment.topic.farewell
             opened_seconds = attachment.opened_seconds
         goodbye = partial(self._say_goodbye, consumer.consumer_id, opened_seconds)
@@ -138,10 +141,14 @@ class ConsumerCommands:
             )
             return
         # What stands here says who is being waited for: CLOSE_CONSUMER takes it away.
-        opening = self._opening[consumer_id] = object()
+        try:
+            opening = self._opening[consumer_id] = self._session.notes.take(consumer_bytes(request))
+        except PulsarError as refusal:
+            self._session.send_error(request.request_id, refusal.code, refusal.message)
+            return
         self._session.spawn(self._session.answering(request.request_id, lambda: self._open_guarded(request, opening)))
 
-    async def _open_guarded(self, request: CommandSubscribe, opening: object) -> None:
+    async def _open_guarded(self, request: CommandSubscribe, opening: Note) -> None:
         try:
             await self._open_consumer(request, opening)
         except PulsarError:
@@ -151,8 +158,10 @@ class ConsumerCommands:
         finally:
             if self._opening.get(request.consumer_id) is opening:
                 del self._opening[request.consumer_id]
+            if self._notes.get(request.consumer_id) is not opening:
+                opening.release()
 
-    async def _open_consumer(self, request: CommandSubscribe, opening: object) -> None:
+    async def _open_consumer(self, request: CommandSubscribe, opening: Note) -> None:
         self._check_request(request)
         name = parse_topic(request.topic)
         await self._session.require(Right.CONSUME, name, NOT_TO_SUBSCRIBE, request.subscription)
@@ -178,6 +187,7 @@ class ConsumerCommands:
             return
         now_seconds = self._session.context.clock.monotonic_seconds()
         self._consumers[request.consumer_id] = Attachment(consumer, subscription, topic, now_seconds)
+        self._notes[request.consumer_id] = opening
         self._session.write(messages.success(request.request_id))
         subscription.consumer_ready(consumer)
 
@@ -227,11 +237,12 @@ class ConsumerCommands:
         identity.address = self._session.peer_address
         identity.client_version = self._session.client_version
         identity.read_compacted = request.read_compacted
-        if request.HasField("keySharedMeta"):
+        if request.HasField("keySharedMeta") and identity.subscription_type is SubscriptionType.KEY_SHARED:
             meta = request.keySharedMeta
+            sticky = meta.keySharedMode == KeySharedMode.STICKY
             identity.key_shared = KeySharedPolicy(
-                sticky=meta.keySharedMode == KeySharedMode.STICKY,
-                ranges=[(hash_range.start, hash_range.end) for hash_range in meta.hashRanges],
+                sticky=sticky,
+                ranges=[(hash_range.start, hash_range.end) for hash_range in meta.hashRanges] if sticky else [],
                 allow_out_of_order=meta.allowOutOfOrderDelivery,
             )
         return identity
@@ -265,7 +276,7 @@ class ConsumerCommands:
         if not request.force and subscription.consumers != [attachment.consumer]:
             raise PulsarError(ServerError.METADATA_ERROR, "Unconnected or shared consumer attempting to unsubscribe")
         if self._consumers.get(request.consumer_id) is attachment:
-            del self._consumers[request.consumer_id]
+            self._detach(request.consumer_id)
         subscription.remove_consumer(attachment.consumer)
         await attachment.topic.delete_subscription(subscription.name, force=request.force)
         self._session.write(messages.success(request.request_id))
@@ -364,9 +375,16 @@ class ConsumerCommands:
     # --- the end
 
     def _forget(self, consumer_id: int) -> None:
-        attachment = self._consumers.pop(consumer_id, None)
+        attachment = self._detach(consumer_id)
         if attachment is not None:
             attachment.topic.remove_consumer(attachment.consumer, attachment.subscription.name)
+
+    def _detach(self, consumer_id: int) -> Attachment | None:
+        """It belongs to this connection no more; what was attached."""
+        attachment = self._consumers.pop(consumer_id, None)
+        if attachment is not None:
+            self._notes.pop(consumer_id).release()
+        return attachment
 
     def close_all(self) -> None:
         """The connection is gone."""

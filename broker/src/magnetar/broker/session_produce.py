@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.lookup_questions import parse_topic
+from magnetar.broker.notes import Note, producer_bytes
 from magnetar.broker.producer import Producer, ProducerIdentity
 from magnetar.broker.service import Topic
 from magnetar.broker.session_publish import Publishes
@@ -33,10 +34,11 @@ logger = logging.getLogger(__name__)
 class Opening:
     """A PRODUCER that is being carried out, and how its client takes it back."""
 
-    __slots__ = ("request_id", "turn", "withdrawn")
+    __slots__ = ("note", "request_id", "turn", "withdrawn")
 
-    def __init__(self, request_id: int) -> None:
+    def __init__(self, request_id: int, note: Note) -> None:
         self.request_id = request_id
+        self.note = note
         self.withdrawn = False
         self.turn: asyncio.Future[PulsarError | None] = asyncio.get_running_loop().create_future()
         """Done when a producer that waits for exclusive access may come in, or will not."""
@@ -72,6 +74,8 @@ class ProducerCommands:
         self.publish_finished: Callable[[int], None] = publishes.publish_finished
         self._opened_seconds: dict[int, float] = {}
         """When each client was told of its success, by the monotonic clock."""
+        self._notes: dict[int, Note] = {}
+        """Of the producers that are open."""
         self._opening: dict[int, Opening] = {}
         self._draining: dict[Producer, Topic] = {}
         """Closed by the client while some of their messages are not stored yet."""
@@ -124,7 +128,12 @@ class ProducerCommands:
                 request.request_id, ServerError.SERVICE_NOT_READY, "Producer is already present on the connection"
             )
             return
-        opening = self._opening[producer_id] = Opening(request.request_id)
+        try:
+            note = self._session.notes.take(producer_bytes(request))
+        except PulsarError as refusal:
+            self._session.send_error(request.request_id, refusal.code, refusal.message)
+            return
+        opening = self._opening[producer_id] = Opening(request.request_id, note)
         self._session.spawn(self._session.answering(request.request_id, lambda: self._open_guarded(request, opening)))
 
     async def _open_guarded(self, request: CommandProducer, opening: Opening) -> None:
@@ -137,6 +146,8 @@ class ProducerCommands:
         finally:
             if self._opening.get(request.producer_id) is opening:
                 del self._opening[request.producer_id]
+            if self._notes.get(request.producer_id) is not opening.note:
+                opening.note.release()
 
     async def _open_producer(self, request: CommandProducer, opening: Opening) -> None:
         name = parse_topic(request.topic)
@@ -196,6 +207,7 @@ class ProducerCommands:
                 raise refusal
             return
         self._publishes.opened(producer, topic)
+        self._notes[producer.producer_id] = opening.note
         self._opened_seconds[producer.producer_id] = self._session.context.clock.monotonic_seconds()
         self._success(opening.request_id, producer)
 
@@ -240,6 +252,7 @@ class ProducerCommands:
 
     def _closed(self, producer_id: int) -> None:
         del self._opened_seconds[producer_id]
+        self._notes.pop(producer_id).release()
         self._publishes.closed(producer_id)
 
     def attached(self) -> list[tuple[Producer, Topic]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker.notes import Note, watcher_bytes
 from magnetar.broker.topic_lists import Watcher
 from magnetar.broker.topic_patterns import brokers_match
 from magnetar.core.hashing import topics_hash
@@ -39,6 +40,8 @@ class TopicListCommands:
         self._session = session
         self._lists = session.context.topic_lists
         self._watchers: dict[int, Watcher] = {}
+        self._notes: dict[int, Note] = {}
+        """Of the watchers."""
         self._beginning: set[int] = set()
         """Ids of watchers that are being made."""
 
@@ -109,14 +112,18 @@ class TopicListCommands:
         namespace = parse_namespace(request.namespace)
         await self._session.require_topic_list(namespace, "Proxy Client is not authorized to watchTopicList")
         with self._session.context.lookup.place():
-            watcher = await self._lists.watch(namespace, request.topics_pattern, changed)
+            note = self._session.notes.take(watcher_bytes(request))
+            try:
+                watcher = await self._lists.watch(namespace, request.topics_pattern, changed)
+            except BaseException:
+                note.release()
+                raise
         if self._session.ended:
             self._lists.unwatch(watcher)
             return
-        earlier = self._watchers.get(watcher_id)
-        if earlier is not None:
-            self._lists.unwatch(earlier)
+        self._end(watcher_id)
         self._watchers[watcher_id] = watcher
+        self._notes[watcher_id] = note
         names_hash = topics_hash(watcher.known)
         known = request.HasField("topics_hash") and request.topics_hash == names_hash
         self._session.write(
@@ -126,10 +133,14 @@ class TopicListCommands:
         )
 
     def _unwatch(self, request: CommandWatchTopicListClose) -> None:
-        watcher = self._watchers.pop(request.watcher_id, None)
+        self._end(request.watcher_id)
+        self._session.write(messages.success(request.request_id))
+
+    def _end(self, watcher_id: int) -> None:
+        watcher = self._watchers.pop(watcher_id, None)
         if watcher is not None:
             self._lists.unwatch(watcher)
-        self._session.write(messages.success(request.request_id))
+            self._notes.pop(watcher_id).release()
 
     def close_all(self) -> None:
         """The connection is gone."""

@@ -24,6 +24,10 @@ NAMESPACES_KEPT_MAX: Final = 10_000
 KEPT_NAME_CHARACTERS_MAX: Final = 1_000
 """Longer names are parsed each time: a client may ask for any text that fits into a frame."""
 
+NAME_CHARACTERS_MAX: Final = 64 * 1024
+"""Of the full name of a topic or a namespace: no path in a metadata store may be longer, and taking a name apart takes
+its time for each letter."""
+
 FULL_RANGE: Final = 0xFFFF_FFFF
 
 _NAME_PART: Final = re.compile(r"[-=:.\w]+", re.ASCII)
@@ -54,6 +58,13 @@ def java_url_decode(text: str) -> str:
     return unquote_plus(text) if "%" in text or "+" in text else text
 
 
+def _check_length(text: str, what: str) -> None:
+    if len(text) > NAME_CHARACTERS_MAX:
+        raise InvalidTopicName(
+            f"Invalid {what} name {text[:80]}…: it has {len(text)} characters; at most {NAME_CHARACTERS_MAX} are taken"
+        )
+
+
 class NamespaceName:
     """`tenant/namespace`."""
 
@@ -70,6 +81,7 @@ class NamespaceName:
     @staticmethod
     def parse(text: str) -> NamespaceName:
         """From `tenant/namespace`. Raises `InvalidTopicName`."""
+        _check_length(text, "namespace")
         parts = text.split("/")
         if len(parts) != 2:
             raise InvalidTopicName(f"Invalid namespace name {text!r}: it must be tenant/namespace")
@@ -108,7 +120,10 @@ class TopicName:
         """From any form clients use: a full name, `tenant/namespace/topic`, or the local name alone.
 
         Raises `InvalidTopicName`, also for the four-part names of Pulsar 1."""
-        return _parsed(text) if len(text) <= KEPT_NAME_CHARACTERS_MAX else _parse(text)
+        if len(text) <= KEPT_NAME_CHARACTERS_MAX:
+            return _parsed(text)
+        _check_length(text, "topic")
+        return _parse(text)
 
     @property
     def tenant(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.notes import KeptNotes
 from magnetar.broker.policies.limiter import Pausable, RateLimiter, limiter_for
 from magnetar.broker.policies.model import Rate
 from magnetar.broker.policies.settings import PolicySettings
@@ -104,6 +105,7 @@ class BrokerLimits:
         "_clock",
         "connections",
         "dispatch",
+        "notes",
         "publish",
         "publish_buffer",
         "requests",
@@ -118,6 +120,7 @@ class BrokerLimits:
         self.publish_buffer = PublishBuffer(settings.publish_buffer_bytes_max)
         self.connections = ConnectionLimits(settings.connections_max, settings.connections_per_address_max, clock)
         self.requests = RequestsInAll()
+        self.notes = KeptNotes()
         self.use_settings(settings)
 
     def use_settings(self, settings: PolicySettings) -> None:

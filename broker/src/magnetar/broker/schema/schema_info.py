@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.broker.schema.errors import InvalidSchemaData
+from magnetar.broker.schema.limits import check_data_size, check_properties_number, check_properties_size
 from magnetar.wire.protobuf import parse
 from magnetar.wire.pulsar.generated import schema_storage_pb2 as storage_format
 
@@ -186,15 +187,21 @@ def rest_text(schema: SchemaInfo) -> str:
 
 
 def from_rest(type_name: str, text: str, properties: Mapping[str, str]) -> SchemaInfo:
-    """The schema of a REST body {type, schema, properties}. `InvalidSchemaData` when it makes no sense."""
+    """The schema of a REST body {type, schema, properties}. `InvalidSchemaData` when it makes no sense, or is too large
+    (see `limits`)."""
+    check_data_size(len(text))
+    check_properties_number(len(properties))
+    check_properties_size(sum(len(key) + len(value) for key, value in properties.items()))
     schema_type = SchemaType.from_name(type_name)
-    if schema_type is not SchemaType.KEY_VALUE:
-        return SchemaInfo(schema_type, text.encode(), dict(properties))
     try:
-        document = json.loads(text)
-        data = key_value_data(_rest_side_data(document["key"]), _rest_side_data(document["value"]))
+        if schema_type is not SchemaType.KEY_VALUE:
+            data = text.encode()
+        else:
+            document = json.loads(text)
+            data = key_value_data(_rest_side_data(document["key"]), _rest_side_data(document["value"]))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise InvalidSchemaData("Invalid schema definition data for KEY_VALUE schema") from error
+        raise InvalidSchemaData(f"Invalid schema definition data for {schema_type.name} schema") from error
+    check_data_size(len(data))
     return SchemaInfo(schema_type, data, dict(properties))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol, cast
 
 from magnetar.broker.schema.errors import SchemaRefused
+from magnetar.broker.schema.limits import check_data_size, check_properties_number, check_properties_size
 from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pulsar_api
 
@@ -20,14 +21,14 @@ class _Pair(Protocol):
 
 
 def from_wire(message: pulsar_api.Schema) -> SchemaInfo:
-    """The schema that a command carries. `InvalidSchemaData` for a type that we do not know."""
+    """The schema that a command carries. `InvalidSchemaData` for a type that we do not know, or one that is too large
+    (see `limits`)."""
+    check_data_size(len(message.schema_data))
+    check_properties_number(len(message.properties))
     pairs = cast("Iterable[_Pair]", message.properties)
-    return SchemaInfo(
-        SchemaType.from_wire_number(message.type),
-        message.schema_data,
-        {pair.key: pair.value for pair in pairs},
-        message.name,
-    )
+    properties = {pair.key: pair.value for pair in pairs}
+    check_properties_size(len(message.name) + sum(len(key) + len(value) for key, value in properties.items()))
+    return SchemaInfo(SchemaType.from_wire_number(message.type), message.schema_data, properties, message.name)
 
 
 def to_wire(schema: SchemaInfo, name: str) -> pulsar_api.Schema:

@@ -1,0 +1,140 @@
+"""What clients note about themselves, counted: names, metadata and properties stay in memory as long as a producer, a
+consumer or a watcher is open, and one connection may open any number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from sys import getsizeof
+from typing import Final
+
+from magnetar.core.limits import MIB
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
+    CommandProducer,
+    CommandSubscribe,
+    CommandWatchTopicList,
+    KeyValue,
+)
+
+NOTES_BYTES_MAX: Final = 256 * MIB
+"""Of one broker: an eighth of the memory that its pods have by default. With names of the usual length it is as much as
+three hundred thousand producers and consumers note."""
+
+CONNECTION_NOTES_BYTES_MAX: Final = NOTES_BYTES_MAX // 4
+"""Of one connection: a mistaken client does not lock the others out."""
+
+CONNECTION_NOTES_MAX: Final = 50_000
+"""Producers, consumers and watchers of one connection. Clients have one connection for all their topics of a broker,
+and some have ten thousand of these."""
+
+NOTE_BYTES: Final = 512
+"""What each costs beside its texts."""
+
+PAIR_BYTES: Final = 100
+"""What a pair of properties costs beside its texts."""
+
+HASH_RANGE_BYTES: Final = 200
+"""A wanted range, kept by its consumer and by the subscription."""
+
+WATCHER_BYTES: Final = 20_000
+"""A watcher with its pattern, as measured: RE2 keeps a program for each."""
+
+
+class KeptNotes:
+    """Shared by all connections of one broker."""
+
+    __slots__ = ("bytes_max", "held_bytes")
+
+    def __init__(self, bytes_max: int = NOTES_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self.held_bytes = 0
+
+
+class Note:
+    """One producer's, consumer's or watcher's. Counts until it is released, or its connection is gone."""
+
+    __slots__ = ("_connection", "_size_bytes")
+
+    def __init__(self, connection: ConnectionNotes, size_bytes: int) -> None:
+        self._connection: ConnectionNotes | None = connection
+        self._size_bytes = size_bytes
+
+    def release(self) -> None:
+        """It is kept no more; again is no error."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.give_back(self._size_bytes)
+
+
+class ConnectionNotes:
+    """Of one connection."""
+
+    __slots__ = ("_closed", "_count", "_held_bytes", "_in_all")
+
+    def __init__(self, in_all: KeptNotes) -> None:
+        self._in_all = in_all
+        self._held_bytes = 0
+        self._count = 0
+        self._closed = False
+
+    def take(self, size_bytes: int) -> Note:
+        """Count one of this size. Raises PulsarError: NOT_ALLOWED_ERROR when the connection has too many or too large
+        ones, TOO_MANY_REQUESTS when all connections together have; that may pass."""
+        if self._count >= CONNECTION_NOTES_MAX:
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR,
+                f"this connection has {self._count} producers, consumers and watchers already; "
+                f"at most {CONNECTION_NOTES_MAX} are taken",
+            )
+        if self._held_bytes + size_bytes > CONNECTION_NOTES_BYTES_MAX:
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR,
+                f"names and properties of this connection's producers and consumers have {self._held_bytes} bytes "
+                f"already; at most {CONNECTION_NOTES_BYTES_MAX} are kept",
+            )
+        in_all = self._in_all
+        if in_all.held_bytes + size_bytes > in_all.bytes_max:
+            raise PulsarError(
+                ServerError.TOO_MANY_REQUESTS,
+                f"names and properties of this broker's producers and consumers have {in_all.held_bytes} bytes "
+                f"already; at most {in_all.bytes_max} are kept",
+            )
+        self._count += 1
+        self._held_bytes += size_bytes
+        in_all.held_bytes += size_bytes
+        return Note(self, size_bytes)
+
+    def give_back(self, size_bytes: int) -> None:
+        """One of this size is gone."""
+        if not self._closed:
+            self._count -= 1
+            self._held_bytes -= size_bytes
+            self._in_all.held_bytes -= size_bytes
+
+    def close(self) -> None:
+        """The connection is gone, and with it all that it noted."""
+        if not self._closed:
+            self._closed = True
+            self._in_all.held_bytes -= self._held_bytes
+
+
+def producer_bytes(request: CommandProducer) -> int:
+    """What is kept of a PRODUCER."""
+    names = getsizeof(request.topic) + getsizeof(request.producer_name)
+    return NOTE_BYTES + names + _pairs_bytes(request.metadata)
+
+
+def consumer_bytes(request: CommandSubscribe) -> int:
+    """What is kept of a SUBSCRIBE."""
+    names = getsizeof(request.topic) + getsizeof(request.subscription) + getsizeof(request.consumer_name)
+    ranges = HASH_RANGE_BYTES * len(request.keySharedMeta.hashRanges)
+    return NOTE_BYTES + names + ranges + _pairs_bytes(request.metadata) + _pairs_bytes(request.subscription_properties)
+
+
+def watcher_bytes(request: CommandWatchTopicList) -> int:
+    """What is kept of a WATCH_TOPIC_LIST, the list apart."""
+    return WATCHER_BYTES + getsizeof(request.namespace)
+
+
+def _pairs_bytes(pairs: Iterable[KeyValue]) -> int:
+    return sum(PAIR_BYTES + getsizeof(pair.key) + getsizeof(pair.value) for pair in pairs)
