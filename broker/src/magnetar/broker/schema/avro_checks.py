@@ -14,11 +14,18 @@ from typing import Final
 from magnetar.broker.schema.avro_schema import PRIMITIVES, AvroError, AvroType, default_fits, identity, parse
 from magnetar.broker.schema.errors import IncompatibleSchema
 from magnetar.broker.schema.schema_info import SchemaInfo
+from magnetar.broker.schema.steps import Steps, TooManySteps
 from magnetar.broker.schema.strategy import Strategy
 
-_STEPS_MAX: Final = 50_000
-"""Pairs of types that one comparison looks at: two schemas made of wide unions would otherwise hold the broker up for
-minutes (50 000 take a tenth of a second). Real ones need a few hundred."""
+_STEPS_MAX: Final = 100_000
+"""Pairs of types, fields and symbols that one comparison looks at: two schemas made of wide unions would otherwise take
+minutes (100 000 take a fifth of a second). Real ones need a few hundred, the largest that a broker takes 60 000."""
+
+_ALL_STEPS_MAX: Final = 1_000_000
+"""Of a comparison with all versions of a topic. A thousand real ones need less."""
+
+_LABEL_CHARACTERS_MAX: Final = 200
+"""Of a name in a reason: reasons are kept until it is known which one counts."""
 
 _PROMOTIONS: Final = {
     "int": ("long", "float", "double"),
@@ -42,34 +49,36 @@ def check(existing: Sequence[SchemaInfo], new: SchemaInfo, strategy: Strategy) -
         return
     if not strategy.new_reads_old and not strategy.old_reads_new:
         raise IncompatibleSchema(f"Schema compatibility check with strategy {strategy.value}: no change is allowed")
+    steps_left = _ALL_STEPS_MAX
     for old_type in old_types if strategy.transitive else old_types[-1:]:
-        if strategy.old_reads_new:
-            _require(new_type, old_type, strategy, "the existing schema cannot read the new one")
-        if strategy.new_reads_old:
-            _require(old_type, new_type, strategy, "the new schema cannot read the existing one")
+        for writer, reader, wanted, what in (
+            (new_type, old_type, strategy.old_reads_new, "the existing schema cannot read the new one"),
+            (old_type, new_type, strategy.new_reads_old, "the new schema cannot read the existing one"),
+        ):
+            if wanted:
+                most = min(steps_left, _STEPS_MAX)
+                steps = Steps(most)
+                _require(why_unreadable(writer, reader, steps), strategy, what)
+                steps_left -= most - steps.left
 
 
-def _require(writer: AvroType, reader: AvroType, strategy: Strategy, what: str) -> None:
-    reason = why_unreadable(writer, reader)
+def _require(reason: str | None, strategy: Strategy, what: str) -> None:
     if reason is not None:
         raise IncompatibleSchema(f"Schema compatibility check with strategy {strategy.value}: {what}: {reason}")
 
 
-def why_unreadable(writer: AvroType, reader: AvroType) -> str | None:
-    """None when the reader's schema reads what the writer's wrote, otherwise the first reason why not."""
+def why_unreadable(writer: AvroType, reader: AvroType, steps: Steps | None = None) -> str | None:
+    """None when the reader's schema reads what the writer's wrote, otherwise the first reason why not. `steps`: how
+    much it may look at."""
     try:
-        resolver = _Resolver()
+        resolver = _Resolver(steps or Steps(_STEPS_MAX))
         if identity(writer) != identity(reader):
             resolver.use_aliases(reader)
         return _first_mismatch(resolver.resolve(writer, reader))
     except RecursionError:
         return "nested too deeply"
-    except _TooComplexError:
+    except TooManySteps:
         return "too many combinations of types"
-
-
-class _TooComplexError(Exception):
-    """More pairs than one comparison may look at."""
 
 
 class _Action:
@@ -102,19 +111,19 @@ def _first_mismatch(root: _Action) -> str | None:
 class _Resolver:
     """Resolves the types of one writer against those of one reader."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
         self._records: dict[tuple[int, int], _Action] = {}
         self._equivalent: dict[tuple[int, int], bool] = {}
         self._names: dict[str, str] = {}
         self._fields: dict[str, dict[str, str]] = {}
-        self._steps_left = _STEPS_MAX
 
     def use_aliases(self, reader: AvroType) -> None:
         """See the writer's names through the aliases of the reader."""
         self._collect_aliases(reader, set())
 
     def resolve(self, writer: AvroType, reader: AvroType) -> _Action:
-        self._step()
+        self._steps.take()
         if writer.kind == "union":
             return self._from_union(writer, reader)
         if _kind(writer) == _kind(reader):
@@ -140,9 +149,9 @@ class _Resolver:
         if _kind(writer) == "record":
             return self._record(writer, reader)
         if self._short_name(writer) != reader.name:
-            return _Action(f"{reader.kind} {reader.full_name} does not read {writer.full_name}")
+            return _Action(f"{_label(reader)} does not read {_cut(writer.full_name)}")
         if writer.kind == "fixed" and writer.size != reader.size:
-            return _Action(f"fixed {reader.full_name} has {reader.size} bytes, not {writer.size}")
+            return _Action(f"{_label(reader)} has {reader.size} bytes, not {writer.size}")
         return _READS
 
     def _from_union(self, writer: AvroType, reader: AvroType) -> _Action:
@@ -156,13 +165,14 @@ class _Resolver:
         known = self._records.get(key)
         if known is not None:
             return known
+        self._steps.take(len(writer.fields) + len(reader.fields))
         action = self._records[key] = _Action()
         renamed = self._fields.get(self._full_name(writer), {})
         written: dict[str, AvroType] = {}
         for field in writer.fields:
             name = renamed.get(field.name, field.name)
             if name in written:
-                action.mismatch = f"two fields of {_label(writer)} are {name} by alias"
+                action.mismatch = f"two fields of {_label(writer)} are {_cut(name)} by alias"
                 return action
             written[name] = field.type
         for field in reader.fields:
@@ -170,10 +180,10 @@ class _Resolver:
             if field_type is not None:
                 action.parts.append(self.resolve(field_type, field.type))
             elif not field.has_default:
-                action.mismatch = f"field {field.name} of {_label(reader)} has no default and is not written"
+                action.mismatch = f"field {_cut(field.name)} of {_label(reader)} has no default and is not written"
                 return action
-            elif not default_fits(field.type, field.default):
-                action.mismatch = f"the default of field {field.name} of {_label(reader)} does not fit its type"
+            elif not default_fits(field.type, field.default, self._steps):
+                action.mismatch = f"the default of field {_cut(field.name)} of {_label(reader)} does not fit its type"
                 return action
         return action
 
@@ -182,13 +192,14 @@ class _Resolver:
         by_shape: AvroType | None = None
         name = self._short_name(writer)
         for branch in reader.branches:
-            self._step()
+            self._steps.take()
             if _kind(branch) != _kind(writer):
                 continue
             if not writer.full_name or branch.full_name == self._full_name(writer):
                 return branch
             if _kind(writer) == "record" and (by_shape is None or branch.name == name):
                 action = self._record(writer, branch)
+                self._steps.take(len(action.parts))
                 if action.mismatch is None and all(part.mismatch is None for part in action.parts):
                     by_shape = branch
         if by_shape is not None:
@@ -198,7 +209,7 @@ class _Resolver:
 
     def _union_equivalent(self, writer: AvroType, reader: AvroType) -> bool:
         """Same shape and names of fields, in order: Avro then reads the union without looking closer."""
-        self._step()
+        self._steps.take(1 + len(writer.symbols))
         if _kind(writer) != _kind(reader) or (writer.full_name and self._short_name(writer) != reader.name):
             return False
         if writer.kind == "union":
@@ -240,11 +251,6 @@ class _Resolver:
     def _short_name(self, writer: AvroType) -> str:
         return self._full_name(writer).rpartition(".")[2]
 
-    def _step(self) -> None:
-        self._steps_left -= 1
-        if self._steps_left < 0:
-            raise _TooComplexError
-
 
 def _kind(part: AvroType) -> str:
     """The kind; an error is a record."""
@@ -252,4 +258,8 @@ def _kind(part: AvroType) -> str:
 
 
 def _label(part: AvroType) -> str:
-    return f"{part.kind} {part.full_name}" if part.full_name else part.kind
+    return f"{part.kind} {_cut(part.full_name)}" if part.full_name else part.kind
+
+
+def _cut(name: str) -> str:
+    return name[:_LABEL_CHARACTERS_MAX]

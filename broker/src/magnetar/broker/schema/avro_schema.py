@@ -11,6 +11,8 @@ import json
 from collections.abc import Iterable
 from typing import Final, NoReturn
 
+from magnetar.broker.schema.steps import Steps
+
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 
@@ -31,6 +33,11 @@ _JSON_CLASSES: Final[dict[str, type | tuple[type, ...]]] = {
     "fixed": str,
 }
 _FIXED_SIZE_MAX: Final = 0x7FFF_FFFF
+_NAME_CHARACTERS_MAX: Final = 4_096
+"""Of a full name. Java's classes are called by some hundred at most."""
+_NAMES_CHARACTERS_MAX: Final = 4_000_000
+"""Of all full names in a schema together, as often as they occur: one namespace of 4 000 letters counts in each of ten
+thousand names below it."""
 _ORDERS: Final = frozenset({"ascending", "descending", "ignore"})
 
 
@@ -99,6 +106,7 @@ class _Parser:
 
     def __init__(self) -> None:
         self._named: dict[str, AvroType] = {}
+        self._characters_left = _NAMES_CHARACTERS_MAX
 
     def parse(self, node: object, namespace: str) -> AvroType:
         if isinstance(node, str):
@@ -128,7 +136,7 @@ class _Parser:
     def _by_name(self, name: str, namespace: str) -> AvroType:
         if name in PRIMITIVES:
             return AvroType(name)
-        found = self._named.get(_qualified(name, namespace)) or self._named.get(name)
+        found = self._named.get(self._qualified(name, namespace)) or self._named.get(name)
         if found is None:
             raise AvroError(f"undefined name: {name!r}")
         return found
@@ -152,7 +160,7 @@ class _Parser:
         if not isinstance(name, str):
             raise AvroError(f"no name: {_short(node)}")
         own_namespace = node.get("namespace")
-        full_name = _qualified(name, own_namespace if isinstance(own_namespace, str) else namespace)
+        full_name = self._qualified(name, own_namespace if isinstance(own_namespace, str) else namespace)
         space, _, last = full_name.rpartition(".")
         _check_name(last)
         if full_name in PRIMITIVES or full_name in self._named:
@@ -160,7 +168,7 @@ class _Parser:
         defined = AvroType(kind)
         defined.name = last
         defined.full_name = full_name
-        defined.aliases = [_qualified(alias, space) for alias in _aliases_of(node)]
+        defined.aliases = [self._qualified(alias, space) for alias in _aliases_of(node)]
         defined.properties = _other(node, _ENUM_RESERVED if kind == "enum" else _RESERVED)
         if kind == "enum":
             defined.symbols = _symbols_of(node)
@@ -170,6 +178,14 @@ class _Parser:
         if kind in ("record", "error"):
             defined.fields = self._fields(node, space)
         return defined
+
+    def _qualified(self, name: str, namespace: str) -> str:
+        """The full name; `AvroError` when it is too long, or all together are."""
+        full_name = _qualified(name, namespace)
+        self._characters_left -= len(full_name)
+        if len(full_name) > _NAME_CHARACTERS_MAX or self._characters_left < 0:
+            raise AvroError(f"names are too long: {_short(full_name)}")
+        return full_name
 
     def _fields(self, node: dict[str, object], namespace: str) -> list[AvroField]:
         field_nodes = node.get("fields")
@@ -217,21 +233,22 @@ def identity(root: AvroType) -> str:
     return json.dumps(describe(root), sort_keys=True)
 
 
-def default_fits(part: AvroType, value: object) -> bool:
+def default_fits(part: AvroType, value: object, steps: Steps) -> bool:
     """Whether a field of this type can have this JSON value as its default. As loosely as Avro, which takes every
-    scalar for an empty array, map or record; a union's default is one of its first branch."""
+    scalar for an empty array, map or record; a union's default is one of its first branch. `TooManySteps`."""
+    steps.take(1 + len(part.fields) + len(part.symbols))
     kind = "record" if part.kind == "error" else part.kind
     if kind == "union":
-        return bool(part.branches) and default_fits(part.branches[0], value)
+        return bool(part.branches) and default_fits(part.branches[0], value, steps)
     if kind == "enum":
         return value in part.symbols
     if part.item is not None:
         entries = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
-        return all(default_fits(part.item, entry) for entry in entries)
+        return all(default_fits(part.item, entry, steps) for entry in entries)
     if kind == "record":
         given = value if isinstance(value, dict) else {}
         return all(
-            default_fits(field.type, given[field.name]) if field.name in given else field.has_default
+            default_fits(field.type, given[field.name], steps) if field.name in given else field.has_default
             for field in part.fields
         )
     return isinstance(value, _JSON_CLASSES[kind]) and (kind == "boolean" or not isinstance(value, bool))
@@ -247,6 +264,8 @@ def _qualified(name: str, namespace: str) -> str:
 def _check_name(name: str) -> None:
     if not name or not (name[0].isalpha() or name[0] == "_"):
         raise AvroError(f"{name!r} is no name")
+    if len(name) > _NAME_CHARACTERS_MAX:
+        raise AvroError(f"names are too long: {_short(name)}")
     for character in name:
         if not (character.isalnum() or character == "_"):
             raise AvroError(f"{name!r} is no name")

@@ -5,27 +5,54 @@ Facts: Pulsar 4.0 SchemaRegistryServiceImpl, KeyValueSchemaCompatibilityCheck, S
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from typing import Final
 
 from magnetar.broker.schema import avro_checks, json_checks, protobuf_checks
 from magnetar.broker.schema.avro_schema import AvroError, identity, parse
+from magnetar.broker.schema.cache import WeightedCache
 from magnetar.broker.schema.errors import IncompatibleSchema, InvalidSchemaData
 from magnetar.broker.schema.schema_info import AVRO_TYPES, SchemaInfo, SchemaType, split_key_value
 from magnetar.broker.schema.strategy import Strategy
 
+_MEANINGS_KEPT_BYTES_MAX: Final = 4 << 20
+_MEANING_BYTES: Final = 300
+"""What a kept meaning takes: two digests and their places."""
 
-def same_schema(new: SchemaInfo, existing: Sequence[SchemaInfo]) -> int | None:
+
+class Meanings:
+    """What Avro's schemas mean, as digests; what was asked of last is kept, so that a topic's versions need not all be
+    taken apart for each new one. One thread at a time may ask."""
+
+    def __init__(self) -> None:
+        self._kept: WeightedCache[bytes, bytes] = WeightedCache(_MEANINGS_KEPT_BYTES_MAX)
+
+    def of(self, schema: SchemaInfo) -> bytes:
+        """The same for schemas of the same meaning; empty for a text that has none."""
+        key = schema.hash()
+        found = self._kept.get(key)
+        if found is None:
+            meaning = _meaning(schema)
+            found = b"" if meaning is None else hashlib.sha256(meaning.encode()).digest()
+            self._kept.put(key, found, _MEANING_BYTES)
+        return found
+
+
+def same_schema(new: SchemaInfo, existing: Sequence[SchemaInfo], meanings: Meanings | None = None) -> int | None:
     """Where among existing schemas this one stands: the same bytes or, for Avro's types, the same meaning."""
     for index, schema in enumerate(existing):
         if schema.same_as(new):
             return index
     if new.type not in AVRO_TYPES:
         return None
-    meaning = _meaning(new)
-    if meaning is None:
+    if meanings is None:
+        meanings = Meanings()
+    meaning = meanings.of(new)
+    if not meaning:
         return None
     for index, schema in enumerate(existing):
-        if schema.type is new.type and _meaning(schema) == meaning:
+        if schema.type is new.type and meanings.of(schema) == meaning:
             return index
     return None
 

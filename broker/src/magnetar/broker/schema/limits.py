@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.broker.schema.errors import InvalidSchemaData
-from magnetar.core.limits import KIB
+from magnetar.core.limits import KIB, MIB
 
 SCHEMA_BYTES_MAX: Final = 512 * KIB
 """Of a schema's data. Apache's bound is a ledger's entry, 5 MB; judging that much would take seconds. AWS's registry
@@ -16,6 +16,10 @@ SCHEMA_PROPERTIES_MAX: Final = 4_096
 
 SCHEMA_PROPERTIES_CHARACTERS_MAX: Final = 64 * KIB
 """All keys and values together: those of a KEY_VALUE schema carry the properties of its sides."""
+
+SCHEMAS_OF_TOPIC_BYTES_MAX: Final = 8 * MIB
+"""All versions of a topic's schema together, as many as the broker keeps in memory for all topics: a new one is held
+against all of them. A thousand usual ones."""
 
 
 def check_data_size(size: int) -> None:

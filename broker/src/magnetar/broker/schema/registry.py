@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from magnetar.broker.schema.errors import IncompatibleSchema, NoSchema
+from magnetar.broker.schema.judging import SchemaJudging
+from magnetar.broker.schema.limits import SCHEMAS_OF_TOPIC_BYTES_MAX
 from magnetar.broker.schema.locator import TOMBSTONE_HASH, Locator, SchemaPosition
 from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType, StoredSchema
 from magnetar.broker.schema.storage import SchemaStorage
@@ -20,11 +22,17 @@ from magnetar.core.errors import Unavailable
 from magnetar.ledger.api import EntryNotFound, LedgerNotFound
 from magnetar.metadata.store import VersionConflict
 
+if TYPE_CHECKING:
+    from magnetar.broker.schema.compatibility import Meanings
+
 FORCED_DELETE_VERSION: Final = -1
 """What a forced delete answers instead of a version, as Pulsar does."""
 
 _ATTEMPTS_MAX: Final = 20
 """Each lost attempt means that another broker has changed the same schema; more than a few is not normal."""
+
+_HISTORIES_AT_ONCE_MAX: Final = 8
+"""Requests that look at all versions of a topic, which they hold in memory meanwhile."""
 
 _JUDGED_BY_NEWEST: Final = frozenset({Strategy.BACKWARD, Strategy.FORWARD, Strategy.FORWARD_TRANSITIVE, Strategy.FULL})
 """Strategies under which a consumer only needs to read what the newest schema writes."""
@@ -38,6 +46,9 @@ class SchemaRegistry:
     def __init__(self, storage: SchemaStorage, clock: Clock | None = None) -> None:
         self._storage = storage
         self._clock = clock or SystemClock()
+        self._judging = SchemaJudging()
+        self._histories = asyncio.Semaphore(_HISTORIES_AT_ONCE_MAX)
+        self._meanings: Meanings | None = None
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def get(self, schema_id: str, version: int | None = None) -> StoredSchema | None:
@@ -66,8 +77,14 @@ class SchemaRegistry:
 
     async def find_version(self, schema_id: str, schema: SchemaInfo) -> int | None:
         """The version with the same type and data, None when there is none."""
-        existing = await self.all_versions(schema_id)
-        return next((stored.version for stored in existing if stored.schema.same_as(schema)), None)
+        located = await self._storage.locator(schema_id)
+        wanted = schema.hash()
+        for position in () if located is None else located.live():
+            if position.hash == wanted:
+                stored = await self._read(schema_id, position)
+                if stored is not None and not stored.deleted and stored.schema.same_as(schema):
+                    return stored.version
+        return None
 
     async def put_if_absent(
         self,
@@ -86,21 +103,15 @@ class SchemaRegistry:
         if known is not None:
             return known
         # Judging schemas takes modules that a broker without any need not load; so below.
-        from magnetar.broker.schema.compatibility import require_compatible, same_schema
         from magnetar.broker.schema.validation import validate
 
-        validate(schema)
+        await self._judging.run(len(schema.data), lambda: validate(schema))
         async with self._lock(schema_id):
             for _ in range(_ATTEMPTS_MAX):
                 located = await self._storage.locator(schema_id, fresh=True)
-                existing = await self._live(schema_id, located)
-                schemas = [stored.schema for stored in existing]
-                index = same_schema(schema, schemas)
-                if index is not None:
-                    return existing[index].version
-                if not allow_auto_update:
-                    raise IncompatibleSchema("Schema not found and schema auto updating is disabled.")
-                require_compatible(schemas, schema, strategy)
+                version = await self._version_of(schema_id, located, schema, strategy, allow_auto_update)
+                if version is not None:
+                    return version
                 stored = StoredSchema(schema_id, 0, schema, user, self._clock.now_ms(), deleted=False)
                 try:
                     return await self._storage.append(stored, schema.hash(), located)
@@ -108,14 +119,52 @@ class SchemaRegistry:
                     _log.debug("schema %s was changed by another broker, looking again", schema_id)
         raise Unavailable(f"Schema of {schema_id} is being changed too often")
 
+    async def _version_of(
+        self, schema_id: str, located: Locator | None, schema: SchemaInfo, strategy: Strategy, allow_auto_update: bool
+    ) -> int | None:
+        """Which version a schema is; None: none yet, but it may be added. `IncompatibleSchema`."""
+        async with self._histories:
+            existing = await self._live(schema_id, located)
+            index = await self._judge(schema, [stored.schema for stored in existing], strategy, allow_auto_update)
+            return None if index is None else existing[index].version
+
+    async def _judge(
+        self, schema: SchemaInfo, existing: list[SchemaInfo], strategy: Strategy, allow_auto_update: bool
+    ) -> int | None:
+        """As `_version_of`, among these schemas; the number of the one that it is."""
+        from magnetar.broker.schema.compatibility import Meanings, require_compatible, same_schema
+
+        meanings = self._meanings = self._meanings or Meanings()
+        size_bytes = len(schema.data) + sum(len(one.data) for one in existing)
+
+        def judge() -> int | None:
+            index = same_schema(schema, existing, meanings)
+            if index is None and allow_auto_update:
+                require_compatible(existing, schema, strategy)
+            return index
+
+        index = await self._judging.run(size_bytes, judge)
+        if index is None:
+            if not allow_auto_update:
+                raise IncompatibleSchema("Schema not found and schema auto updating is disabled.")
+            kept_bytes = sum(one.size_bytes for one in existing)
+            if existing and kept_bytes + schema.size_bytes > SCHEMAS_OF_TOPIC_BYTES_MAX:
+                raise IncompatibleSchema(
+                    f"The topic has {len(existing)} schemas of {kept_bytes} bytes together; "
+                    f"at most {SCHEMAS_OF_TOPIC_BYTES_MAX} are taken"
+                )
+        return index
+
     async def check_compatible(self, schema_id: str, schema: SchemaInfo, strategy: Strategy) -> None:
         """Whether `put_if_absent` would take a schema, without adding it. `InvalidSchemaData`, `IncompatibleSchema`."""
         from magnetar.broker.schema.compatibility import require_compatible
         from magnetar.broker.schema.validation import validate
 
-        validate(schema)
-        existing = await self.all_versions(schema_id)
-        require_compatible([stored.schema for stored in existing], schema, strategy)
+        await self._judging.run(len(schema.data), lambda: validate(schema))
+        async with self._histories:
+            existing = await self._judged_against(schema_id, strategy)
+            size_bytes = len(schema.data) + sum(len(one.data) for one in existing)
+            await self._judging.run(size_bytes, lambda: require_compatible(existing, schema, strategy))
 
     async def is_compatible(self, schema_id: str, schema: SchemaInfo, strategy: Strategy) -> bool:
         """As `check_compatible`, but says no instead of raising `IncompatibleSchema`."""
@@ -131,15 +180,27 @@ class SchemaRegistry:
         Strategies that look at the newest schema only, and FORWARD_TRANSITIVE, become BACKWARD here."""
         if strategy is Strategy.ALWAYS_COMPATIBLE:
             return
-        existing = await self.all_versions(schema_id)
-        if not existing:
-            raise NoSchema("Topic does not have schema to check")
         from magnetar.broker.schema.compatibility import check_all, check_newest
 
+        newest = await self.get(schema_id)
+        if newest is None:
+            raise NoSchema("Topic does not have schema to check")
         if strategy in _JUDGED_BY_NEWEST:
-            check_newest(existing[-1].schema, schema, Strategy.BACKWARD)
-        else:
-            check_all([stored.schema for stored in existing], schema, strategy)
+            old = newest.schema
+            size_bytes = 0 if old.same_as(schema) else len(old.data) + len(schema.data)
+            await self._judging.run(size_bytes, lambda: check_newest(old, schema, Strategy.BACKWARD))
+            return
+        async with self._histories:
+            existing = await self._judged_against(schema_id, strategy)
+            size_bytes = len(schema.data) + sum(len(one.data) for one in existing)
+            await self._judging.run(size_bytes, lambda: check_all(existing, schema, strategy))
+
+    async def _judged_against(self, schema_id: str, strategy: Strategy) -> list[SchemaInfo]:
+        """The schemas that a strategy looks at, oldest first; one that is not transitive looks at the newest."""
+        if strategy.transitive or strategy is Strategy.ALWAYS_INCOMPATIBLE:
+            return [stored.schema for stored in await self.all_versions(schema_id)]
+        newest = await self.get(schema_id)
+        return [] if newest is None else [newest.schema]
 
     async def delete(self, schema_id: str, force: bool, user: str = "") -> int | None:
         """Delete a topic's schema: by a tombstone, whose version is returned, or with force for good, ledgers and all.

@@ -133,6 +133,11 @@ class SchemaInfo:
         """SHA-256 of the data, as the locator keeps it."""
         return hashlib.sha256(self.data).digest()
 
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory: its data, and its properties in letters of one byte."""
+        return len(self.data) + sum(len(key) + len(value) for key, value in self.properties.items())
+
     def same_as(self, other: SchemaInfo) -> bool:
         """Same type and same bytes."""
         return self.type is other.type and self.data == other.data

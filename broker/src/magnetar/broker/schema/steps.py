@@ -1,0 +1,22 @@
+"""How much work one judgement of schemas may take, counted in what it looks at."""
+
+from __future__ import annotations
+
+
+class TooManySteps(Exception):
+    """More work than may be done."""
+
+
+class Steps:
+    """So many are left."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+
+    def take(self, count: int = 1) -> None:
+        """Use some. Raises `TooManySteps` when there are not so many."""
+        self.left -= count
+        if self.left < 0:
+            raise TooManySteps
