@@ -32,11 +32,13 @@ def disk_index(directory: Path) -> LedgerIndex:
 def test_a_deletion_is_remembered_over_a_restart(open_index: Callable[[Path], LedgerIndex], tmp_path: Path) -> None:
     index = open_index(tmp_path)
     index.put_ledgers([(ledger_id, b"state") for ledger_id in range(4)])
+    assert index.greatest_ledger_id() == 3
     index.delete_ledgers([0, 2, 2**40])
     index.put_ledgers([(2, b"copied here again")])
     for _ in range(2):
         assert [ledger_id for ledger_id in (*range(5), 2**40) if index.was_deleted(ledger_id)] == [0, 2, 2**40]
         assert list(index.ledger_ids()) == index.stored_ledger_ids(0, 10) == [1, 2, 3]
+        assert index.greatest_ledger_id() == 2**40
         index.close()
         index = open_index(tmp_path)
     assert index.estimated_counts()[0] <= 5
@@ -88,3 +90,16 @@ def test_the_oldest_deletions_are_forgotten(tmp_path: Path) -> None:
         # BookKeeper's bookie reads every value of this database as a LedgerData.
         assert not LedgerData.FromString(cast(bytes, database[struct.pack(">q", 101 - 2**63)])).exists
         assert database[flags] == b"BookKeeper's"
+
+
+@pytest.mark.parametrize("open_index", [rocksdb_index, disk_index])
+def test_the_greatest_ledger(open_index: Callable[[Path], LedgerIndex], tmp_path: Path) -> None:
+    index = open_index(tmp_path)
+    assert index.greatest_ledger_id() == -1
+    index.delete_ledgers([0])
+    assert index.greatest_ledger_id() == 0
+    index.put_ledgers([(5, b"state")])
+    assert index.greatest_ledger_id() == 5
+    index.put_locations(7, [0, 1], [10, 20])
+    assert index.greatest_ledger_id() == 7
+    index.close()

@@ -51,3 +51,10 @@ def test_write_all_begins_where_it_is_told_to(tmp_path: Path, monkeypatch: pytes
     write_all(file, b"0123456789", 5)
     file.close()
     assert (tmp_path / "file").read_bytes() == bytes(5) + b"0123456789"
+
+
+@pytest.mark.parametrize("writable", [False, True])
+def test_a_directory_in_place_of_a_file_is_named(tmp_path: Path, writable: bool) -> None:
+    (tmp_path / "1.txn").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"1\.txn"):
+        SystemDisk().open(tmp_path / "1.txn", writable=writable)

@@ -27,6 +27,14 @@ async def test_rocksdb_takes_absolute_and_relative_directories(tmp_path: Path, m
     assert {path.name for path in tmp_path.iterdir()} == {"absolute", "relative"}
 
 
+async def test_without_a_root_to_make_no_database_is_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match=f"no metadata at {tmp_path}/wrong: .*rocksdb:DATA/metadata"):
+        await open_store(f"rocksdb://{tmp_path}/wrong", make_root=False)
+    assert not list(tmp_path.iterdir())
+    await (await open_store(f"rocksdb://{tmp_path}/right")).close()
+    await (await open_store(f"rocksdb://{tmp_path}/right", make_root=False)).close()
+
+
 @pytest.mark.parametrize(
     "url", ["", "memory", "memory:x", "rocksdb:", "rocksdb://host/dir", "zk:", "zookeeper:h:2181", "etcd:"]
 )

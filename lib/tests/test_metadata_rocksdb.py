@@ -81,6 +81,16 @@ async def test_a_removed_parent_forgets_its_sequence(store: RocksdbMetadataStore
     assert (await store.put("/a/n-", b"", sequential=True)).path == first.path
 
 
+async def test_numbers_that_are_left_out_are_never_given(store: RocksdbMetadataStore) -> None:
+    assert store.next_number("/a") == 0
+    await store.put("/a/n-", b"", sequential=True)
+    store.leave_out_numbers("/a", 7)
+    store.leave_out_numbers("/a", 3)
+    assert store.next_number("/a") == 7
+    assert (await store.put("/a/n-", b"", sequential=True)).path == "/a/n-0000000007"
+    assert store.next_number("/a") == 8
+
+
 @pytest.mark.slow
 async def test_a_killed_process_loses_nothing_that_it_was_told_is_written(tmp_path: Path) -> None:
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)

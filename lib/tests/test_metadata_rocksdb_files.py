@@ -12,6 +12,7 @@ from magnetar.metadata.rocksdb_files import (
     DatabaseDamaged,
     SyncedNumber,
     check_iterator,
+    holds_database,
     noted_number,
     open_database,
     repair_database,
@@ -147,3 +148,23 @@ async def test_damaged_metadata_says_what_to_do(crashed: Path, tmp_path: Path) -
     flip(log, log.stat().st_size // 2)
     with pytest.raises(MetadataDamaged, match=r"metadata/rocksdb is damaged: .*Put a copy of the whole directory back"):
         RocksdbTree(tmp_path / "metadata")
+
+
+def test_a_note_that_is_missing_beside_data_is_told(crashed: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert keys(crashed) == KEYS
+    assert not caplog.text
+    (crashed / SYNCED_FILE).unlink()
+    assert keys(crashed) == KEYS
+    assert f"{crashed / SYNCED_FILE} is missing" in caplog.text
+
+
+def test_whether_a_directory_holds_a_database(crashed: Path) -> None:
+    assert holds_database(crashed)
+    (crashed / "CURRENT").unlink()
+    assert holds_database(crashed), "damage is not for a new database to cover"
+    empty = crashed / "empty"
+    assert not holds_database(empty)
+    empty.mkdir()
+    (empty / "LOCK").touch()
+    (empty / "LOG").touch()
+    assert not holds_database(empty)

@@ -8,7 +8,9 @@ start: serving without its entries would let recoveries conclude that acknowledg
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
+import logging
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +23,8 @@ from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConfli
 from magnetar.wire.bookkeeper.generated.bookie_cookie_pb2 import CookieFormat
 from magnetar.wire.errors import BadProtobuf
 from magnetar.wire.protobuf import parse_text, to_text
+
+log: Final = logging.getLogger(__name__)
 
 COOKIE_FILE: Final = "VERSION"
 COOKIE_VERSION: Final = 5
@@ -91,22 +95,36 @@ async def check_cookies(
     store: MetadataStore, settings: BookieSettings, directories: BookieDirectories, bookie_id: str
 ) -> None:
     """Compare all copies; stamp a new bookie. Raises `InvalidCookie`, saying what to do."""
-    expected = encode_cookie(settings, bookie_id, await instance_id(store))
+    cluster_id = await instance_id(store)
+    expected = encode_cookie(settings, bookie_id, cluster_id)
     path = f"{COOKIES_PATH}/{bookie_id}"
     node = await store.get(path)
     copies = {directory: directories.disk.read_whole(directory / COOKIE_FILE) for directory in directories.all()}
-    for where, content in [*copies.items(), (path, node.value if node else None)]:
-        if content is not None:
-            _compare(str(where), content, expected)
+    moved: list[str] = []
+    for where, content in [*((str(one), copy) for one, copy in copies.items()), (path, node.value if node else None)]:
+        if content is None:
+            continue
+        if content != expected and _was_moved(settings, content, cluster_id):
+            moved.append(where)
+        else:
+            _compare(where, content, expected)
     missing = [directory for directory, content in copies.items() if content is None]
     if node is not None and missing:
-        raise _lost_directories(directories, missing, bookie_id, path)
+        raise _lost_directories(directories, missing, bookie_id, settings.metadata_url)
     if node is None and directories.holds_data():
         raise InvalidCookie(
             f"the data in {_names(list(copies))} is of a bookie that the cluster does not know at {path}. Is this the "
             "right metadata store? If the bookie was taken out of the cluster on purpose, empty the directories",
             CookieProblem.RETIRED,
         )
+    if moved:
+        log.info(
+            "the bookie's folder was moved or copied to %s: its cookies say so from now on", settings.movable_folder
+        )
+    # Each copy is right by itself, the old one and the new one, so that a stop in between is none.
+    missing += [directory for directory in copies if str(directory) in moved]
+    if node is not None and path in moved:
+        await store.put(path, expected, node.stat.version)
     # Directories first: if we stop in between, what is there is a cookie without data, which the next start takes.
     for directory in missing:
         directories.disk.replace_whole(directory / COOKIE_FILE, expected)
@@ -131,13 +149,44 @@ async def check_not_retired(store: MetadataStore, bookie_id: str) -> None:
         )
 
 
-def _lost_directories(directories: BookieDirectories, missing: list[Path], bookie_id: str, path: str) -> InvalidCookie:
+def _was_moved(settings: BookieSettings, content: bytes, instance_id: str) -> bool:
+    """Whether it is this bookie's cookie as it was written when the folder stood elsewhere."""
+    folder = settings.movable_folder
+    if folder is None:
+        return False
+    try:
+        found = decode_cookie(content)
+    except InvalidCookie:
+        return False
+    above = len(settings.journal_directories[0].relative_to(folder).parts)
+    before = Path(found.journalDir.partition(",")[0])
+    if len(before.parts) <= above:
+        return False
+    was_at = before.parents[above - 1]
+
+    def moved(directories: Sequence[Path]) -> tuple[Path, ...]:
+        return tuple(was_at / directory.relative_to(folder) for directory in directories)
+
+    then = dataclasses.replace(
+        settings,
+        journal_directories=moved(settings.journal_directories),
+        ledger_directories=moved(settings.ledger_directories),
+        index_directories=moved(settings.index_directories),
+    )
+    return found == decode_cookie(encode_cookie(then, settings.registered_id, instance_id))
+
+
+def _lost_directories(
+    directories: BookieDirectories, missing: list[Path], bookie_id: str, metadata_url: str
+) -> InvalidCookie:
+    path = f"{COOKIES_PATH}/{bookie_id}"
     filled = [directory for directory in missing if directories.holds_data_in(directory)]
     if filled:
+        with_metadata = f" -m {metadata_url}" if metadata_url else ""
         return InvalidCookie(
             f"bookie {bookie_id} is known to the cluster, and {_names(filled)} holds data but no cookie: whose it is "
             f"cannot be told. Is the right disk mounted? If it is, write what `magnetar bookie cookie get "
-            f"{bookie_id}` shows to {COOKIE_FILE} in it"
+            f"{bookie_id}{with_metadata}` shows to {COOKIE_FILE} in it"
         )
     return InvalidCookie(
         f"bookie {bookie_id} is known to the cluster, but {_names(missing)} holds no cookie. Is the right disk "

@@ -34,6 +34,13 @@ class DeletedLedgers:
     def __contains__(self, ledger_id: int) -> bool:
         return self._database.get(_KEY.pack(_MARK | ledger_id)) is not None
 
+    def greatest(self) -> int:
+        """The greatest ledger that is marked; -1: none."""
+        marks = self._database.iter()
+        marks.seek_for_prev(_KEY.pack(_MARKS_END - 1))
+        key: int = _KEY.unpack(marks.key())[0] if valid(marks) else 0
+        return key - _MARK if key >= _MARK else -1
+
     def mark(self, ledger_ids: Sequence[int], batch: WriteBatch) -> None:
         """Have the batch mark these ledgers, and unmark the smallest ids beyond the number that is kept: they are the
         oldest. One caller at a time."""

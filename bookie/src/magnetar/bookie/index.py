@@ -261,6 +261,18 @@ class Index:
         with _telling():
             return ledger_id in self._deleted
 
+    def greatest_ledger_id(self) -> int:
+        """See `LedgerIndex.greatest_ledger_id`."""
+        with _telling():
+            greatest = self._deleted.greatest()
+            for database in (self._ledgers, self._locations):
+                iterator = database.iter()
+                # Behind all of the greatest id that is not negative.
+                iterator.seek_for_prev(_LAST_ENTRY + _LAST_ENTRY)
+                if valid(iterator):
+                    greatest = max(greatest, _KEY.unpack(iterator.key()[:8])[0])
+        return greatest
+
     def estimated_counts(self) -> tuple[int, int]:
         """(ledgers, entries) as RocksDB estimates them: entries that were deleted count until they are compacted."""
         with _telling():

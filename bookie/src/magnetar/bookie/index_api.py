@@ -98,6 +98,10 @@ class LedgerIndex(Protocol):
         restart."""
         ...
 
+    def greatest_ledger_id(self) -> int:
+        """Of all ledgers that have a state or any place, and of those that it remembers as deleted; -1: none."""
+        ...
+
     def estimated_counts(self) -> tuple[int, int]:
         """(ledgers, entries), near enough for metrics; in memory, so that anybody may ask at any time."""
         ...

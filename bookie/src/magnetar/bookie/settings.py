@@ -154,6 +154,11 @@ class BookieSettings:
     of what is damaged, so nobody goes on without being told to."""
     accept_loss: bool = False
     """Such a start goes on, and what is missing is denied from then on. For one start: it is in no settings file."""
+    movable_folder: Path | None = None
+    """The folder that all directories stand in, where it may be moved or copied as a whole: a cookie that was written
+    at another place counts, and is written anew. None: a path that changed is a directory that was exchanged."""
+    metadata_url: str = ""
+    """What tools reach the metadata by, for messages; empty: whoever reads them knows."""
     journal: JournalSettings = JournalSettings()
     storage: StorageSettings = StorageSettings()
     disk: DiskSettings = DiskSettings()

@@ -38,6 +38,10 @@ class LedgerStorage:
         """Whether a ledger is one of those that were deleted last. OSError."""
         return self.of(ledger_id).index.was_deleted(ledger_id)
 
+    def greatest_ledger_id(self) -> int:
+        """See `LedgerIndex.greatest_ledger_id`; of all directories. OSError."""
+        return max(directory.index.greatest_ledger_id() for directory in self.directories)
+
     @property
     def half_full(self) -> bool:
         """Whether a cache should be written out now."""

@@ -187,6 +187,10 @@ class DiskIndex:
         """See `LedgerIndex.was_deleted`."""
         return ledger_id in self._contents.deleted
 
+    def greatest_ledger_id(self) -> int:
+        """See `LedgerIndex.greatest_ledger_id`."""
+        return max((*self._ledgers, *self._places, *self._contents.deleted), default=-1)
+
     def estimated_counts(self) -> tuple[int, int]:
         """See `LedgerIndex.estimated_counts`."""
         return len(self._ledgers), sum(map(len, self._places.values()))

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -120,6 +121,10 @@ class SystemFile:
 
     def __init__(self, path: Path, flags: int) -> None:
         self._descriptor = os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+        if stat.S_ISDIR(os.fstat(self._descriptor).st_mode):
+            # Opening a directory for reading succeeds, and reading it fails without its name.
+            os.close(self._descriptor)
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
 
     def pread(self, size_bytes: int, position: int) -> bytes:
         """See `DiskFile.pread`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from magnetar.core.errors import SettingError
@@ -23,7 +24,8 @@ async def open_store(
     """Open the store that a URL names. `SettingError` if it names none, `StoreUnavailable` if it cannot be opened.
 
     The timeouts are those of sessions with remote stores and of waiting for a connection to one; None is Pulsar's
-    default. Without `make_root` a chroot that is not there is not made. Each call for `memory:` is a tree of its own.
+    default. Without `make_root` a chroot or a database that is not there is not made. Each call for `memory:` is a tree
+    of its own.
     Backends are imported here, as each costs start-up time."""
     scheme, colon, rest = url.partition(":")
     if scheme == "memory" and colon and not rest:
@@ -33,7 +35,8 @@ async def open_store(
     if scheme == "rocksdb" and rest:
         from magnetar.metadata.rocksdb import RocksdbMetadataStore
 
-        return RocksdbMetadataStore(_directory(url, rest))
+        directory = _directory(url, rest)
+        return RocksdbMetadataStore(directory) if make_root else RocksdbMetadataStore.open_existing(Path(directory))
     if scheme == "zk" and rest:
         from magnetar.metadata.zookeeper import OPERATION_TIMEOUT_MS, SESSION_TIMEOUT_MS, ZookeeperMetadataStore
 

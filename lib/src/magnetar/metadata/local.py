@@ -102,6 +102,16 @@ class LocalStore:
         await self._settled(path)
         return self._tree.rules.get(path, self._session)
 
+    def next_number(self, parent: str) -> int:
+        """The least number that the next sequential child of a node gets; taken by nobody yet."""
+        self._check_usable()
+        return self._tree.rules.next_number(parent)
+
+    def leave_out_numbers(self, parent: str, first_number: int) -> None:
+        """Sequential children of a node get this number or a greater one from now on. As durable as the next write."""
+        if first_number > self.next_number(parent):
+            self._tree.commit(Outcome(next_sequence=(parent, first_number)))
+
     async def put(
         self,
         path: str,

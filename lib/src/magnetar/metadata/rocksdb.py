@@ -24,7 +24,13 @@ from magnetar.core.disk import make_directory
 from magnetar.core.errors import Misuse
 from magnetar.metadata.local import LocalStore, LocalTree
 from magnetar.metadata.paths import ROOT
-from magnetar.metadata.rocksdb_files import DatabaseDamaged, SyncedNumber, check_iterator, open_database
+from magnetar.metadata.rocksdb_files import (
+    DatabaseDamaged,
+    SyncedNumber,
+    check_iterator,
+    holds_database,
+    open_database,
+)
 from magnetar.metadata.store import Notification, StoreUnavailable
 from magnetar.metadata.tree import NO_OWNER, Outcome, Record
 from rocksdict import BlockBasedOptions, Cache, Options, WriteBatch
@@ -58,7 +64,7 @@ _LOG_BYTES_MAX: Final = 16 << 20
 _DAMAGE_ADVICE: Final = (
     "Put a copy of the whole directory back that is not damaged. Nothing can go on without what is lost here: what "
     "the metadata does not name would be deleted from the bookies. Where no message is needed any more, begin anew "
-    "(`magnetar standalone --fresh`)"
+    "(`magnetar standalone --fresh`); `--accept-loss` does not apply to metadata"
 )
 _DATABASE: Final = "rocksdb"
 """The directory of the database itself; made durably, as RocksDB makes it without a sync of its name."""
@@ -190,7 +196,7 @@ class RocksdbTable:
 
     def _unreadable(self, error: Exception) -> StoreUnavailable:
         _logger.error("the metadata in %s cannot be read: %s", self._directory, error)
-        return StoreUnavailable(f"the metadata in {self._directory} cannot be read: {error}")
+        return MetadataDamaged(f"the metadata in {self._directory} cannot be read: {error}. {_DAMAGE_ADVICE}")
 
 
 class _SyncGroup:
@@ -338,9 +344,20 @@ class RocksdbMetadataStore(LocalStore):
     """One session on a tree in a directory; see `RocksdbTree` for what opening does and raises."""
 
     def __init__(self, directory: str | Path | RocksdbTree, clock: Clock = _SYSTEM_CLOCK) -> None:
+        """Made where there is none yet."""
         tree = directory if isinstance(directory, RocksdbTree) else RocksdbTree(Path(directory), clock)
         self._rocksdb_tree = tree
         super().__init__(tree)
+
+    @classmethod
+    def open_existing(cls, directory: Path) -> RocksdbMetadataStore:
+        """The one that is there, and `StoreUnavailable` where there is none; nothing is made."""
+        if not holds_database(directory / _DATABASE):
+            raise StoreUnavailable(
+                f"there is no metadata at {directory}: {directory / _DATABASE} holds no database. That of a standalone "
+                "cluster is at rocksdb:DATA/metadata, DATA being its data folder"
+            )
+        return cls(directory)
 
     def another_session(self) -> RocksdbMetadataStore:
         """A new session on the same open tree, with ephemeral nodes of its own."""

@@ -70,6 +70,12 @@ def open_database(directory: Path, options: Options) -> Rdict:
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     number = noted_number(directory)
     _refuse_without_current(directory, number)
+    if (directory / "CURRENT").exists() and not (directory / SYNCED_FILE).exists():
+        log.warning(
+            "%s is missing, as it is where BookKeeper has written: whether the newest changes are all there, nobody "
+            "can tell; it is made anew",
+            directory / SYNCED_FILE,
+        )
     try:
         database = Rdict(str(directory), options)
     except Exception as error:
@@ -114,6 +120,16 @@ def repair_database(directory: Path, options: Options) -> None:
     RocksDB raises when nothing can be done."""
     (directory / SYNCED_FILE).unlink(missing_ok=True)
     Rdict.repair(str(directory), options)
+
+
+def holds_database(directory: Path) -> bool:
+    """Whether anything of a database stands in a directory, damaged or not."""
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    begins = ("CURRENT", "MANIFEST-", SYNCED_FILE)
+    return any(name.startswith(begins) or name.endswith((".sst", ".log")) for name in names)
 
 
 def noted_number(directory: Path) -> int:

@@ -106,6 +106,11 @@ class TreeRules:
         check_path(path)
         return self._table.child_names(path)
 
+    def next_number(self, parent: str) -> int:
+        """The least number that the next sequential child of a node gets."""
+        check_path(parent)
+        return self._table.sequence(parent)
+
     def put(
         self, path: str, value: bytes, expected_version: int | None, session: int, *, ephemeral: bool, sequential: bool
     ) -> Outcome:

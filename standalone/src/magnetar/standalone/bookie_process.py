@@ -71,10 +71,14 @@ class MetadataSettings:
     url: str
     session_timeout_ms: int = SESSION_TIMEOUT_MS
 
-    async def open(self, *, operation_timeout_ms: int | None = None) -> MetadataStore:
-        """The store. `SettingError`, `StoreUnavailable` if it does not answer in time (None: Pulsar's default)."""
+    async def open(self, *, operation_timeout_ms: int | None = None, make_root: bool = True) -> MetadataStore:
+        """The store. `SettingError`, `StoreUnavailable` if it does not answer in time (None: Pulsar's default). Without
+        `make_root` nothing is made where nothing is."""
         return await open_store(
-            self.url, session_timeout_ms=self.session_timeout_ms, operation_timeout_ms=operation_timeout_ms
+            self.url,
+            session_timeout_ms=self.session_timeout_ms,
+            operation_timeout_ms=operation_timeout_ms,
+            make_root=make_root,
         )
 
 

@@ -19,7 +19,9 @@ from magnetar.core.clock import SystemClock
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.factory import open_store
+from magnetar.metadata.local import LocalStore
 from magnetar.metadata.store import MetadataStore
+from magnetar.standalone.folder_checks import check_metadata_is_newest, check_metadata_there
 from magnetar.standalone.process import request_stop
 from magnetar.standalone.settings import StandaloneSettings
 
@@ -69,6 +71,7 @@ class RunningCluster:
 
 async def start_cluster(settings: StandaloneSettings) -> RunningCluster:
     """Start everything. On failure what was started is closed again and the error is raised."""
+    check_metadata_there(settings)
     settings.data_directory.mkdir(parents=True, exist_ok=True)
     clock = SystemClock()
     opened: list[MetadataStore | RunningBookie | Collectors | BookKeeperClient] = []
@@ -77,6 +80,8 @@ async def start_cluster(settings: StandaloneSettings) -> RunningCluster:
         opened.append(store)
         bookie = await start_bookie(bookie_settings(settings), store, clock)
         opened.append(bookie)
+        assert isinstance(store, LocalStore)
+        check_metadata_is_newest(settings, store, bookie)
         collectors = Collectors(bookie, store, COLLECTION, clock)
         collectors.start()
         opened.append(collectors)
@@ -117,4 +122,10 @@ def bookie_settings(settings: StandaloneSettings) -> BookieSettings:
     """The bookie's part of the settings; it has no port, the broker reaches it by calls."""
     bookie = standalone_settings(settings.bookie_directory)
     journal = replace(bookie.journal, sync_data=settings.journal_sync)
-    return replace(bookie, journal=journal, accept_loss=settings.accept_loss)
+    return replace(
+        bookie,
+        journal=journal,
+        accept_loss=settings.accept_loss,
+        movable_folder=settings.bookie_directory,
+        metadata_url=settings.metadata_url,
+    )

@@ -84,6 +84,8 @@ def explain_os_error(error: OSError, settings: StandaloneSettings) -> tuple[str,
         return f"Not allowed: {error}", "Choose a folder and ports that you may use: --data, --port, --http-port."
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return f"{settings.data_directory} is not a folder.", "Choose one with --data."
+    if error.errno == errno.EISDIR:
+        return f"A directory stands where a file should: {error}", "Put the file back that was there."
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "No space left on device" in str(error):
         return f"The disk is full: {error}", "Free some space, or choose another folder with --data."
     return str(error), "Run again with --log-level debug for more."

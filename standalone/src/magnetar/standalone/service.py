@@ -149,6 +149,8 @@ def explain_os_error(error: OSError) -> tuple[str, str]:
         return str(error), "The address is none of this machine's: check listeningInterface and bindAddress."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"Not allowed: {error}", "Choose directories and ports that this user may use."
+    if error.errno == errno.EISDIR:
+        return f"A directory stands where a file should: {error}", "Put the file back that was there."
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"The disk is full: {error}", "Free some space."
     return str(error), TRY_AGAIN

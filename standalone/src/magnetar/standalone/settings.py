@@ -26,9 +26,14 @@ class StandaloneSettings:
     """False keeps metadata in memory: a cluster that does not outlive its process starts faster."""
 
     @property
+    def metadata_directory(self) -> Path:
+        """Where metadata is kept, if it is persistent."""
+        return self.data_directory.resolve() / "metadata"
+
+    @property
     def metadata_url(self) -> str:
         """The metadata store's URL."""
-        return f"rocksdb://{self.data_directory.resolve()}/metadata" if self.persistent_metadata else "memory:"
+        return f"rocksdb://{self.metadata_directory}" if self.persistent_metadata else "memory:"
 
     @property
     def bookie_directory(self) -> Path:

@@ -65,7 +65,8 @@ ClusterStoreOption = Annotated[
         "-m",
         metavar="URL",
         envvar="MAGNETAR_METADATA_STORE",
-        help="The cluster: zk:host:2181,host:2181/chroot, or zk+hierarchical://host:2181;host:2181/ledgers.",
+        help="The cluster: zk:host:2181,host:2181/chroot, zk+hierarchical://host:2181;host:2181/ledgers, or "
+        "rocksdb:DATA/metadata of a standalone one that is stopped.",
         rich_help_panel="Settings",
     ),
 ]

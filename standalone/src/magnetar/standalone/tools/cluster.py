@@ -38,8 +38,8 @@ class Cluster:
 
 @contextlib.asynccontextmanager
 async def open_store_of(metadata: MetadataSettings) -> AsyncIterator[MetadataStore]:
-    """The metadata store, closed afterwards. `SettingError`, `StoreUnavailable`."""
-    store = await metadata.open(operation_timeout_ms=int(ANSWER_SECONDS_MAX * 1000))
+    """The metadata store, closed afterwards. `SettingError`, `StoreUnavailable`; a tool makes none where none is."""
+    store = await metadata.open(operation_timeout_ms=int(ANSWER_SECONDS_MAX * 1000), make_root=False)
     try:
         yield store
     finally:
