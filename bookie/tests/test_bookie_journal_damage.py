@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from magnetar.bookie import journal_format, journal_header
 from magnetar.bookie.directories import decode_mark, encode_mark
 from magnetar.bookie.journal import Journal, Mark
 from magnetar.bookie.journal_files import JournalDamaged
+from magnetar.bookie.journal_note import NOTE_FILE, encode_note, read_note
 from magnetar.bookie.journal_replay import JournalReplay
 from magnetar.bookie.journal_worker import ThreadJournalWorker
 from magnetar.bookie.loss import Losses, OnLoss
@@ -61,6 +63,12 @@ def flip(at: int) -> Callable[[bytes], bytes]:
 
 def zero(begin: int, end: int) -> Callable[[bytes], bytes]:
     return lambda data: data[:begin] + bytes(end - begin) + data[end:]
+
+
+def note_older(directory: Path, offset: int) -> None:
+    """The note of the durable end as it stood before the last group."""
+    assert read_note(DISK, directory)[1] > offset
+    (directory / NOTE_FILE).write_bytes(encode_note((100, offset)))
 
 
 DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
@@ -111,9 +119,75 @@ async def test_accepted_damage_leaves_what_stands_whole(tmp_path: Path, name: st
     assert len(RECORDS) - len(found) <= lost_at_most.get(name, 5 if "twice" in name else 3)
 
 
+@pytest.mark.parametrize("first_lost", [0, 1, 6, 7])
+async def test_an_end_that_became_zeros_is_told_by_the_note(tmp_path: Path, first_lost: int) -> None:
+    """Whole groups, or sectors of the last one: to the file alone it is as if nobody had written them."""
+    ends = [HEAD, *await written(tmp_path)]
+    assert read_note(DISK, tmp_path) == (100, ends[-1])
+    begin = ends[first_lost]
+    change(tmp_path / "64.txn", zero(begin, ends[-1]))
+    with pytest.raises(JournalDamaged, match=rf"64.txn: it ends at {begin}, and was durable up to {ends[-1]}"):
+        replay(tmp_path)
+    losses = Losses(OnLoss.ACCEPT)
+    assert replay(tmp_path, losses=losses) == RECORDS[:first_lost]
+    assert len(losses.told) == 1
+    # As after a power failure: the note is older, or gone.
+    (tmp_path / NOTE_FILE).write_bytes(encode_note((100, begin)))
+    assert replay(tmp_path) == RECORDS[:first_lost]
+    (tmp_path / NOTE_FILE).unlink()
+    assert replay(tmp_path) == RECORDS[:first_lost]
+
+
+async def test_a_note_of_what_a_checkpoint_has_is_left_out(tmp_path: Path) -> None:
+    ends = await written(tmp_path)
+    await written(tmp_path, [], 110, (100, ends[-1]))
+    (tmp_path / NOTE_FILE).write_bytes(encode_note((100, ends[-1])))
+    (tmp_path / "64.txn").unlink()
+    assert replay(tmp_path, (110, 0)) == []
+
+
+async def test_the_end_is_noted_while_the_journal_is_idle(tmp_path: Path) -> None:
+    """As kill -9 finds it: nothing was closed."""
+    journal = Journal(tmp_path, 100, SETTINGS, DISK, ThreadJournalWorker())
+    journal.start(lambda _waited: None, lambda _error: None)
+    context = (lambda _code, _ledger_id, _entry_ids: None, 7, ())
+    for _ in range(2):
+        before = journal.mark
+        journal.append([RECORDS[0]], len(RECORDS[0]), lambda _code, _context: None, context)
+        async with asyncio.timeout(30):
+            while journal.mark == before or read_note(DISK, tmp_path) != journal.mark:
+                await asyncio.sleep(0.001)
+    await journal.close()
+
+
+async def test_a_journal_lost_with_all_else_that_names_it_is_missed(tmp_path: Path) -> None:
+    await written(tmp_path)
+    (tmp_path / "64.txn").unlink()
+    (tmp_path / journal_header.NEWEST_FILE).unlink()
+    with pytest.raises(JournalDamaged, match=f"64.txn is missing in {tmp_path}: durableEnd names it"):
+        replay(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", bytes(28), b"MGTRdend", flip(20)(encode_note((100, 9 * BLOCK)))])
+async def test_a_note_that_is_torn_is_left_out(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    await written(tmp_path)
+    (tmp_path / NOTE_FILE).write_bytes(content)
+    assert replay(tmp_path) == RECORDS
+    assert (f"{NOTE_FILE} is damaged" in caplog.text) is bool(content.strip(b"\0"))
+
+
+async def test_a_note_that_cannot_be_kept_up_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / NOTE_FILE).mkdir()
+    await written(tmp_path)
+    assert caplog.text.count(f"{NOTE_FILE} cannot be kept up") == 1
+
+
 async def test_a_group_of_which_sectors_are_missing_is_torn(tmp_path: Path) -> None:
     """As a power failure leaves it: none of its bytes is wrong, some were never written."""
     ends = await written(tmp_path, [*RECORDS, b"\x01" * 3000])
+    note_older(tmp_path, ends[-2])
     for begin in range(ends[-2], ends[-2] + 3000, 512):
         change(tmp_path / "64.txn", zero(begin, begin + 512))
         assert replay(tmp_path) == RECORDS
@@ -137,6 +211,7 @@ async def test_a_wrong_byte_in_zeros_that_were_sent_is_told(tmp_path: Path, at: 
 @pytest.mark.parametrize("begin", [0, 512, 6 * 1024 - 512])
 async def test_a_torn_group_with_zeros_that_were_sent_is_torn(tmp_path: Path, begin: int) -> None:
     ends = await written(tmp_path, [*RECORDS, ZEROS])
+    note_older(tmp_path, ends[-2])
     change(tmp_path / "64.txn", zero(ends[-2] + begin, ends[-2] + begin + 512))
     assert replay(tmp_path) == RECORDS
 
@@ -282,3 +357,10 @@ async def test_without_sync_damage_is_only_logged(tmp_path: Path, caplog: pytest
     change(tmp_path / "64.txn", flip(HEAD + 60))
     assert replay(tmp_path, synced=False) == RECORDS[1:]
     assert "written without sync" in caplog.text
+
+
+async def test_without_sync_nothing_is_noted_as_durable(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, 100, dataclasses.replace(SETTINGS, sync_data=False), DISK, ThreadJournalWorker())
+    journal.start(lambda _waited: None, lambda _error: None)
+    await journal.close()
+    assert not (tmp_path / NOTE_FILE).exists()

@@ -26,6 +26,7 @@ from typing import Any, TypeAlias
 
 from magnetar.bookie import journal_format, journal_header
 from magnetar.bookie.counters import JournalCounters
+from magnetar.bookie.journal_note import NOTE_IDLE_SECONDS, NOTE_SECONDS, EndNote
 from magnetar.bookie.journal_worker import JournalWorker, ended
 from magnetar.bookie.settings import JournalSettings
 from magnetar.core.clock import Clock, SystemClock
@@ -118,7 +119,16 @@ class Journal:
         self._on_failure: Callable[[OSError], None] = _nobody
         self._loop = asyncio.get_running_loop()
         self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
-        self._file: JournalFile | None = JournalFile(disk, directory, first_file_id, settings, previous)
+        # Without syncs nothing is known to be durable.
+        self._note = EndNote(disk, directory) if settings.sync_data else None
+        self._noted: Mark = (0, 0)
+        self._noted_seconds = 0.0
+        try:
+            self._file: JournalFile | None = JournalFile(disk, directory, first_file_id, settings, previous)
+        except OSError:
+            if self._note is not None:
+                self._note.close()
+            raise
         self._next_file_id = first_file_id + 1
         self._queue_bytes_max = settings.queue_bytes_max
         self._closed = False
@@ -178,23 +188,43 @@ class Journal:
         """Close the file of a journal that was never started."""
         self._closed = True
         self._give_up_file()
+        self._close_note()
+
+    def _close_note(self) -> None:
+        if self._note is not None:
+            self._note_end(0.0)
+            self._note.close()
 
     def run_group(self, wait: bool) -> bool:
         """The worker's part: write what was appended. Answers False once the journal is closed and all is written.
 
         With `wait` one group, blocking until there is something; without it all that is there, returning at once."""
         if wait:
-            return self._next_group()
+            return self._next_group(self._awaited_item())
         while not self._items.empty():
-            if not self._next_group():
+            if not self._next_group(self._items.get()):
                 return False
+        self._note_end(self._clock.monotonic_seconds())
         return True
 
-    def _next_group(self) -> bool:
+    def _awaited_item(self) -> _Item | None:
+        if self._note is not None and self._noted != self.mark:
+            try:
+                return self._items.get(timeout=NOTE_IDLE_SECONDS)
+            except queue.Empty:
+                self._note_end(self._clock.monotonic_seconds())
+        return self._items.get()
+
+    def _note_end(self, now_seconds: float) -> None:
+        if self._note is not None and self._noted != self.mark:
+            self._note.note(self.mark)
+            self._noted = self.mark
+            self._noted_seconds = now_seconds
+
+    def _next_group(self, item: _Item | None) -> bool:
         group: list[_Item] = []
         size = 0
         group_bytes_max = self._settings.group_bytes_max
-        item = self._items.get()
         while item is not None:
             group.append(item)
             size += item[1]
@@ -205,6 +235,7 @@ class Journal:
             self._write_group(group, size)
         if item is None:
             self._give_up_file()
+            self._close_note()
         return item is not None
 
     def _write_group(self, group: list[_Item], size: int) -> None:
@@ -223,6 +254,8 @@ class Journal:
         except RuntimeError:
             # The loop is gone (a process that ends without close): nobody is left to be told.
             log.warning("journal group of %d appends finished after the event loop's end", len(group))
+        if error is None and ended - self._noted_seconds >= NOTE_SECONDS:
+            self._note_end(ended)
 
     def _writable_file(self) -> JournalFile:
         current = self._file

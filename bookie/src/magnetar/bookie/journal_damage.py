@@ -4,8 +4,9 @@ A file is preallocated with zeros and its groups are written one after the other
 leaves sectors of zeros in its group, and nothing behind it. Whoever finds a wrong group with no more sectors of zeros
 than its mark tells of, or a whole group behind it, looks at bytes that were right once.
 
-What nobody can tell: a last group of which a disk has turned whole sectors into zeros, and whole groups at the very end
-that are gone as if they had never been written. Both look as a power failure leaves them.
+What the bytes cannot tell: a last group of which a disk has turned whole sectors into zeros, and whole groups at the
+very end, however many, that became zeros. Both look as a power failure leaves them. The note of the durable end tells
+(`journal_note`), as far as it had reached the disk.
 """
 
 from __future__ import annotations

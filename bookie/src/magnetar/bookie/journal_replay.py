@@ -1,7 +1,7 @@
 """Reads a journal back at the start, and tells what is damaged or missing from what nobody was ever told is safe.
 
-What proves that something was acknowledged: the checkpoint's mark (`lastMark`), the note of the newest file, the head
-of each file about the one before it, and within a file every whole group about all that stands before it.
+What proves that something was acknowledged: the checkpoint's mark (`lastMark`), the notes of the newest file and of the
+durable end, the head of each file about the one before it, and within a file every whole group about all before it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from magnetar.bookie.journal import Mark
 from magnetar.bookie.journal_files import JournalDamaged, list_files
 from magnetar.bookie.journal_format import Ending, JournalScan
 from magnetar.bookie.journal_header import JournalHeader, NotAJournal
+from magnetar.bookie.journal_note import NOTE_FILE, read_note
 from magnetar.bookie.loss import WHAT_TO_DO, Losses, OnLoss
 from magnetar.core.disk import Disk, DiskFile
 
@@ -42,6 +43,7 @@ class JournalReplay:
         self._ends: dict[int, int] = {}
         self._damaged: set[int] = set()
         self._newest_id = 0
+        self._noted: Mark = (0, 0)
 
     @property
     def damaged_files(self) -> list[Path]:
@@ -63,6 +65,11 @@ class JournalReplay:
         self._newest_id = self._newest()
         if self._newest_id >= max(1, self._mark[0]) and self._newest_id not in file_ids:
             self._tell_missing(self._newest_id, "it was the newest one")
+        self._noted = read_note(self._disk, self._directory)
+        noted_id = self._noted[0]
+        known = (*file_ids, self._mark[0], self._newest_id)
+        if noted_id >= max(1, self._mark[0]) and noted_id not in known:
+            self._tell_missing(noted_id, f"{NOTE_FILE} names it")
         for file_id in file_ids:
             yield from self._file_groups(file_id)
 
@@ -85,7 +92,7 @@ class JournalReplay:
             header = reading.header
             if isinstance(header, str):
                 self._damaged.add(file_id)
-                if reading.empty and file_id != self._newest_id:
+                if reading.empty and file_id not in (self._newest_id, self._noted[0]):
                     log.info("journal file %s was just being made; nothing in it", path.name)
                     self._damaged.discard(file_id)
                     self._ends[file_id] = 0
@@ -129,7 +136,7 @@ class JournalReplay:
 
     def _read(self, reading: _FileReading, path: Path, start: int, header: JournalHeader) -> Iterator[list[bytes]]:
         file_id = int(path.stem, 16)
-        begun = file_id == self._newest_id or start > header.first_offset
+        begun = file_id in (self._newest_id, self._noted[0]) or start > header.first_offset
         while True:
             scan = JournalScan(reading.read_at, start, header)
             proven = start if begun else 0
@@ -149,6 +156,9 @@ class JournalReplay:
                 break
             log.error("%s is read on at %d, the bytes from %d are lost", path, following, scan.end_offset)
             start = following
+        if file_id == self._noted[0] and scan.end_offset < self._noted[1] and file_id not in self._damaged:
+            self._damaged.add(file_id)
+            self._tell(path, f"it ends at {scan.end_offset}, and was durable up to {self._noted[1]}", scan.end_offset)
         if scan.ending is not Ending.CLEAN and file_id not in self._damaged:
             log.warning(
                 "journal file %s ends at %d: %s; nobody was told it is safe", path.name, scan.end_offset, scan.problem
