@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
+import os
 import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from magnetar.bookie.app import RunningBookie, start_bookie
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.entry_log_note import NOTE_FILE, EntryLogLost, list_logs, read_note, write_note
 from magnetar.bookie.healing import Healer
 from magnetar.bookie.journal_files import JournalDamaged
 from magnetar.bookie.limbo import LIMBO_FILE, Limbo, LimboStage
@@ -21,6 +23,7 @@ from magnetar.bookie.local import LocalBookies
 from magnetar.bookie.operations import LimboState
 from magnetar.bookie.settings import BookieSettings, DiskSettings, standalone_settings
 from magnetar.core.clock import SystemClock
+from magnetar.core.disk import SystemDisk
 from magnetar.core.errors import Unavailable
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.client import BookKeeperClient
@@ -440,3 +443,85 @@ async def test_accepted_damage_is_kept_for_a_look_and_told_once(world: World) ->
     await world.stop("one")
     running = await world.start("one")
     assert await running.bookie.entry_ids(kept) == list(range(len(FIRST_SEND)))
+
+
+async def stored_on_disk(world: World) -> tuple[int, Path]:
+    """A closed ledger of which the first bookie, stopped, has everything in its entry log and in a table of its index;
+    and its ledger directory."""
+    options = LedgerOptions(ensemble_size=3, write_quorum=3, ack_quorum=3)
+    ledger_id = await world.write(options, FIRST_SEND)
+    await world.stop("one")
+    # RocksDB writes a table when it is opened with something in its log.
+    await world.start("one")
+    await world.stop("one")
+    return ledger_id, world.folder / "one" / "ledgers" / "current"
+
+
+@pytest.mark.parametrize("cut_to", [None, 0, 1024, 1500, 2000])
+async def test_an_entry_log_that_is_gone_is_told_and_heals(world: World, cut_to: int | None) -> None:
+    ledger_id, current = await stored_on_disk(world)
+    entry_log = current / "0.log"
+    if cut_to is None:
+        entry_log.unlink()
+        with pytest.raises(EntryLogLost, match=rf"current/0\.log is missing: .* entry {ledger_id}:0, .*--accept-loss"):
+            await world.start("one")
+    else:
+        os.truncate(entry_log, cut_to)
+    running = await world.start("one", heal=True)
+    assert len(running.parts.limbo.state().damage) == 1
+    assert await world.code_of("one", ledger_id, len(FIRST_SEND) - 1) is BookieCode.EUNKNOWNLEDGERSTATE
+    assert await Healer(running, world.client, world.connections).heal_once()
+    assert await running.bookie.entry_ids(ledger_id) == list(range(len(FIRST_SEND)))
+    for entry_id in range(len(FIRST_SEND)):
+        assert await world.code_of("one", ledger_id, entry_id) is BookieCode.EOK
+    await world.stop("one")
+    assert (await world.start("one")).parts.limbo.state() == LimboState()
+
+
+async def test_entries_of_a_lost_log_are_denied_once_the_loss_is_accepted(world: World) -> None:
+    ledger_id, current = await stored_on_disk(world)
+    (current / "0.log").unlink()
+    await world.start("one", accept=True)
+    assert await world.code_of("one", ledger_id, 0) is BookieCode.ENOENTRY
+    await world.stop("one")
+    await world.start("one")
+    assert await world.code_of("one", ledger_id, 0) is BookieCode.ENOENTRY
+
+
+async def test_a_log_that_another_program_has_deleted_stops_no_start(world: World) -> None:
+    """As a bookie of BookKeeper's does, which knows nothing of the note."""
+    ledger_id, current = await stored_on_disk(world)
+    write_note(SystemDisk(), current, [*list_logs(SystemDisk(), current), 0x77])
+    await world.start("one")
+    assert await world.code_of("one", ledger_id, 0) is BookieCode.EOK
+    assert read_note(SystemDisk(), current) == {0}
+
+
+@pytest.mark.parametrize("database", ["ledgers", "locations"])
+async def test_a_wrong_byte_in_the_index_is_found_by_a_start_that_heals(world: World, database: str) -> None:
+    ledger_id, current = await stored_on_disk(world)
+    for table in (current / database).glob("*.sst"):
+        content = bytearray(table.read_bytes())
+        content[40] ^= 1
+        table.write_bytes(content)
+    running = await world.start("one", heal=True)
+    damage = running.parts.limbo.state().damage
+    assert any(re.search(rf"{database}/.*\.sst", line) for line in damage), damage
+    assert await world.code_of("one", ledger_id, 0) is not BookieCode.ENOENTRY
+    assert await Healer(running, world.client, world.connections).heal_once()
+    assert await running.bookie.entry_ids(ledger_id) == list(range(len(FIRST_SEND)))
+    for entry_id in range(len(FIRST_SEND)):
+        assert await world.code_of("one", ledger_id, entry_id) is BookieCode.EOK
+    await world.stop("one")
+    assert (await world.start("one", heal=True)).parts.limbo.state() == LimboState()
+
+
+async def test_a_damaged_note_is_left_out(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    ledger_id, current = await stored_on_disk(world)
+    note = current / NOTE_FILE
+    assert read_note(SystemDisk(), current) == {0}
+    note.write_bytes(b"77" + note.read_bytes())
+    await world.start("one")
+    assert "entryLogs is damaged and left out" in caplog.text
+    assert await world.code_of("one", ledger_id, 0) is BookieCode.EOK
+    assert read_note(SystemDisk(), current) == {0}

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from magnetar.bookie import entry_log_format
 from magnetar.bookie.availability import decode_availability, encode_availability
 from magnetar.bookie.directory_storage import DirectoryStorage
-from magnetar.bookie.entry_log import EntryLogs, list_logs
+from magnetar.bookie.entry_log import EntryLogs
 from magnetar.bookie.entry_log_format import EntryDamaged
+from magnetar.bookie.entry_log_note import list_logs
 from magnetar.bookie.index import Index
 from magnetar.bookie.index_database import IndexFailed
 from magnetar.bookie.settings import StorageSettings

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from magnetar.bookie.directory_storage import DirectoryStorage
 from magnetar.bookie.entry_log import EntryLogs
+from magnetar.bookie.entry_log_note import NOTE_FILE
 from magnetar.bookie.gc.collector import GarbageCollector
 from magnetar.bookie.gc.compaction import finish_compactions
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
@@ -247,7 +248,7 @@ async def check_clean(storage: DirectoryStorage, disk: FailingDisk) -> None:
     report = await collector(storage, FakeLiveLedgers(*LIVE)).collect(force_major=True)
     assert report.problems == []
     await check(storage)
-    names = set(disk.list_names(DIRECTORY)) - {"x", "lastId", INDEX_FILE}
+    names = set(disk.list_names(DIRECTORY)) - {"x", "lastId", NOTE_FILE, INDEX_FILE}
     assert not [name for name in names if not name.endswith(".log")]
     places = storage.index.locations_of(WANTED)
     logs = {f"{place >> 32:x}.log" for place in places if place is not None}

@@ -27,11 +27,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="files whose name has this in it")
     parser.add_argument("--case", nargs=3, metavar=("FILE", "KIND", "SEED"), help="this one only")
     parser.add_argument("--pool", action="store_true", help="one of three bookies, instead of a standalone cluster")
+    parser.add_argument("--healing", action="store_true", help="with --pool: it may heal from its first start on")
     parser.add_argument("--list", action="store_true", help="print what became of each case")
     options = parser.parse_args(arguments)
     logging.lastResort = None  # The suite listens itself.
     with tempfile.TemporaryDirectory(prefix="magnetar-damage-") as folder:
-        return asyncio.run(_run((Pool if options.pool else World)(Path(folder)), options))
+        path = Path(folder)
+        return asyncio.run(_run(Pool(path, heals=options.healing) if options.pool else World(path), options))
 
 
 async def _run(world: World | Pool, options: argparse.Namespace) -> int:
@@ -56,7 +58,7 @@ async def _run(world: World | Pool, options: argparse.Namespace) -> int:
             _say(f"{name} {kind} {seed}: {verdict.outcome.name}, {verdict.received} received. {verdict.said}")
         if not verdict.outcome.good:
             bad += 1
-            pool = "--pool " if options.pool else ""
+            pool = ("--pool " if options.pool else "") + ("--healing " if options.healing else "")
             _say(f"  {verdict.outcome.value}; again: python -m e2e.damage {pool}--case {name} {kind} {seed}")
     _say(f"{len(cases)} cases: " + ", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
     return 1 if bad else 0

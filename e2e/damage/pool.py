@@ -88,10 +88,12 @@ class Running:
 class Pool:
     """One folder, put back to what it was before each case."""
 
-    def __init__(self, folder: Path, *, gives_up: bool = False) -> None:
-        """`gives_up` is a planted mistake: what is damaged is passed over, and nothing put into limbo."""
+    def __init__(self, folder: Path, *, heals: bool = False, gives_up: bool = False) -> None:
+        """`heals`: the damaged bookie may heal from its first start on, which then looks more closely. `gives_up` is a
+        planted mistake: what is damaged is passed over, and nothing put into limbo."""
         self._template = folder / "template"
         self._data = folder / "data"
+        self._heals = heals
         self._gives_up = gives_up
         self._held: list[Held] = []
         self._expected: dict[int, int] = {}
@@ -157,7 +159,7 @@ class Pool:
     async def _look(self, pool: Running, lines: Lines, names: tuple[str, ...]) -> Verdict:
         refused = ""
         try:
-            node = await pool.start(DAMAGED)
+            node = await pool.start(DAMAGED, heal=self._heals)
         except (MagnetarError, OSError) as error:
             refused = f"{type(error).__name__}: {error}"
             if not clear(refused, names).good:
@@ -166,6 +168,7 @@ class Pool:
                 node = await pool.start(DAMAGED, heal=not self._gives_up, accept=self._gives_up)
             except (MagnetarError, OSError) as still:
                 return Verdict(clear(str(still), names), f"{type(still).__name__}: {still}", 0)
+        refused = refused or "; ".join(node.bookie.parts.limbo.damage)
         denied, _ = await self._ask(pool)
         if denied:
             return Verdict(Outcome.SILENT, denied, 0)
@@ -181,7 +184,8 @@ class Pool:
             return Verdict(Outcome.SILENT, denied, received)
         if missing:
             told = lines.telling(names)
-            if refused or not told:
+            # A start that was refused names all that is wrong; one that heals does not look into entries.
+            if not told or (refused and not self._heals):
                 return Verdict(Outcome.SILENT, missing, received)
             return Verdict(await self._repair(pool), told, received)
         return Verdict(Outcome.HEALED if refused else Outcome.RIGHT, refused, received)

@@ -49,7 +49,7 @@ class Outcome(enum.Enum):
     """What became of the messages."""
 
     RIGHT = "all messages are there"
-    HEALED = "the start is refused, and healing brings all back from the other bookies"
+    HEALED = "the start tells what is damaged, and healing brings all back from the other bookies"
     REPAIRED = "the log names what cannot be read, and AutoRecovery's check brings it back"
     REFUSED = "the start is refused, with the file's name"
     TOLD = "the log names what cannot be read, and it is not delivered"

@@ -22,6 +22,7 @@ ALWAYS_REFUSED = (
     ("bookie/ledgers/current/locations/MANIFEST*", Kind.FLIP),
     ("bookie/ledgers/current/locations/CURRENT", Kind.MISSING),
     ("bookie/ledgers/current/ledgers/*.sst", Kind.MISSING),
+    ("bookie/ledgers/current/0.log", Kind.MISSING),
     ("metadata/rocksdb/*.log", Kind.FLIP),
     ("metadata/rocksdb/*.log", Kind.MISSING),
 )
@@ -32,6 +33,7 @@ RIGHT_OR_TOLD = (
     ("bookie/journal/current/newestJournal", Kind.FLIP),
     ("bookie/ledgers/current/lastMark", Kind.FLIP),
     ("bookie/ledgers/current/lastId", Kind.FLIP),
+    ("bookie/ledgers/current/entryLogs", Kind.FLIP),
     ("bookie/ledgers/current/0.log", Kind.ZERO),
 )
 """Where the place decides, and how the journal's groups came about."""

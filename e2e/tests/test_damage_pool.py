@@ -21,9 +21,19 @@ CASES: Final = (
     ("one/ledgers/current/locations/*.log", Kind.CUT, {Outcome.HEALED}),
     ("one/ledgers/current/ledgers/*.sst", Kind.MISSING, {Outcome.HEALED}),
     ("one/ledgers/current/0.log", Kind.ZERO, {Outcome.REPAIRED}),
+    ("one/ledgers/current/0.log", Kind.MISSING, {Outcome.HEALED}),
     ("one/ledgers/current/VERSION", Kind.MISSING, {Outcome.REFUSED}),
 )
 """File, damage, what may become of it. Where the journal's padding is hit, all is right."""
+HEALING_CASES: Final = (
+    ("one/ledgers/current/0.log", Kind.MISSING, 7, Outcome.HEALED),
+    ("one/ledgers/current/0.log", Kind.CUT, 1, Outcome.HEALED),
+    ("one/ledgers/current/0.log", Kind.EMPTY, 7, Outcome.HEALED),
+    ("one/ledgers/current/locations/*.sst", Kind.FLIP, 4, Outcome.HEALED),
+    ("one/ledgers/current/locations/*.sst", Kind.FLIP, 5, Outcome.HEALED),
+)
+"""File, damage, seed, and what becomes of it when the first start may heal. The seeds hit a block of places, which a
+start that may not heal does not read."""
 
 
 def one(pool: Pool, pattern: str) -> str:
@@ -40,6 +50,17 @@ async def test_a_damaged_bookie_gets_back_what_it_had(tmp_path: Path) -> None:
         verdict = await pool.run(name, kind, SEED)
         again = f"again: python -m e2e.damage --pool --case {name} {kind} {SEED}"
         assert verdict.outcome in expected, f"{verdict}; {again}"
+
+
+@pytest.mark.slow
+async def test_a_start_that_heals_finds_what_others_find_when_it_is_read(tmp_path: Path) -> None:
+    pool = Pool(tmp_path, heals=True)
+    await pool.prepare()
+    for pattern, kind, seed, expected in HEALING_CASES:
+        name = one(pool, pattern)
+        verdict = await pool.run(name, kind, seed)
+        again = f"again: python -m e2e.damage --pool --healing --case {name} {kind} {seed}"
+        assert verdict.outcome is expected, f"{verdict}; {again}"
 
 
 @pytest.mark.slow

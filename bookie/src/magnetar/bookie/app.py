@@ -236,6 +236,12 @@ def _pending_bytes(settings: BookieSettings) -> int:
     return share + settings.journal.preallocate_bytes
 
 
+def _close_opened(opening: asyncio.Future[LedgerStorage]) -> None:
+    """Of a start that was broken off."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
 class _Opening:
     """How a bookie's storage comes up, damaged or not."""
 
@@ -252,7 +258,7 @@ class _Opening:
     async def run(self, mode: WriteMode, store: MetadataStore) -> BookieParts:
         """Open everything, replay, enter limbo if need be."""
         settings, directories = self._settings, self._directories
-        storage = open_storage(directories, settings.storage, self._environment.open_index, self._losses)
+        storage = await self._open_storage()
         states = LedgerStates(storage.load_state, storage.was_deleted)
 
         def checkpoint_done(error: OSError | None) -> None:
@@ -289,6 +295,19 @@ class _Opening:
         else:
             await checkpointer.checkpoint(journals.marks)
         return parts
+
+    async def _open_storage(self) -> LedgerStorage:
+        """In a thread: reading a whole index may take minutes."""
+        loop = asyncio.get_running_loop()
+        open_index = self._environment.open_index
+        opening = loop.run_in_executor(
+            None, open_storage, self._directories, self._settings.storage, open_index, self._losses
+        )
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_opened)
+            raise
 
     async def _replay(
         self, replay: Replay, states: LedgerStates, checkpointer: Checkpointer, store: MetadataStore

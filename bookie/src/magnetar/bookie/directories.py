@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 import google_crc32c
 from magnetar.bookie import journal_files
-from magnetar.bookie.entry_log import list_logs
+from magnetar.bookie.entry_log_note import list_logs
 from magnetar.bookie.journal import Mark
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.disk import Disk

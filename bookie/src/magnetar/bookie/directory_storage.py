@@ -209,6 +209,7 @@ class DirectoryStorage:
         # would cost as much again.
         placed = self._placed or self._write_entries(half)
         self._placed = placed
+        self.logs.note_written()
         for ledger_id, entry_ids, locations in placed:
             self.index.put_locations(ledger_id, entry_ids, locations)
         self.index.sync()

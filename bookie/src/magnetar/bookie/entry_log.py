@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from magnetar.bookie import entry_log_format
+from magnetar.bookie.entry_log_note import list_logs, write_note
 from magnetar.bookie.entry_log_reader import EntryLogReader
 from magnetar.bookie.entry_log_writer import EntryLogWriter
 from magnetar.core.disk import Disk
@@ -19,12 +19,6 @@ LOG_ID_MAX: Final = 2**31 - 1
 """It is the upper half of a location, which has a sign."""
 
 
-def list_logs(disk: Disk, directory: Path) -> list[int]:
-    """Ids of the entry logs in a directory, ascending."""
-    found = (entry_log_format.log_id_of(name) for name in disk.list_names(directory))
-    return sorted(log_id for log_id in found if log_id is not None)
-
-
 class EntryLogs:
     """Hands out ids, and knows which logs are finished. Methods may be called from any thread."""
 
@@ -34,7 +28,9 @@ class EntryLogs:
         self.directory = directory
         self.size_bytes_max = size_bytes_max
         self._lock = threading.Lock()
-        self._last_id = max(self._read_last_id(), *list_logs(disk, directory), -1)
+        there = list_logs(disk, directory)
+        self._last_id = max(self._read_last_id(), *there, -1)
+        self._noted = frozenset(there)
         self._unindexed: set[int] = set()
         self.writer = EntryLogWriter(disk, directory, size_bytes_max, self._allocate_for_writer)
         """For the checkpoint alone."""
@@ -61,6 +57,12 @@ class EntryLogs:
         with self._lock:
             return [log_id for log_id in there if log_id not in self._unindexed]
 
+    def note_written(self) -> None:
+        """Note durably which logs the writer has begun, before the index names them. OSError."""
+        with self._lock:
+            if not self._unindexed <= self._noted:
+                self._note(self._noted | self._unindexed)
+
     def indexed(self) -> None:
         """The index has everything that the writer has written; the log that it is in stays open."""
         with self._lock:
@@ -72,9 +74,16 @@ class EntryLogs:
         with self._lock:
             self._unindexed.clear()
 
-    def forget(self, log_id: int) -> None:
-        """Close the reader's descriptor of a log that is about to be deleted."""
+    def forget(self, log_id: int, copy_id: int | None = None) -> None:
+        """A log was deleted, maybe as another one has what was wanted of it: close the reader's descriptor, and expect
+        the log no more."""
         self.reader.forget(log_id)
+        with self._lock:
+            try:
+                self._note((self._noted - {log_id}) | ({copy_id} if copy_id is not None else set()))
+            except OSError as error:
+                # The next start asks the index, and finds that nothing is wanted of it.
+                log.warning("the note of the entry logs in %s could not be kept up: %s", self.directory, error)
 
     def close(self) -> None:
         """Finish the current log and close all."""
@@ -91,6 +100,10 @@ class EntryLogs:
         with self._lock:
             self._unindexed.add(log_id)
         return log_id
+
+    def _note(self, log_ids: frozenset[int]) -> None:
+        write_note(self.disk, self.directory, log_ids)
+        self._noted = log_ids
 
     def _read_last_id(self) -> int:
         path = self.directory / LAST_ID_FILE

@@ -204,24 +204,36 @@ class Index:
             values: list[bytes | None] = self._locations.get(keys) or []
         return [None if value is None else int.from_bytes(value, "big") for value in values]
 
-    def locations_in_log(
-        self, log_id: int, after: tuple[int, int], count_max: int
+    def places(
+        self, after: tuple[int, int], count_max: int
     ) -> tuple[list[tuple[int, int, int]], tuple[int, int] | None]:
-        """See `LedgerIndex.locations_in_log`."""
+        """See `LedgerIndex.places`."""
         found: list[tuple[int, int, int]] = []
-        at = after
         with _telling():
             iterator = self._locations.iter()
             iterator.seek(_PLACE_KEY.pack(after[0], after[1] + 1))
             for _ in range(count_max):
                 if not valid(iterator):
                     return found, None
-                at = _PLACE_KEY.unpack(iterator.key())
-                location = int.from_bytes(iterator.value(), "big")
-                if location >> 32 == log_id:
-                    found.append((at[0], at[1], location))
+                ledger_id, entry_id = _PLACE_KEY.unpack(iterator.key())
+                found.append((ledger_id, entry_id, int.from_bytes(iterator.value(), "big")))
                 iterator.next()
-        return found, at
+        return found, found[-1][:2] if found else after
+
+    def forget_places(self, entries: Sequence[tuple[int, int]]) -> None:
+        """See `LedgerIndex.forget_places`."""
+        batch = WriteBatch(raw_mode=True)
+        for ledger_id, entry_id in entries:
+            batch.delete(_PLACE_KEY.pack(ledger_id, entry_id))
+        with self._places, _telling():
+            self._locations.write(batch, self._synced)
+
+    def locations_in_log(
+        self, log_id: int, after: tuple[int, int], count_max: int
+    ) -> tuple[list[tuple[int, int, int]], tuple[int, int] | None]:
+        """See `LedgerIndex.locations_in_log`."""
+        looked_at, behind = self.places(after, count_max)
+        return [place for place in looked_at if place[2] >> 32 == log_id], behind
 
     def move_locations(self, old_log_id: int, places: Sequence[tuple[int, int, int]]) -> int:
         """See `LedgerIndex.move_locations`."""
@@ -300,24 +312,41 @@ def open_rocksdb_index(directory: Path, block_cache_bytes: int, *, create: bool)
 
 
 def repair_rocksdb_index(directory: Path) -> None:
-    """Make a damaged index one that opens: what can be read of it stays. A database of which nothing can be read is
-    moved aside, and an empty one takes its place."""
+    """Make a damaged index one that can be read: what can be read of it stays. A database of which nothing can be read
+    is moved aside, and an empty one takes its place. Reads all of it."""
     cache = Cache(REPAIR_CACHE_BYTES)
     for name in (LEDGERS_DIRECTORY, LOCATIONS_DIRECTORY):
         path = directory / name
-        try:
-            _open(path, cache).close()
+        if not (damage := _read_all(path, cache)):
             continue
-        except (IndexDamaged, IndexFailed) as error:
-            log.warning("the index is repaired: %s", error)
+        log.warning("the index is repaired: %s", damage)
         try:
             repair(path, cache)
-            _open(path, cache).close()
-        except (IndexDamaged, IndexFailed) as error:
+            damage = _read_all(path, cache)
+        except IndexFailed as error:
+            damage = str(error)
+        if damage:
             aside = _free_name(path)
-            log.error("%s cannot be repaired and is kept as %s: %s", path, aside.name, error)  # noqa: TRY400
+            log.error("%s cannot be repaired and is kept as %s: %s", path, aside.name, damage)
             path.rename(aside)
             _open(path, cache).close()
+
+
+def _read_all(path: Path, cache: Cache) -> str:
+    """What is wrong with a database; empty: nothing. An error itself would hold a cursor, and that the database."""
+    try:
+        database = _open(path, cache)
+    except (IndexDamaged, IndexFailed) as error:
+        return str(error)
+    try:
+        with _telling():
+            for _ in database.keys():  # noqa: SIM118  (no dict: iterating needs the method)
+                pass
+    except IndexFailed as error:
+        return str(error)
+    finally:
+        database.close()
+    return ""
 
 
 def _free_name(path: Path) -> Path:

@@ -76,6 +76,17 @@ class LedgerIndex(Protocol):
         """(ledger id, entry id) → where each is, or None."""
         ...
 
+    def places(
+        self, after: tuple[int, int], count_max: int
+    ) -> tuple[list[tuple[int, int, int]], tuple[int, int] | None]:
+        """The next `count_max` entries of all behind `after` (ledger id, entry id; (0, -1): from the first one):
+        (ledger id, entry id, location), ascending. And where to go on; None at the end."""
+        ...
+
+    def forget_places(self, entries: Sequence[tuple[int, int]]) -> None:
+        """Forget where these entries are (ledger id, entry id); durable on return."""
+        ...
+
     def locations_in_log(
         self, log_id: int, after: tuple[int, int], count_max: int
     ) -> tuple[list[tuple[int, int, int]], tuple[int, int] | None]:

@@ -42,6 +42,10 @@ class IndexFailed(OSError):
     """RocksDB could not read or write; its own words follow. (Its Python binding has no error class of its own.)"""
 
 
+class IndexUnreadable(IndexFailed):
+    """What was read is not what was written, as checksums say."""
+
+
 @contextmanager
 def telling() -> Iterator[None]:
     """Raises what goes wrong inside as `IndexFailed`, but for what has an error of its own."""
@@ -50,7 +54,8 @@ def telling() -> Iterator[None]:
     except (IndexFailed, MagnetarError):
         raise
     except Exception as error:
-        raise IndexFailed(f"index: {error}") from error
+        failed = IndexUnreadable if "Corruption" in str(error) else IndexFailed
+        raise failed(f"index: {error}") from error
 
 
 class Database:

@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Protocol
 
 from magnetar.bookie.directories import BookieDirectories
 from magnetar.bookie.directory_storage import READ_BYTES_UNBOUNDED, DirectoryStorage, ReadResult, State
-from magnetar.bookie.entry_log import list_logs
+from magnetar.bookie.entry_log_note import check_entry_logs, list_logs, read_note
 from magnetar.bookie.index import repair_rocksdb_index
-from magnetar.bookie.index_api import IndexDamaged, IndexMissing, OpenIndex
-from magnetar.bookie.loss import Losses, OnLoss
+from magnetar.bookie.index_api import IndexDamaged, IndexMissing, LedgerIndex, OpenIndex
+from magnetar.bookie.index_database import IndexUnreadable
+from magnetar.bookie.loss import WHAT_TO_DO, Losses, OnLoss
 from magnetar.bookie.settings import StorageSettings
 from magnetar.bookie.write_cache import WriteCache
+from magnetar.core.disk import Disk
+
+
+class _OpenOne(Protocol):
+    def __call__(self, path: Path, *, create: bool) -> LedgerIndex: ...
 
 
 class LedgerStorage:
@@ -121,21 +129,18 @@ def open_storage(
     directories: BookieDirectories, settings: StorageSettings, open_index: OpenIndex, losses: Losses | None = None
 ) -> LedgerStorage:
     """Opens every directory's index and logs. OSError when one cannot be opened or another process holds it;
-    `IndexMissing`, `IndexDamaged` unless losses are accepted."""
+    `IndexMissing`, `IndexDamaged`, `EntryLogLost` unless losses are accepted. Blocks; a start that heals or accepts
+    losses reads all of the indexes."""
     losses = losses or Losses(OnLoss.REFUSE)
     opened: list[DirectoryStorage] = []
     count = len(directories.ledgers)
+
+    def open_one(path: Path, *, create: bool) -> LedgerIndex:
+        return open_index(path, settings.block_cache_bytes // count, create=create)
+
     try:
         for ledgers, index_directory in zip(directories.ledgers, directories.indexes, strict=True):
-            # The index of a new directory is made before its first log, so logs without one have lost it.
-            empty = not list_logs(directories.disk, ledgers)
-            cache_bytes = settings.block_cache_bytes // count
-            try:
-                index = open_index(index_directory, cache_bytes, create=empty)
-            except (IndexMissing, IndexDamaged) as damage:
-                losses.tell(damage)
-                repair_rocksdb_index(index_directory)
-                index = open_index(index_directory, cache_bytes, create=True)
+            index = _open_checked(ledgers, index_directory, directories.disk, open_one, losses)
             try:
                 opened.append(DirectoryStorage(ledgers, index, directories.disk, settings, count))
             except BaseException:
@@ -146,3 +151,29 @@ def open_storage(
             directory.close()
         raise
     return LedgerStorage(opened)
+
+
+def _open_checked(ledgers: Path, index_directory: Path, disk: Disk, open_one: _OpenOne, losses: Losses) -> LedgerIndex:
+    # The index of a new directory is made before its first log, so logs without one have lost it.
+    empty = not list_logs(disk, ledgers) and not read_note(disk, ledgers)
+    try:
+        return _checked(open_one(index_directory, create=empty), ledgers, disk, losses)
+    except (IndexMissing, IndexDamaged) as damage:
+        losses.tell(damage)
+    repair_rocksdb_index(index_directory)
+    return _checked(open_one(index_directory, create=True), ledgers, disk, losses)
+
+
+def _checked(index: LedgerIndex, ledgers: Path, disk: Disk, losses: Losses) -> LedgerIndex:
+    try:
+        check_entry_logs(disk, ledgers, index, losses)
+    except IndexUnreadable as error:
+        damage = f"the index of {ledgers} says no more where all entries are: {error}. {WHAT_TO_DO}"
+    except BaseException:
+        index.close()
+        raise
+    else:
+        return index
+    index.close()
+    # Without the cause, whose frames hold a cursor: with one, RocksDB keeps the database locked, and nobody repairs it.
+    raise IndexDamaged(damage)

@@ -25,6 +25,8 @@ _PLACE: Final = struct.Struct(">cqqq")
 _PUT_STATE: Final = b"S"
 _PUT_PLACE: Final = b"P"
 _DELETE: Final = b"D"
+_NOWHERE: Final = -1
+"""The location of an entry that was forgotten."""
 
 
 class DiskIndexes:
@@ -67,7 +69,10 @@ class IndexContents:
         kind = record[:1]
         if kind == _PUT_PLACE:
             _, ledger_id, entry_id, location = _PLACE.unpack(record)
-            self.places.setdefault(ledger_id, {})[entry_id] = location
+            places = self.places.setdefault(ledger_id, {})
+            places[entry_id] = location
+            if location == _NOWHERE:
+                del places[entry_id]
             return
         _, ledger_id = _STATE.unpack_from(record)
         if kind == _PUT_STATE:
@@ -153,19 +158,31 @@ class DiskIndex:
         """See `LedgerIndex.locations_of`."""
         return [self.location(ledger_id, entry_id) for ledger_id, entry_id in entries]
 
-    def locations_in_log(
-        self, log_id: int, after: tuple[int, int], count_max: int
+    def places(
+        self, after: tuple[int, int], count_max: int
     ) -> tuple[list[tuple[int, int, int]], tuple[int, int] | None]:
-        """See `LedgerIndex.locations_in_log`."""
+        """See `LedgerIndex.places`."""
         behind = sorted(
             (ledger_id, entry_id, location)
             for ledger_id, places in self._places.items()
             for entry_id, location in places.items()
             if (ledger_id, entry_id) > after
         )
-        looked_at = behind[:count_max]
-        found = [place for place in looked_at if place[2] >> 32 == log_id]
-        return found, (looked_at[-1][0], looked_at[-1][1]) if len(behind) >= count_max > 0 else None
+        found = behind[:count_max]
+        return found, found[-1][:2] if len(behind) >= count_max > 0 else None
+
+    def forget_places(self, entries: Sequence[tuple[int, int]]) -> None:
+        """See `LedgerIndex.forget_places`."""
+        if entries:
+            self._write([_PLACE.pack(_PUT_PLACE, ledger_id, entry_id, _NOWHERE) for ledger_id, entry_id in entries])
+            self._file.sync()
+
+    def locations_in_log(
+        self, log_id: int, after: tuple[int, int], count_max: int
+    ) -> tuple[list[tuple[int, int, int]], tuple[int, int] | None]:
+        """See `LedgerIndex.locations_in_log`."""
+        looked_at, behind = self.places(after, count_max)
+        return [place for place in looked_at if place[2] >> 32 == log_id], behind
 
     def move_locations(self, old_log_id: int, places: Sequence[tuple[int, int, int]]) -> int:
         """See `LedgerIndex.move_locations`."""

@@ -233,7 +233,7 @@ class LogCollection:
 
     async def _switch(self, logs: tuple[int, int]) -> None:
         storage = self._storage
-        forget = storage.logs.forget
+        forget = partial(storage.logs.forget, copy_id=logs[0])
         switch = await step(storage, partial(SwitchOver, storage.disk, storage.directory, storage.index, logs, forget))
         try:
             while await step(storage, switch.step):

@@ -15,7 +15,7 @@ from magnetar.bookie.counters import BookieCounters, RecoveryCounters
 from magnetar.bookie.directories import BookieDirectories
 from magnetar.bookie.directory_storage import DirectoryStorage
 from magnetar.bookie.disk_watch import REASON_MANUAL, DiskState, WriteMode
-from magnetar.bookie.entry_log import list_logs
+from magnetar.bookie.entry_log_note import list_logs
 from magnetar.bookie.gc.collector import GarbageCollector
 from magnetar.bookie.journals import Journals
 from magnetar.bookie.ledger_state import LedgerStates, decode_state
