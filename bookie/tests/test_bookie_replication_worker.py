@@ -216,6 +216,44 @@ async def test_an_open_ledger_is_closed_after_its_writers_time(cluster: WorkingC
     await writer.abandon()
 
 
+@pytest.mark.parametrize("loss", ["damaged", "missing"])
+async def test_an_open_ledger_of_which_a_bookie_has_lost_entries_is_closed_and_copied(
+    cluster: WorkingCluster, loss: str
+) -> None:
+    """Before, it was called whole, and the mark was removed."""
+    writer, listener = await cluster.open_ledger(WHOLE, [b"x"] * 10)
+    writer.append([b"tells the bookies that those before are confirmed"])
+    await listener.until_confirmed(10)
+    ledger_id = writer.ledger_id
+    bad = writer.metadata.ensembles[0][1][2]
+    if loss == "damaged":
+        cluster.damage(bad, ledger_id, 0)
+    else:
+        cluster.drop(bad, ledger_id, [0])
+    await cluster.others.mark(ledger_id, [bad])
+    cluster.start()
+    await until(lambda: cluster.worker.progress().ledgers_failed == 1, 30.0)
+    assert (await cluster.metadata(ledger_id)).state is LedgerState.OPEN
+    assert await cluster.others.count() == 1
+    await until(lambda: cluster.worker.progress().ledgers_done == 1, 30.0)
+    await until_unmarked(cluster)
+    metadata = await cluster.metadata(ledger_id)
+    assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, 10)
+    assert await cluster.lacking(ledger_id, []) == []
+    await writer.abandon()
+
+
+async def test_an_open_ledger_that_is_whole_is_left_open(cluster: WorkingCluster) -> None:
+    writer, listener = await cluster.open_ledger(WHOLE, [b"x"] * 10)
+    await cluster.others.mark(writer.ledger_id, [writer.metadata.ensembles[0][1][2]])
+    cluster.start()
+    await until_unmarked(cluster)
+    assert cluster.worker.progress().ledgers_failed == 0
+    writer.append([b"y"])
+    await listener.until_confirmed(10)
+    await writer.close()
+
+
 async def test_a_writer_that_replaces_its_bookie_keeps_its_ledger(cluster: WorkingCluster) -> None:
     writer, listener = await cluster.open_ledger(WHOLE, [b"x"] * 10)
     lost = writer.metadata.ensembles[0][1][2]

@@ -150,8 +150,8 @@ class BookieSettings:
     """Start in read-only mode and stay there."""
     heal_from_peers: bool = False
     """dataIntegrityChecking: a start that finds acknowledged entries damaged or gone goes on in limbo, and fetches them
-    from the other bookies; it reads all of the index to find more. False: it is refused. Ledgers with one replica have no other, and a person may have a copy
-    of what is damaged, so nobody goes on without being told to."""
+    from the other bookies. False: it is refused. Ledgers with one replica have no other, and a person may have a copy
+    of what is damaged, so nobody goes on without being told to. Such a start reads all of the index."""
     accept_loss: bool = False
     """Such a start goes on, and what is missing is denied from then on. For one start: it is in no settings file."""
     movable_folder: Path | None = None

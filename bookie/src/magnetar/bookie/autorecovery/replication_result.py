@@ -29,7 +29,8 @@ class ProblemKind(enum.Enum):
     CHANGED = enum.auto()
     """The metadata kept changing."""
     OPEN = enum.auto()
-    """The open segment has a lost bookie; its writer may replace it, or the ledger must be closed."""
+    """The open segment has a lost bookie, or one that has lost entries; its writer may replace it, or the ledger must
+    be closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,15 @@ class Problem:
 
     kind: ProblemKind
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDamage:
+    """Confirmed entries of an open segment that some of its bookies cannot give."""
+
+    bookies: tuple[str, ...]
+    last_entry_id: int
+    """How far was looked; what was confirmed later may be under way still."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,6 +64,7 @@ class ReplicationResult:
     entries_copied: int = 0
     bytes_copied: int = 0
     problems: list[Problem] = field(default_factory=list)
+    open_damage: OpenDamage | None = None
 
     @property
     def fragments_moved(self) -> int:

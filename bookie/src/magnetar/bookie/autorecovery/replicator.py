@@ -8,6 +8,7 @@ garbage collection of the new bookies leaves the copies alone until they are nam
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import random
 from collections.abc import Collection, Sequence
@@ -28,14 +29,14 @@ from magnetar.bookie.autorecovery.fragments import (
     source_order,
     with_move,
 )
-from magnetar.bookie.autorecovery.replication_result import Problem, ProblemKind, Scope
+from magnetar.bookie.autorecovery.replication_result import OpenDamage, Problem, ProblemKind, Scope
 from magnetar.bookie.autorecovery.replication_result import ReplicationResult as ReplicationResult
 from magnetar.bookie.autorecovery.replication_settings import DEFAULT_REPLICATION_SETTINGS, ReplicationSettings
 from magnetar.bookie.autorecovery.target_choice import TargetChoice
 from magnetar.bookie.autorecovery.throttle import Throttle
 from magnetar.bookie.counters import RecoveryCounters
 from magnetar.core.clock import Clock, SystemClock
-from magnetar.ledger.api import LedgerNotFound, NotEnoughBookies
+from magnetar.ledger.api import LedgerNotFound, LedgerUnauthorized, NotEnoughBookies
 from magnetar.ledger.bookie_connection import BookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.metadata.store import VersionConflict
@@ -56,6 +57,9 @@ CONFLICTS_MAX: Final = 20
 
 SEGMENTS_CHECKED_AT_A_TIME: Final = 16
 """A ledger may have thousands of segments after many ensemble changes; the checker's bound counts reads only."""
+
+SECOND_LOOK_SECONDS: Final = 5.0
+"""After this long an entry that an open segment seems to lack is looked for again, as the auditor does."""
 
 _SYSTEM_CLOCK: Final = SystemClock()
 
@@ -105,14 +109,21 @@ class LedgerReplicator:
             job.result.problems.clear()
         return job.result
 
-    async def close_open_ledger(self, ledger_id: int, *, avoid: Collection[str] = ()) -> None:
-        """Fence and close a ledger whose open segment still has a lost or avoided bookie; its writer, if there is one,
-        goes on with another ledger. Nothing is done when it is closed, whole or deleted. Raises `Unavailable`."""
+    async def close_open_ledger(
+        self, ledger_id: int, *, avoid: Collection[str] = (), damage: OpenDamage | None = None
+    ) -> None:
+        """Fence and close a ledger whose open segment still has a lost or avoided bookie, or one that still cannot give
+        its entries; its writer, if there is one, goes on with another ledger. Nothing is done when it is closed, whole
+        or deleted. Raises `Unavailable`."""
         try:
             metadata, _ = await self._client.metadata.read(ledger_id)
-            if not open_segment_is_bad(metadata, self.lost(metadata, avoid)):
+            lost = self.lost(metadata, avoid)
+            if damage is not None:
+                lost |= frozenset(await self._unable(ledger_id, metadata, damage.last_entry_id))
+            if not open_segment_is_bad(metadata, lost):
                 return
-            log.warning("ledger %d is fenced and closed, as a bookie of its open segment is lost or leaves", ledger_id)
+            why = "a bookie of its open segment is lost, leaves or has lost entries"
+            log.warning("ledger %d is fenced and closed, as %s", ledger_id, why)
             reader = await self._client.open(ledger_id, password=metadata.password, recover=True)
             await reader.close()
         except LedgerNotFound:
@@ -140,6 +151,40 @@ class LedgerReplicator:
             ]
             results += zip(some, await asyncio.gather(*checks), strict=True)
         return results
+
+    async def check_open(self, ledger_id: int, metadata: LedgerMetadata) -> OpenDamage | None:
+        """What is wrong with the confirmed entries of an open segment. None for a closed ledger, and for bookies that
+        only do not answer, or are late. Raises `LedgerNotFound`, `Unavailable`."""
+        if metadata.state is LedgerState.CLOSED:
+            return None
+        try:
+            reader = await self._client.open(ledger_id, password=metadata.password, recover=False)
+        except LedgerUnauthorized as error:
+            log.warning("the open end of ledger %d cannot be checked: %s", ledger_id, error)
+            return None
+        last_entry_id = reader.last_add_confirmed
+        await reader.close()
+        if not await self._unable(ledger_id, metadata, last_entry_id):
+            return None
+        # What was under way has arrived by then.
+        await asyncio.sleep(SECOND_LOOK_SECONDS)
+        bookies = await self._unable(ledger_id, metadata, last_entry_id)
+        return OpenDamage(bookies, last_entry_id) if bookies else None
+
+    async def _unable(self, ledger_id: int, metadata: LedgerMetadata, last_entry_id: int) -> tuple[str, ...]:
+        """Bookies of the open segment that say themselves that they cannot give its entries up to this one."""
+        segment = segments_of(metadata)[-1]
+        if segment.closed or last_entry_id < segment.first_entry_id:
+            return ()
+        stretch = dataclasses.replace(segment, last_entry_id=last_entry_id, closed=True)
+        codec = self.codec(ledger_id, metadata) if metadata.digest_type is not None else None
+        lost, percentage = self.lost(metadata, ()), self.settings.verification_percentage
+        verdicts = await self._checker.check(ledger_id, stretch, codec, lost=lost, percentage=percentage)
+        return tuple(
+            segment.bookies[index]
+            for index, verdict in verdicts.items()
+            if verdict in (Verdict.MISSING, Verdict.DAMAGED)
+        )
 
     async def check_bookie(
         self, ledger_id: int, metadata: LedgerMetadata, first_entry_id: int, bookie_id: str
@@ -260,18 +305,23 @@ class _Job:
             todo, silent = await self._find_bad(metadata, lost)
             fresh = [(bad, verdicts) for bad, verdicts in todo if bad.segment.first_entry_id not in self._failed]
             if not fresh:
-                self._finish(metadata, lost, [*self._failed.values(), *silent])
+                await self._finish(metadata, lost, [*self._failed.values(), *silent])
                 return
             for bad, verdicts in fresh:
                 await self._repair(metadata, bad, verdicts, avoid, lost)
         changed = Problem(ProblemKind.CHANGED, f"its metadata changed during {ROUNDS_MAX} rounds of repair")
         self.result.problems = [*self._failed.values(), changed]
 
-    def _finish(self, metadata: LedgerMetadata, lost: Collection[str], problems: list[Problem]) -> None:
+    async def _finish(self, metadata: LedgerMetadata, lost: Collection[str], problems: list[Problem]) -> None:
         if open_segment_is_bad(metadata, lost):
             gone = [bookie for bookie in metadata.ensembles[-1][1] if bookie in lost]
             text = f"it is open, and its writer has not replaced {', '.join(gone)}"
             problems.append(Problem(ProblemKind.OPEN, text))
+        elif self._scope is not Scope.AVOIDED:
+            damage = self.result.open_damage = await self._replicator.check_open(self.result.ledger_id, metadata)
+            if damage is not None:
+                text = f"it is open and left to its writer; {', '.join(damage.bookies)} cannot give its entries"
+                problems.append(Problem(ProblemKind.OPEN, text))
         self.result.problems = problems
 
     async def _find_bad(

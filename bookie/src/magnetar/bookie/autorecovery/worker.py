@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from magnetar.bookie.autorecovery.replication_lock import ReplicationLock
-from magnetar.bookie.autorecovery.replication_result import ProblemKind, ReplicationResult, Scope
+from magnetar.bookie.autorecovery.replication_result import OpenDamage, ProblemKind, ReplicationResult, Scope
 from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
 from magnetar.bookie.autorecovery.replicator import LedgerReplicator
 from magnetar.bookie.autorecovery.throttle import RateMeter
@@ -210,7 +210,7 @@ class ReplicationWorker:
         self._ledgers_failed += 1
         log.warning("ledger %d is not whole: %s (%s)", ledger_id, result.reason, _summary(result))
         if result.has(ProblemKind.OPEN):
-            self._defer(ledger_id, lock, self._close_later(ledger_id, lock))
+            self._defer(ledger_id, lock, self._close_later(ledger_id, lock, result.open_damage))
             return True
         if result.has(ProblemKind.NOT_ENOUGH_BOOKIES):
             # It may go on as soon as a bookie comes: no long back-off.
@@ -262,21 +262,21 @@ class ReplicationWorker:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a later attempt on ledger %d failed", ledger_id, exc_info=error)
 
-    async def _close_later(self, ledger_id: int, lock: ReplicationLock) -> None:
+    async def _close_later(self, ledger_id: int, lock: ReplicationLock, damage: OpenDamage | None) -> None:
         """Give the writer time to replace its lost bookie, then close the ledger; the next attempt copies the rest."""
         try:
             await unless_lost(lock, asyncio.sleep(self._settings.open_ledger_grace_seconds, result=True))
             if lock.lost or not await self._underreplicated.enabled():
                 return
-            await unless_lost(lock, self._close(ledger_id))
+            await unless_lost(lock, self._close(ledger_id, damage))
         except MagnetarError as error:
             log.warning("ledger %d could not be closed for its replication: %s", ledger_id, error)
             await unless_lost(lock, asyncio.sleep(self._settings.failure_backoff_seconds, result=True))
         finally:
             await lock.release()
 
-    async def _close(self, ledger_id: int) -> bool:
-        await self._replicator.close_open_ledger(ledger_id)
+    async def _close(self, ledger_id: int, damage: OpenDamage | None) -> bool:
+        await self._replicator.close_open_ledger(ledger_id, damage=damage)
         return True
 
     async def _stop(self, tasks: dict[int, _Held]) -> None:
