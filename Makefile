@@ -94,15 +94,19 @@ mutants: ## Plant mistakes of one line and tell which nobody notices, an hour; A
 interchange: ## Our storage and Apache's, each in the other's place (needs Java and Maven, or the distribution unpacked)
 	$(RUN) pytest e2e/interchange $(ARGS)
 
-storm: ## Bookies under load: 100 killed, some paused, sessions and answers lost, disks that stall, clocks that jump, a drain
-	$(RUN) python -m e2e.storage.storm --fault kill --count $(or $(COUNT),100) $(if $(SEED),--seed $(SEED))
-	$(RUN) python -m e2e.storage.storm --fault session --count 10 $(if $(SEED),--seed $(SEED))
-	$(RUN) python -m e2e.storage.storm --fault pause --count 3 $(if $(SEED),--seed $(SEED))
-	$(RUN) python -m e2e.storage.storm --fault clock --count 5 $(if $(SEED),--seed $(SEED))
-	$(RUN) python -m e2e.storage.storm --fault stall --count 10 $(if $(SEED),--seed $(SEED))
-	$(RUN) python -m e2e.storage.storm --fault answers --count 20 $(if $(SEED),--seed $(SEED))
-	$(RUN) python -m e2e.storage.storm --fault stops --count 10 $(if $(SEED),--seed $(SEED))
-	$(RUN) pytest e2e/storage
+# What COUNT makes of the first number where it stands for the second one: its share, rounded up.
+part = $(if $(COUNT),$(shell echo $$(( ($(1) * $(COUNT) + $(2) - 1) / $(2) ))),$(1))
+RIDE = $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+storm: ## Bookies under load: 100 killed, some paused, sessions and answers lost, disks that stall, clocks that jump, a drain; COUNT=1 is a hundredth
+	$(RUN) python -m e2e.storage.storm --fault kill --count $(call part,100,100) $(RIDE)
+	$(RUN) python -m e2e.storage.storm --fault session --count $(call part,10,100) $(RIDE)
+	$(RUN) python -m e2e.storage.storm --fault pause --count $(call part,3,100) $(RIDE)
+	$(RUN) python -m e2e.storage.storm --fault clock --count $(call part,5,100) $(RIDE)
+	$(RUN) python -m e2e.storage.storm --fault stall --count $(call part,10,100) $(RIDE)
+	$(RUN) python -m e2e.storage.storm --fault answers --count $(call part,20,100) $(RIDE)
+	$(RUN) python -m e2e.storage.storm --fault stops --count $(call part,10,100) $(RIDE)
+	$(if $(COUNT),,$(RUN) pytest e2e/storage)
 
 damage: ## Every file of a standalone cluster damaged in every way, some hundred cases; ROUNDS=3, SEED=n, ARGS="--pool" (one of three bookies)
 	$(RUN) python -m e2e.damage --rounds $(or $(ROUNDS),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
@@ -111,19 +115,19 @@ power: ## Power cuts on real files: what was synced is kept, the rest lost, torn
 	$(RUN) python -m e2e.power --subject standalone --seeds $(or $(SEEDS),3) --cuts $(or $(CUTS),40) $(if $(SEED),--seed $(SEED)) $(ARGS)
 	$(RUN) python -m e2e.power --subject bookie --seeds $(or $(SEEDS),3) --cuts $(or $(CUTS),40) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-faults: ## A cluster under stock clients: parts killed, paused, cut off, with jumping clocks, stalled disks, lost answers; unloads
-	$(RUN) python -m e2e.cluster.storm --fault owner --count 5 $(if $(SEED),--seed $(SEED))
-	$(RUN) python -m e2e.cluster.storm --fault proxy --count 5 $(if $(SEED),--seed $(SEED))
-	$(RUN) python -m e2e.cluster.storm --fault zookeeper --count 5 $(if $(SEED),--seed $(SEED))
-	$(RUN) python -m e2e.cluster.storm --fault session --count 3 $(if $(SEED),--seed $(SEED))
-	$(RUN) python -m e2e.cluster.storm --fault pause --count 3 $(if $(SEED),--seed $(SEED))
-	$(RUN) python -m e2e.cluster.storm --fault unloads --count 1000 $(if $(SEED),--seed $(SEED))
-	$(RUN) python -m e2e.cluster.storm --fault rolling --count 3 $(if $(SEED),--seed $(SEED))
-	$(RUN) python -m e2e.cluster.storm --fault clock --count 5 $(if $(SEED),--seed $(SEED))
-	$(RUN) python -m e2e.cluster.storm --fault stall --count 5 $(if $(SEED),--seed $(SEED))
-	$(RUN) python -m e2e.cluster.storm --fault answers --count 10 $(if $(SEED),--seed $(SEED))
-	$(RUN) python -m e2e.cluster.storm --fault stops --count 10 $(if $(SEED),--seed $(SEED))
-	$(RUN) python -m e2e.cluster.storm --fault mixed --count 15 $(if $(SEED),--seed $(SEED))
+faults: ## A cluster under stock clients: parts killed, paused, cut off, with jumping clocks, stalled disks, lost answers; unloads; COUNT=1 is a fifth
+	$(RUN) python -m e2e.cluster.storm --fault owner --count $(call part,5,5) $(RIDE)
+	$(RUN) python -m e2e.cluster.storm --fault proxy --count $(call part,5,5) $(RIDE)
+	$(RUN) python -m e2e.cluster.storm --fault zookeeper --count $(call part,5,5) $(RIDE)
+	$(RUN) python -m e2e.cluster.storm --fault session --count $(call part,3,5) $(RIDE)
+	$(RUN) python -m e2e.cluster.storm --fault pause --count $(call part,3,5) $(RIDE)
+	$(RUN) python -m e2e.cluster.storm --fault unloads --count $(call part,1000,5) $(RIDE)
+	$(RUN) python -m e2e.cluster.storm --fault rolling --count $(call part,3,5) $(RIDE)
+	$(RUN) python -m e2e.cluster.storm --fault clock --count $(call part,5,5) $(RIDE)
+	$(RUN) python -m e2e.cluster.storm --fault stall --count $(call part,5,5) $(RIDE)
+	$(RUN) python -m e2e.cluster.storm --fault answers --count $(call part,10,5) $(RIDE)
+	$(RUN) python -m e2e.cluster.storm --fault stops --count $(call part,10,5) $(RIDE)
+	$(RUN) python -m e2e.cluster.storm --fault mixed --count $(call part,15,5) $(RIDE)
 
 floods: ## Thousands of clients that do not read, send halves or a byte a second, beside a stock one: memory and its pace
 	$(RUN) python -m e2e.floods.run $(ARGS)

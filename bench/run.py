@@ -252,6 +252,7 @@ def main() -> None:
     """Runs all rounds and writes their medians."""
     plan = parse()
     console = Console(width=180)
+    processes.leave_nothing_behind()
     rounds = [one_round(plan, console) for _ in range(plan.rounds)]
     write(report.median(rounds), plan, console)
 

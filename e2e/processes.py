@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 CLOCK_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+TOLD_TO_STOP = (signal.SIGINT, signal.SIGTERM)
+PR_SET_CHILD_SUBREAPER = 36
+"""prctl(2): what loses its parent becomes our child."""
+END_SECONDS_MAX = 10.0
+"""For descendants to be gone after SIGKILL; a disk that hangs may hold one for longer."""
+
+_starting = threading.RLock()
+"""Held while a process starts, and for good by whoever ends this one: what is started then would be left behind."""
 
 
 class NotReady(Exception):
@@ -29,9 +41,11 @@ class Memory:
 
 
 def spawn(command: list[str], log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Starts a process in a session of its own, its output appended to `log`."""
+    """Starts a process in a session of its own, its output appended to `log`.
+
+    Ctrl-C does not reach it there: a program that starts some calls `leave_nothing_behind` first."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    with _starting, log.open("ab") as output:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -52,6 +66,50 @@ def tree(pid: int) -> list[int]:
                     children = Path(f"/proc/{parent}/task/{task}/children").read_text()
                     found.extend(int(child) for child in children.split())
     return found
+
+
+def leave_nothing_behind(signals: Iterable[signal.Signals] = TOLD_TO_STOP, *, adopting: bool = True) -> None:
+    """From here on these signals end this process with all that it has started, whatever its threads wait for.
+
+    Descendants get SIGKILL; with `adopting` those too whose parents have gone, which become children of this process.
+    Files stay, as after a failure. The exit code is that of the signal. To be called by the main thread of a program;
+    a child made by a bare fork ends alone."""
+    if adopting:
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    own_pid = os.getpid()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        if os.getpid() == own_pid:
+            # Never released: the process ends here. The thread that holds it, if any, is about to leave it.
+            _starting.acquire(timeout=END_SECONDS_MAX)
+            _kill_descendants()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    for number in signals:
+        signal.signal(number, stop)
+
+
+def _kill_descendants() -> None:
+    """Until none lives: one that is killed may have started another in between."""
+    deadline = time.monotonic() + END_SECONDS_MAX
+    while time.monotonic() < deadline:
+        living = [pid for pid in tree(os.getpid())[1:] if alive(pid)]
+        if not living:
+            return
+        for pid in living:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process that has not ended; one that nobody has waited for yet has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
 
 
 def cpu_seconds(pids: list[int]) -> float:

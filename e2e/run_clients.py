@@ -222,6 +222,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     failures = 0
     folder = Path(tempfile.mkdtemp(prefix="magnetar-e2e-"))
+    processes.leave_nothing_behind()
     server = new_server(arguments.server, folder / "data")
     server.start()
     try:

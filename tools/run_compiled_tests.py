@@ -24,6 +24,8 @@ TESTS: Final = (
     *("lib/tests", "bookie/tests", "broker/tests", "proxy/tests", "standalone/tests", "spark-jobs/tests"),
     *("e2e/tests", "e2e/faults"),
 )
+ASKS: Final = frozenset(["-h", "--help", "--version", "-V"])
+"""What pytest answers without running tests: nothing has to be compiled for it."""
 OPTIMIZATION: Final = "1"
 """Enough to find what differs, at a third of the compilation time."""
 
@@ -71,11 +73,13 @@ def check_what_is_imported() -> None:
 
 def main() -> int:
     """Run the command line."""
+    arguments = sys.argv[1:]
+    if not ASKS.isdisjoint(arguments):
+        return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, check=False).returncode
     update_copy()
     if stale(COPY):
         compile_modules(COPY, OPTIMIZATION)
     check_what_is_imported()
-    arguments = sys.argv[1:]
     if not any((COPY / argument.partition("::")[0]).exists() for argument in arguments):
         arguments += TESTS
     return subprocess.run(

@@ -274,6 +274,7 @@ def main() -> None:
     """Runs all rounds and writes their medians."""
     plan = parse()
     console = Console(width=160)
+    processes.leave_nothing_behind()
     class_path = build()
     results = report.median([one_round(plan, class_path, console) for _ in range(plan.rounds)])
     title = f"bookies, {plan.window_s:.0f} s windows, {plan.rounds} round(s), {os.cpu_count()} cores"

@@ -19,6 +19,7 @@ from rich.console import Console
 from bench import report
 from bench.cluster import brokers, lookups, moves, page, proxies
 from bench.cluster.group import FULL, QUICK, Group, Plan
+from e2e import processes
 
 GROUPS = {group.name: group for group in (moves.GROUP, proxies.GROUP, lookups.GROUP, brokers.GROUP)}
 # The run before leaves some of its own load in the one-minute average; others' work shows above this.
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("--no-page", action="store_true", help="leave the documentation as it is")
     arguments = parser.parse_args()
     console = Console(width=160)
+    processes.leave_nothing_behind()
     plan = QUICK if arguments.quick else FULL
     for name in arguments.only or GROUPS:
         group = GROUPS[name]

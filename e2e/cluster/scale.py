@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.cluster import page
+from e2e import processes
 from e2e.cluster import scale_connections, scale_topics
 
 
@@ -33,6 +34,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="how long a publisher's latency is taken")
     arguments = parser.parse_args()
     console = Console(width=160)
+    processes.leave_nothing_behind()
 
     def say(text: str) -> None:
         console.print(f"  {text}", highlight=False)

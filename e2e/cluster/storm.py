@@ -30,7 +30,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from e2e import corpus, run_clients
+from e2e import corpus, processes, run_clients
 from e2e.cluster import admin, disturbed
 from e2e.cluster.local import LocalCluster, Size
 from e2e.cluster.parts import Broker
@@ -249,6 +249,7 @@ def main() -> int:
     LOG.info("replay: %s", replay)
     folder = Path(tempfile.mkdtemp(prefix="magnetar-cluster-storm-"))
     rng = random.Random(seed)
+    processes.leave_nothing_behind()
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(LocalCluster(folder, SIZE))
         disturbed.plant(cluster, mistake)

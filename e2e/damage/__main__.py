@@ -15,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from e2e import processes
 from e2e.damage.kinds import Kind
 from e2e.damage.pool import Pool
 from e2e.damage.world import World
@@ -31,6 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="print what became of each case")
     options = parser.parse_args(arguments)
     logging.lastResort = None  # The suite listens itself.
+    processes.leave_nothing_behind()
     with tempfile.TemporaryDirectory(prefix="magnetar-damage-") as folder:
         path = Path(folder)
         return asyncio.run(_run(Pool(path, heals=options.healing) if options.pool else World(path), options))

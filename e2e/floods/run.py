@@ -134,6 +134,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of it")
     given = parser.parse_args()
+    processes.leave_nothing_behind()
     outcomes = floods(QUICK if given.quick else Numbers(), PARTITIONS, ATTEMPTS)
     return 0 if outcomes[-1].paced else 1
 

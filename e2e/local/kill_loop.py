@@ -69,6 +69,7 @@ def main() -> int:
     LOG.info("%s\nreplay: %s", workload.name, replay)
     folder = Path(tempfile.mkdtemp(prefix="magnetar-kill-loop-"))
     corpus.write(folder / "corpus.txt", CORPUS_LINES)
+    processes.leave_nothing_behind()
     server = new_server(arguments.server, folder / "data")
     server.start()
     try:

@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from e2e import processes
 from e2e.disturbing.building import NoCompiler
 from e2e.power.bookie import BookieSubject
 from e2e.power.mistakes import CODE, FORGOTTEN, OPTIONS
@@ -39,6 +40,7 @@ def main() -> int:
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
     LOG.setLevel(logging.INFO)
     first = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 31)
+    processes.leave_nothing_behind()
     try:
         failed = sum(_run(seed, options) for seed in range(first, first + options.seeds))
     except NoCompiler as problem:

@@ -36,6 +36,7 @@ from magnetar.ledger.tcp_bookie import TcpBookieSettings
 from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.metadata.factory import open_store
 
+from e2e import processes
 from e2e.disturbing.mistakes import FORGETFUL_DISK, MISTAKES
 from e2e.disturbing.storms import Trouble
 from e2e.interchange.cluster import Cluster
@@ -204,6 +205,7 @@ def main() -> int:
     replay += f" --mistake {course.mistake}" if course.mistake else ""
     folder = Path(tempfile.mkdtemp(prefix="magnetar-storm-"))
     LOG.info("replay: %s", replay)
+    processes.leave_nothing_behind()
     with Cluster(folder) as cluster:
         problems = uvloop.run(ride_out(cluster, course))
     for problem in problems:
