@@ -226,7 +226,7 @@ class Index:
         for ledger_id, entry_id in entries:
             batch.delete(_PLACE_KEY.pack(ledger_id, entry_id))
         with self._places, _telling():
-            self._locations.write(batch, self._synced)
+            self._locations.write(batch, durable=True)
 
     def locations_in_log(
         self, log_id: int, after: tuple[int, int], count_max: int
