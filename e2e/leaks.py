@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +36,10 @@ class Possessions:
         """Of both."""
         return Possessions(self.threads | other.threads, self.children | other.children, self.sockets | other.sockets)
 
+    def with_all_sockets(self) -> Possessions:
+        """As if the sockets that there are now had always been there."""
+        return replace(self, sockets=self.sockets | _sockets())
+
     def without(self, other: Possessions) -> Possessions:
         """What the other has not."""
         return Possessions(self.threads - other.threads, self.children - other.children, self.sockets - other.sockets)
@@ -49,10 +53,10 @@ class Possessions:
         return sorted(threads + children + sockets)
 
 
-def left_behind(since: Possessions, wait_seconds: float = WAIT_SECONDS) -> list[str]:
+def left_behind(since: Possessions, wait_seconds: float = WAIT_SECONDS, *, sockets_count: bool = True) -> list[str]:
     """What there is beyond `since`, once it has had time to end by itself."""
     give_up_seconds = time.monotonic() + wait_seconds
-    while left := Possessions.now().lasting(since):
+    while left := Possessions.now().lasting(since if sockets_count else since.with_all_sockets()):
         if time.monotonic() >= give_up_seconds:
             return left
         time.sleep(LOOK_SECONDS)

@@ -55,3 +55,9 @@ def test_a_socket_beside_one_who_keeps_connections_is_none() -> None:
         assert left_behind(before, 0) == []
     end.set()
     keeper.join()
+
+
+def test_sockets_need_not_count() -> None:
+    before = Possessions.now()
+    with socket.socket():
+        assert left_behind(before, 0, sockets_count=False) == []
