@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import google_crc32c
 import pytest
 from magnetar.broker.internal_client import InternalClient
 from magnetar.broker.policies.api import TopicPolicies
@@ -30,6 +31,7 @@ from magnetar.broker.policies.events_topic import PoliciesUnavailable
 from magnetar.broker.resources import Resources
 from magnetar.broker.schema.schema_info import StoredSchema
 from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.topic import PersistentTopic
 from magnetar.client.client import PulsarClient
 from magnetar.client.message import OutgoingMessage
 from magnetar.client.producer import ProducerOptions
@@ -521,6 +523,40 @@ async def test_entries_that_grow_when_they_are_unpacked_stop_nobody(
     await write_as_apache(client, "one field set")
     assert await stores.open().get(KNOWN) == {"messageTTLInSeconds": 77}
     assert f"more than {ENTRY_BOUNDS[0] if count else ENTRY_BOUNDS[1]}" in caplog.text
+
+
+BASE = b"\x0a\x01x\x10\x01\x18\x01"
+"""Metadata with all that has to be there."""
+BAD_METADATA = {
+    "a key of no letters": BASE + b"\x32\x02\xff\xfe",
+    "no protobuf": b"\xff" * 20,
+    "nothing": b"",
+    "a group": BASE + b"\x0b\x0c",
+    "a property of no letters": BASE + b"\x22\x06\x0a\x01\xff\x12\x01\xff",
+}
+
+
+@pytest.mark.parametrize("name", BAD_METADATA)
+async def test_metadata_that_nobody_can_read_stops_nobody(
+    stores: Stores, memory_broker: MemoryBroker, client: PulsarClient, name: str
+) -> None:
+    """As the last message above all: whoever reads to the end asks for the last one that there is."""
+    await write_as_apache(client, "one field set")
+    follower = stores.open()
+    assert await follower.get(KNOWN)
+    metadata = BAD_METADATA[name]
+    body = len(metadata).to_bytes(4, "big") + metadata + b"abc"
+    checksum = google_crc32c.value(body).to_bytes(4, "big")
+    sender = await memory_broker.connect()
+    await sender.producer(str(EVENTS))
+    sender.send(BaseCommand.SEND, b"\x0e\x01" + checksum + body, producer_id=1, sequence_id=1)
+    await sender.expect(BaseCommand.SEND_RECEIPT)
+    assert await stores.open().get(KNOWN) == {"messageTTLInSeconds": 77}
+    await follower.update(TOPIC, put(messageTTLInSeconds=6))
+    topic = await memory_broker.service.topic(EVENTS, create=False)
+    assert isinstance(topic, PersistentTopic)
+    assert await topic.position_of_time(0) == topic.ledger.first_position
+    assert await stores.open().get(TOPIC) == {"messageTTLInSeconds": 6}
 
 
 async def test_a_schema_that_cannot_be_read_now_is_waited_for(

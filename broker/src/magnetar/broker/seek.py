@@ -7,7 +7,7 @@ from magnetar.broker.slices import Turn
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, NO_ENTRY, Position, signed64
 from magnetar.core.limits import ACK_SET_WORDS_MAX
-from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.errors import BadMetadata, PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageIdData
 
 
@@ -44,7 +44,8 @@ def position_of_seek(topic: PersistentTopic, message_id: MessageIdData) -> tuple
 async def last_message_id(topic: PersistentTopic, *, compacted: bool = False) -> tuple[Position, int]:
     """The last message that a consumer can be given and its index in its batch (-1: not a batch).
 
-    An empty topic answers -1:-1. Markers are the broker's own and are stepped over. For who reads a compacted topic
+    An empty topic answers -1:-1. Markers are the broker's own and are stepped over, and so is what nobody can read:
+    who waits for the last message would wait for ever. For who reads a compacted topic
     (`compacted`), and when nothing else is left, it may be one that only compaction kept
     (Pulsar: `ServerCnx.handleLastMessageIdFromCompactionService`)."""
     position = topic.ledger.last_confirmed
@@ -53,8 +54,12 @@ async def last_message_id(topic: PersistentTopic, *, compacted: bool = False) ->
         return await _last_compacted(topic, compaction)
     turn = Turn()
     while position[1] != NO_ENTRY and position >= topic.ledger.first_position:
-        metadata = (await topic.ledger.read_entry(position)).metadata()
-        if metadata.marker_type < 0:
+        entry = await topic.ledger.read_entry(position)
+        try:
+            metadata = entry.metadata()
+        except BadMetadata:
+            metadata = None
+        if metadata is not None and metadata.marker_type < 0:
             return position, metadata.num_messages - 1 if metadata.is_batch else -1
         position = topic.ledger.previous_position(position)
         if turn.over:  # Entries in the cache come without waiting.

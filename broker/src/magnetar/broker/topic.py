@@ -17,6 +17,7 @@ from magnetar.broker.policies.backlog_quota import check_quotas
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.deduplication import CURSOR_NAME as DEDUPLICATION_CURSOR
 from magnetar.broker.policies.deduplication import Deduplication, open_deduplication
+from magnetar.broker.policies.expiry import published_since
 from magnetar.broker.policies.limiter import RateLimiter, limiter_for
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.policies.system_topics import COMPACTION, belongs_to_brokers, is_compacted
@@ -351,7 +352,8 @@ class PersistentTopic:
 
     async def position_of_time(self, publish_time_ms: int) -> Position:
         """Where the first entry published at or after a time is; the end when there is none."""
-        found = await self.ledger.find_first(lambda entry: entry.metadata().publish_time_ms >= publish_time_ms)
+        # Rather too early than past messages that are wanted, where an entry cannot be read.
+        found = await self.ledger.find_first(published_since(publish_time_ms, unreadable=True))
         return found if found is not None else LATEST
 
     async def terminate(self) -> Position:

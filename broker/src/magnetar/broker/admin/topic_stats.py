@@ -14,6 +14,7 @@ from magnetar.broker.service import Topic
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.ids import Position
 from magnetar.ledger.api import LedgerError
+from magnetar.wire.pulsar.errors import BadMetadata
 
 ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
 """By the numbers of `ProducerAccessMode`."""
@@ -188,7 +189,7 @@ async def earliest_publish_ms(topic: PersistentTopic, mark_delete: Position) -> 
         return 0
     try:
         return (await topic.ledger.read_entry(position)).metadata().publish_time_ms
-    except LedgerError:
+    except (LedgerError, BadMetadata):
         return -1
 
 

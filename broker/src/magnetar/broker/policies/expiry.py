@@ -22,12 +22,14 @@ COMPACTION: Final = "__compaction"
 """The subscription of the compactor; what it has not seen must not expire."""
 
 
-def _fresh(since_ms: int) -> Callable[[Entry], bool]:
+def published_since(since_ms: int, *, unreadable: bool = False) -> Callable[[Entry], bool]:
+    """Whether an entry was published at or after a time (ms since 1970); `unreadable`, when nobody can tell."""
+
     def is_fresh(entry: Entry) -> bool:
         try:
             return entry.metadata().publish_time_ms >= since_ms
         except BadMetadata:
-            return False
+            return unreadable
 
     return is_fresh
 
@@ -40,7 +42,7 @@ async def last_expired(topic: PersistentTopic, ttl_seconds: int) -> Position | N
     behind = [one.cursor.mark_delete for name, one in topic.subscriptions.items() if one.backlog and name != COMPACTION]
     if not behind:
         return None
-    fresh = _fresh(topic.clock.now_ms() - ttl_seconds * 1000)
+    fresh = published_since(topic.clock.now_ms() - ttl_seconds * 1000)
     oldest = ledger.next_position(min(behind))
     if not ledger.contains(oldest) or fresh(await ledger.read_entry(oldest)):
         return None
