@@ -195,6 +195,17 @@ async def test_a_group_of_which_sectors_are_missing_is_torn(tmp_path: Path) -> N
     assert replay(tmp_path) == RECORDS
 
 
+@pytest.mark.parametrize("beyond", range(-2, 30))
+async def test_a_group_whose_mark_alone_is_torn_is_torn(tmp_path: Path, beyond: int) -> None:
+    """Wherever a sector ends in its mark: the second one was never written."""
+    ends = await written(tmp_path, [*RECORDS, b"\x01" * (512 - 4 - 8 - beyond)])
+    note_older(tmp_path, ends[-2])
+    change(tmp_path / "64.txn", zero(ends[-2] + 512, ends[-2] + 1024))
+    found = replay(tmp_path)
+    assert found[: len(RECORDS)] == RECORDS
+    assert len(found) == len(RECORDS) + (beyond >= 24)
+
+
 ZEROS = b"\x01" * 700 + bytes(5_000) + b"\x02" * 700
 """A record with sectors of zeros that somebody sent."""
 

@@ -57,7 +57,7 @@ def marks_behind(read_at: ReadAt, offset: int) -> Iterator[FoundMark]:
         while at >= 0 and at + MARK.size <= len(chunk):
             length, size = _TWO_WORDS.unpack_from(chunk, at - 8)
             if length == PADDING_LENGTH and MARK.size <= size < MARK.size + ALIGNMENT_BYTES_MAX:
-                _, position, checksum, _ = MARK.unpack_from(chunk, at)
+                _, position, _, checksum = MARK.unpack_from(chunk, at)
                 yield FoundMark(offset + at, position, checksum, offset + at + size)
             at = chunk.find(GROUP_MARK, at + 1)
         if len(chunk) < READ_WINDOW_BYTES:
@@ -94,9 +94,10 @@ def was_written_whole(read_at: ReadAt, group_offset: int) -> bool:
     tells of."""
     chunk = read_at(group_offset, GROUP_BYTES_MAX)
     end = _end_by_records(chunk) or _end_by_mark(chunk, group_offset)
-    if not end:
+    last_sector = chunk[end - end % SECTOR_BYTES : end]
+    if not end or (last_sector and not last_sector.strip(b"\0")):
         return False
-    sent_as_zeros: int = MARK.unpack_from(chunk, end - MARK.size)[3]
+    sent_as_zeros: int = MARK.unpack_from(chunk, end - MARK.size)[2]
     return zero_sectors([chunk[:end]]) <= sent_as_zeros
 
 

@@ -61,7 +61,8 @@ GROUP_RECORDS_MAX: Final = 500
 """Of a group in pieces: two each, and the padding, in one `pwritev` of at most 1024."""
 
 MARK: Final = struct.Struct(">8sQII")
-"""The mark's word, the group's position, its CRC32C, its sectors of zeros."""
+"""The mark's word, the group's position, its sectors of zeros, its CRC32C. That comes last: it is hardly
+ever 0, so that a sector that begins with it is seen to be written."""
 SECTOR_BYTES: Final = 512
 """What a disk writes whole or not at all; groups begin at a multiple."""
 _SECTOR_OF_ZEROS: Final = bytes(SECTOR_BYTES)
@@ -120,7 +121,7 @@ def encode_group(record_lists: list[list[bytes]], position: int, alignment: int)
             checksum = _crc32c_extend(checksum, part)
     unpadded = 8 + MARK.size
     padding_bytes = -(position + size + unpadded) % alignment
-    mark = MARK.pack(GROUP_MARK, position, checksum, zero_sectors(parts))
+    mark = MARK.pack(GROUP_MARK, position, zero_sectors(parts), checksum)
     parts.append(_TWO_WORDS.pack(PADDING_LENGTH, MARK.size + padding_bytes) + mark + bytes(padding_bytes))
     return parts, size + unpadded + padding_bytes
 
@@ -246,7 +247,7 @@ class JournalScan:
         mark = self._take(offset + 8, MARK.size)
         if size < MARK.size or size > RECORD_BYTES_MAX or len(mark) != MARK.size:
             return f"the padding at {offset} holds no mark"
-        word, start, expected, _ = MARK.unpack(mark)
+        word, start, _, expected = MARK.unpack(mark)
         if word != GROUP_MARK or start != group_start or expected != checksum:
             return f"the group from {group_start} to {offset} does not match its checksum"
         return ""
@@ -278,7 +279,7 @@ class JournalScan:
 
     def _is_later_group(self, chunk: bytes, at: int, mark_offset: int, group_start: int) -> bool:
         # The checksum too must be right: a payload may hold the mark's letters.
-        _, position, expected, _ = MARK.unpack_from(chunk, at)
+        _, position, _, expected = MARK.unpack_from(chunk, at)
         end = mark_offset - 8
         if not group_start < position <= end or end - position > GROUP_BYTES_MAX:
             return False
