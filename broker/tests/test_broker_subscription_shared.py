@@ -494,3 +494,24 @@ def test_an_ack_of_another_consumers_entries() -> None:
     assert (first.unacked_messages, second.unacked_messages, stage.subscription.unacked_messages) == (0, 0, 0)
     assert second.messages_acknowledged == 2
     assert stage.subscription.backlog == 0
+
+
+@pytest.mark.parametrize("kind", list(SubscriptionType))
+def test_permits_of_one_who_has_some_look_for_nothing(kind: SubscriptionType) -> None:
+    stage = Stage(kind)
+    stage.join("a", permits=1)
+    looks: list[int] = []
+    read_cached = stage.cursor.read_cached
+
+    def counted(count_max: int, size_bytes_max: int) -> Any:
+        looks.append(count_max)
+        return read_cached(count_max, size_bytes_max)
+
+    stage.cursor.read_cached = counted  # type: ignore[method-assign] # Of a fake.
+    for _ in range(1_000):
+        stage.flow("a", 1)
+    assert looks == []
+    stage.publish(1_100)
+    assert len(stage.received("a")) == 1_001
+    stage.flow("a", 1)
+    assert len(stage.received("a")) == 1

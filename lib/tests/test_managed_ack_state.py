@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.core.ids import Position
 from magnetar.core.limits import MIB
-from magnetar.managed.ack_state import PARTIAL_WORDS_MAX, AckState
+from magnetar.managed.ack_state import PARTIAL_BATCHES_MAX, PARTIAL_WORDS_MAX, AckState
 from magnetar.managed.entry_bitmap import COMPACT_BYTES, EntryBitmap, value_of, words_of
 from magnetar.managed.info_codec import (
     decode_cursor_info,
@@ -293,3 +293,16 @@ def test_the_words_noted_are_counted(steps: list[tuple[str, int, list[int]]]) ->
         else:
             state.reset((10, entry_id))
         assert state.partial_words == sum(len(words_of(left)) for left in (state.partial or {}).values())
+        assert all(position > state.mark_delete for position in state.partial or ())
+
+
+def test_the_number_of_batches_noted_is_bounded() -> None:
+    state = AckState(ledgers(PARTIAL_BATCHES_MAX + 10), (10, -1))
+    for entry_id in range(1, PARTIAL_BATCHES_MAX + 10):
+        state.acknowledge_batch_indexes((10, entry_id), [1], 2)
+    assert state.partial is not None
+    assert len(state.partial) == PARTIAL_BATCHES_MAX
+    # One by one, as a client may: each costs what it passes, not what there is.
+    for entry_id in range(PARTIAL_BATCHES_MAX):
+        state.acknowledge_cumulative((10, entry_id))
+    assert list(state.partial) == [(10, PARTIAL_BATCHES_MAX)]

@@ -1,5 +1,6 @@
 import contextlib
 import struct
+import sys
 from typing import Any
 
 import pytest
@@ -256,3 +257,41 @@ def test_error_codes_are_those_of_the_wire() -> None:
     assert spelled == {name.lower(): number for name, number in pb.ServerError.items()}
     refusal = PulsarError(ServerError.PRODUCER_FENCED, "late")
     assert (refusal.code, refusal.message) == (ServerError.PRODUCER_FENCED, "late")
+
+
+def test_very_many_ids_need_no_look_at_each() -> None:
+    def calls(count: int) -> int:
+        ids = [pb.MessageIdData(ledgerId=300, entryId=number) for number in range(count)]
+        request = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=300, message_ids=ids)
+        kind = pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES
+        frame = messages.encode_command(pb.BaseCommand(type=kind, redeliverUnacknowledgedMessages=request))
+        assert not frame.isascii()
+        made = 0
+
+        def profile(_: object, event: str, __: object) -> None:
+            nonlocal made
+            made += event == "call"
+
+        before = sys.getprofile()
+        sys.setprofile(profile)
+        try:
+            decoded = messages.decode_command(frame, 4, len(frame))
+        finally:
+            sys.setprofile(before)
+        assert len(decoded.redeliverUnacknowledgedMessages.message_ids) == count
+        return made
+
+    assert calls(10_000) == calls(10)
+
+
+def test_properties_without_end_are_refused() -> None:
+    def frame(count: int) -> bytes:
+        pairs = [pb.KeyValue(key="\u00e9", value="")] * count
+        request = pb.CommandProducer(topic="t", producer_id=1, request_id=1, metadata=pairs)
+        return messages.encode_command(pb.BaseCommand(type=pb.BaseCommand.PRODUCER, producer=request))
+
+    taken = frame(messages.TEXT_GROUPS_MAX)
+    messages.decode_command(taken, 4, len(taken))
+    refused = frame(messages.TEXT_GROUPS_MAX + 1)
+    with pytest.raises(BadCommand, match="20001 of"):
+        messages.decode_command(refused, 4, len(refused))

@@ -220,9 +220,11 @@ class Subscription:
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """The client takes so many more messages."""
+        waiting = consumer.room <= 0
         consumer.allow(permits)
         consumer.last_flow_ms = self._runtime.clock.now_ms()
-        if self._pump is not None:
+        # Whoever could be sent something before waits for messages only, and clients send many of these.
+        if waiting and consumer.room > 0 and self._pump is not None:
             self._pump.wake()
 
     def acknowledge(self, consumer: Consumer, ack: Ack, done: Callable[[MagnetarError | None], None] | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from magnetar.core.ids import Position
@@ -17,9 +18,12 @@ from magnetar.managed.ledger_list import LedgerList
 
 MAX_ENTRY_ID: Final = 0x7FFF_FFFF_FFFF_FFFF
 
+PARTIAL_BATCHES_MAX: Final = 50_000
+"""Batches acknowledged in part that one cursor remembers; 10 000 are persisted. Beyond it nothing is noted of further
+ones: they are delivered as a whole again."""
+
 PARTIAL_WORDS_MAX: Final = 1 << 20
-"""Words that one cursor remembers of batches acknowledged in part: 65 000 batches of 1 000 messages, 8 MiB. Clients
-name words as they like. Beyond it nothing is noted of further batches: they are delivered as a whole again."""
+"""The words of these ack sets, 8 MiB: each batch may have 1 340 messages. Clients name words as they like."""
 
 
 class AckState:
@@ -28,7 +32,7 @@ class AckState:
     `individual_count` is the number of entries beyond the mark that are acknowledged; while it is 0 readers need not
     ask about single entries."""
 
-    __slots__ = ("_ledgers", "beyond", "individual_count", "mark_delete", "partial", "partial_words")
+    __slots__ = ("_ledgers", "_partial_order", "beyond", "individual_count", "mark_delete", "partial", "partial_words")
 
     def __init__(self, ledgers: LedgerList, mark_delete: Position) -> None:
         self._ledgers: LedgerList = ledgers
@@ -40,6 +44,8 @@ class AckState:
         """Batches beyond the mark of which some messages are acknowledged: bit 1 = still unacknowledged."""
         self.partial_words: int = 0
         """The words of all of them."""
+        self._partial_order: list[Position] = []
+        """A heap of those batches, so that the mark finds what it passes; some may be gone."""
 
     def acknowledge(self, positions: Iterable[Position]) -> bool:
         """Single entries. Whether anything changed."""
@@ -139,6 +145,7 @@ class AckState:
         self.individual_count = 0
         self.partial = None
         self.partial_words = 0
+        self._partial_order = []
 
     def ranges(self, count_max: int = 1 << 62) -> list[tuple[Position, Position]]:
         """Acknowledged stretches beyond the mark, ascending: lower end excluded, upper end included."""
@@ -194,6 +201,10 @@ class AckState:
     def renormalise(self) -> None:
         """After ledgers went: the mark stands on a ledger that there is, and nothing is known of those that are not."""
         self._move_mark(self._ledgers.normalised_mark(self.mark_delete))
+        partial = self.partial
+        if partial:
+            for key in [key for key in partial if self._ledgers.get(key[0]) is None]:
+                self.partial_words -= _words_in(partial.pop(key))
 
     def _note_partial(self, position: Position, left: int) -> None:
         """Remember what is left of a batch, unless it is a further one beyond what there is room for."""
@@ -204,8 +215,13 @@ class AckState:
         words = self.partial_words + _words_in(left)
         if former:
             words -= _words_in(former)
-        elif words > PARTIAL_WORDS_MAX:
+        elif words > PARTIAL_WORDS_MAX or len(partial) >= PARTIAL_BATCHES_MAX:
             return
+        else:
+            heappush(self._partial_order, position)
+            if len(self._partial_order) > 64 + 2 * len(partial):
+                self._partial_order = [*partial, position]
+                heapify(self._partial_order)
         self.partial_words = words
         partial[position] = left
 
@@ -268,8 +284,9 @@ class AckState:
         self._settle()
         partial = self.partial
         if partial:
-            for key in [key for key in partial if key <= self.mark_delete or self._ledgers.get(key[0]) is None]:
-                self.partial_words -= _words_in(partial.pop(key))
+            order = self._partial_order
+            while order and order[0] <= self.mark_delete:
+                self.partial_words -= _words_in(partial.pop(heappop(order), 0))
 
     def _settle(self) -> None:
         """Count anew what lies beyond the mark, and let the mark follow."""

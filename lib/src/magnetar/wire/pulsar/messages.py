@@ -20,6 +20,9 @@ SERVER_REQUEST_ID: Final = 0xFFFF_FFFF_FFFF_FFFF
 TEXT_CHARACTERS_MAX: Final = 4_000
 """Of what an error says: it may quote what the client has sent, which may be a whole frame."""
 
+TEXT_GROUPS_MAX: Final = 20_000
+"""Properties and the like in one place of a command: each is looked at."""
+
 _SIZES: Final = Struct(">II")
 _U32: Final = Struct(">I")
 
@@ -47,6 +50,24 @@ def decode_command(buffer: bytes, start: int, end: int) -> pb.BaseCommand:
     return command
 
 
+def _with_texts() -> frozenset[str]:
+    """The messages that have texts, or messages with texts: very many ids, say, need no look at each."""
+    found: set[str] = set()
+    kinds = list(pb.DESCRIPTOR.message_types_by_name.values())
+    while True:
+        known = len(found)
+        for kind in kinds:
+            for field in kind.fields:
+                inner = field.message_type
+                if field.type == FieldDescriptor.TYPE_STRING or (inner is not None and inner.full_name in found):
+                    found.add(kind.full_name)
+        if len(found) == known:
+            return frozenset(found)
+
+
+_WITH_TEXTS: Final = _with_texts()
+
+
 def _check_texts(message: Message) -> None:
     """Raises for text that is not UTF-8: protobuf would hand it out as bytes where everybody expects a string."""
     for field, value in message.ListFields():
@@ -54,8 +75,11 @@ def _check_texts(message: Message) -> None:
             texts = (value,) if isinstance(value, str | bytes) else value
             if any(isinstance(text, bytes) for text in texts):
                 raise BadCommand(f"{field.full_name} is not UTF-8")
-        elif field.type == FieldDescriptor.TYPE_MESSAGE:
-            for inner in (value,) if isinstance(value, Message) else value:
+        elif field.message_type is not None and field.message_type.full_name in _WITH_TEXTS:
+            inners = (value,) if isinstance(value, Message) else value
+            if len(inners) > TEXT_GROUPS_MAX:
+                raise BadCommand(f"{len(inners)} of {field.full_name}; at most {TEXT_GROUPS_MAX} are taken")
+            for inner in inners:
                 _check_texts(inner)
 
 
