@@ -68,9 +68,11 @@ class Acknowledger:
             consumer.messages_acknowledged += count
             freed |= holder.released(count)
         if whole:
-            others = self._not_held(consumer, whole)
-            self._cursor.acknowledge(whole)
             pending = consumer.pending
+            others = [position for position in whole if position not in pending]
+            if others:
+                others = self._of_others(others)
+            self._cursor.acknowledge(whole)
             for position in whole:
                 if position in pending:
                     freed |= self._release_from(consumer, consumer, position, dispatcher)
@@ -78,18 +80,14 @@ class Acknowledger:
                 freed |= self._release(consumer, position, dispatcher)
         return freed
 
-    def _not_held(self, consumer: Consumer, positions: list[Position]) -> list[Position]:
+    def _of_others(self, positions: list[Position]) -> list[Position]:
         """Those that another consumer may have been sent: each is looked for among all. What nobody was sent, or is
         acknowledged already, would cost as much, and a client may name any number of these."""
-        pending = consumer.pending
-        others = [position for position in positions if position not in pending]
-        if not others:
-            return others
         cursor = self._cursor
         read_position = cursor.read_position
         return [
             position
-            for position in dict.fromkeys(others)
+            for position in dict.fromkeys(positions)
             if position < read_position and not cursor.is_acknowledged(position)
         ]
 
