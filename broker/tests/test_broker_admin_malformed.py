@@ -5,16 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from magnetar.broker.admin.application import BODY_BYTES_MAX
 from magnetar.broker.admin.documents import READ_ONLY_FLAG
+from magnetar.broker.admin.namespace_permissions import GRANTS_MAX
+from magnetar.broker.admin.responses import CONTAINERS_MAX
+from magnetar.broker.admin.shapes import MEMBERS_MAX
+from magnetar.wire.pulsar.messages import TEXT_CHARACTERS_MAX
 
 NAMESPACE = "/admin/v2/namespaces/public/default"
 TOPICS = "/admin/v2/persistent/public/default"
+GRANT = "/admin/v2/namespaces/grantPermissionsOnTopics"
+REVOKE = "/admin/v2/namespaces/revokePermissionsOnTopics"
 SCHEMAS = "/admin/v2/schemas/public/default/topic"
 
 
 @pytest.mark.parametrize(
     "body",
-    [b"[" * 100_000, b'{"a":' * 5_000 + b"1" + b"}" * 5_000, b'"\xed\xa0\x80"', b"\xff", b'"\\ud800"', b"{"],
+    [b"[" * 20_000, b'{"a":' * 5_000 + b"1" + b"}" * 5_000, b'"\xed\xa0\x80"', b"\xff", b'"\\ud800"', b"{"],
     ids=["deep-list", "deep-object", "surrogate", "not-utf8", "half-a-pair", "cut"],
 )
 async def test_bodies_that_are_no_json(admin: Any, body: bytes) -> None:
@@ -89,3 +96,51 @@ async def test_boundaries_are_bounded_as_counts_of_bundles_are(admin: Any) -> No
         ("PUT", NAMESPACE + "-few", few, 204, None),
         ("GET", NAMESPACE + "-few/bundles", None, 200, {**few["bundles"], "numBundles": 2}),
     )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", NAMESPACE + "/retention", b'{"a":"' + b"x" * BODY_BYTES_MAX + b'"}'),
+        ("POST", NAMESPACE + "/retention", b"[" + b",".join([b"[]"] * CONTAINERS_MAX) + b"]"),
+        ("POST", NAMESPACE + "/retention", b"[" + b",".join([b"{}"] * CONTAINERS_MAX) + b"]"),
+        ("PUT", NAMESPACE + "/properties", {str(number): "v" for number in range(MEMBERS_MAX + 1)}),
+        ("PUT", TOPICS + "/topic/properties", {str(number): "v" for number in range(MEMBERS_MAX + 1)}),
+        ("POST", GRANT, [{"topic": "public/default/topic", "role": "r"}] * (GRANTS_MAX + 1)),
+    ],
+    ids=["bytes", "lists", "objects", "namespace-properties", "topic-properties", "grants"],
+)
+@pytest.mark.filterwarnings("ignore:Sending a large body")
+async def test_bodies_that_would_take_long(admin: Any, method: str, path: str, body: Any) -> None:
+    await admin.check(("PUT", TOPICS + "/topic", None, 204, None), (method, path, body, 413, ...))
+
+
+async def test_a_reason_does_not_repeat_the_whole_body(admin: Any) -> None:
+    status, answer = await admin("POST", NAMESPACE + "/retention", ["x" * 100_000])
+    assert status == 400
+    assert len(answer) <= TEXT_CHARACTERS_MAX + 1
+
+
+async def test_grants_on_many_topics_at_once(admin: Any) -> None:
+    async def granted(topic: str) -> Any:
+        return (await admin("GET", f"{TOPICS}/{topic}/permissions"))[1]
+
+    grants = [
+        {"topic": f"public/default/{topic}", "role": f"r{number}", "actions": ["produce"]}
+        for topic in "ab"
+        for number in range(3)
+    ]
+    await admin.check(
+        ("PUT", TOPICS + "/a", None, 204, None),
+        ("PUT", TOPICS + "/b", None, 204, None),
+        ("POST", TOPICS + "/a/permissions/old", ["consume"], 204, None),
+        ("POST", GRANT, grants, 204, None),
+    )
+    new = {f"r{number}": ["produce"] for number in range(3)}
+    assert await granted("a") == {"old": ["consume"], **new}
+    assert await granted("b") == new
+    await admin.check(("POST", REVOKE, grants[1:], 204, None))
+    assert await granted("a") == {"old": ["consume"], "r0": ["produce"]}
+    assert await granted("b") == {}
+    none = [{"topic": "public/default/none", "role": "r", "actions": ["produce"]}]
+    await admin.check(("POST", GRANT, none, 404, "not found"), ("POST", REVOKE, none, 404, "not found"))

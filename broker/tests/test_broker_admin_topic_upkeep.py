@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from magnetar.broker.admin.message_response import TIME_MS_MAX, header_text, short_time
+from magnetar.broker.admin.message_response import UNPACKED_BYTES_MAX, header_text, short_time
 from magnetar.broker.admin.subscription_positions import ack_set
 from magnetar.broker.admin.topic_stats_merge import merge_stats
 from magnetar.broker.admin.topics import is_system_topic, without_system_topics
@@ -408,11 +408,59 @@ async def test_headers_cannot_be_broken_out_of(admin: Any, client: ProtocolClien
         assert answer.headers["X-Pulsar-PROPERTY"] == '{"\\u00e4":"\\r\\n"}'
 
 
+@pytest.mark.parametrize("field", ["publish_time", "event_time", "deliver_at_time"])
+@pytest.mark.parametrize("milliseconds", [2**63 - 1, 253_402_300_800_000, 2**64 - 1, 2**63])
+async def test_times_that_no_calendar_has(admin: Any, client: ProtocolClient, field: str, milliseconds: int) -> None:
+    if field == "deliver_at_time" and milliseconds >= 2**63:
+        milliseconds -= 2**64
+    await published(client, 1, **{field: milliseconds})
+    async with (
+        aiohttp.ClientSession(admin.broker.admin_url) as session,
+        session.get(TOPIC + "/examinemessage") as answer,
+    ):
+        assert answer.status == 200
+        assert answer.headers["X-Pulsar-" + field.replace("_", "-")] == short_time(milliseconds)
+
+
+@pytest.mark.parametrize(
+    ("fields", "left_out"),
+    [
+        ({"partition_key": "k" * 1_000_000}, "partition-key"),
+        ({"schema_version": b"\xff" * 100_000}, "Base64-schema-version-b64encoded"),
+        ({"partition_key": "\xff" * 5_000}, "partition-key"),
+        ({"properties": [{"key": str(number), "value": ""} for number in range(5_000)]}, "PROPERTY"),
+        ({"uuid": "u" * 4_000, "partition_key": "k" * 4_000}, "uuid"),
+    ],
+)
+async def test_headers_that_clients_would_refuse_are_left_out(
+    admin: Any, client: ProtocolClient, fields: dict[str, Any], left_out: str
+) -> None:
+    await published(client, 1, **fields)
+    async with (
+        aiohttp.ClientSession(admin.broker.admin_url) as session,
+        session.get(TOPIC + "/examinemessage") as answer,
+    ):
+        assert (answer.status, await answer.read()) == (200, b"m0")
+        assert answer.headers["X-Pulsar-left-out"] == left_out
+        assert "X-Pulsar-" + left_out not in answer.headers
+        assert "X-Pulsar-Message-ID" in answer.headers
+        assert sum(len(name) + len(value) for name, value in answer.headers.items()) < 8_192
+
+
+async def test_a_message_that_would_unpack_to_too_much(admin: Any, client: ProtocolClient) -> None:
+    await published(client, 1, compression=3, uncompressed_size=UNPACKED_BYTES_MAX + 1)
+    await admin.check(("GET", TOPIC + "/examinemessage", None, 413, "cannot be unpacked"))
+
+
+def test_times() -> None:
+    assert short_time(2**64 - 1) == "1969-12-31T23:59:59.999Z", "Java's long is -1"
+    assert short_time(253_402_300_799_999) == "9999-12-31T23:59:59.999Z"
+    assert short_time(253_402_300_800_000) == "253402300800000"
+    assert short_time(2**63) == str(-(2**63))
+
+
 def test_texts_of_headers() -> None:
     assert header_text("a\nb\u20ac") == "a?b?"
-    for beyond in (-(2**63), -1, TIME_MS_MAX + 1, 2**64 - 1):
-        assert short_time(beyond) == str(beyond)
-    assert short_time(TIME_MS_MAX) == "9999-12-31T23:59:59.999Z"
     assert [short_time(ms) for ms in (0, 1_500, 1_050)] == [
         "1970-01-01T00:00:00Z",
         "1970-01-01T00:00:01.5Z",

@@ -56,6 +56,7 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.peer_client import PeerRefused
 from magnetar.broker.schema.errors import InvalidSchemaData, NoSchema
 from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.core.limits import MIB
 from magnetar.metadata.store import NodeNotFound, NodeTooLarge, VersionConflict
 from magnetar.net.http_connections import HttpConnections
 from magnetar.net.http_pace import HttpLimits
@@ -63,8 +64,9 @@ from magnetar.wire.pulsar.errors import PulsarError
 
 logger = logging.getLogger(__name__)
 
-BODY_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The largest request body; above one message of the largest size."""
+BODY_BYTES_MAX: Final = 1 * MIB
+"""The largest request body. What it says has to fit into a node of the metadata store, or is a schema. JSON of this
+size takes up to a twentieth of a second to read, and nothing else is done meanwhile."""
 
 SHUTDOWN_SECONDS: Final = 2.0
 

@@ -1,6 +1,8 @@
 """A stored message over HTTP: its payload as the body, its metadata as `X-Pulsar-…` headers.
 
-Names and order: Apache's `PersistentTopicsBase.generateResponseWithEntry`."""
+Names and order: Apache's `PersistentTopicsBase.generateResponseWithEntry`. Clients refuse an answer whose headers are
+too long; what would make them so is left out, and named in `X-Pulsar-left-out`.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,34 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from aiohttp import web
+from magnetar.broker.admin.responses import TOO_LARGE, AdminError
+from magnetar.core.ids import signed64
+from magnetar.core.limits import MIB
 from magnetar.managed.entry import Entry
 from magnetar.wire.pulsar.batch import decompressed_payload
 from magnetar.wire.pulsar.compression import Compression
+from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import broker_entry_metadata, full_metadata, metadata_bounds
 
 PREFIX: Final = "X-Pulsar-"
 
-TIME_MS_MAX: Final = 253_402_300_799_999
-"""The end of the year 9999, the last that has a date here."""
+HEADERS_BYTES_MAX: Final = 7_000
+"""Of all of them, names included. Java's clients take 8 192 bytes of headers together, and there are others beside."""
+
+PROPERTIES_MAX: Final = 2_000
+"""More do not fit into the headers; they are not written out to find that."""
+
+TOO_LONG: Final = "?" * HEADERS_BYTES_MAX
+"""Stands for a value that is longer."""
+
+HEADER_OVERHEAD_BYTES: Final = 4
+"""A colon, a space and the end of the line."""
+
+UNPACKED_BYTES_MAX: Final = 32 * MIB
+"""Of a payload: unpacking it takes some milliseconds. Few kilobytes may unpack to any size."""
+
+LEFT_OUT: Final = "left-out"
+"""The header that names those which are not there."""
 
 TIMES: Final = {"publish_time": "publish-time", "event_time": "event-time", "deliver_at_time": "deliver-at-time"}
 
@@ -52,13 +73,14 @@ def message_response(entry: Entry) -> web.Response:
     metadata = full_metadata(entry.data)
     _, start = metadata_bounds(entry.data)
     # What is encrypted was compressed before: only who has the key can unpack it.
-    payload = entry.data[start:] if metadata.encryption_keys else decompressed_payload(entry.data)
+    payload = entry.data[start:] if metadata.encryption_keys else unpacked(entry.data)
     headers = {"Message-ID": f"{entry.ledger_id}:{entry.entry_id}", **broker_headers(entry.data)}
-    properties = {pair.key: pair.value for pair in metadata.properties}
+    properties = {pair.key: pair.value for pair in metadata.properties[:PROPERTIES_MAX]}
     if metadata.HasField("num_messages_in_batch"):
         headers["num-batch-message"] = str(metadata.num_messages_in_batch)
         headers["batch-size"] = str(len(entry.data) - start)
-    headers["PROPERTY"] = json.dumps(properties, separators=(",", ":"))
+    all_there = len(metadata.properties) <= PROPERTIES_MAX
+    headers["PROPERTY"] = json.dumps(properties, separators=(",", ":")) if all_there else TOO_LONG
     headers["Is-Encrypted"] = str(bool(metadata.encryption_keys)).lower()
     headers["txn-uncommitted"] = "false"
     for field, header in TIMES.items():
@@ -76,9 +98,36 @@ def message_response(entry: Entry) -> web.Response:
         headers["compression"] = Compression(metadata.compression).name
     return web.Response(
         body=payload,
-        headers={PREFIX + name: header_text(value) for name, value in headers.items()},
+        headers=short_headers(headers),
         content_type="application/json",
     )
+
+
+def unpacked(data: bytes) -> bytes:
+    """The payload of an entry. Raises 413 for one that is too large unpacked, or broken."""
+    try:
+        return decompressed_payload(data, UNPACKED_BYTES_MAX)
+    except BadMetadata as problem:
+        raise AdminError(TOO_LARGE, f"The message cannot be unpacked: {problem}") from None
+
+
+def short_headers(headers: dict[str, str]) -> dict[str, str]:
+    """The headers as they are sent, without those that make them too long."""
+    sent: dict[str, str] = {}
+    left_out: list[str] = []
+    size_bytes = 0
+    for name, value in headers.items():
+        # Each letter has a byte at least; the longest values are millions.
+        text = header_text(value) if len(value) <= HEADERS_BYTES_MAX else TOO_LONG
+        text_bytes = len(PREFIX) + len(name) + len(text.encode()) + HEADER_OVERHEAD_BYTES
+        if size_bytes + text_bytes > HEADERS_BYTES_MAX:
+            left_out.append(name)
+        else:
+            sent[PREFIX + name] = text
+            size_bytes += text_bytes
+    if left_out:
+        sent[PREFIX + LEFT_OUT] = ",".join(left_out)
+    return sent
 
 
 def broker_headers(data: bytes) -> dict[str, str]:
@@ -103,10 +152,12 @@ def header_text(value: str) -> str:
 
 
 def short_time(milliseconds: int) -> str:
-    """A time in UTC as Java's `Instant` formats it: no zeros at the end of the fraction."""
-    if not 0 <= milliseconds <= TIME_MS_MAX:
-        # Producers may claim any; better the number than no message.
+    """A time in UTC as Java's `Instant` formats it: no zeros at the end of the fraction. Clients may send any 64 bits,
+    which count as Java's `long`; a year that is none of the calendar's leaves the milliseconds as they are."""
+    milliseconds = signed64(milliseconds)
+    try:
+        moment = datetime.fromtimestamp(milliseconds // 1000, UTC).isoformat()[: len("2000-01-01T00:00:00")]
+    except (ValueError, OverflowError, OSError):
         return str(milliseconds)
-    moment = datetime.fromtimestamp(milliseconds // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     fraction = f"{milliseconds % 1000:03d}".rstrip("0")
     return f"{moment}.{fraction}Z" if fraction else f"{moment}Z"

@@ -14,6 +14,7 @@ from magnetar.broker.admin.responses import (
     BAD_REQUEST,
     NOT_FOUND,
     PRECONDITION_FAILED,
+    TOO_LARGE,
     AdminError,
     json,
     namespace_of,
@@ -22,11 +23,15 @@ from magnetar.broker.admin.responses import (
 from magnetar.broker.admin.shapes import Shape, body_of, list_of, one_of, set_of, text
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.resources import Document
+from magnetar.broker.slices import Turn
 from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName
 
 BASE: Final = "/admin/v2/namespaces"
 
 ACTIONS: Final = set_of(one_of("produce", "consume", "sources", "sinks", "functions", "packages"))
+GRANTS_MAX: Final = 5_000
+"""Of one request: they are put into one document at once."""
+
 GRANTS: Final = list_of(Shape({"topic": (text, ""), "role": (text, ""), "actions": (ACTIONS, [])}))
 
 
@@ -95,15 +100,13 @@ class PermissionHandlers:
     async def grant_topics(self, request: web.Request) -> web.Response:
         """Let roles take actions on topics of one namespace, all at once."""
         grants, namespace = await self._grants(request)
-        for grant in grants:
-            await self._require_topic(TopicName.parse(grant["topic"]))
+        await self._require_topics(grants)
 
         def change(document: Document) -> Document:
+            topics = {topic: dict(roles) for topic, roles in auth_of(document, "destination_auth").items()}
             for grant in grants:
-                topic, role = str(TopicName.parse(grant["topic"])), grant["role"]
-                roles = {**auth_of(document, "destination_auth").get(topic, {}), role: grant["actions"]}
-                document = with_auth(document, "destination_auth", topic, roles)
-            return document
+                topics.setdefault(str(TopicName.parse(grant["topic"])), {})[grant["role"]] = grant["actions"]
+            return with_auth_part(document, "destination_auth", topics)
 
         await change_policies(self._context, namespace, change)
         return no_content()
@@ -111,16 +114,14 @@ class PermissionHandlers:
     async def revoke_topics(self, request: web.Request) -> web.Response:
         """Take everything on topics of one namespace away from roles, all at once."""
         grants, namespace = await self._grants(request)
-        for grant in grants:
-            await self._require_topic(TopicName.parse(grant["topic"]))
+        await self._require_topics(grants)
 
         def change(document: Document) -> Document:
+            topics = {topic: dict(roles) for topic, roles in auth_of(document, "destination_auth").items()}
             for grant in grants:
-                topic = str(TopicName.parse(grant["topic"]))
-                roles = dict(auth_of(document, "destination_auth").get(topic, {}))
-                roles.pop(grant["role"], None)
-                document = with_auth(document, "destination_auth", topic, roles or None)
-            return document
+                topics.get(str(TopicName.parse(grant["topic"])), {}).pop(grant["role"], None)
+            left = {topic: roles for topic, roles in topics.items() if roles}
+            return with_auth_part(document, "destination_auth", left)
 
         await change_policies(self._context, namespace, change)
         return no_content()
@@ -136,6 +137,8 @@ class PermissionHandlers:
 
     async def _grants(self, request: web.Request) -> tuple[list[Document], NamespaceName]:
         grants: list[Document] = await body_of(request, GRANTS) or []
+        if len(grants) > GRANTS_MAX:
+            raise AdminError(TOO_LARGE, f"There are {len(grants)} grants; at most {GRANTS_MAX} are taken at once")
         try:
             namespaces = {TopicName.parse(grant["topic"]).namespace_name for grant in grants}
         except InvalidTopicName as problem:
@@ -144,10 +147,14 @@ class PermissionHandlers:
             raise AdminError(BAD_REQUEST, "The namespace should be the same")
         return grants, namespaces.pop()
 
-    async def _require_topic(self, topic: TopicName) -> None:
+    async def _require_topics(self, grants: list[Document]) -> None:
         service = self._context.service
-        if await service.resources.partitions(topic) is None and not await service.exists(topic):
-            raise AdminError(NOT_FOUND, f"Topic {topic} not found")
+        turn = Turn()
+        for topic in dict.fromkeys(TopicName.parse(grant["topic"]) for grant in grants):
+            if turn.over:
+                await turn.pause()
+            if await service.resources.partitions(topic) is None and not await service.exists(topic):
+                raise AdminError(NOT_FOUND, f"Topic {topic} not found")
 
 
 def auth_of(policies: Document, part: str) -> dict[str, Any]:
@@ -161,5 +168,10 @@ def with_auth(policies: Document, part: str, name: str, value: object) -> Docume
     entries = {**auth_of(policies, part), name: value}
     if value is None:
         del entries[name]
+    return with_auth_part(policies, part, entries)
+
+
+def with_auth_part(policies: Document, part: str, entries: dict[str, Any]) -> Document:
+    """The policies with one part replaced."""
     empty: Document = {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}}
     return {**policies, "auth_policies": {**empty, **(policies.get("auth_policies") or {}), part: entries}}

@@ -11,6 +11,7 @@ from magnetar.core.errors import Misuse, PeerError
 from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName, is_valid_name_part, java_url_decode
 from magnetar.metadata.paths import check_path
 from magnetar.wire.pulsar.errors import ServerError
+from magnetar.wire.pulsar.messages import TEXT_CHARACTERS_MAX
 
 CONFLICT = 409
 FORBIDDEN = 403
@@ -24,6 +25,10 @@ UNPROCESSABLE = 422
 UNAVAILABLE = 503
 INTERNAL_ERROR = 500
 NOT_IMPLEMENTED = 501
+
+CONTAINERS_MAX = 30_000
+"""Lists and objects of one body, braces and brackets within its texts with them. Each is a piece of memory that has to
+be looked at when garbage is looked for; the largest schema has some twenty thousand."""
 
 STATUS_OF_SERVER_ERROR: dict[int, int] = {
     ServerError.TOPIC_NOT_FOUND: NOT_FOUND,
@@ -64,14 +69,20 @@ def no_content() -> web.Response:
 
 def error(status: int, reason: str) -> web.Response:
     """An error in the form that Apache's tools print."""
+    if len(reason) > TEXT_CHARACTERS_MAX:
+        reason = reason[:TEXT_CHARACTERS_MAX] + "…"
     return json({"reason": reason}, status)
 
 
 async def body_json(request: web.Request) -> Any:
-    """The request's JSON body; None when it is empty. Raises 400."""
+    """The request's JSON body; None when it is empty. Raises 400; 413 when it has too many lists and objects."""
     raw = await request.read()
     if not raw:
         return None
+    # Those within texts count, too: finding out which is which takes as long as reading it all.
+    containers = raw.count(b"[") + raw.count(b"{")
+    if containers > CONTAINERS_MAX:
+        raise AdminError(TOO_LARGE, f"The body has {containers} lists and objects; at most {CONTAINERS_MAX} are taken")
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:

@@ -24,6 +24,7 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.schema.locator import SchemaPosition
 from magnetar.broker.schema.schema_info import SchemaInfo, StoredSchema, from_rest, rest_text
 from magnetar.broker.schema.strategy import Strategy
+from magnetar.broker.slices import Turn
 from magnetar.core.topic_name import TopicName
 
 ACCEPTED = 202
@@ -71,7 +72,13 @@ class SchemaHandlers:
         """All versions, the oldest first."""
         name = await self._owned(request)
         stored = await self._registry.all_versions(name.schema_name)
-        return json({"getSchemaResponses": [schema_document(one) for one in stored]})
+        documents: list[dict[str, Any]] = []
+        turn = Turn()
+        for one in stored:
+            if turn.over:
+                await turn.pause()
+            documents.append(schema_document(one))
+        return json({"getSchemaResponses": documents})
 
     @takes("authoritative", body="{type, schema, properties}")
     async def publish(self, request: web.Request) -> web.Response:

@@ -10,12 +10,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from aiohttp import web
-from magnetar.broker.admin.responses import BAD_REQUEST, AdminError, body_json
+from magnetar.broker.admin.responses import BAD_REQUEST, TOO_LARGE, AdminError, body_json
 
 Kind: TypeAlias = Callable[[Any], Any]
 
 INTEGER_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+MEMBERS_MAX: Final = 20_000
+"""Of an object with free names, such as properties: each is looked at in one turn of the event loop."""
+
 TRUE_TEXTS: Final = ("true", "True", "TRUE")
 FALSE_TEXTS: Final = ("false", "False", "FALSE")
 
@@ -106,12 +109,19 @@ def set_of(kind: Kind) -> Kind:
     return lambda value: list(dict.fromkeys(read(value)))
 
 
+def check_members(count: int) -> None:
+    """Raises 413 for more members than an object may have whose names are free."""
+    if count > MEMBERS_MAX:
+        raise AdminError(TOO_LARGE, f"There are {count} members; at most {MEMBERS_MAX} are taken")
+
+
 def map_of(kind: Kind) -> Kind:
     """An object with any members of one kind."""
 
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise BadValue(f"{value!r} is not an object")
+        check_members(len(value))
         return {name: kind(each) for name, each in value.items() if each is not None}
 
     return read

@@ -23,6 +23,7 @@ from magnetar.broker.admin.topic_upkeep import id_on
 from magnetar.broker.admin.topics import ONE
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.seek import last_message_id
+from magnetar.broker.slices import Turn
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.ledger.api import EntryNotFound, LedgerNotFound
@@ -91,7 +92,10 @@ class MessageHandlers:
         if subscription is None:
             raise AdminError(NOT_FOUND, f"Subscription {subscription_name(request)} not found for topic {topic.name}")
         position = subscription.cursor.mark_delete
+        turn = Turn()
         while number > 0:
+            if turn.over:
+                await turn.pause()
             position = topic.ledger.next_position(position)
             if position > topic.ledger.last_confirmed:
                 raise AdminError(NOT_FOUND, "Message not found")

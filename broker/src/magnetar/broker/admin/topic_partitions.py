@@ -22,7 +22,7 @@ from magnetar.broker.admin.responses import (
     no_content,
     topic_of,
 )
-from magnetar.broker.admin.shapes import map_of, text
+from magnetar.broker.admin.shapes import check_members, map_of, text
 from magnetar.broker.admin.topic_access import TopicAccess
 from magnetar.broker.admin.topics import ONE
 from magnetar.broker.context import BrokerContext
@@ -168,7 +168,9 @@ class PartitionHandlers:
     async def set_properties(self, request: web.Request) -> web.Response:
         """Note something on a topic; what is noted under other keys stays."""
         name = persistent_name(request)
-        given = {key: str(value) for key, value in (await body_object(request)).items()}
+        body = await body_object(request)
+        check_members(len(body))
+        given = {key: str(value) for key, value in body.items()}
         if await self._record(name) is not None:
             await self._update(name, lambda properties: {**properties, **given})
             return no_content()
