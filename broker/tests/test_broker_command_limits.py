@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from magnetar.broker.command_limits import (
-    CLIENT_VERSION_CHARACTERS_MAX,
     COMMAND_BYTES_MAX,
     HASH_RANGES_MAX,
     NOTES_CHARACTERS_MAX,
@@ -15,8 +14,10 @@ from magnetar.broker.command_limits import (
 )
 from magnetar.broker.peer_client import PeerRefused
 from magnetar.broker.schema.limits import SCHEMA_BYTES_MAX, SCHEMA_PROPERTIES_CHARACTERS_MAX, SCHEMA_PROPERTIES_MAX
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient
+from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, command_frame
+from magnetar.core.limits import CLIENT_VERSION_CHARACTERS_MAX
 from magnetar.core.topic_name import NAME_CHARACTERS_MAX
+from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.messages import TEXT_CHARACTERS_MAX
 
@@ -166,3 +167,48 @@ async def test_what_a_client_calls_itself_is_cut(memory_broker: MemoryBroker) ->
     await client.producer(TOPIC)
     [producer] = memory_broker.service.topics[TOPIC].producers.by_name.values()
     assert producer.identity.client_version == "v" * CLIENT_VERSION_CHARACTERS_MAX
+
+
+@pytest.mark.parametrize("kind", ["PRODUCER", "SUBSCRIBE", "GET_OR_CREATE_SCHEMA", "ADD_SUBSCRIPTION_TO_TXN"])
+async def test_texts_are_walked_through_only_once_they_are_bounded(
+    memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    walked: list[int] = []
+    check_texts = messages.check_texts
+
+    def watched(message: Any) -> None:
+        walked.append(message.ByteSize())
+        check_texts(message)
+
+    monkeypatch.setattr(messages, "check_texts", watched)
+    client = await memory_broker.connect()
+    # Bytes that are no ASCII, as most lengths and numbers are: else there is nothing to check.
+    number = {"PRODUCER": {"producer_id": 200}, "SUBSCRIBE": {**SUBSCRIBE, "consumer_id": 200}}.get(kind, {})
+    many = pb.Schema(name="s", schema_data=b"", type=pb.Schema.String, properties=MANY_EMPTY)
+    fields: dict[str, Any] = {"topic": TOPIC, "schema": many, **number}
+    if kind == "ADD_SUBSCRIPTION_TO_TXN":
+        fields = {"txnid_least_bits": 200, "subscription": [pb.Subscription(topic="", subscription="")] * 20_000}
+    refused = await client.request(getattr(pb.BaseCommand, kind), **fields)
+    assert refused.body.error == pb.NotAllowedError
+    assert all(size < 1_000 for size in walked), "small parts of other commands"
+
+
+async def test_texts_that_are_no_texts_still_end_the_connection(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect()
+    frame = command_frame(pb.BaseCommand.PRODUCER, topic="persistent://public/default/ab", producer_id=1, request_id=1)
+    client.send_bytes(frame.replace(b"/ab", b"/\xff\xfe"))
+    await client.end()
+
+
+@pytest.mark.parametrize("kind", ["REDELIVER_UNACKNOWLEDGED_MESSAGES", "SEEK"])
+async def test_lists_of_messages_may_be_longer(memory_broker: MemoryBroker, kind: str) -> None:
+    client = await memory_broker.connect()
+    await client.consumer(TOPIC)
+    if kind == "SEEK":
+        found = pb.MessageIdData(ledgerId=1, entryId=1, ack_set=[-1] * (COMMAND_BYTES_MAX // 8))
+        client.send(pb.BaseCommand.SEEK, consumer_id=1, request_id=50, message_id=found)
+        assert "are taken" not in str(await client.answer(50))
+    else:
+        ids = [pb.MessageIdData(ledgerId=2**40, entryId=2**40)] * (COMMAND_BYTES_MAX // 8)
+        client.send(pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1, message_ids=ids)
+    assert await usable(client)

@@ -7,7 +7,7 @@ import gc
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
-from magnetar.core.limits import CONNECT_FRAME_BYTES_MAX, KIB, MIB
+from magnetar.core.limits import CLIENT_VERSION_CHARACTERS_MAX, CONNECT_FRAME_BYTES_MAX, KIB, MIB
 from magnetar.net.connection import Connection
 from magnetar.net.requests import REQUESTS_MAX
 from magnetar.net.splice import Splice, SpliceEnd
@@ -80,6 +80,21 @@ async def test_frames_are_small_before_a_client_is_let_in(start: StartProxy) -> 
     wire.writer.write((CONNECT_FRAME_BYTES_MAX + 1).to_bytes(4, "big"))
     assert await wire.receive() is None
     wire.close()
+
+
+async def test_what_a_client_says_on_a_lookup_connection_is_small(start: StartProxy) -> None:
+    async with ScriptedBroker(listed) as broker:
+        proxy = await start(f"pulsar://{broker.host_and_port}")
+        wire = await Wire.open(port_of(proxy))
+        connect = connect_command()
+        connect.connect.client_version = "v" * 100_000
+        wire.writer.write(messages.encode_command(connect))
+        assert await wire.receive() is not None
+        (session,) = proxy.service._sessions
+        assert session._client_version == "v" * CLIENT_VERSION_CHARACTERS_MAX
+        wire.writer.write((CONNECT_FRAME_BYTES_MAX + 1).to_bytes(4, "big"))
+        assert await wire.receive() is None
+        wire.close()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     CommandSubscribe,
     KeyValue,
 )
+from magnetar.wire.pulsar.refusals import refusal_of
 
 NOTES_CHARACTERS_MAX: Final = 64 * KIB
 """Names and properties of one producer or consumer together; Apache's brokers bound a consumer's metadata alone
@@ -29,32 +30,66 @@ HASH_RANGES_MAX: Final = 4_096
 COMMAND_BYTES_MAX: Final = 1_280 * KIB
 """A command without payload: the largest schema with its properties, and names beside it in letters of four bytes."""
 
-CLIENT_VERSION_CHARACTERS_MAX: Final = 1_000
-"""Kept of what a client calls itself, as long as it is connected."""
+FRAME_OVERHEAD_BYTES: Final = 40
+"""What a command that waits costs beside its own bytes."""
 
 _LISTS: Final = (BaseCommand.ACK, BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES, BaseCommand.SEEK)
 """Commands that name messages, as many as a frame holds."""
 
 
+TRANSACTION_COMMAND_BYTES_MAX: Final = 64 * KIB
+"""Of a command about transactions: these may name any number of topics, and all are refused."""
+
+_TRANSACTIONS: Final = (
+    BaseCommand.ADD_PARTITION_TO_TXN,
+    BaseCommand.ADD_SUBSCRIPTION_TO_TXN,
+    BaseCommand.END_TXN,
+    BaseCommand.END_TXN_ON_PARTITION,
+    BaseCommand.END_TXN_ON_SUBSCRIPTION,
+)
+
+
+def refusal_of_size(command: BaseCommand, size_bytes: int) -> bytes:
+    """The answer that refuses a command which brings too much, empty for one that does not; `size_bytes` is that of its
+    frame. `PeerError` for one that wants no answer."""
+    try:
+        check_command(command, size_bytes)
+    except PulsarError as refusal:
+        answer = refusal_of(command, refusal.code, refusal.message)
+        if answer is None:
+            raise
+        return answer
+    return b""
+
+
 def check_command(command: BaseCommand, size_bytes: int) -> None:
-    """`PulsarError` for a command that brings too much; `size_bytes` is that of its frame."""
+    """`PulsarError` for a command that brings too much; `size_bytes` is that of its frame. Nothing is walked through
+    before it is known to be bounded, and texts may still be none."""
     kind = command.type
-    if size_bytes > COMMAND_BYTES_MAX and kind not in _LISTS:
-        raise _too_much(f"{BaseCommand.Type.Name(kind)} has {size_bytes} bytes; at most {COMMAND_BYTES_MAX} are taken")
+    limit = TRANSACTION_COMMAND_BYTES_MAX if kind in _TRANSACTIONS else COMMAND_BYTES_MAX
+    if size_bytes > limit and kind not in _LISTS:
+        raise _too_much(f"{BaseCommand.Type.Name(kind)} has {size_bytes} bytes; at most {limit} are taken")
     if kind == BaseCommand.PRODUCER:
+        _check_pairs(len(command.producer.schema.properties))
         _check_notes(_names_of_producer(command.producer), [command.producer.metadata])
     elif kind == BaseCommand.SUBSCRIBE:
         body = command.subscribe
+        _check_pairs(len(body.schema.properties))
         _check_notes(_names_of_consumer(body), [body.metadata, body.subscription_properties])
         ranges = len(body.keySharedMeta.hashRanges)
         if ranges > HASH_RANGES_MAX:
             raise _too_much(f"keySharedMeta has {ranges} hash ranges; at most {HASH_RANGES_MAX} are taken")
+    elif kind == BaseCommand.GET_OR_CREATE_SCHEMA:
+        _check_pairs(len(command.getOrCreateSchema.schema.properties))
+
+
+def _check_pairs(pairs: int) -> None:
+    if pairs > PAIRS_MAX:
+        raise _too_much(f"there are {pairs} properties; at most {PAIRS_MAX} are taken")
 
 
 def _check_notes(names: int, properties: list[Collection[KeyValue]]) -> None:
-    pairs = sum(map(len, properties))
-    if pairs > PAIRS_MAX:
-        raise _too_much(f"there are {pairs} properties; at most {PAIRS_MAX} are taken")
+    _check_pairs(sum(map(len, properties)))
     characters = names + sum(map(_of_pairs, properties))
     if characters > NOTES_CHARACTERS_MAX:
         raise _too_much(

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from magnetar.broker.auth.rules import Right
-from magnetar.broker.command_limits import CLIENT_VERSION_CHARACTERS_MAX, COMMAND_BYTES_MAX, check_command
+from magnetar.broker.command_limits import COMMAND_BYTES_MAX, FRAME_OVERHEAD_BYTES, refusal_of_size
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.notes import ConnectionNotes
 from magnetar.broker.server_errors import server_error_of
@@ -29,7 +29,12 @@ from magnetar.broker.session_topics import TopicListCommands
 from magnetar.broker.session_transactions import TransactionCommands
 from magnetar.broker.settings import SERVER_VERSION
 from magnetar.core.errors import MagnetarError, PeerError
-from magnetar.core.limits import FRAME_PADDING_BYTES, KIB, PROXIED_CONNECT_FRAME_BYTES_MAX
+from magnetar.core.limits import (
+    CLIENT_VERSION_CHARACTERS_MAX,
+    FRAME_PADDING_BYTES,
+    KIB,
+    PROXIED_CONNECT_FRAME_BYTES_MAX,
+)
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.net.connection import Connection
 from magnetar.net.held_bytes import NOTED_BYTES
@@ -70,9 +75,6 @@ TURN_COMMANDS_CROWDED: Final = 8
 WAITING_BYTES_MAX: Final = 64 * KIB
 """Of control commands that wait for others of their connection; it is read no further beyond that. Until then messages
 and acknowledgements pass by: what is under way may wait for the metadata store."""
-
-FRAME_OVERHEAD_BYTES: Final = 40
-"""What a command that waits costs beside its own bytes."""
 
 ControlCommand: TypeAlias = Callable[[BaseCommand], Coroutine[Any, Any, None] | None]
 
@@ -283,38 +285,36 @@ class ServerSession:
         self.connection.hold_incoming(held_bytes)
 
     def _control(self, kind: int, buffer: bytes, start: int, end: int) -> None:
-        size_bytes = self._frame_bytes = end - start
-        if self.state is SessionState.CONNECTED and size_bytes <= COMMAND_BYTES_MAX:
-            if kind == TYPE_LOOKUP:
+        self._frame_bytes = end - start
+        if self.state is SessionState.CONNECTED:
+            if kind == TYPE_LOOKUP and self._frame_bytes <= COMMAND_BYTES_MAX:
                 self._lookups.look_up(buffer, start, end)
-                return
-            if kind == TYPE_PARTITIONED_METADATA:
+            elif kind == TYPE_PARTITIONED_METADATA and self._frame_bytes <= COMMAND_BYTES_MAX:
                 self._lookups.count_partitions(buffer, start, end)
-                return
+            else:
+                self._request(buffer, start, end)
+            return
         command = messages.decode_command(buffer, start, end)
         if self.state is SessionState.START:
             self._connect(command)
-            return
-        if self.state is SessionState.CLOSED:
-            return
-        if self.state is SessionState.CONNECTING:
+        elif self.state is SessionState.CONNECTING:
             raise PeerError(f"{BaseCommand.Type.Name(command.type)} before CONNECTED")
-        if self.state is SessionState.REFUSED:
+        elif self.state is SessionState.REFUSED:
             self._refuse_request(command)
-            return
+
+    def _request(self, buffer: bytes, start: int, end: int) -> None:
+        command, has_texts = messages.read_command(buffer, start, end)
         serve = self._commands.get(command.type)
         if serve is None:
             # What only a broker sends, or a second CONNECT.
             raise PeerError(f"unexpected command {BaseCommand.Type.Name(command.type)}")
-        try:
-            check_command(command, size_bytes)
-        except PulsarError as refusal:
-            answer = refusal_of(command, refusal.code, refusal.message)
-            if answer is not None:
-                self.write(answer)
+        refusal = refusal_of_size(command, self._frame_bytes)
+        if refusal:
+            self.write(refusal)
             return
-        work = serve(command)
-        if work is not None:
+        if has_texts:
+            messages.check_texts(command)
+        if (work := serve(command)) is not None:
             self.spawn(work)
 
     def _connect(self, command: BaseCommand) -> None:

@@ -35,6 +35,9 @@ longest there is."""
 PROXIED_CONNECT_FRAME_BYTES_MAX: Final = 2 * CONNECT_FRAME_BYTES_MAX
 """A CONNECT to a broker: one that a proxy sends has its own credentials beside the client's."""
 
+CLIENT_VERSION_CHARACTERS_MAX: Final = 1_000
+"""Kept of what a client calls itself, as long as it is connected; Pulsar's have some thirty letters."""
+
 BOOKKEEPER_FRAME_BYTES_MAX: Final = 5_253_120
 """BookKeeper's `nettyMaxFrameSizeBytes`."""
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from magnetar.core.errors import PeerError, Unavailable
-from magnetar.core.limits import CONNECT_FRAME_BYTES_MAX
+from magnetar.core.limits import CLIENT_VERSION_CHARACTERS_MAX, CONNECT_FRAME_BYTES_MAX
 from magnetar.net.connection import Connection
 from magnetar.net.requests import PAUSED_FOR_REQUESTS, ConnectionRequests
 from magnetar.proxy.client_access import ClientAccess
@@ -214,7 +214,7 @@ class ProxySession:
 
     def _connect(self, connect: CommandConnect) -> None:
         self._protocol_version = min(connect.protocol_version, PROTOCOL_VERSION)
-        self._client_version = connect.client_version
+        self._client_version = connect.client_version[:CLIENT_VERSION_CHARACTERS_MAX]
         if connect.protocol_version < PROXY_VERSION_MIN:
             self._refuse(
                 ServerError.NOT_ALLOWED_ERROR, "Client doesn't support connecting through proxy due to its version"

@@ -5,10 +5,11 @@ Builders return whole frames. What a field is called is what PulsarApi.proto cal
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from struct import Struct
 from typing import Any, Final, cast
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, EncodeError, Message
 from magnetar.core.ids import Position, unsigned64
 from magnetar.wire.pulsar.errors import BadCommand, ServerError
@@ -29,6 +30,16 @@ _U32: Final = Struct(">I")
 
 def decode_command(buffer: bytes, start: int, end: int) -> pb.BaseCommand:
     """The command of the frame in buffer[start:end] (from its size on). Raises `BadCommand`."""
+    command, to_check = read_command(buffer, start, end)
+    if to_check:
+        check_texts(command)
+    return command
+
+
+def read_command(buffer: bytes, start: int, end: int) -> tuple[pb.BaseCommand, bool]:
+    """As `decode_command`, but texts may be none: they have to go through `check_texts` if the second value says so.
+
+    That takes its time for each text, so whoever bounds their number looks at it in between."""
     if end - start < 4:
         raise BadCommand("a frame that is too short for a command")
     size: int = _U32.unpack_from(buffer, start)[0]
@@ -44,43 +55,40 @@ def decode_command(buffer: bytes, start: int, end: int) -> pb.BaseCommand:
         raise BadCommand(f"a command of type {command.type} without its body")
     if not command.IsInitialized():  # Parsing does not look at required fields.
         raise BadCommand(f"{field} without a required field")
-    if command.type != pb.BaseCommand.MESSAGE and not encoded.isascii():
-        # Not of MESSAGE, which comes with each entry, has no texts, and whose numbers are rarely ASCII.
-        _check_texts(command)
-    return command
+    # Not of MESSAGE, which comes with each entry, has no texts, and whose numbers are rarely ASCII.
+    return command, command.type != pb.BaseCommand.MESSAGE and not encoded.isascii()
 
 
-def _with_texts() -> frozenset[str]:
-    """The messages that have texts, or messages with texts: very many ids, say, need no look at each."""
-    found: set[str] = set()
-    kinds = list(pb.DESCRIPTOR.message_types_by_name.values())
-    while True:
-        known = len(found)
-        for kind in kinds:
-            for field in kind.fields:
-                inner = field.message_type
-                if field.type == FieldDescriptor.TYPE_STRING or (inner is not None and inner.full_name in found):
-                    found.add(kind.full_name)
-        if len(found) == known:
-            return frozenset(found)
-
-
-_WITH_TEXTS: Final = _with_texts()
-
-
-def _check_texts(message: Message) -> None:
-    """Raises for text that is not UTF-8: protobuf would hand it out as bytes where everybody expects a string."""
+def check_texts(message: Message) -> None:
+    """Raises `BadCommand` for text that is not UTF-8: protobuf would hand it out as bytes where everybody expects a
+    string."""
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_STRING:
             texts = (value,) if isinstance(value, str | bytes) else value
             if any(isinstance(text, bytes) for text in texts):
                 raise BadCommand(f"{field.full_name} is not UTF-8")
-        elif field.message_type is not None and field.message_type.full_name in _WITH_TEXTS:
+        elif field.type == FieldDescriptor.TYPE_MESSAGE and _has_texts(field.message_type):
             inners = (value,) if isinstance(value, Message) else value
             if len(inners) > TEXT_GROUPS_MAX:
                 raise BadCommand(f"{len(inners)} of {field.full_name}; at most {TEXT_GROUPS_MAX} are taken")
             for inner in inners:
-                _check_texts(inner)
+                check_texts(inner)
+
+
+@cache
+def _has_texts(kind: Descriptor) -> bool:
+    """Whether there are texts anywhere in messages of a kind: ids of messages, which may be many, have none."""
+    seen = {kind}
+    waiting = [kind]
+    while waiting:
+        for field in waiting.pop().fields:
+            if field.type == FieldDescriptor.TYPE_STRING:
+                return True
+            inner = field.message_type
+            if inner is not None and inner not in seen:
+                seen.add(inner)
+                waiting.append(inner)
+    return False
 
 
 def encode_command(command: pb.BaseCommand) -> bytes:
