@@ -131,6 +131,9 @@ async def test_one_lost_directory_is_refused(
     shutil.rmtree(tmp_path / "l1")
     with pytest.raises(InvalidCookie, match=r"l1/current holds no cookie.*right disk"):
         await start(**changes)
+    shutil.rmtree(tmp_path / "l2")
+    with pytest.raises(InvalidCookie, match=r"l1/current and .*l2/current hold no cookie"):
+        await start(**changes)
 
 
 async def test_the_greatest_copy_of_a_mark_counts(settings: BookieSettings, tmp_path: Path) -> None:

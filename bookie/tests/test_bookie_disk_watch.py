@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.bookie_status import BookieStatus, decode_status, encode_status, read_status
-from magnetar.bookie.disk_watch import REASON_DISK_FULL, REASON_WRITE_FAILED, DiskState, WriteMode
+from magnetar.bookie.disk_watch import REASON_DISK_FULL, REASON_MANUAL, REASON_WRITE_FAILED, DiskState, WriteMode
 from magnetar.bookie.settings import BookieSettings, DiskSettings
 from magnetar.core.disk import SystemDisk
 from magnetar.metadata.memory import MemoryMetadataStore
@@ -60,6 +61,28 @@ def test_one_full_disk_is_enough_and_room_below_the_low_water_mark_ends_it() -> 
     assert not is_read_only(mode)
     assert told[-1] is False
     assert mode.spaces == ((FIRST, 1000, 1000), (SECOND, 1000, 201))
+
+
+def test_the_log_says_how_much_is_free_and_how_much_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    disks = Disks()
+    mode = WriteMode(SETTINGS, disks.look, pending_bytes=300)
+    disks.free[SECOND] = 305
+    mode.check()
+    disks.free[SECOND] = 1000
+    mode.check()
+    mode.add_reason(REASON_MANUAL, manual=True)
+    mode.remove_manual_reasons()
+    mode.add_reason("it is being drained")
+    mode.remove_reason("it is being drained")
+    full, *_, again = [text for text in caplog.messages if "the disk of" in text]
+    assert full == "the disk of /second is full: 305 bytes are free, 310 are kept for checkpoints and deletions"
+    assert again.startswith("the disk of /second has room again: 1000 bytes are free")
+    assert [text.partition(": ")[2] for text in caplog.messages if "takes writes again" in text] == [
+        "its disks have room again",
+        "somebody has asked for that",
+        'no longer "it is being drained"',
+    ]
 
 
 def test_recoveries_stop_at_the_reserve_and_whoever_listens_hears_of_it() -> None:

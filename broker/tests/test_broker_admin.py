@@ -308,6 +308,11 @@ async def test_metrics(admin: Any, client: ProtocolClient) -> None:
         assert f"pulsar_in_messages_total{{{labels}}} 2" in lines
         assert f'pulsar_subscription_back_log{{{labels},subscription="s"}} 2' in lines
         assert 'pulsar_topics_count{cluster="standalone"} 1' in lines
+        # Nothing is decided where a broker is alone; dashboards want a number all the same.
+        assert 'magnetar_lb_decisions_failed_total{cluster="standalone"} 0' in lines
+        assert 'magnetar_lb_placements_total{cluster="standalone"} 0' in lines
+        for name in ("pulsar_lb_unload_bundle_total", "pulsar_lb_bundles_split_total"):
+            assert [line.rpartition(" ")[2] for line in lines if line.startswith(name + "{")] == ["0"]
 
 
 async def test_what_is_not_there(admin: Any) -> None:

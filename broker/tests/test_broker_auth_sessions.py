@@ -76,7 +76,7 @@ async def test_nothing_goes_before_connected() -> None:
         assert await unasked.end() == []
 
 
-async def test_proxies_speak_for_others() -> None:
+async def test_proxies_speak_for_others(caplog: pytest.LogCaptureFixture) -> None:
     async with MemoryBroker(broker_settings()) as broker:
         await make_namespace(broker, auth_policies=grants({"maker": ["produce"], PROXY: ["produce", "consume"]}))
         invalid = (ServerError.AUTHORIZATION_ERROR, "Invalid roles.")
@@ -93,6 +93,11 @@ async def test_proxies_speak_for_others() -> None:
         await make_namespace(broker, auth_policies=grants({"maker": ["produce"]}))
         weak = await connected_as(broker, PROXY, original_principal="maker")
         assert await denied(weak, Command.PRODUCER) == "Client is not authorized to Produce"
+        assert f"({PROXY} for maker; {PROXY} lacks the right) on topic {TOPIC}: Client is not" in caplog.messages[-1]
+        assert await denied(weak, Command.SUBSCRIBE) == "Client is not authorized to subscribe"
+        assert f"({PROXY} for maker; {PROXY} lacks the right; maker lacks the right)" in caplog.messages[-1]
+        assert await denied(weak, Command.GET_TOPICS_OF_NAMESPACE) != ""
+        assert f"{PROXY} lacks the right) on namespace" in caplog.messages[-1]
 
 
 async def test_the_clients_own_credentials_may_be_wanted_behind_a_proxy() -> None:

@@ -135,7 +135,7 @@ def test_the_publish_buffer_holds_those_that_publish_until_half_is_stored() -> N
 
 def test_connections_are_counted_altogether_and_by_address(caplog: pytest.LogCaptureFixture) -> None:
     clock = Timers()
-    limits = ConnectionLimits(3, 2, clock)
+    limits = ConnectionLimits(3, 2, clock.call_later)
     limits.opened("/10.0.0.1:1")
     limits.opened("/10.0.0.1:2")
     with pytest.raises(PulsarError, match=r"Reached the maximum number of connections on address/10.0.0.1:3"):
@@ -143,18 +143,27 @@ def test_connections_are_counted_altogether_and_by_address(caplog: pytest.LogCap
     limits.opened("/10.0.0.2:1")
     with pytest.raises(PulsarError, match=r"Reached the maximum number of connections$"):
         limits.opened("/10.0.0.3:1")
-    assert len(caplog.records) == 1, "one line a minute"
-    clock.advance(60_000)
+    clock.advance(1_000)
+    assert caplog.messages == [
+        "refused 2 connections, the last one of /10.0.0.3:1: Reached the maximum number of connections"
+    ]
     with pytest.raises(PulsarError):
-        limits.opened("/10.0.0.3:1")
-    assert "refused 2 connections" in caplog.messages[1]
+        limits.opened("/10.0.0.4:1")
+    clock.advance(14_000)
+    assert len(caplog.messages) == 1, "four lines a minute"
+    clock.advance(1_000)
+    assert caplog.messages[1].startswith("refused 1 connection, the last one of /10.0.0.4:1"), (
+        "what is left is told, too"
+    )
+    clock.advance(60_000)
+    assert len(caplog.messages) == 2
     limits.closed("/10.0.0.1:1")
     limits.opened("/10.0.0.1:3")
     assert limits.total == 3
 
 
 def test_one_address_does_not_get_every_file_there_is() -> None:
-    limits = ConnectionLimits(50_000, 20_000, Timers(), files_max=10)
+    limits = ConnectionLimits(50_000, 20_000, Timers().call_later, files_max=10)
     for port in range(8):
         limits.opened(f"/10.0.0.1:{port}")
     with pytest.raises(PulsarError, match="on address"):
@@ -166,7 +175,7 @@ def test_one_address_does_not_get_every_file_there_is() -> None:
 
 
 def test_no_limit_is_what_there_are_files_for() -> None:
-    limits = ConnectionLimits(0, 0, Timers(), files_max=10)
+    limits = ConnectionLimits(0, 0, Timers().call_later, files_max=10)
     for port in range(10):
         limits.opened(f"/10.0.0.1:{port}")
     with pytest.raises(PulsarError, match=r"connections$"):

@@ -90,6 +90,11 @@ def test_keys_that_cannot_be_used_are_refused(settings: dict[str, str], reason: 
         provider(None, **settings)
 
 
+async def test_what_is_no_token_is_told_in_words() -> None:
+    with pytest.raises(AuthenticationFailed, match=r"^the token is not valid: Not enough segments$"):
+        await role_of(provider(), "nonsense")
+
+
 async def test_expiry_and_beginning_with_skew() -> None:
     clock = FixedClock(TILL_2036_SECONDS - 1)
     checking, lenient = provider(clock), provider(clock, clock_skew_seconds=10.0)

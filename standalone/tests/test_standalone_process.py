@@ -11,11 +11,16 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from magnetar.bookie.cookie import InvalidCookie
+from magnetar.bookie.loss import WHAT_TO_DO
 from magnetar.core.errors import MagnetarError
+from magnetar.standalone.bookie_process import bookie_hint
+from magnetar.standalone.console import show_error
 from magnetar.standalone.data_folder import LOCK_FILE
 from magnetar.standalone.run import explain_error, explain_os_error, process_age_seconds
 from magnetar.standalone.settings import StandaloneSettings
@@ -151,6 +156,27 @@ def test_errors_of_the_system_in_words(number: int, said: str) -> None:
 def test_errors_of_ours_in_words() -> None:
     assert "disk is full" in explain_error(MagnetarError("IO error: No space left on device: x"), SETTINGS)[0]
     assert "/data" in explain_error(MagnetarError("a damaged cookie"), SETTINGS)[1]
+
+
+def test_damage_is_told_with_what_helps_a_standalone_cluster() -> None:
+    damage = MagnetarError(f"x.txn is missing. {WHAT_TO_DO}")
+    message, hint = explain_error(damage, SETTINGS)
+    assert message == "x.txn is missing."
+    assert "Put a copy back" in hint
+    assert "--accept-loss" in hint
+    assert "dataIntegrityChecking" not in message + hint
+    accepting = replace(SETTINGS, accept_loss=True)
+    assert "no effect on cookies" in explain_error(InvalidCookie("no cookie"), accepting)[1]
+    assert "--accept-loss" not in explain_error(InvalidCookie("no cookie"), SETTINGS)[1]
+
+
+def test_a_bookies_damage_has_no_hint_that_does_not_help(capfd: pytest.CaptureFixture[str]) -> None:
+    assert bookie_hint(MagnetarError(f"x.txn is missing. {WHAT_TO_DO}"), accept_loss=False) == ""
+    assert bookie_hint(InvalidCookie("no cookie"), accept_loss=False) == ""
+    assert "no effect on cookies" in bookie_hint(InvalidCookie("no cookie"), accept_loss=True)
+    assert "--log-level debug" in bookie_hint(MagnetarError("something else"), accept_loss=True)
+    show_error("damaged", bookie_hint(InvalidCookie("no cookie"), accept_loss=False))
+    assert len(capfd.readouterr().err.splitlines()) == 1
 
 
 def test_the_age_of_a_process() -> None:

@@ -184,12 +184,12 @@ def _lost_directories(
     if filled:
         with_metadata = f" -m {metadata_url}" if metadata_url else ""
         return InvalidCookie(
-            f"bookie {bookie_id} is known to the cluster, and {_names(filled)} holds data but no cookie: whose it is "
+            f"bookie {bookie_id} is known to the cluster, and {_hold(filled)} data but no cookie: whose it is "
             f"cannot be told. Is the right disk mounted? If it is, write what `magnetar bookie cookie get "
             f"{bookie_id}{with_metadata}` shows to {COOKIE_FILE} in it"
         )
     return InvalidCookie(
-        f"bookie {bookie_id} is known to the cluster, but {_names(missing)} holds no cookie. Is the right disk "
+        f"bookie {bookie_id} is known to the cluster, but {_hold(missing)} no cookie. Is the right disk "
         f"mounted? If the data is lost for good, have the other bookies take its entries over with `magnetar bookie "
         f"decommission {bookie_id}`, which removes {path} in the end, and start with empty directories",
         CookieProblem.EMPTY_VOLUME,
@@ -230,3 +230,7 @@ def _directory_list(directories: Sequence[Path]) -> str:
 def _names(directories: list[Path]) -> str:
     assert all(directory.name == CURRENT for directory in directories)
     return " and ".join(map(str, directories))
+
+
+def _hold(directories: list[Path]) -> str:
+    return f"{_names(directories)} {'holds' if len(directories) == 1 else 'hold'}"

@@ -28,6 +28,12 @@ REASON_DISK_FULL: Final = "the disk is full"
 REASON_WRITE_FAILED: Final = "a write failed"
 REASON_SETTING: Final = "the settings say so"
 REASON_MANUAL: Final = "somebody has asked for it"
+_OVER: Final = {
+    REASON_DISK_FULL: "its disks have room again",
+    REASON_WRITE_FAILED: "its disks have room, so writing is tried again",
+    REASON_MANUAL: "somebody has asked for that",
+}
+"""How the end of a reason is told; of others only that they are over."""
 
 DirectorySpace: TypeAlias = tuple[Path, int, int]
 """A directory, and the total and free bytes of its file system."""
@@ -120,7 +126,7 @@ class WriteMode:
         if self._reasons.pop(reason, None) is None:
             return
         if not self._reasons:
-            log.warning("the bookie takes writes again: no longer that %s", reason)
+            log.warning("the bookie takes writes again: %s", _OVER.get(reason, f'no longer "{reason}"'))
         self._tell()
 
     def remove_manual_reasons(self) -> None:
@@ -174,7 +180,9 @@ class WriteMode:
         if state is not before:
             level = logging.INFO if state is DiskState.USABLE else logging.WARNING
             words = {DiskState.USABLE: "has room again", DiskState.ALMOST_FULL: "is almost full"}
-            log.log(level, "the disk of %s %s: %d bytes are free", directory, words.get(state, "is full"), free_bytes)
+            text = "the disk of %s %s: %d bytes are free, %d are kept for checkpoints and deletions"
+            kept_bytes = self._settings.free_bytes_min + self._pending_bytes
+            log.log(level, text, directory, words.get(state, "is full"), free_bytes, kept_bytes)
 
     def _tell(self) -> None:
         for listener in self._listeners:

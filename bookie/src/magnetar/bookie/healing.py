@@ -113,11 +113,13 @@ class Healer:
         """Fetch what can be had. Gives what cannot; `LedgerNotFound`, `Unavailable`, OSError."""
         missed = Reading()
         metadata, _ = await self._client.metadata.read(ledger_id)
+        stored = frozenset(await self._parts.storage.entry_ids(ledger_id))
         if open_segment_is_bad(metadata, [self._bookie_id]):
             # Where it ends is known only once it is closed; its writer cannot go on with this bookie anyway.
             await (await self._client.open(ledger_id, password=metadata.password, recover=True)).close()
             metadata, _ = await self._client.metadata.read(ledger_id)
-        stored = frozenset(await self._parts.storage.entry_ids(ledger_id))
+            before, stored = stored, frozenset(await self._parts.storage.entry_ids(ledger_id))
+            self._limbo.entries_fetched += len(stored - before)
         codec = codec_for(ledger_id, metadata)
         for segment in segments_of(metadata):
             if self._bookie_id not in segment.bookies or not segment.closed:

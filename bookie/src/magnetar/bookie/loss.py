@@ -17,6 +17,14 @@ WHAT_TO_DO: Final = (
     "`--accept-loss` (also of `magnetar standalone`) gives it up for good"
 )
 
+NOT_FOR_COOKIES: Final = "--accept-loss gives up entries that are lost; it has no effect on cookies."
+"""What `--accept-loss` does not help against."""
+
+
+def without_advice(text: str) -> str:
+    """What is damaged, without what to do about it: a standalone cluster has no other bookies."""
+    return text.partition(WHAT_TO_DO)[0].rstrip(". ")
+
 
 class OnLoss(enum.Enum):
     """What a start does about damage."""
@@ -45,5 +53,5 @@ class Losses:
             raise damage
         if self.on_loss is OnLoss.HEAL and not self.told:
             self._begin_healing()
-        self.told.append(str(damage).partition(WHAT_TO_DO)[0].rstrip(". "))
+        self.told.append(without_advice(str(damage)))
         log.error("going on without what is lost: %s", damage)

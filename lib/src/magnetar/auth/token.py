@@ -71,7 +71,7 @@ class TokenProvider:
         try:
             claims: dict[str, Any] = jwt.decode(token, self._key, algorithms=self._algorithms, options=_SIGNATURE_ALONE)
         except (jwt.PyJWTError, ValueError, RecursionError) as error:
-            raise AuthenticationFailed(f"Failed to authentication token: {error}") from None
+            raise AuthenticationFailed(f"the token is not valid: {error}") from None
         return claims
 
     def _check_times(self, claims: dict[str, Any]) -> int | None:

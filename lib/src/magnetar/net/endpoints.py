@@ -9,7 +9,7 @@ from typing import Final
 from magnetar.net.connection import AnyHandlerFactory, Connection, HandlerFactory
 from magnetar.net.descriptors import clients_max
 from magnetar.net.held_bytes import HeldBytes
-from magnetar.net.seldom import Seldom
+from magnetar.net.seldom import Seldom, connections
 from magnetar.net.tls import HANDSHAKE_SECONDS_MAX, ClientTls, ServerTls
 
 logger: Final = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Listener:
         self._make_handler = make_handler
         self._connections: dict[Connection, None] = {}
         self._closed = False
-        self._refused = Seldom()
+        self._refused = Seldom(self._tell_refused, self._loop.call_later)
         self._connections_max = clients_max() + REFUSED_WITH_A_WORD
         self.refused = 0
         """Connections that were cut, as there were too many for the files that the process may have."""
@@ -92,10 +92,11 @@ class Listener:
 
     def _refuse(self, connection: Connection) -> None:
         self.refused += 1
-        count = self._refused.happened(self._loop.time())
-        if count:
-            logger.warning("refused %d connections: there are as many as this process may have files for", count)
+        self._refused.happened()
         connection.abort()
+
+    def _tell_refused(self, count: int) -> None:
+        logger.warning("refused %s: there are as many as this process may have files for", connections(count))
 
     def _lost(self, connection: Connection) -> None:
         self._connections.pop(connection, None)

@@ -12,7 +12,7 @@ import logging
 from typing import Final, Protocol
 
 from magnetar.core.limits import KIB, MIB
-from magnetar.net.seldom import Seldom
+from magnetar.net.seldom import Seldom, connections
 
 logger: Final = logging.getLogger(__name__)
 
@@ -82,7 +82,8 @@ class HeldBytes:
         self._noted: dict[Holder, _Noted] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._hurried = False
-        self._told = Seldom()
+        self._told = Seldom(self._tell_cut, loop.call_later)
+        self._last_cut = ""
         self.held_bytes = 0
         """As far as it is known: exact at each look."""
         self.cuts = 0
@@ -157,24 +158,25 @@ class HeldBytes:
         candidates = [holder for holder, noted in self._noted.items() if noted.looks or burst]
         candidates.sort(key=self._worth)
         cut_bytes = self.held_bytes - int(CUT_TO_SHARE * self._bytes_max)
-        last = ""
         cut = 0
         for holder in candidates:
             if cut_bytes <= 0:
                 break
             size_bytes = self._noted[holder].size_bytes
             cut_bytes -= size_bytes
-            last = f"{holder.peer_address} with {size_bytes} bytes"
+            self._last_cut = f"{holder.peer_address} with {size_bytes} bytes"
             self.forget(holder)
             cut += 1
             holder.abort()
         self.cuts += cut
-        told = self._told.happened(self._loop.time(), cut) if cut else 0
-        if told:
-            logger.warning(
-                "cut %d connections that take or bring next to nothing, the last one %s: more than %d bytes were held",
-                *(told, last, self._bytes_max),
-            )
+        if cut:
+            self._told.happened(cut)
+
+    def _tell_cut(self, count: int) -> None:
+        logger.warning(
+            "cut %s that take or bring next to nothing, the last one %s: more than %d bytes were held",
+            *(connections(count), self._last_cut, self._bytes_max),
+        )
 
     def _worth(self, holder: Holder) -> tuple[bool, int, int]:
         noted = self._noted[holder]

@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
-TOLD_SECONDS: Final = 60.0
+BURST_SECONDS: Final = 1.0
+"""What comes at once is one line."""
+TOLD_SECONDS: Final = 15.0
 """Between two lines about the same."""
+
+CallLater: TypeAlias = Callable[[float, Callable[[], None]], object]
+"""After so many seconds."""
 
 
 class Seldom:
-    """Counts something and says when it is time to tell of it."""
+    """Counts something and has it told: all that a first second brings, then what has come since every so often."""
 
-    __slots__ = ("_count", "_told_seconds")
+    __slots__ = ("_call_later", "_count", "_tell", "_waits")
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[int], None], call_later: CallLater | None = None) -> None:
+        """`tell` gets how often it happened since it was told last. None: by the loop that runs then."""
+        self._tell = tell
+        self._call_later = call_later
         self._count = 0
-        self._told_seconds: float | None = None
+        self._waits = False
 
-    def happened(self, now_seconds: float, count: int = 1) -> int:
-        """It happened, so many times. 0: say nothing now; else how often it happened since it was told last."""
+    def happened(self, count: int = 1) -> None:
+        """It happened, so many times."""
         self._count += count
-        if self._told_seconds is not None and now_seconds - self._told_seconds < TOLD_SECONDS:
-            return 0
-        self._told_seconds = now_seconds
-        told, self._count = self._count, 0
-        return told
+        if not self._waits:
+            self._wait(BURST_SECONDS)
+
+    def _wait(self, seconds: float) -> None:
+        self._waits = True
+        call_later = self._call_later if self._call_later is not None else asyncio.get_running_loop().call_later
+        call_later(seconds, self._over)
+
+    def _over(self) -> None:
+        self._waits = False
+        if self._count:
+            told, self._count = self._count, 0
+            self._wait(TOLD_SECONDS)
+            self._tell(told)
+
+
+def connections(count: int) -> str:
+    """So many of them, in words."""
+    return "1 connection" if count == 1 else f"{count} connections"

@@ -15,7 +15,7 @@ from magnetar.core.clock import Clock
 from magnetar.net.connection import Connection
 from magnetar.net.descriptors import clients_max
 from magnetar.net.requests import RequestsInAll
-from magnetar.net.seldom import Seldom
+from magnetar.net.seldom import Seldom, connections
 from magnetar.net.splice import Splice
 from magnetar.proxy.access import ProxyAccess
 from magnetar.proxy.counters import ProxyCounters
@@ -76,7 +76,8 @@ class ProxyService:
         self.requests = RequestsInAll()
         # One with a client, and one with the broker that it is joined with.
         self._connections_max = min(settings.connections_max, clients_max(each=2))
-        self._refused = Seldom()
+        self._refused = Seldom(self._tell_refused)
+        self._last_refusal = ""
         self._clock = clock
         self._targets = Targets(settings.targets)
         # All of these are limited by `connections_max`.
@@ -113,14 +114,16 @@ class ProxyService:
             refusal = f"Reached the maximum number of connections on address{session.client_address}"
         if refusal is not None:
             self.counters.rejected_connections += 1
-            count = self._refused.happened(self._clock.monotonic_seconds())
-            if count:
-                logger.warning("refused %d connections, the last one of %s: %s", count, session.client_address, refusal)
+            self._last_refusal = f"{session.client_address}: {refusal}"
+            self._refused.happened()
             return refusal
         self._sessions[session] = None
         self._per_address[session.client_host] += 1
         self._empty.clear()
         return None
+
+    def _tell_refused(self, count: int) -> None:
+        logger.warning("refused %s, the last one of %s", connections(count), self._last_refusal)
 
     def left(self, session: ProxySession) -> None:
         """A connection has ended before it was joined."""

@@ -13,6 +13,7 @@ from magnetar.bookie.autorecovery.election import election_of_uri
 from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
 from magnetar.bookie.cookie import CookieProblem, InvalidCookie
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
+from magnetar.bookie.loss import NOT_FOR_COOKIES, WHAT_TO_DO
 from magnetar.bookie.node import DEFAULT_CONTROL_PORT, HttpSettings, NodeSettings, RunningNode, start_node
 from magnetar.bookie.setting_names import (
     DRAIN_RATE,
@@ -35,6 +36,7 @@ from magnetar.standalone import own_address
 from magnetar.standalone.control_settings import ANY_HOST, control_settings
 from magnetar.standalone.process import STORE_SILENCE_SECONDS_MAX
 from magnetar.standalone.protection import refuse_protection
+from magnetar.standalone.service import TRY_AGAIN
 
 DEFAULT_JOURNAL: Final = Path("data/bookkeeper/journal")
 DEFAULT_LEDGERS: Final = Path("data/bookkeeper/ledgers")
@@ -124,6 +126,13 @@ def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
         shown=_shown(given),
     )
     return BookieProcessSettings(metadata=bookkeeper_metadata(given), node=node)
+
+
+def bookie_hint(error: MagnetarError, *, accept_loss: bool) -> str:
+    """What to do about an error that ends a bookie; empty where its text says it."""
+    if isinstance(error, InvalidCookie):
+        return NOT_FOR_COOKIES if accept_loss else ""
+    return "" if WHAT_TO_DO in str(error) else TRY_AGAIN
 
 
 def accepting_loss(

@@ -55,8 +55,8 @@ def show_stopped() -> None:
 
 
 def show_error(message: str, hint: str) -> None:
-    """What went wrong and what to do."""
-    _print(f"{styled('●', RED)} {message}", f"  {styled(hint, DIM)}")
+    """What went wrong and what to do; no hint where the message says it."""
+    _print(f"{styled('●', RED)} {message}", *([f"  {styled(hint, DIM)}"] if hint else []))
 
 
 def _print(*lines: str) -> None:

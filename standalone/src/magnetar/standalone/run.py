@@ -6,8 +6,11 @@ import errno
 import os
 import time
 from pathlib import Path
+from typing import Final
 
 import uvloop
+from magnetar.bookie.cookie import InvalidCookie
+from magnetar.bookie.loss import NOT_FOR_COOKIES, WHAT_TO_DO, without_advice
 from magnetar.core.crashes import CRASHES
 from magnetar.core.errors import MagnetarError
 from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED
@@ -17,6 +20,11 @@ from magnetar.standalone.console import show_error, show_ready, show_stopped, sh
 from magnetar.standalone.data_folder import CRASH_FOLDER, FolderInUse, claimed
 from magnetar.standalone.process import STOP_SECONDS_MAX, prepare, serve_until_told
 from magnetar.standalone.settings import StandaloneSettings
+
+PUT_BACK: Final = (
+    "Put a copy back that is not damaged. Or start without what is lost: --accept-loss gives it up for good."
+)
+"""About damage: there are no other bookies to fetch anything from."""
 
 
 def run_standalone(settings: StandaloneSettings, *, fresh: bool, log_level: str) -> int:
@@ -66,7 +74,12 @@ def explain_error(error: MagnetarError, settings: StandaloneSettings) -> tuple[s
         return str(error), "Stop that one, or choose another folder with --data."
     if "No space left on device" in str(error):
         return f"The disk is full: {error}", "Free some space, or choose another folder with --data."
-    return str(error), f"The data folder is {settings.data_directory}; --data chooses another one."
+    place = f"The data folder is {settings.data_directory}; --data chooses another one."
+    if WHAT_TO_DO in str(error):
+        return f"{without_advice(str(error))}.", f"{PUT_BACK} {place}"
+    if settings.accept_loss and isinstance(error, InvalidCookie):
+        return str(error), f"{NOT_FOR_COOKIES} {place}"
+    return str(error), place
 
 
 def explain_os_error(error: OSError, settings: StandaloneSettings) -> tuple[str, str]:

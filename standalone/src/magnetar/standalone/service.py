@@ -73,6 +73,8 @@ class Service(Generic[T, S]):
     """How long a clean stop may take."""
     exit_code: Callable[[MagnetarError], int] = lambda _: EXIT_FAILED
     """What an error that ends it is told as to whoever started the process."""
+    hint: Callable[[MagnetarError], str] = lambda _: TRY_AGAIN
+    """What to do about such an error, in a line of its own; empty where its text says it."""
 
 
 def run_service(service: Service[T, S], sources: SettingSources, *, check_only: bool, log_level: str) -> int:
@@ -108,7 +110,7 @@ def run_service(service: Service[T, S], sources: SettingSources, *, check_only: 
         return EXIT_USAGE
     except MagnetarError as error:
         log.debug("%s cannot run", service.name, exc_info=error)
-        show_error(f"{type(error).__name__}: {error}", TRY_AGAIN)
+        show_error(f"{type(error).__name__}: {error}", service.hint(error))
         return service.exit_code(error)
     return EXIT_STOPPED
 

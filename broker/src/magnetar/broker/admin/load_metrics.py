@@ -37,9 +37,10 @@ def load_metrics(context: BrokerContext, family: Family, escape: Callable[[str],
             public = name.replace("brk_", "pulsar_", 1)
             yield from family(public, _kind(public), TEXTS[public], [(text, value)])
     own = {"magnetar_lb_brokers": len(load.brokers()), "magnetar_lb_leading": int(load.leading)}
-    if load.several:
-        log = load.balancing.log
-        own |= {"magnetar_lb_decisions_failed_total": log.failures, "magnetar_lb_placements_total": log.placed}
+    # A broker that is alone decides nothing, and `balancing` would be made for it.
+    log = load.balancing.log if load.several else None
+    own["magnetar_lb_decisions_failed_total"] = log.failures if log else 0
+    own["magnetar_lb_placements_total"] = log.placed if log else 0
     for name, number in own.items():
         yield from family(name, _kind(name), TEXTS[name], [(f'{{cluster="{cluster}"}}', number)])
 

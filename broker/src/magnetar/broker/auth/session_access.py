@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from magnetar.auth.credentials import METHOD_NONE, REFRESH, AuthenticationFailed, Certificate, Credentials, Identity
@@ -171,10 +171,14 @@ class SessionAccess:
     async def require_on_topic(self, right: Right, topic: TopicName, refusal: str, subscription: str = "") -> None:
         """`PulsarError` with the text `refusal` unless the client has a right; see `Authorizer.allows_on_topic`."""
         if not await self._allowed_on_topic(right, topic, subscription):
-            self._refuse(refusal, f"topic {topic}")
+            lacking = await self._lacking(lambda one: self._allowed_on_topic(right, topic, subscription, one))
+            self._refuse(refusal, f"topic {topic}", lacking)
 
-    async def _allowed_on_topic(self, right: Right, topic: TopicName, subscription: str) -> bool:
-        authorizer, principal = self._access.authorizer, self.principal
+    async def _allowed_on_topic(
+        self, right: Right, topic: TopicName, subscription: str, principal: Principal | None = None
+    ) -> bool:
+        """Whether somebody may, else the client."""
+        authorizer, principal = self._access.authorizer, principal or self.principal
         if authorizer is None:
             return True
         assert principal is not None
@@ -193,20 +197,39 @@ class SessionAccess:
 
     async def require_on_namespace(self, right: Right, namespace: NamespaceName, refusal: str) -> None:
         """As `require_on_topic`, for a namespace as a whole."""
-        authorizer, principal = self._access.authorizer, self.principal
-        if authorizer is None:
+        if self._access.authorizer is None:
             return
-        assert principal is not None
-        try:
-            allowed = await authorizer.allows_on_namespace(principal, right, namespace)
-        except TenantNotFound:
-            allowed = False
-        if not allowed:
-            self._refuse(refusal, f"namespace {namespace}")
-
-    def _refuse(self, refusal: str, where: str) -> None:
         assert self.principal is not None
-        logger.warning("%s (%s) on %s: %s", self.address, " for ".join(self.principal.roles), where, refusal)
+        if not await self._allowed_on_namespace(right, namespace, self.principal):
+            lacking = await self._lacking(lambda one: self._allowed_on_namespace(right, namespace, one))
+            self._refuse(refusal, f"namespace {namespace}", lacking)
+
+    async def _allowed_on_namespace(self, right: Right, namespace: NamespaceName, principal: Principal) -> bool:
+        authorizer = self._access.authorizer
+        if authorizer is None:
+            return True
+        try:
+            return await authorizer.allows_on_namespace(principal, right, namespace)
+        except TenantNotFound:
+            return False
+
+    async def _lacking(self, allowed: Callable[[Principal], Awaitable[bool]]) -> list[str]:
+        """Which of a proxy's and its client's roles lack a right; empty without a proxy."""
+        assert self.principal is not None
+        lacking = []
+        for role in self.principal.roles if self.principal.through_proxy else ():
+            try:
+                if not await allowed(Principal(role)):
+                    lacking.append(role)
+            except PulsarError:
+                lacking.append(role)
+        return lacking
+
+    def _refuse(self, refusal: str, where: str, lacking: Collection[str]) -> None:
+        assert self.principal is not None
+        # The client is not told of roles, nor by Apache's broker.
+        who = " for ".join(self.principal.roles) + "".join(f"; {role} lacks the right" for role in lacking)
+        logger.warning("%s (%s) on %s: %s", self.address, who, where, refusal)
         raise PulsarError(ServerError.AUTHORIZATION_ERROR, refusal)
 
     async def look_again(self, changed: Collection[str]) -> None:

@@ -187,15 +187,15 @@ class ModularLoadManager:
         groups: list[dict[str, Any]] = [
             {"dimensions": {"broker": advertised, "metric": "loadBalancing"}, "metrics": usages}
         ]
+        # A dashboard wants a zero where nothing was decided yet.
         log = self._balancing.log if self._balancing is not None else None
-        if log is not None:
-            unloads = {
-                "brk_lb_unload_broker_total": log.unloading_brokers,
-                "brk_lb_unload_bundle_total": log.unloads,
-            }
-            splits = {"brk_lb_bundles_split_total": log.splits}
-            groups.append({"dimensions": {"metric": "bundleUnloading"}, "metrics": unloads})
-            groups.append({"dimensions": {"metric": "bundlesSplit"}, "metrics": splits})
+        unloads = {
+            "brk_lb_unload_broker_total": log.unloading_brokers if log else 0,
+            "brk_lb_unload_bundle_total": log.unloads if log else 0,
+        }
+        splits = {"brk_lb_bundles_split_total": log.splits if log else 0}
+        groups.append({"dimensions": {"metric": "bundleUnloading"}, "metrics": unloads})
+        groups.append({"dimensions": {"metric": "bundlesSplit"}, "metrics": splits})
         return groups
 
     def host_usage(self) -> HostUsage:

@@ -11,7 +11,7 @@ from magnetar.broker.policies.model import Rate
 from magnetar.broker.policies.settings import PolicySettings
 from magnetar.net.descriptors import clients_max
 from magnetar.net.requests import RequestsInAll
-from magnetar.net.seldom import Seldom
+from magnetar.net.seldom import Seldom, connections
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
@@ -55,21 +55,23 @@ class ConnectionLimits:
     """How many clients are connected, altogether and from each address; 0 is no limit but the files that the process
     may have open. One address gets four fifths of what there is at most: one client must not keep out all others."""
 
-    __slots__ = ("_clock", "_per_address", "_per_address_max", "_refused", "_total_max", "total")
+    __slots__ = ("_last_refusal", "_per_address", "_per_address_max", "_refused", "_total_max", "total")
 
-    def __init__(self, total_max: int, per_address_max: int, clock: Clock, files_max: int | None = None) -> None:
+    def __init__(
+        self, total_max: int, per_address_max: int, call_later: CallLater, files_max: int | None = None
+    ) -> None:
         """`files_max`: how many connections the process has files for; None: as the system says."""
-        self._clock = clock
         files_max = files_max if files_max is not None else clients_max()
         self._total_max = min(total_max, files_max) if total_max > 0 else files_max
         self._per_address_max = min(per_address_max, -(-self._total_max * 4 // 5)) if per_address_max > 0 else 0
         self._per_address: dict[str, int] = {}
-        self._refused = Seldom()
+        self._refused = Seldom(self._tell_refused, call_later)
+        self._last_refusal = ""
         self.total = 0
 
     def opened(self, peer_address: str) -> None:
         """Count a connection. Raises PulsarError(NOT_ALLOWED_ERROR) for one too many, which is not counted; the log
-        has a line a minute about these."""
+        has a few lines a minute about these."""
         address = host_of(peer_address)
         here = self._per_address.get(address, 0)
         text = ""
@@ -78,13 +80,15 @@ class ConnectionLimits:
         elif 0 < self._per_address_max <= here:
             text = f"Reached the maximum number of connections on address{peer_address}"
         if text:
-            count = self._refused.happened(self._clock.monotonic_seconds())
-            if count:
-                logger.warning("refused %d connections, the last one of %s: %s", count, peer_address, text)
+            self._last_refusal = f"{peer_address}: {text}"
+            self._refused.happened()
             raise PulsarError(ServerError.NOT_ALLOWED_ERROR, text)
         self.total += 1
         if self._per_address_max > 0:
             self._per_address[address] = here + 1
+
+    def _tell_refused(self, count: int) -> None:
+        logger.warning("refused %s, the last one of %s", connections(count), self._last_refusal)
 
     def closed(self, peer_address: str) -> None:
         """A connection that was counted is gone."""
@@ -118,7 +122,7 @@ class BrokerLimits:
         self.publish: RateLimiter | None = None
         self.dispatch: RateLimiter | None = None
         self.publish_buffer = PublishBuffer(settings.publish_buffer_bytes_max)
-        self.connections = ConnectionLimits(settings.connections_max, settings.connections_per_address_max, clock)
+        self.connections = ConnectionLimits(settings.connections_max, settings.connections_per_address_max, call_later)
         self.requests = RequestsInAll()
         self.notes = KeptNotes()
         self.use_settings(settings)

@@ -88,6 +88,7 @@ def _service(*, accept_loss: bool) -> Service[BookieProcessSettings, BookieProce
     from magnetar.standalone.bookie_process import (
         accepting_loss,
         bookie_exit_code,
+        bookie_hint,
         bookie_process_settings,
         start_bookie_process,
     )
@@ -99,4 +100,5 @@ def _service(*, accept_loss: bool) -> Service[BookieProcessSettings, BookieProce
         start=start_bookie_process,
         describe=Process.describe,
         exit_code=bookie_exit_code,
+        hint=lambda error: bookie_hint(error, accept_loss=accept_loss),
     )
