@@ -22,6 +22,8 @@ class Kind(enum.StrEnum):
     """A block stands there twice, and what follows it is moved."""
     OVER = "over"
     """A block stands over the one behind it as well."""
+    TAIL = "tail"
+    """From somewhere on there are zeros, as where nothing was written yet."""
     EMPTY = "empty"
     """The file has no bytes."""
     MISSING = "missing"
@@ -41,6 +43,8 @@ def damaged(content: bytes, kind: Kind, rng: Random) -> bytes | None:
         return content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :]
     if kind is Kind.CUT:
         return content[:at]
+    if kind is Kind.TAIL:
+        return content[:at] + bytes(len(content) - at)
     # A block that holds something; half a file where that is smaller than a block.
     size = min(BLOCK_BYTES, max(1, used // 2))
     begin = at - at % size

@@ -15,16 +15,19 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from random import Random
 from typing import Final
 
+from magnetar.bookie.journal_note import read_note
 from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ConsumerOptions
 from magnetar.client.message import OutgoingMessage
 from magnetar.client.reader import Reader, ReaderOptions
 from magnetar.client.settings import ClientSettings
 from magnetar.core.clock import SystemClock
+from magnetar.core.disk import SystemDisk
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.standalone.cluster import RunningCluster, start_cluster
@@ -123,6 +126,7 @@ class World:
         for numbers in lives:
             cluster = await start_cluster(self._settings)
             await _publish(cluster, numbers)
+            await _until_noted(self._data / "bookie/journal/current")
             copy_folder(self._data, self._template)
             await cluster.close()
             if numbers.stop < MESSAGES:
@@ -139,6 +143,16 @@ class World:
         path = self._data / self.files[name]
         damage(path, kind, Random(f"{name} {kind} {seed}"))
         return await self.look((path.name, str(path.parent)))
+
+    async def run_without(self, *patterns: str) -> Verdict:
+        """Lose several files at once, start, read everything. Patterns are of the names in `files`."""
+        shutil.rmtree(self._data, ignore_errors=True)
+        copy_folder(self._template, self._data)
+        lost = [path for name, path in self.files.items() if any(fnmatch(name, pattern) for pattern in patterns)]
+        assert len(lost) >= len(patterns)
+        for path in lost:
+            (self._data / path).unlink()
+        return await self.look(tuple(str((self._data / path).parent) for path in lost))
 
     async def look(self, names: tuple[str, ...]) -> Verdict:
         """Start on the folder as it is, and read everything. `names`: what an error must name one of."""
@@ -197,6 +211,19 @@ async def _publish(cluster: RunningCluster, numbers: range) -> None:
         await (await client.producer(OTHER_TOPIC)).send(OutgoingMessage(payload(0)))
     finally:
         await client.close()
+
+
+async def _until_noted(journal: Path) -> None:
+    """Wait until the note of the durable end says all, which it does soon after the last write."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while not _is_noted(journal):
+            await asyncio.sleep(0.01)
+
+
+def _is_noted(journal: Path) -> bool:
+    file_id, offset = read_note(SystemDisk(), journal)
+    newest = max(journal.glob("*.txn"), key=lambda path: int(path.stem, 16))
+    return int(newest.stem, 16) == file_id and not newest.read_bytes()[offset:].strip(b"\0")
 
 
 async def _read(cluster: RunningCluster, lines: Lines, names: tuple[str, ...]) -> Verdict:

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from magnetar.bookie import index_database
 from magnetar.metadata import rocksdb
+from magnetar.standalone import cluster
 from rocksdict import DBRecoveryMode, Options, Rdict
 
 from e2e.damage.kinds import Kind, damaged
@@ -17,6 +18,7 @@ from e2e.damage.world import Outcome, World
 ALWAYS_REFUSED = (
     ("bookie/journal/current/1.txn", Kind.EMPTY),
     ("bookie/journal/current/1.txn", Kind.MISSING),
+    ("bookie/journal/current/1.txn", Kind.TAIL),
     ("bookie/journal/current/VERSION", Kind.MISSING),
     ("bookie/ledgers/current/locations/*.log", Kind.CUT),
     ("bookie/ledgers/current/locations/MANIFEST*", Kind.FLIP),
@@ -37,6 +39,12 @@ RIGHT_OR_TOLD = (
     ("bookie/ledgers/current/0.log", Kind.ZERO),
 )
 """Where the place decides, and how the journal's groups came about."""
+LOST_TOGETHER = (
+    ("metadata/rocksdb/*.log", "metadata/rocksdb/magnetar.synced"),
+    ("metadata/rocksdb/*",),
+    ("bookie/journal/current/*.txn", "bookie/journal/current/newestJournal", "bookie/ledgers/current/lastMark"),
+)
+"""What is lost, and all that would name it but one."""
 SEED = 7
 SEEDS_TRIED = 10
 
@@ -64,6 +72,13 @@ async def test_chosen_damage_is_told(world: World) -> None:
 
 
 @pytest.mark.slow
+async def test_files_that_are_lost_together_are_told(world: World) -> None:
+    for patterns in LOST_TOGETHER:
+        verdict = await world.run_without(*patterns)
+        assert verdict.outcome is Outcome.REFUSED, (patterns, verdict)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pattern", "killed_first"),
     [("metadata/rocksdb/*.log", True), ("bookie/ledgers/current/locations/*.log", False)],
@@ -83,6 +98,8 @@ async def test_what_rocksdb_does_by_itself_is_noticed(
     assert (await world.run(name, Kind.FLIP, SEED)).outcome is Outcome.REFUSED
     monkeypatch.setattr(rocksdb, "open_database", open_as_before)
     monkeypatch.setattr(index_database, "open_database", open_as_before)
+    # Ledger ids tell of lost metadata as well.
+    monkeypatch.setattr(cluster, "check_metadata_is_newest", lambda *_: None)
     outcomes = set()
     for seed in range(SEEDS_TRIED):
         outcomes.add((await world.run(name, Kind.FLIP, seed)).outcome)

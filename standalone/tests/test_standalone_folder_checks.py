@@ -86,7 +86,7 @@ async def test_messages_without_metadata_are_refused_and_nothing_is_made(tmp_pat
         (data / left).mkdir(parents=True)
     before = sorted(data.rglob("*"))
     for accept_loss in (False, True):
-        with pytest.raises(MetadataMissing, match=r"data/metadata is missing or empty.*Put a copy.*--fresh"):
+        with pytest.raises(MetadataMissing, match=r"data/metadata/rocksdb is missing or empty.*Put a copy.*--fresh"):
             await start_cluster(settings(data, accept_loss=accept_loss))
     assert sorted(data.rglob("*")) == before
     shutil.rmtree(data / "metadata", ignore_errors=True)

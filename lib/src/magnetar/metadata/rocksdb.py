@@ -25,6 +25,7 @@ from magnetar.core.errors import Misuse
 from magnetar.metadata.local import LocalStore, LocalTree
 from magnetar.metadata.paths import ROOT
 from magnetar.metadata.rocksdb_files import (
+    DATABASE,
     DatabaseDamaged,
     SyncedNumber,
     check_iterator,
@@ -66,9 +67,6 @@ _DAMAGE_ADVICE: Final = (
     "the metadata does not name would be deleted from the bookies. Where no message is needed any more, begin anew "
     "(`magnetar standalone --fresh`); `--accept-loss` does not apply to metadata"
 )
-_DATABASE: Final = "rocksdb"
-"""The directory of the database itself; made durably, as RocksDB makes it without a sync of its name."""
-
 _ROOM_BYTES_MIN: Final = 2 * _WRITE_BUFFER_BYTES
 """What opening may want to write: the log as tables."""
 
@@ -352,9 +350,9 @@ class RocksdbMetadataStore(LocalStore):
     @classmethod
     def open_existing(cls, directory: Path) -> RocksdbMetadataStore:
         """The one that is there, and `StoreUnavailable` where there is none; nothing is made."""
-        if not holds_database(directory / _DATABASE):
+        if not holds_database(directory / DATABASE):
             raise StoreUnavailable(
-                f"there is no metadata at {directory}: {directory / _DATABASE} holds no database. That of a standalone "
+                f"there is no metadata at {directory}: {directory / DATABASE} holds no database. That of a standalone "
                 "cluster is at rocksdb:DATA/metadata, DATA being its data folder"
             )
         return cls(directory)
@@ -396,8 +394,8 @@ def _options() -> Options:
 def _lock_directory(directory: Path) -> int:
     """Returns the open lock file, which holds our process id; the lock goes with the process, however it ends."""
     try:
-        if not (directory / _DATABASE / "CURRENT").exists():
-            make_directory(directory / _DATABASE)
+        if not (directory / DATABASE / "CURRENT").exists():
+            make_directory(directory / DATABASE)
         lock = os.open(directory / "owner.pid", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise StoreUnavailable(f"cannot use the metadata directory {directory}: {error}") from error
@@ -415,7 +413,7 @@ def _lock_directory(directory: Path) -> int:
 
 def _open_table(directory: Path) -> RocksdbTable:
     try:
-        table = RocksdbTable(directory / _DATABASE)
+        table = RocksdbTable(directory / DATABASE)
     except DatabaseDamaged as error:
         raise MetadataDamaged(f"{error}. {_DAMAGE_ADVICE}") from error
     except Exception as error:  # rocksdict raises nothing more exact.

@@ -20,6 +20,10 @@ from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, RdictIter
 
 log: Final = logging.getLogger(__name__)
 
+DATABASE: Final = "rocksdb"
+"""The directory of a metadata store's database, below its own; made durably, as RocksDB makes it without a sync of its
+name."""
+
 SYNCED_FILE: Final = "magnetar.synced"
 _SYNCED: Final = struct.Struct(">8sQI")
 _SYNCED_WORD: Final = b"MGTRsync"

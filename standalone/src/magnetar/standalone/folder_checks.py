@@ -14,7 +14,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.ledger.ledger_paths import ID_PREFIX
 from magnetar.metadata.local import LocalStore
 from magnetar.metadata.paths import parent_of
-from magnetar.metadata.rocksdb_files import holds_database
+from magnetar.metadata.rocksdb_files import DATABASE, holds_database
 from magnetar.standalone.settings import StandaloneSettings
 
 log: Final = logging.getLogger(__name__)
@@ -33,14 +33,14 @@ class MetadataBehind(MagnetarError):
 
 def check_metadata_there(settings: StandaloneSettings) -> None:
     """Raise `MetadataMissing` when the folder holds messages and no metadata. Before anything is made there."""
-    if not settings.persistent_metadata or holds_database(settings.metadata_directory / "rocksdb"):
+    if not settings.persistent_metadata or holds_database(settings.metadata_directory / DATABASE):
         return
     bookie = settings.bookie_directory
     if any(True for pattern in (_JOURNALS, _ENTRY_LOGS) for _ in bookie.glob(pattern)):
         raise MetadataMissing(
-            f"{settings.metadata_directory} is missing or empty, and {bookie} holds messages: whose they are is said "
-            "there alone. Put a copy of the whole directory back. Where no message is needed any more, begin anew with "
-            "--fresh; --accept-loss does not apply to metadata."
+            f"{settings.metadata_directory / DATABASE} is missing or empty, and {bookie} holds messages: whose they "
+            "are is said there alone. Put a copy of the whole directory `metadata` back. Where no message is needed "
+            "any more, begin anew with --fresh; --accept-loss does not apply to metadata."
         )
 
 
@@ -53,15 +53,15 @@ def check_metadata_is_newest(settings: StandaloneSettings, store: LocalStore, bo
     if greatest_id < next_id:
         return
     found = (
-        f"the metadata in {settings.metadata_directory} is older than the messages: the next ledger would be "
-        f"{next_id}, and {settings.bookie_directory} has had ledgers up to {greatest_id}"
+        f"the metadata in {settings.metadata_directory / DATABASE} is older than the messages: the next ledger would "
+        f"be {next_id}, and {settings.bookie_directory} has had ledgers up to {greatest_id}"
     )
     newer = f"ledgers {next_id} to {greatest_id}" if next_id < greatest_id else f"ledger {next_id}"
     if not settings.accept_loss:
         raise MetadataBehind(
-            f"{found}. Put the newest copy of the whole directory back. Or start without what was stored since: "
-            f"--accept-loss gives no id twice, and deletes what there is of {newer}: the messages that topics got "
-            "after this copy was made."
+            f"{found}. Put the newest copy of the whole directory `metadata` back. Or start without what was stored "
+            f"since: --accept-loss gives no id twice, and deletes what there is of {newer}: the messages that topics "
+            "got after this copy was made."
         )
     store.leave_out_numbers(parent, greatest_id + 1)
     log.error(
