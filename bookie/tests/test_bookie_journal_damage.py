@@ -272,6 +272,7 @@ async def test_a_missing_file_is_missed(tmp_path: Path) -> None:
 async def test_an_older_file_that_lost_its_end_is_told_by_the_next(tmp_path: Path) -> None:
     ends = await written(tmp_path)
     await written(tmp_path, [], 110, (100, ends[-1]))
+    (tmp_path / NOTE_FILE).unlink()
     change(tmp_path / "64.txn", zero(ends[-3], ends[-1]))
     with pytest.raises(JournalDamaged, match=rf"64.txn: it ends at {ends[-3]}, and was acknowledged up to {ends[-1]}"):
         replay(tmp_path)

@@ -70,6 +70,7 @@ _STORE_TESTS: Final = _files(
         "bookie_ledger_state",
         "bookie_states_durable",
         "bookie_journal_disks",
+        "bookie_journal_damage",
         "bookie_journal",
         "bookie_journal_format",
         "bookie_storage",

@@ -121,7 +121,6 @@ class Journal:
         self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         # Without syncs nothing is known to be durable.
         self._note = EndNote(disk, directory) if settings.sync_data else None
-        self._noted: Mark = (0, 0)
         self._noted_seconds = 0.0
         try:
             self._file: JournalFile | None = JournalFile(disk, directory, first_file_id, settings, previous)
@@ -144,6 +143,7 @@ class Journal:
         self.written_bytes = 0
         self.mark: Mark = (first_file_id, self._file.position)
         """Behind the last durable group. One tuple, so that both threads see a pair that belongs together."""
+        self._noted = self.mark
 
     def start(self, on_progress: Callable[[float], None], on_failure: Callable[[OSError], None]) -> None:
         """Begin to write. `on_progress` is called after every group, with the seconds since its oldest append;
