@@ -11,6 +11,7 @@ from magnetar.bookie.autorecovery.replication_settings import ReplicationSetting
 from magnetar.bookie.autorecovery.testing import MemoryCluster
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.autorecovery.worker import ReplicationWorker
+from magnetar.bookie.drain.moves import LedgerMover
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.ledger_paths import ledger_path
 from magnetar.metadata.memory import MemoryMetadataStore
@@ -187,6 +188,37 @@ async def test_a_ledger_that_fails_is_left_locked_longer_each_time(cluster: Work
     await cluster.stop_worker()
     assert await cluster.others.lock_holder(ledger_id) is None
     assert await cluster.others.count() == 1
+
+
+async def test_why_a_ledger_is_not_whole_is_told_to_all(cluster: WorkingCluster) -> None:
+    """A drain that meets its lock says so. Before, it said that another replicates it now, for ever."""
+    ledger_id, lost = await cluster.marked_ledger()
+    for bookie in cluster.bookies.bookies.values():
+        if ledger_id in bookie.ledgers and 5 in bookie.ledgers[ledger_id].entries:
+            cluster.damage(bookie.bookie_id, ledger_id, 5)
+    mover = LedgerMover(lost, cluster.client, cluster.bookies, cluster.others, cluster.replicator(QUICK), LoopClock())
+    cluster.start()
+    await until(lambda: cluster.worker.progress().waiting == (ledger_id,))
+    await mover.move([ledger_id], lambda: None)
+    why = f"worker:3181: no bookie gives these entries of ledger {ledger_id}: 5"
+    assert mover.blockers[ledger_id].startswith(f"it is tried again, after it has failed at {why}")
+    assert (await cluster.others.problem(ledger_id)).startswith(why)
+    # It goes with the worker's session, and so does its lock.
+    await cluster.stop_worker()
+    cluster.session.expire_session()
+    assert await cluster.others.problem(ledger_id) == ""
+
+
+async def test_a_ledger_that_is_whole_again_has_no_problem() -> None:
+    cluster = WorkingCluster(3)
+    ledger_id, _ = await cluster.marked_ledger()
+    cluster.start()
+    await until(lambda: cluster.worker.progress().ledgers_failed >= 2)
+    assert (await cluster.others.problem(ledger_id)).startswith("worker:3181: not enough bookies")
+    cluster.bookies.add_bookie()
+    await until_unmarked(cluster)
+    assert await cluster.others.problem(ledger_id) == ""
+    await cluster.close()
 
 
 async def test_a_ledger_goes_on_as_soon_as_there_are_bookies() -> None:

@@ -14,6 +14,8 @@ BASE: Final = "/ledgers/underreplication"
 LAYOUT: Final = f"{BASE}/LAYOUT"
 MARKS: Final = f"{BASE}/ledgers"
 LOCKS: Final = f"{BASE}/locks"
+PROBLEMS: Final = f"{BASE}/problems"
+"""Ours alone: why a ledger could not be replicated, in words. Ephemeral, so that they go with whoever told them."""
 DISABLED: Final = f"{BASE}/disable"
 LOST_BOOKIE_RECOVERY_DELAY: Final = f"{BASE}/lostBookieRecoveryDelay"
 VOTES: Final = f"{BASE}/auditorelection"
@@ -46,6 +48,11 @@ def mark_path(ledger_id: int) -> str:
 def lock_path(ledger_id: int) -> str:
     """The lock of whoever replicates a ledger."""
     return f"{LOCKS}/{_name(ledger_id)}"
+
+
+def problem_path(ledger_id: int) -> str:
+    """Why the last attempt to replicate a ledger has failed."""
+    return f"{PROBLEMS}/{_name(ledger_id)}"
 
 
 def ledger_id_of_folder(path: str) -> int | None:

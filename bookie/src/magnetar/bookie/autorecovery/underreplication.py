@@ -50,6 +50,9 @@ ATTEMPTS_MAX: Final = 20
 READS_IN_FLIGHT_MAX: Final = 32
 """Marks that a walk reads at a time: hides the store's delay and leaves it room for others."""
 
+PROBLEM_LETTERS_MAX: Final = 1000
+"""Of why a ledger is not whole: some entries and bookies are named, which is enough to know where to look."""
+
 _SYSTEM_CLOCK: Final = SystemClock()
 
 
@@ -108,6 +111,7 @@ class UnderreplicatedLedgers:
         self._store = store
         self._clock = clock
         self._rng = rng or random.SystemRandom()
+        self._bookie_id = bookie_id
         self._locks = LockTable(store, bookie_id)
         self._signals: set[ChangeSignal] = set()
         self._prepared = False
@@ -200,6 +204,23 @@ class UnderreplicatedLedgers:
         """What the holder calls itself; None if nobody holds the lock."""
         return await self._locks.holder(ledger_id)
 
+    async def tell_problem(self, ledger_id: int, problem: str) -> None:
+        """Say why a ledger could not be replicated, for whoever waits for it; until `replicated`, or the end of our
+        session. Never fails: nothing depends on it."""
+        value = f"{self._bookie_id}: {problem}"[:PROBLEM_LETTERS_MAX].encode()
+        path = paths.problem_path(ledger_id)
+        try:
+            with contextlib.suppress(NodeNotFound):
+                await self._store.delete(path)
+            await self._create(path, value, ephemeral=True)
+        except StoreUnavailable as error:
+            log.info("why ledger %d is not whole is told to nobody: %s", ledger_id, error)
+
+    async def problem(self, ledger_id: int) -> str:
+        """Who could not replicate the ledger when it was tried last, and why; empty when nobody has said so."""
+        node = await self._store.get(paths.problem_path(ledger_id), watch=False)
+        return "" if node is None else node.value.decode("utf-8", "replace")
+
     async def lock_any(self) -> tuple[UnderreplicatedLedger, ReplicationLock] | None:
         """A marked ledger that nobody works on, in random order, and its lock; None when there is none.
 
@@ -285,9 +306,9 @@ class UnderreplicatedLedgers:
         await self.prepare()
         await self._store.put(paths.LAST_CHECKS[kind], encode_last_check(kind, time_ms))
 
-    async def _create(self, path: str, value: bytes) -> bool:
+    async def _create(self, path: str, value: bytes, *, ephemeral: bool = False) -> bool:
         try:
-            await self._store.put(path, value, MUST_NOT_EXIST)
+            await self._store.put(path, value, MUST_NOT_EXIST, ephemeral=ephemeral)
         except VersionConflict:
             return False
         return True
@@ -343,6 +364,8 @@ class UnderreplicatedLedgers:
                 yield folder
 
     async def _remove_mark(self, task: UnderreplicatedLedger) -> None:
+        with contextlib.suppress(NodeNotFound):
+            await self._store.delete(paths.problem_path(task.ledger_id))
         try:
             await self._store.delete(paths.mark_path(task.ledger_id), task.version)
         except VersionConflict:

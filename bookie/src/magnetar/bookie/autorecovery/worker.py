@@ -178,6 +178,7 @@ class ReplicationWorker:
         except MagnetarError as error:
             # Its metadata cannot be read, for example: others may be repaired all the same.
             log.warning("ledger %d could not be replicated: %s", ledger_id, error)
+            await self._underreplicated.tell_problem(ledger_id, str(error))
             self._defer_failed(ledger_id, lock)
         finally:
             if ledger_id not in self._deferred:
@@ -209,6 +210,7 @@ class ReplicationWorker:
             return True
         self._ledgers_failed += 1
         log.warning("ledger %d is not whole: %s (%s)", ledger_id, result.reason, _summary(result))
+        await self._underreplicated.tell_problem(ledger_id, result.reason)
         if result.has(ProblemKind.OPEN):
             self._defer(ledger_id, lock, self._close_later(ledger_id, lock, result.open_damage))
             return True

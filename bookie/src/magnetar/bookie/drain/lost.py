@@ -45,6 +45,9 @@ log: Final = logging.getLogger(__name__)
 MARKS_IN_FLIGHT: Final = 64
 """Ledgers that are marked at a time; as many as are read."""
 
+PROBLEMS_LOOKED_FOR: Final = 20
+"""Ledgers of which it is asked why they are not whole; one that says so is enough."""
+
 LOOKS_AT_ONCE: Final = 4
 """Bookies that are looked for at the same time: each look reads all ledgers' metadata."""
 
@@ -168,7 +171,12 @@ class LostBookies:
             return f"ledger {ledger_id}: {problem}"
         if not await self._parts.underreplicated.enabled():
             return "AutoRecovery is disabled in this cluster: enable it, so that the ledgers are copied"
-        return f"AutoRecovery copies {len(naming.ledger_ids)} ledgers that name it"
+        copies = f"AutoRecovery copies {len(naming.ledger_ids)} ledgers that name it"
+        for ledger_id in naming.ledger_ids[:PROBLEMS_LOOKED_FOR]:
+            problem = await self._parts.underreplicated.problem(ledger_id)
+            if problem:
+                return f"{copies}; ledger {ledger_id} has failed at {problem}"
+        return copies
 
     async def _forget_locked(self, bookie_id: str, cookie: Node | None) -> str:
         """Remove what is left of it, unless somebody drains it just now. Why not, if it did not go."""

@@ -28,6 +28,8 @@ SAMPLES_MAX: Final = 100
 """Moved fragments that are looked at once more before the cookie goes, chosen at random from all of them."""
 
 LOCKED: Final = "another replicates it now"
+FAILED_BEFORE: Final = "it is tried again, after it has failed at"
+"""Who, and why, follow. A worker keeps the lock of a ledger for a while after a failure."""
 
 
 class LedgerMover:
@@ -92,7 +94,10 @@ class LedgerMover:
         lock: ReplicationLock | None = None
         try:
             lock = await self._underreplicated.lock(ledger_id)
-            return await self._move(ledger_id, lock) if lock is not None else LOCKED
+            if lock is not None:
+                return await self._move(ledger_id, lock)
+            problem = await self._underreplicated.problem(ledger_id)
+            return f"{FAILED_BEFORE} {problem}" if problem else LOCKED
         except MagnetarError as error:
             # A quorum or the store is away, or the metadata is damaged: named, and tried again.
             log.warning("ledger %d cannot leave bookie %s now: %s", ledger_id, self._bookie_id, error)

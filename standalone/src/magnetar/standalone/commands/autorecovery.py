@@ -238,5 +238,6 @@ def list_under_replicated(
         Column("missing", lambda row: " ".join(row.missing_replicas)),
         Column("marked", lambda row: human_time(row.marked_ms)),
         Column("worker", lambda row: row.worker),
+        Column("problem", lambda row: row.problem),
     )
     show_rows(complete(work()), columns, as_json=as_json, none="no ledger lacks a replica, as far as is known")

@@ -80,6 +80,8 @@ class MarkedLedger:
     marked_ms: int | None
     worker: str
     """Who repairs it now; empty when nobody does."""
+    problem: str = ""
+    """At whom the last attempt has failed, and why; empty when none has."""
 
 
 async def marked_ledgers(
@@ -96,6 +98,7 @@ async def marked_ledgers(
                 missing_replicas=tuple(mark.missing_replicas),
                 marked_ms=mark.created_ms,
                 worker=await marks.lock_holder(mark.ledger_id) or "",
+                problem=await marks.problem(mark.ledger_id),
             )
     finally:
         await marks.close()
