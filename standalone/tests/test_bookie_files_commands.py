@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,19 @@ def test_a_damaged_journal_is_named(ours: Path) -> None:
     path.write_bytes(data)
     result = run("read-journal", path, code=1)
     assert "DAMAGED at 512: the group from 512" in result.stderr
+
+
+def test_a_damaged_last_group_is_no_torn_end(ours: Path) -> None:
+    """A start refuses it. Before, this said of the same file that nobody was told it is safe."""
+    listed = rows("list-files", "--journal", ours / "journal", "--ledgers", ours / "ledgers", "--kind", "journal")
+    path = Path(listed[0]["path"])
+    last = rows("read-journal", path)[-1]
+    data = bytearray(path.read_bytes())
+    data[last["offset"] + 4] ^= 1
+    path.write_bytes(data)
+    result = run("read-journal", path, code=1)
+    assert re.search(r"DAMAGED at \d+: the group from \d+ .*, yet all of it was written", result.stderr)
+    assert "nobody was told" not in result.stderr
 
 
 def test_damaged_entries_are_named_and_the_next_ones_read(ours: Path) -> None:

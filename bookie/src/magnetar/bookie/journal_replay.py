@@ -88,7 +88,7 @@ class JournalReplay:
         path = self._directory / journal_format.file_name(file_id)
         file = self._disk.open(path)
         try:
-            reading = _FileReading(file)
+            reading = FileReading(file)
             header = reading.header
             if isinstance(header, str):
                 self._damaged.add(file_id)
@@ -107,7 +107,7 @@ class JournalReplay:
         finally:
             file.close()
 
-    def _start(self, reading: _FileReading, path: Path, file_id: int, header: JournalHeader) -> int:
+    def _start(self, reading: FileReading, path: Path, file_id: int, header: JournalHeader) -> int:
         """Where to begin: at the mark, if that can be one."""
         offset = self._mark[1] if file_id == self._mark[0] else 0
         if offset <= header.first_offset or file_id in self._damaged:
@@ -134,7 +134,7 @@ class JournalReplay:
             before = self._directory / journal_format.file_name(previous)
             self._tell(before, f"it ends at {self._ends[previous]}, and was acknowledged up to {end_offset}")
 
-    def _read(self, reading: _FileReading, path: Path, start: int, header: JournalHeader) -> Iterator[list[bytes]]:
+    def _read(self, reading: FileReading, path: Path, start: int, header: JournalHeader) -> Iterator[list[bytes]]:
         file_id = int(path.stem, 16)
         begun = file_id in (self._newest_id, self._noted[0]) or start > header.first_offset
         while True:
@@ -184,10 +184,11 @@ class JournalReplay:
         )
 
 
-class _FileReading:
-    """One open file."""
+class FileReading:
+    """One open journal file, and what is wrong in it."""
 
     def __init__(self, file: DiskFile) -> None:
+        """OSError."""
         self._file = file
         self.size_bytes = file.size_bytes()
         self.empty = False

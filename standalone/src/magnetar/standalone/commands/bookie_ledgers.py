@@ -165,7 +165,8 @@ def read_ledger(
             if bookie is None:
                 entries = read(cluster, ledger, wanted, password=password.encode(), recover=force_recovery)
             else:
-                entries = read_from_bookie(cluster, ledger, wanted, bookie, password=password.encode())
+                connection = cluster.connections.connection(bookie)
+                entries = read_from_bookie(cluster.ledgers, connection, ledger, wanted, password=password.encode())
             return await _print_entries(entries, body_format, as_json=as_json)
 
     if complete(work()):

@@ -134,13 +134,13 @@ def _tell_ending(reading: JournalReading) -> None:
     from magnetar.bookie.journal_format import Ending
 
     what = f"version {reading.version}, {'with' if reading.has_checksums else 'without'} checksums"
+    if reading.damage:
+        complain(f"{what}; DAMAGED at {reading.end_offset}: {reading.damage}")
+        raise typer.Exit(EXIT_FAILED)
     if reading.ending is Ending.CLEAN:
         note(f"{what}; ends cleanly at {reading.end_offset}")
-    elif reading.ending is Ending.TORN:
-        warn(f"{what}; ends at {reading.end_offset}: {reading.problem}; nobody was told that what follows is safe")
     else:
-        complain(f"{what}; DAMAGED at {reading.end_offset}: {reading.problem}, yet whole groups follow it")
-        raise typer.Exit(EXIT_FAILED)
+        warn(f"{what}; ends at {reading.end_offset}: {reading.problem}; nobody was told that what follows is safe")
 
 
 def read_entry_log(

@@ -9,6 +9,7 @@ from typing import Final
 
 from magnetar.bookie import entry_log_format, journal_format, journal_header
 from magnetar.bookie.journal_format import Ending, JournalScan
+from magnetar.bookie.journal_replay import FileReading
 from magnetar.core.disk import SystemDisk
 from magnetar.standalone.tools.errors import UnreadableFile
 
@@ -48,7 +49,7 @@ class JournalRecord:
 
 
 class JournalReading:
-    """One pass over a file; `ending`, `problem` and `end_offset` are known once `records` is used up."""
+    """One pass over a file; `ending`, `problem`, `damage` and `end_offset` are known once `records` is used up."""
 
     def __init__(self, path: Path, start_offset: int = 0) -> None:
         """`UnreadableFile` when the file is no journal, OSError."""
@@ -60,15 +61,19 @@ class JournalReading:
             raise UnreadableFile(f"{path} is no journal file: {error}") from None
         self.version = self._scan.version
         self.has_checksums = self._scan.has_marks
+        self.damage = ""
+        """What a start would refuse: something behind the last whole group was acknowledged. Empty when nothing was."""
 
     def records(self) -> Iterator[JournalRecord]:
         """All records of whole groups, in order."""
+        proven = 0
         try:
             while (records := self._scan.next_group()) is not None:
-                at = self._scan.group_offset
+                at = proven = self._scan.group_offset
                 for record in records:
                     yield _described(at, record)
                     at += 4 + len(record)
+            self.damage = FileReading(self._file).damage_behind(self._scan, proven)
         finally:
             self._file.close()
 

@@ -10,6 +10,8 @@ from typing import Final
 
 from magnetar.core.errors import PeerError
 from magnetar.ledger.api import EntryNotFound, EntryUnreadable, LedgerNotFound, LedgerUnavailable
+from magnetar.ledger.bookie_connection import BookieConnection
+from magnetar.ledger.entry_reader import DENIALS
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.ledger.striping import keeps
 from magnetar.standalone.tools.cluster import Cluster
@@ -21,6 +23,7 @@ LEDGERS_AT_ONCE: Final = 64
 """Metadata reads outstanding: enough to hide the way to the store."""
 ENTRIES_AT_ONCE: Final = 100
 """Entries read by one call."""
+END_UNKNOWN: Final = "The ledger is open, and this bookie does not tell where it ends: give --to to read on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,13 +150,14 @@ async def read_ledger(
 
 
 async def read_from_bookie(
-    cluster: Cluster, ledger_id: int, wanted: EntryRange, bookie_id: str, *, password: bytes
+    ledgers: LedgerMetadataOps, connection: BookieConnection, ledger_id: int, wanted: EntryRange, *, password: bytes
 ) -> AsyncIterator[ReadEntry]:
     """The entries that one bookie is to have, as it has them, digests checked. Without a last entry: up to the
-    metadata's last one, or, of an open ledger, to the first one that is missing. `LedgerNotFound`."""
-    metadata, _ = await cluster.ledgers.read(ledger_id)
+    metadata's last one, or, of an open ledger, to the first one that it denies; one that it cannot give ends that with
+    a problem. `LedgerNotFound`."""
+    metadata, _ = await ledgers.read(ledger_id)
     codec = EntryCodec(ledger_id, metadata.digest_type or "CRC32", password)
-    connection = cluster.connections.connection(bookie_id)
+    bookie_id = connection.bookie_id
     last = wanted.last_entry_id
     if last is None and metadata.state is LedgerState.CLOSED:
         last = metadata.last_entry_id
@@ -173,8 +177,11 @@ async def read_from_bookie(
         try:
             payload = codec.decode(await connection.read_entry(ledger_id, at), at)
         except (BookieError, PeerError) as error:
+            if last is None and isinstance(error, BookieError) and error.code in DENIALS:
+                return
+            told = str(error) if last is not None else f"{error}. {END_UNKNOWN}"
+            yield ReadEntry(entry_id=at, payload=b"", bookie_id=bookie_id, problem=told)
             if last is None:
                 return
-            yield ReadEntry(entry_id=at, payload=b"", bookie_id=bookie_id, problem=str(error))
         else:
             yield ReadEntry(entry_id=at, payload=payload, bookie_id=bookie_id)
