@@ -488,6 +488,20 @@ async def test_entries_of_a_lost_log_are_denied_once_the_loss_is_accepted(world:
     assert await world.code_of("one", ledger_id, 0) is BookieCode.ENOENTRY
 
 
+async def test_what_was_given_up_is_listed(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    opened = await world.client.create(
+        LedgerOptions(ensemble_size=3, write_quorum=3, ack_quorum=2), RecordingListener()
+    )
+    await opened.abandon()
+    ledger_id, current = await stored_on_disk(world)
+    os.truncate(current / "0.log", 2000)
+    await world.start("one", accept=True)
+    last = len(FIRST_SEND) - 1
+    assert re.search(rf"given up of ledger {ledger_id}: entries \d+ to {last}$", caplog.text, re.MULTILINE)
+    assert f"given up of ledger {opened.ledger_id}: it was open, maybe entries from 0 on" in caplog.text
+    assert "entries of 2 ledgers were given up; readers stop at them, until they are skipped" in caplog.text
+
+
 async def test_a_log_that_another_program_has_deleted_stops_no_start(world: World) -> None:
     """As a bookie of BookKeeper's does, which knows nothing of the note."""
     ledger_id, current = await stored_on_disk(world)

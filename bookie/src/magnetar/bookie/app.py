@@ -15,6 +15,7 @@ from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.counters import BookieCounters
 from magnetar.bookie.directories import BookieDirectories, open_directories
 from magnetar.bookie.disk_watch import WriteMode
+from magnetar.bookie.given_up import tell_given_up
 from magnetar.bookie.index import open_rocksdb_index
 from magnetar.bookie.index_api import OpenIndex
 from magnetar.bookie.journal_worker import JournalWorker, ThreadJournalWorker
@@ -292,6 +293,8 @@ class _Opening:
         parts = BookieParts(directories, storage, states, checkpointer, journals, bookie, self._limbo)
         if self._losses.told:
             await self._pass_over(parts, replay)
+            if settings.on_loss is OnLoss.ACCEPT:
+                await tell_given_up(storage, store, settings.registered_id)
         else:
             await checkpointer.checkpoint(journals.marks)
         return parts

@@ -26,6 +26,7 @@ from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.api import LedgerNotFound
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.metadata.store import MetadataStore
+from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
 log: Final = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class Limbo:
 
         `Unavailable` when the metadata store cannot list all ledgers, OSError."""
         count = 0
-        async for ledger_id in _ledgers_of(store, bookie_id):
+        async for ledger_id, _ in ledgers_of(store, bookie_id):
             state = states.get_or_create(ledger_id)
             state.fenced = state.fence_durable = state.limbo = True
             states.touch(state)
@@ -143,7 +144,8 @@ def _decode(content: bytes | None) -> tuple[LimboStage, int, int]:
     return (stage, int(numbers[1]), int(numbers[2])) if numbers else (stage, 0, 0)
 
 
-async def _ledgers_of(store: MetadataStore, bookie_id: str) -> AsyncIterator[int]:
+async def ledgers_of(store: MetadataStore, bookie_id: str) -> AsyncIterator[tuple[int, LedgerMetadata]]:
+    """All ledgers that name a bookie, ascending. `Unavailable` when the metadata store cannot list all."""
     live = StoredLiveLedgers(store, bookie_id)
     await live.catch_up()
     metadata_ops = LedgerMetadataOps(store)
@@ -153,7 +155,7 @@ async def _ledgers_of(store: MetadataStore, bookie_id: str) -> AsyncIterator[int
         except LedgerNotFound:
             continue
         if any(bookie_id in bookies for _, bookies in metadata.ensembles):
-            yield ledger_id
+            yield ledger_id, metadata
 
 
 def ledgers_in_limbo(storage: LedgerStorage) -> list[int]:
