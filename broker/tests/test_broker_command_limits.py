@@ -200,15 +200,9 @@ async def test_texts_that_are_no_texts_still_end_the_connection(memory_broker: M
     await client.end()
 
 
-@pytest.mark.parametrize("kind", ["REDELIVER_UNACKNOWLEDGED_MESSAGES", "SEEK"])
-async def test_lists_of_messages_may_be_longer(memory_broker: MemoryBroker, kind: str) -> None:
+async def test_lists_of_messages_may_be_longer(memory_broker: MemoryBroker) -> None:
     client = await memory_broker.connect()
     await client.consumer(TOPIC)
-    if kind == "SEEK":
-        found = pb.MessageIdData(ledgerId=1, entryId=1, ack_set=[-1] * (COMMAND_BYTES_MAX // 8))
-        client.send(pb.BaseCommand.SEEK, consumer_id=1, request_id=50, message_id=found)
-        assert "are taken" not in str(await client.answer(50))
-    else:
-        ids = [pb.MessageIdData(ledgerId=2**40, entryId=2**40)] * (COMMAND_BYTES_MAX // 8)
-        client.send(pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1, message_ids=ids)
+    ids = [pb.MessageIdData(ledgerId=2**40, entryId=2**40)] * (COMMAND_BYTES_MAX // 8)
+    client.send(pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1, message_ids=ids)
     assert await usable(client)

@@ -33,7 +33,7 @@ COMMAND_BYTES_MAX: Final = 1_280 * KIB
 FRAME_OVERHEAD_BYTES: Final = 40
 """What a command that waits costs beside its own bytes."""
 
-_LISTS: Final = (BaseCommand.ACK, BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES, BaseCommand.SEEK)
+_LISTS: Final = (BaseCommand.ACK, BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
 """Commands that name messages, as many as a frame holds."""
 
 

@@ -66,8 +66,7 @@ NEVER_WAIT: Final = (BaseCommand.PING, BaseCommand.PONG, BaseCommand.AUTH_RESPON
 """Control commands that are served however many are under way: the connection ends without them."""
 
 TURN_COMMANDS_MAX: Final = 64
-"""Control commands of one connection that are served before others have their turn: a read may bring thousands, and
-there may be thousands of connections."""
+"""Control commands of one connection that are served in a turn: a read may bring thousands."""
 
 TURN_COMMANDS_CROWDED: Final = 8
 """While other connections wait for their turn. Who asks now and then is always served at once."""
@@ -476,8 +475,7 @@ class ServerSession:
             self.send_error(request_id, server_error_of(error), str(error) or type(error).__name__)
 
     async def answering_large(self, request_id: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """As `answering`, for work that writes nothing but an answer, which may be large: see
-        `ConnectionRequests.answer_large`."""
+        """As `answering`, for work that writes nothing but a large answer (`ConnectionRequests.answer_large`)."""
         task = asyncio.current_task()
         assert task is not None
         # A client that does not read must not hold up the end of the broker.
