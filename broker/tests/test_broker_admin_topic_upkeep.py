@@ -467,11 +467,7 @@ def test_texts_of_headers() -> None:
         "1970-01-01T00:00:01.05Z",
     ]
     # Years that the calendar does not have: a producer may write any time.
-    assert [short_time(ms) for ms in (2**63 - 1, -(2**63), 2**64 - 1)] == [
-        "9223372036854775807",
-        "-9223372036854775808",
-        "18446744073709551615",
-    ]
+    assert [short_time(ms) for ms in (2**63 - 1, -(2**63))] == ["9223372036854775807", "-9223372036854775808"]
 
 
 async def test_bytes_from_a_position_on(admin: Any, client: ProtocolClient) -> None:
