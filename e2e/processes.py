@@ -21,6 +21,7 @@ CLOCK_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 TOLD_TO_STOP = (signal.SIGINT, signal.SIGTERM)
 PR_SET_CHILD_SUBREAPER = 36
 """prctl(2): what loses its parent becomes our child."""
+TELL_AGAIN_SECONDS = 0.1
 END_SECONDS_MAX = 10.0
 """For descendants to be gone after SIGKILL; a disk that hangs may hold one for longer."""
 
@@ -87,8 +88,30 @@ def leave_nothing_behind(signals: Iterable[signal.Signals] = TOLD_TO_STOP, *, ad
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    for number in signals:
+    told = tuple(signals)
+    for number in told:
         signal.signal(number, stop)
+    _wake_main_thread(told)
+
+
+def _wake_main_thread(told: tuple[signal.Signals, ...]) -> None:
+    """Tells the main thread again of each of these signals until this process has ended.
+
+    Python only notes a signal; its handler waits until the main thread runs Python code. One that comes just before
+    that thread sleeps, for a lock or in epoll, does not wake it. An event loop with handlers of its own sees to it
+    itself."""
+    notes, noted = os.pipe()
+    os.set_blocking(noted, False)
+    signal.set_wakeup_fd(noted, warn_on_full_buffer=False)
+
+    def tell_again() -> None:
+        while (number := os.read(notes, 1)[0]) not in told:
+            continue
+        while True:
+            time.sleep(TELL_AGAIN_SECONDS)
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+    threading.Thread(target=tell_again, name="signals", daemon=True).start()
 
 
 def _kill_descendants() -> None:

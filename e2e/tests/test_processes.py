@@ -25,7 +25,7 @@ from e2e import processes
 ROOT = Path(__file__).parent.parent.parent
 SECONDS_MAX = 30.0
 PROGRAM = """
-import asyncio, pathlib, sys, threading, time
+import asyncio, pathlib, signal, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 import uvloop
 from e2e import processes
@@ -52,6 +52,14 @@ if how == "pool":
         pool.submit(time.sleep, 600).result()
 elif how == "uvloop":
     uvloop.run(asyncio.sleep(600))
+elif how == "unwoken":  # The main thread sleeps on: the signal is another thread's.
+    def take_signal():
+        while not (folder / "signal").exists():
+            time.sleep(0.01)
+        signal.pthread_kill(threading.get_ident(), int((folder / "signal").read_text()))
+        time.sleep(600)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(take_signal).result()
 elif how == "asyncio":
     asyncio.run(asyncio.sleep(600))
 else:
@@ -67,6 +75,15 @@ SLEEPERS = 3
 def test_what_was_started_ends_with_the_program(tmp_path: Path, how: str, number: signal.Signals) -> None:
     with _running(tmp_path, how) as program:
         program.send_signal(number)
+        assert program.wait(SECONDS_MAX) == -number
+        _until(lambda: not _living(tmp_path))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_does_not_wake_the_main_thread_ends_it_too(tmp_path: Path, number: signal.Signals) -> None:
+    with _running(tmp_path, "unwoken") as program:
+        (tmp_path / "told").write_text(str(number.value))
+        (tmp_path / "told").rename(tmp_path / "signal")
         assert program.wait(SECONDS_MAX) == -number
         _until(lambda: not _living(tmp_path))
 
