@@ -64,6 +64,7 @@ HOT_MODULES: Final = (
     "broker/src/magnetar/broker/pump.py",
     "broker/src/magnetar/broker/session_publish.py",
     "broker/src/magnetar/broker/session_acknowledge.py",
+    "broker/src/magnetar/broker/session_frames.py",
     "broker/src/magnetar/broker/session_lookup.py",
     "broker/src/magnetar/broker/lookup_answers.py",
     "broker/src/magnetar/broker/known_owners.py",

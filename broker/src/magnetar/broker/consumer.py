@@ -56,8 +56,8 @@ DISPLAY_NAMES: Final[dict[SubscriptionType, str]] = {
 }
 
 
-class ConsumerConnection(Protocol):
-    """What a consumer needs from the session that it came in on."""
+class ConsumerOutput(Protocol):
+    """Where a consumer's messages go."""
 
     @property
     def writable(self) -> bool:
@@ -66,6 +66,15 @@ class ConsumerConnection(Protocol):
 
     def write_parts(self, parts: list[bytes]) -> None:
         """Send these bytes, in order."""
+        ...
+
+
+class ConsumerConnection(Protocol):
+    """What a consumer needs from the session that it came in on."""
+
+    @property
+    def output(self) -> ConsumerOutput:
+        """The same one as long as the connection lasts."""
         ...
 
     def active_consumer_changed(self, consumer: Consumer, *, active: bool) -> None:
@@ -141,6 +150,7 @@ class Consumer:
     ) -> None:
         self.identity = identity
         self.connection = connection
+        self._output: ConsumerOutput = connection.output
         self.consumer_id = identity.consumer_id
         self.name = identity.name
         self.priority_level = identity.priority_level
@@ -175,7 +185,7 @@ class Consumer:
     @property
     def room(self) -> int:
         """Messages that it may be sent now; 0 or less when it has to wait."""
-        if self.blocked or self.closed or not self.connection.writable:
+        if self.blocked or self.closed or not self._output.writable:
             return 0
         if self.unacked_messages_max > 0:
             return min(self.permits, self.unacked_messages_max - self.unacked_messages)
@@ -216,7 +226,7 @@ class Consumer:
         self.messages_out += messages
         self.bytes_out += size_bytes
         self.entries_out += len(entries)
-        self.connection.write_parts(parts)
+        self._output.write_parts(parts)
         return messages
 
     def hold(self, entries: list[Entry], message_counts: list[int], key_hashes: list[int] | None) -> int:

@@ -21,6 +21,7 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.notes import ConnectionNotes
 from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.session_consume import ConsumerCommands
+from magnetar.broker.session_frames import MessageFrames
 from magnetar.broker.session_liveness import Liveness
 from magnetar.broker.session_lookup import LookupCommands
 from magnetar.broker.session_produce import ProducerCommands
@@ -40,7 +41,7 @@ from magnetar.net.connection import Connection
 from magnetar.net.held_bytes import NOTED_BYTES
 from magnetar.net.requests import PAUSED_FOR_REQUESTS, ConnectionRequests
 from magnetar.wire.pulsar import messages
-from magnetar.wire.pulsar.command import PONG_FRAME, TYPE_ACK, TYPE_FLOW, TYPE_SEND, command_type
+from magnetar.wire.pulsar.command import PONG_FRAME, command_type
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.frame import FrameSplitter
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandConnect
@@ -106,7 +107,8 @@ class ServerSession:
         self._splitter = FrameSplitter(PROXIED_CONNECT_FRAME_BYTES_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._liveness = Liveness(self)
-        self.requests = ConnectionRequests(connection, context.service.limits.requests)
+        self._in_all = context.service.limits.requests
+        self.requests = ConnectionRequests(connection, self._in_all)
         self.notes = ConnectionNotes(context.service.limits.notes)
         self._frame_bytes = 0
         """Of the command that is being served."""
@@ -121,6 +123,7 @@ class ServerSession:
         """Whether it is one of those that the limits of connections count."""
         self.producers = ProducerCommands(self)
         self.consumers = ConsumerCommands(self)
+        self._serve_messages = MessageFrames(self.producers.publishes, self.consumers.requests).serve
         self._lookups = LookupCommands(self)
         self._topic_lists = TopicListCommands(self)
         self._commands: dict[int, ControlCommand] = {
@@ -186,7 +189,8 @@ class ServerSession:
         self._waiting.clear()
         self._unserved.clear()
         # What refers to each other would else stay until the collector of cycles comes by.
-        del self._commands, self.producers, self.consumers, self._lookups, self._topic_lists, self._liveness
+        del self._commands, self._serve_messages, self.producers, self.consumers, self._lookups, self._topic_lists
+        del self._liveness
 
     # --- serving
 
@@ -199,35 +203,31 @@ class ServerSession:
 
     def _serve_frames(self, buffer: bytes, bounds: list[int], first: int) -> None:
         """Serve the frames from the first one (its index in the bounds) on: of control commands a turn's worth."""
-        connected = self.state is SessionState.CONNECTED
-        producers = self.producers
-        controls = 0
-        controls_max = TURN_COMMANDS_CROWDED if self.context.service.limits.requests.crowded else TURN_COMMANDS_MAX
-        for index in range(first, len(bounds), 2):
-            start = bounds[index]
-            end = bounds[index + 1]
+        controls, index = 0, first
+        while True:
+            connected = self.state is SessionState.CONNECTED
+            if connected:
+                index = self._serve_messages(buffer, bounds, index)
+            if index < 0:
+                self._end_turn(buffer, bounds, ~index)
+                break
+            if index >= len(bounds):
+                break
+            start, end = bounds[index], bounds[index + 1]
             kind = command_type(buffer, start)
-            if kind == TYPE_SEND and connected:
-                producers.send(buffer, start, end)
-            elif kind == TYPE_ACK and connected:
-                if not self.consumers.acknowledge(buffer, start, end):
-                    self._end_turn(buffer, bounds, index)
-                    break
-            elif kind == TYPE_FLOW and connected:
-                self.consumers.flow(buffer, start, end)
+            if connected and (self._waiting or self.requests.full) and kind not in NEVER_WAIT:
+                self._waiting.append(buffer[start:end])
+                self._waiting_bytes += end - start + FRAME_OVERHEAD_BYTES
             else:
-                if connected and (self._waiting or self.requests.full) and kind not in NEVER_WAIT:
-                    self._waiting.append(buffer[start:end])
-                    self._waiting_bytes += end - start + FRAME_OVERHEAD_BYTES
-                else:
-                    producers.flush()
-                    self._control(kind, buffer, start, end)
-                    connected = self.state is SessionState.CONNECTED
-                controls += 1
-                if controls >= controls_max or self._waiting_bytes > WAITING_BYTES_MAX:
-                    self._end_turn(buffer, bounds, index + 2)
-                    break
-        producers.flush()
+                self.producers.flush()
+                self._control(kind, buffer, start, end)
+            controls += 1
+            index += 2
+            controls_max = TURN_COMMANDS_CROWDED if self._in_all.crowded else TURN_COMMANDS_MAX
+            if controls >= controls_max or self._waiting_bytes > WAITING_BYTES_MAX:
+                self._end_turn(buffer, bounds, index)
+                break
+        self.producers.flush()
 
     def _end_turn(self, buffer: bytes, bounds: list[int], next_frame: int) -> None:
         """Others first; the frames from the next one on have to wait."""
@@ -246,7 +246,7 @@ class ServerSession:
             able = self._waiting_bytes <= WAITING_BYTES_MAX // 2
         if able and not self._going_on:
             self._going_on = True
-            self.context.service.limits.requests.in_turn(self._go_on)
+            self._in_all.in_turn(self._go_on)
 
     def _go_on(self) -> None:
         self._going_on = False

@@ -45,11 +45,9 @@ class ConsumerCommands:
     def __init__(self, session: ServerSession) -> None:
         self._session = session
         self._service = session.context.service
-        requests = ConsumerRequests(session.connection)
-        self._consumers = requests.consumers
-        # Of `ConsumerRequests`, without a call in between.
-        self.acknowledge: Callable[[bytes, int, int], bool] = requests.acknowledge
-        self.flow: Callable[[bytes, int, int], None] = requests.flow
+        self.requests = ConsumerRequests(session.connection)
+        self._consumers = self.requests.consumers
+        self.output = session.connection
         self._notes: dict[int, Note] = {}
         """Of the consumers that are open."""
         self._opening: dict[int, Note] = {}
@@ -79,15 +77,6 @@ class ConsumerCommands:
         return list(self._consumers.values())
 
     # --- magnetar.broker.consumer.ConsumerConnection
-
-    @property
-    def writable(self) -> bool:
-        """Whether the peer keeps up with what it is sent."""
-        return self._session.connection.writable
-
-    def write_parts(self, parts: list[bytes]) -> None:
-        """Send these bytes, in order."""
-        self._session.connection.write_parts(parts)
 
     def active_consumer_changed(self, consumer: Consumer, *, active: bool) -> None:
         """Failover: tell the client whether it is the one that receives."""

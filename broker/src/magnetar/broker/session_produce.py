@@ -60,7 +60,7 @@ class ProducerCommands:
     def __init__(self, session: ServerSession) -> None:
         self._session = session
         self._service = session.context.service
-        self._publishes = publishes = Publishes(
+        self.publishes = publishes = Publishes(
             session.connection,
             session.context.service.limits,
             session.context.settings.publish_buffer_bytes_per_connection_max,
@@ -68,7 +68,6 @@ class ProducerCommands:
         self._producers = publishes.producers
         self._topics = publishes.topics
         # Of `Publishes`, without a call in between.
-        self.send: Callable[[bytes, int, int], None] = publishes.send
         self.flush: Callable[[], None] = publishes.flush
         self.write: Callable[[bytes], None] = publishes.write
         self.publish_finished: Callable[[int], None] = publishes.publish_finished
@@ -113,7 +112,7 @@ class ProducerCommands:
 
     async def alive(self) -> bool:
         """Producer: whether the client still answers."""
-        return self._publishes.paused or await self._session.alive()
+        return self.publishes.paused or await self._session.alive()
 
     # --- PRODUCER
 
@@ -206,7 +205,7 @@ class ProducerCommands:
             if refusal is not None:
                 raise refusal
             return
-        self._publishes.opened(producer, topic)
+        self.publishes.opened(producer, topic)
         self._notes[producer.producer_id] = opening.note
         self._opened_seconds[producer.producer_id] = self._session.context.clock.monotonic_seconds()
         self._success(opening.request_id, producer)
@@ -253,7 +252,7 @@ class ProducerCommands:
     def _closed(self, producer_id: int) -> None:
         del self._opened_seconds[producer_id]
         self._notes.pop(producer_id).release()
-        self._publishes.closed(producer_id)
+        self.publishes.closed(producer_id)
 
     def attached(self) -> list[tuple[Producer, Topic]]:
         """The producers that are open, with their topics."""

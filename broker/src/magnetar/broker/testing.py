@@ -224,6 +224,10 @@ class StagedConnection:
         self.payloads: list[bytes] = []
         self.events: list[str] = []
 
+    @property
+    def output(self) -> StagedConnection:
+        return self
+
     def write_parts(self, parts: list[bytes]) -> None:
         self.writes += 1
         for header, data in zip(parts[::2], parts[1::2], strict=True):
