@@ -86,20 +86,22 @@ class PublishingClient:
         verdicts: list[Verdict] | None = None
         if owner.deduplication is not None:
             verdicts = owner.deduplication.check(batch, ())
+        connection = self._connection
         if verdicts is None:
-            self._append(owner, batch)
+            self._append(owner, batch, connection)
             return
         start = 0
-        while start < len(messages) and self._owner is owner:
+        while start < len(messages):
             verdict, end = verdicts[start], start + 1
             while end < len(messages) and verdicts[end] is verdict:
                 end += 1
             if verdict is Verdict.NEW:
-                self._append(owner, batch.part(start, end, end - start))
+                self._append(owner, batch.part(start, end, end - start), connection)
             elif verdict is Verdict.STORED:
                 self._world.note(self.name, f"hears that {messages[start:end]} are stored already")
                 self._world.promises.stored.update(messages[start:end])
-                self._receipt(messages[start:end])
+                if connection == self._connection:
+                    self._receipt(messages[start:end])
                 self._maybe_look(f"the receipt for the duplicates {messages[start:end]}")
             else:
                 self._world.note(self.name, f"hears nothing certain of {messages[start:end]}")
@@ -112,9 +114,7 @@ class PublishingClient:
             batch.add(payload_of(message), message[1], 0, 1)
         return batch
 
-    def _append(self, owner: Owner, batch: PublishBatch) -> None:
-        connection = self._connection
-
+    def _append(self, owner: Owner, batch: PublishBatch, connection: int) -> None:
         def done(error: MagnetarError | None, ledger_id: int, first_entry_id: int, context: object) -> None:
             assert isinstance(context, PublishBatch)
             self._appended(owner, error, (ledger_id, first_entry_id), context, connection)

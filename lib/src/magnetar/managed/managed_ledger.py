@@ -172,6 +172,7 @@ class ManagedLedger:
         if cursor is None and not self._opening.unsure(name):
             raise CursorNotFound(f"{name} of {self.name}")
         await self._check_owner()
+        self._check_usable()  # Whoever has closed it meanwhile has told already which ledgers may be left over.
         if cursor is None:
             await self._opening.undo_creation(name)
             return
