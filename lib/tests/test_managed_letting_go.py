@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.states import LedgerState
 from magnetar.managed.testing import ManagedWorld, append, read_all
+from magnetar.metadata.faulty import Fate, FaultyStore
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
 new_event_loop = VirtualTimeLoop
@@ -29,6 +31,20 @@ async def world() -> AsyncIterator[ManagedWorld]:
     world = ManagedWorld()
     yield world
     await world.close()
+
+
+class SlowToList(FaultyStore):
+    """A session whose answer to `children` waits until `go` is set."""
+
+    def __init__(self, world: ManagedWorld) -> None:
+        super().__init__(world.store, lambda verb, path: Fate.DONE)
+        self.asked = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def children(self, path: str, *, watch: bool = True) -> list[str]:
+        self.asked.set()
+        await self.go.wait()
+        return await super().children(path, watch=watch)
 
 
 def append_later(ledger: ManagedLedger, payload: bytes) -> list[MagnetarError | None]:
@@ -143,3 +159,27 @@ async def test_a_confirmation_of_a_former_ledger_confirms_nothing_of_the_next(wo
     assert told == []
     ledger._appends.confirmed(current, 1)
     assert told == [None]
+
+
+async def test_who_loads_the_cursors_after_the_next_owner_used_them_does_not_get_the_topic(world: ManagedWorld) -> None:
+    """It would take the cursors with it, and drop acknowledgements in ledgers that its list lacks."""
+    first = world.factory(ROLLING)
+    await (await first.open(NAME)).open_cursor("sub", EARLIEST)
+    await first.close()
+    slow = SlowToList(world)
+    opening = asyncio.create_task(world.factory(ROLLING, store=slow).open(NAME))
+    await slow.asked.wait()
+    ledger = await world.factory(ROLLING).open(NAME)
+    position = (await append(ledger, [b"one", b"two"]))[0], 1
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    cursor.acknowledge([position])
+    receipts: list[MagnetarError | None] = []
+    cursor.persist(receipts.append)
+    await world.settle()
+    assert receipts == [None]
+    slow.go.set()
+    with pytest.raises(ManagedLedgerFenced):
+        await opening
+    await world.settle()
+    after = await world.factory(ROLLING).open(NAME)
+    assert (await after.open_cursor("sub", EARLIEST)).is_acknowledged(position)

@@ -131,7 +131,8 @@ class ManagedLedgerFactory:
 
     async def _load(self, name: str, settings: ManagedLedgerSettings, create: bool) -> ManagedLedger:
         """Pulsar's order (ManagedLedgerImpl.initialize): recover the last ledger, which fences the former owner; drop
-        empty ledgers; make a new one; write the list by compare-and-set; load the cursors."""
+        empty ledgers; make a new one; write the list by compare-and-set; load the cursors. Then, unlike Pulsar, look
+        whether the list is still its own: while it loaded them slowly, they may have become another owner's."""
         node = InfoNode(self._shared.store, name, self._shared.delete_later)
         info = await node.load()
         if info is None and not create:
@@ -164,8 +165,9 @@ class ManagedLedgerFactory:
             if not new:
                 cursors = await self._shared.store.children(ledger_path(name), watch=False)
                 await ledger.load_cursors([decode(each) for each in cursors])
+                await ledger.check_loaded_cursors()
         except BaseException:
-            await ledger.close()
+            await ledger.abandon()  # It may have another owner: nothing of what it has loaded may be written.
             raise
         self._open[name] = ledger
         for ledger_id in self._unnamed(ledger):

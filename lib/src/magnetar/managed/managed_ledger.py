@@ -393,6 +393,14 @@ class ManagedLedger:
                 if state is not None:
                     self._add_cursor(name, CursorStorage(self._shared, self._appends, name, state))
 
+    async def check_loaded_cursors(self) -> None:
+        """Before any of them is used: `ManagedLedgerFenced` when another owner has written the list since.
+
+        From here on a later owner loads the cursors after this one has, so that only one of the two can write them.
+        What was loaded after somebody else came would lack the acknowledgements in ledgers that this list lacks."""
+        if self.cursors:
+            await self._check_owner()
+
     def _add_cursor(self, name: str, storage: CursorStorage) -> Cursor:
         cursor = self.cursors[name] = Cursor(self, name, storage.acks, storage)
         self._appends.cache_wanted = True
