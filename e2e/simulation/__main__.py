@@ -22,7 +22,8 @@ BAR_WIDTH: Final = 30
 SEEDS_AT_A_TIME: Final = 5
 VIOLATIONS_SHOWN: Final = 5
 ALL: Final = "all"
-SEEDS_PER_MISTAKE: Final = 100
+SEEDS_PER_MISTAKE: Final = 1_000
+"""Most are found in the first ten; some need what few worlds have."""
 
 
 def main(arguments: list[str] | None = None) -> int:
