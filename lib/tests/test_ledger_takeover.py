@@ -9,7 +9,12 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from magnetar.ledger.api import LedgerFenced, LedgerOptions, LedgerUnavailable
-from magnetar.ledger.bookie_connection import LAST_ADD_CONFIRMED, READ_FLAG_FENCE, READ_FLAG_NONE
+from magnetar.ledger.bookie_connection import (
+    ADD_FLAG_HIGH_PRIORITY,
+    LAST_ADD_CONFIRMED,
+    READ_FLAG_FENCE,
+    READ_FLAG_NONE,
+)
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.testing import MemoryBookie, MemoryBookies, RecordingListener
@@ -38,7 +43,14 @@ class OddBookie(MemoryBookie):
         self.away_at_first = False
         """Gives no answer about its last entry."""
         self.fault: Fault | None = None
+        self.nearly_full = False
+        """Takes nothing but adds of high priority, as a read-only bookie does that kept some room."""
         self._asked = asked
+
+    def _store(self, ledger_id: int, master_key: bytes, entries: dict[int, bytes], flags: int) -> BookieCode:
+        if self.nearly_full and not flags & ADD_FLAG_HIGH_PRIORITY:
+            return BookieCode.EREADONLY
+        return super()._store(ledger_id, master_key, entries, flags)
 
     async def read_entry(
         self, ledger_id: int, entry_id: int, flags: int = READ_FLAG_NONE, master_key: bytes = b""
@@ -117,6 +129,17 @@ async def test_a_bookie_that_was_away_at_first_is_fenced_when_it_is_read_from(
     bookies.odd[1].away_at_first = True
     await other.open(writer.ledger_id, recover=True)
     assert all(bookie.ledgers[writer.ledger_id].fenced for bookie in bookies.odd)
+
+
+async def test_a_recovery_writes_to_bookies_that_take_nothing_else(
+    client: BookKeeperClient, other: BookKeeperClient, bookies: OddBookies
+) -> None:
+    writer = await written(client, RecordingListener())
+    await client.close()
+    for bookie in bookies.odd:
+        bookie.nearly_full = True
+    reader = await other.open(writer.ledger_id, recover=True)
+    assert reader.last_add_confirmed == 2
 
 
 def flipped(entry_id: int, entry: bytes) -> bytes:
