@@ -113,7 +113,8 @@ async def test_a_round_that_fails_is_held_again_though_nobody_tells_of_a_change(
     first, second = Candidate(store, b"first"), Candidate(other, b"second")
     await first.start()
     await second.start()
-    get, failures = other.get, [StoreUnavailable("no answer")]
+    # More failures than there are notifications of one change.
+    get, failures = other.get, [StoreUnavailable("no answer") for _ in range(4)]
 
     async def get_at_last(path: str, **more: Any) -> Node | None:
         if failures:

@@ -114,6 +114,22 @@ async def test_attempts_end(world: World) -> None:
     assert len(world.asked) == ATTEMPTS_MAX
 
 
+async def test_attempts_end_though_nobody_can_look_at_what_stands_there(world: World) -> None:
+    world.fates["put"] = [Fate.LOST]
+    world.fates["get"] = [Fate.REFUSED] * 100
+    with pytest.raises(StoreUnavailable):
+        await put_surely(world.store, PATH, b"mine", MUST_NOT_EXIST)
+    assert world.asked.count("put") == ATTEMPTS_MAX
+
+
+async def test_attempts_of_a_deletion_end(world: World) -> None:
+    node = await world.node()
+    world.fates["delete"] = [Fate.REFUSED] * 100
+    with pytest.raises(StoreUnavailable):
+        await delete_surely(world.store, PATH, node)
+    assert world.asked.count("delete") == ATTEMPTS_MAX
+
+
 async def test_a_store_that_is_closed_is_not_asked_again(world: World) -> None:
     await world.tree.close()
     with pytest.raises(StoreClosed):
