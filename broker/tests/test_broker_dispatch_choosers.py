@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.broker.consumer import Consumer, ConsumerIdentity, KeySharedPolicy, SubscriptionType
-from magnetar.broker.delayed import DelayedEntries
+from magnetar.broker.delayed import AT_ONCE_MAX, DelayedEntries
 from magnetar.broker.dispatch.failover import FailoverDispatcher
 from magnetar.broker.dispatch.hash_ring import (
     POINTS_PER_CONSUMER,
@@ -19,7 +19,9 @@ from magnetar.broker.dispatch.hash_ring import (
 from magnetar.broker.dispatch.sticky_ranges import StickyRangeSelector
 from magnetar.broker.pending_acknowledgements import PendingAcknowledgements
 from magnetar.broker.redelivery import RedeliveryCounts, RedeliveryQueue
-from magnetar.broker.testing import StagedConnection, Timers
+from magnetar.broker.settings import DispatchSettings
+from magnetar.broker.subscription import LET_GO_ENTRIES_MAX
+from magnetar.broker.testing import LEDGER, Stage, StagedConnection, Timers
 from magnetar.core.hashing import murmur3_32
 from magnetar.managed.entry import Entry
 
@@ -235,6 +237,60 @@ def test_far_delays_are_looked_at_again_all_the_time() -> None:
     assert fired == []
     timers.advance(1)
     assert fired == [1]
+
+
+def staged_delays(count: int) -> tuple[Timers, DelayedEntries]:
+    """So many entries that are due in a second."""
+    timers = Timers()
+    delayed = DelayedEntries(timers, timers.call_later, lambda: None)
+    for number in range(count):
+        delayed.add(timers.now_ms() + 1_000, (1, number), 0)
+    return timers, delayed
+
+
+def test_what_is_due_at_the_same_time_comes_in_parts() -> None:
+    timers, delayed = staged_delays(2 * AT_ONCE_MAX + 1)
+    timers.advance(1_000)
+    sizes = []
+    while found := delayed.take_due(timers.now_ms()):
+        sizes.append(len(found))
+        delayed.arm(timers.now_ms())
+        assert timers.pending == (1 if len(delayed) else 0)
+    assert sizes == [AT_ONCE_MAX, AT_ONCE_MAX, 1]
+
+
+def test_entries_that_are_skipped_are_forgotten_in_parts() -> None:
+    timers, delayed = staged_delays(2 * AT_ONCE_MAX + 1)
+    delayed.begin_discarding()
+    assert delayed.discard_up_to((1, 2 * AT_ONCE_MAX - 1))
+    assert len(delayed) == AT_ONCE_MAX + 2  # The last one stays.
+    assert delayed.discard_up_to((1, 2 * AT_ONCE_MAX - 1))
+    assert not delayed.discard_up_to((1, 2 * AT_ONCE_MAX - 1))
+    timers.advance(1_000)
+    assert delayed.take_due(timers.now_ms()) == [((1, 2 * AT_ONCE_MAX), 0)]
+
+
+def test_all_that_is_delayed_may_become_due_in_parts() -> None:
+    timers, delayed = staged_delays(AT_ONCE_MAX + 1)
+    delayed.hurry()
+    delayed.arm(timers.now_ms())
+    assert [len(delayed.take_due(timers.now_ms())) for _ in range(3)] == [AT_ONCE_MAX, 1, 0]
+    delayed.add(timers.now_ms() + 1, (2, 1), 0)
+    assert not delayed.take_due(timers.now_ms())
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+def test_what_consumers_hold_of_skipped_entries_is_let_go_of_in_parts(kind: SubscriptionType) -> None:
+    entries = LET_GO_ENTRIES_MAX + 100
+    stage = Stage(kind, DispatchSettings(unacked_messages_per_consumer_max=0, unacked_messages_per_subscription_max=0))
+    consumer = stage.join("a", permits=2 * entries)
+    stage.publish(entries)
+    stage.timers.advance(1_000)
+    assert len(consumer.pending) == entries
+    stage.subscription.expire_up_to((LEDGER, entries - 1))
+    assert len(consumer.pending) == 100
+    stage.timers.advance(0)
+    assert (len(consumer.pending), stage.subscription.unacked_messages, consumer.unacked_messages) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("kind", list(SubscriptionType))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.core.ids import Position
@@ -106,6 +108,10 @@ def test_bitmap_is_a_set(ids: set[int], first: int, last: int) -> None:
     above = {each for each in ids if each > first}
     assert {each for low, high in bitmap.ranges(first) for each in range(low, high + 1)} == above
     assert value_of(bitmap.words(first)) == sum(1 << each for each in above)
+    assert bitmap.runs(first) == len(bitmap.ranges(first))
+    assert bitmap.ranges(first, 2) == bitmap.ranges(first)[:2]
+    missing = [each for each in range(last, 999) if each not in ids]
+    assert [bitmap.missing_at(last, number) for number in (1, 7, 300)] == [missing[0], missing[6], missing[299]]
     bitmap.add_range(first, last)
     assert {each for each in range(400) if bitmap.contains(each)} == ids | set(range(first, last + 1))
 
@@ -120,6 +126,49 @@ def test_a_bitmap_forgets_what_is_below_and_nothing_else() -> None:
         (8 * COMPACT_BYTES + 100, 8 * COMPACT_BYTES + 100),
     ]
     assert len(bitmap.bits) < COMPACT_BYTES
+
+
+def riddled(entries: int) -> AckState:
+    """Every second entry is acknowledged, but the first."""
+    state = AckState(ledgers(entries), (10, -1))
+    state.acknowledge([(10, entry_id) for entry_id in range(1, entries, 2)])
+    return state
+
+
+def quickest_seconds(work: Callable[[], object]) -> float:
+    """Of the processor's time, the best of three."""
+    found = []
+    for _ in range(3):
+        began = time.process_time()
+        work()
+        found.append(time.process_time() - began)
+    return min(found)
+
+
+@pytest.mark.slow
+def test_what_is_asked_of_a_million_gaps_is_answered_at_once() -> None:
+    entries = 1_000_000
+    state = riddled(entries)
+    assert state.unacknowledged_at(entries // 2) == (10, entries - 2)
+    assert state.range_count() == entries // 2
+    assert len(state.ranges(100)) == 100
+    assert quickest_seconds(lambda: state.unacknowledged_at(entries // 2)) < 0.05
+    assert quickest_seconds(state.range_count) < 0.05
+    assert quickest_seconds(lambda: state.ranges(100)) < 0.05
+
+
+def test_a_mark_passes_many_batches_and_ledgers_at_once() -> None:
+    state = AckState(ledgers(PARTIAL_BATCHES_MAX, 100), (10, -1))
+    for entry_id in range(PARTIAL_BATCHES_MAX - 1):
+        state.acknowledge_batch_indexes((10, entry_id), [1], 2)
+    state.acknowledge_batch_indexes((20, 50), [1], 2)
+    assert state.acknowledge_cumulative((20, 10))
+    assert (state.partial, state.partial_words) == ({(20, 50): 1}, 1)
+    assert state.acknowledge_cumulative((20, 60))
+    assert (state.partial, state.partial_words) == ({}, 0)
+    many = AckState(ledgers(*[10] * 20_000), (10, -1))
+    assert many.unacknowledged_at(200_000) == (200_000, 9)
+    assert quickest_seconds(lambda: many.unacknowledged_at(200_000)) < 0.05
 
 
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=5).map(lambda sizes: [1, *sizes])
@@ -164,6 +213,8 @@ def compare(state: AckState, twin: Twin) -> None:
     ]
     unacknowledged = [each for each in entries if each not in twin.acknowledged]
     following = state._ledgers.next_position(state.mark_delete)
+    assert [state.unacknowledged_at(number + 1) for number in range(len(unacknowledged))] == unacknowledged
+    assert state.range_count() == len(state.ranges())
     if unacknowledged:
         assert following == unacknowledged[0]
     else:

@@ -111,16 +111,19 @@ class Acknowledger:
         consumer.released(messages)
         return taken, messages
 
-    def take_acknowledged(self, consumers: list[Consumer], dispatcher: Dispatcher) -> bool:
+    def take_acknowledged(self, consumers: list[Consumer], dispatcher: Dispatcher, entries_max: int) -> bool:
         """Entries were acknowledged by others than consumers: nobody holds those up to the mark any more.
 
-        True when somebody can be sent more than before."""
+        Lets go of so many at most. True when there were so many, and may be more."""
         mark_delete = self._cursor.mark_delete
-        freed = False
         for consumer in consumers:
-            for position in [one for one in consumer.pending.messages if one <= mark_delete]:
-                freed |= self._release(consumer, position, dispatcher)
-        return freed
+            held = [one for one in consumer.pending.messages if one <= mark_delete]
+            for position in held[:entries_max]:
+                self._release(consumer, position, dispatcher)
+            entries_max -= len(held)
+            if entries_max <= 0:
+                return True
+        return False
 
     def _release(self, consumer: Consumer, position: Position, dispatcher: Dispatcher) -> bool:
         """An entry is wholly acknowledged."""

@@ -202,9 +202,18 @@ class CompactedCursor:
         """What is left of a batch."""
         return None if position <= self._compaction.horizon else self._cursor.remaining_ack_set(position)
 
-    def individually_acknowledged(self) -> list[tuple[Position, Position]]:
-        """Stretches beyond the mark."""
-        return self._cursor.individually_acknowledged()
+    def unacknowledged_at(self, number: int) -> Position:
+        """The `number`-th entry of the backlog, from 1."""
+        at = self._place()
+        at_hand = 0 if self._ended or at is None else len(self._chunk) - at
+        if at is not None and number <= at_hand:
+            return self._chunk[at + number - 1].position
+        return self._cursor.unacknowledged_at(number - at_hand)
+
+    @property
+    def individual_ranges(self) -> int:
+        """Stretches beyond the mark that are acknowledged."""
+        return self._cursor.individual_ranges
 
     async def reset(self, position: Position) -> None:
         """Seek."""

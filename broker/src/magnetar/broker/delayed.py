@@ -23,6 +23,9 @@ DELAY_SECONDS_MAX: Final = 10.0
 """A timer is set no further ahead than this: entries come so much too late at most after a clock has jumped forward, or
 was put right again. A look costs microseconds."""
 
+AT_ONCE_MAX: Final = 10_000
+"""Entries that are taken out, or looked at, in one turn of the event loop; a million may be due at the same time."""
+
 
 class TimerHandle(Protocol):
     """A timer that was set."""
@@ -48,7 +51,9 @@ class DelayedEntries:
         "_clock",
         "_due",
         "_heap",
+        "_hurried",
         "_positions",
+        "_sifted",
         "_timer",
         "_timer_ms",
     )
@@ -59,6 +64,10 @@ class DelayedEntries:
         self._due = due
         self._heap: list[tuple[int, Position, int]] = []
         self._positions: dict[Position, None] = {}
+        self._hurried = False
+        """All that there is, is due."""
+        self._sifted: list[tuple[int, Position, int]] = []
+        """Taken from the heap, still to be compared with the mark."""
         self._timer: TimerHandle | None = None
         self._timer_ms = 0
 
@@ -87,30 +96,50 @@ class DelayedEntries:
         return True
 
     def take_due(self, now_ms: int) -> list[tuple[Position, int]]:
-        """Take out what is to be delivered by now, with the key hashes."""
+        """Take out what is to be delivered by now, with the key hashes; of very many those that come first, and `arm`
+        sets the timer for the others at once."""
         taken: list[tuple[Position, int]] = []
-        while self._heap and self._heap[0][0] <= now_ms:
-            _, position, key_hash = heappop(self._heap)
+        until_ms = FAR_FUTURE_MS if self._hurried else now_ms
+        heap = self._heap
+        for _ in range(min(AT_ONCE_MAX, len(heap))):
+            if heap[0][0] > until_ms:
+                break
+            _, position, key_hash = heappop(heap)
             if position in self._positions:
                 del self._positions[position]
                 taken.append((position, key_hash))
+        if not self._positions:
+            self._hurried = False
         return taken
 
-    def take_all(self) -> list[tuple[Position, int]]:
-        """Take out everything, in the order of the times."""
-        return self.take_due(FAR_FUTURE_MS)
+    def hurry(self) -> None:
+        """All that is here now is due."""
+        self._hurried = bool(self._positions)
 
-    def discard_up_to(self, mark_delete: Position) -> None:
-        """Everything up to the position is acknowledged (it expired, or was skipped)."""
-        for position in [one for one in self._positions if one <= mark_delete]:
-            self.discard(position)
+    def begin_discarding(self) -> None:
+        """A mark was moved on (entries expired, or were skipped): `discard_up_to` looks at all that there is."""
+        self._sifted += self._heap
+        self._heap = []
+
+    def discard_up_to(self, mark_delete: Position) -> bool:
+        """Forget what is acknowledged up to the mark, of a part of what there is to look at. True when it is to be
+        called again, in another turn of the loop."""
+        sifted = self._sifted
+        for _ in range(min(AT_ONCE_MAX, len(sifted))):
+            item = sifted.pop()
+            if item[1] <= mark_delete:
+                self._positions.pop(item[1], None)
+            elif item[1] in self._positions:
+                heappush(self._heap, item)
+        self.arm(self._clock.now_ms())
+        return bool(sifted)
 
     def arm(self, now_ms: int) -> None:
         """Have the timer stand at the first entry's time."""
         if not self._heap:
             self._disarm()
             return
-        first_ms = self._heap[0][0]
+        first_ms = now_ms if self._hurried else self._heap[0][0]
         if self._timer is not None:
             if self._timer_ms <= first_ms:
                 return
@@ -121,8 +150,10 @@ class DelayedEntries:
 
     def clear(self) -> None:
         """Forget everything and set no timer."""
-        self._heap.clear()
-        self._positions.clear()
+        self._heap = []
+        self._sifted = []
+        self._positions = {}
+        self._hurried = False
         self._disarm()
 
     def _disarm(self) -> None:
@@ -133,7 +164,7 @@ class DelayedEntries:
     def _fired(self) -> None:
         self._timer = None
         # A timer may fire a little before the clock reads its time; then it is set again.
-        if self._heap and self._heap[0][0] > self._clock.now_ms():
+        if self._heap and not self._hurried and self._heap[0][0] > self._clock.now_ms():
             self.arm(self._clock.now_ms())
         else:
             self._due()

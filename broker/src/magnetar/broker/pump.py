@@ -131,7 +131,8 @@ class Pump:
             self._limiters = limiters
         self._delays = delays
         if not delays and len(self.delayed) and self._dispatcher is not None:
-            self._dispatcher.redeliver(self.delayed.take_all())
+            self.delayed.hurry()
+            self._delayed_due()
         if settings.unacked_messages_per_subscription_max <= 0:
             self.blocked = False
         else:

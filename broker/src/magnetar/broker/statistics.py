@@ -102,7 +102,7 @@ def subscription_statistics(
             "isDurable": subscription.durable,
             "allowOutOfOrderDelivery": key_shared.allow_out_of_order if key_shared is not None else False,
             "keySharedMode": ("STICKY" if key_shared.sticky else "AUTO_SPLIT") if key_shared is not None else None,
-            "nonContiguousDeletedMessagesRanges": len(subscription.cursor.individually_acknowledged()),
+            "nonContiguousDeletedMessagesRanges": subscription.cursor.individual_ranges,
             "subscriptionProperties": dict(subscription.cursor.cursor_properties),
         }
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.consumer import NO_EPOCH, Consumer, KeySharedPolicy, SubscriptionType
 from magnetar.broker.dispatch.exclusive import ExclusiveDispatcher
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from magnetar.core.errors import MagnetarError
     from magnetar.core.ids import Position
     from magnetar.wire.pulsar.command import Ack
+
+LET_GO_ENTRIES_MAX: Final = 5_000
+"""What consumers hold of entries that somebody else has acknowledged, given up in one turn of the event loop."""
 
 
 def new_dispatcher(topic_name: str, consumer: Consumer, round_robin_messages_max: int) -> Dispatcher:
@@ -329,17 +332,26 @@ class Subscription:
 
     def acknowledged_by_broker(self) -> None:
         """The cursor's mark was moved on without consumers: they hold nothing before it any more."""
-        dispatcher, pump = self._dispatcher, self._pump
-        if pump is not None:
-            pump.delayed.discard_up_to(self.cursor.mark_delete)
-            if dispatcher is not None and dispatcher.type.acknowledges_individually:
-                pump.acknowledger.take_acknowledged(self.consumers, dispatcher)
-                pump.unblock()
         self.totals.last_mark_delete_advanced_ms = self._runtime.clock.now_ms()
         if self.terminated:
             self._announce_end()
-        if pump is not None:
-            pump.wake()
+        if self._pump is not None:
+            self._pump.delayed.begin_discarding()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Forget what consumers hold, and what waits for its time, up to the mark: a part of it in each turn of the
+        loop. What still waits is not sent: whoever reads it again leaves out what is acknowledged."""
+        dispatcher, pump = self._dispatcher, self._pump
+        if pump is None:
+            return
+        more = pump.delayed.discard_up_to(self.cursor.mark_delete)
+        if dispatcher is not None and dispatcher.type.acknowledges_individually:
+            more |= pump.acknowledger.take_acknowledged(self.consumers, dispatcher, LET_GO_ENTRIES_MAX)
+            pump.unblock()
+        pump.wake()
+        if more:
+            self._runtime.call_later(0, self._let_go)
 
     def expire_up_to(self, position: Position) -> int:
         """Acknowledge everything up to the position because it is too old. Returns how many entries that were."""

@@ -71,8 +71,13 @@ class SubscriptionCursor(Protocol):
         """What is left of a batch."""
         ...
 
-    def individually_acknowledged(self) -> list[tuple[Position, Position]]:
-        """Stretches beyond the mark."""
+    def unacknowledged_at(self, number: int) -> Position:
+        """The `number`-th entry of the backlog, from 1."""
+        ...
+
+    @property
+    def individual_ranges(self) -> int:
+        """Stretches beyond the mark that are acknowledged."""
         ...
 
     def rewind(self) -> None:

@@ -110,8 +110,13 @@ class MemoryCursor:
         left = self.partial.get(position[1])
         return None if left is None else [left]
 
-    def individually_acknowledged(self) -> list[tuple[Position, Position]]:
-        return []
+    def unacknowledged_at(self, number: int) -> Position:
+        return (LEDGER, [each for each in range(len(self.entries)) if each not in self.acknowledged][number - 1])
+
+    @property
+    def individual_ranges(self) -> int:
+        mark = self.mark_delete[1]
+        return len([each for each in self.acknowledged if each > mark and each - 1 not in self.acknowledged])
 
     def rewind(self) -> None:
         self.next_entry = self.mark_delete[1] + 1

@@ -155,11 +155,43 @@ class AckState:
             bitmap = (self.beyond or {})[ledger_id]
             if ledger_id < mark_ledger:
                 continue
-            for first, last in bitmap.ranges(mark_entry if ledger_id == mark_ledger else -1):
+            above = mark_entry if ledger_id == mark_ledger else -1
+            for first, last in bitmap.ranges(above, count_max - len(found)):
                 found.append(((ledger_id, first - 1), (ledger_id, last)))
-                if len(found) >= count_max:
-                    return found
+            if len(found) >= count_max:
+                break
         return found
+
+    def range_count(self) -> int:
+        """How many stretches `ranges` has."""
+        mark_ledger, mark_entry = self.mark_delete
+        count = 0
+        for ledger_id, bitmap in (self.beyond or {}).items():
+            if ledger_id >= mark_ledger:
+                count += bitmap.runs(mark_entry if ledger_id == mark_ledger else -1)
+        return count
+
+    def unacknowledged_at(self, number: int) -> Position:
+        """The `number`-th entry beyond the mark that is not acknowledged, from 1 to `backlog`.
+
+        By arithmetic: the number may be that of a whole backlog."""
+        mark_ledger, mark_entry = self.mark_delete
+        ids, beyond = self._ledgers.ids, self.beyond
+        for index in range(bisect_left(ids, mark_ledger), len(ids)):
+            ledger_id = ids[index]
+            record = self._ledgers.get(ledger_id)
+            first = mark_entry + 1 if ledger_id == mark_ledger else 0
+            left = record.entries - first if record is not None else 0
+            bitmap = beyond.get(ledger_id) if beyond is not None else None
+            if bitmap is not None:
+                left -= bitmap.count(first, first + left - 1)
+            if number > left:
+                number -= max(0, left)
+            elif bitmap is not None:
+                return (ledger_id, bitmap.missing_at(first, number))
+            else:
+                return (ledger_id, first + number - 1)
+        raise IndexError("beyond the last entry")
 
     def long_arrays(self) -> list[tuple[int, list[int]]]:
         """The same as (ledger id, words of the bit set of acknowledged entry ids), ascending."""
@@ -285,8 +317,20 @@ class AckState:
         partial = self.partial
         if partial:
             order = self._partial_order
-            while order and order[0] <= self.mark_delete:
+            few = 64 + (len(order) >> 3)
+            while few and order and order[0] <= self.mark_delete:
                 self.partial_words -= _words_in(partial.pop(heappop(order), 0))
+                few -= 1
+            if not few:
+                self._drop_passed_partial()
+
+    def _drop_passed_partial(self) -> None:
+        """Forget the batches that the mark has passed, when they are many: a heap gives them one by one."""
+        mark = self.mark_delete
+        self.partial = {key: left for key, left in (self.partial or {}).items() if key > mark}
+        self.partial_words = sum([_words_in(left) for left in self.partial.values()])
+        self._partial_order = list(self.partial)
+        heapify(self._partial_order)
 
     def _settle(self) -> None:
         """Count anew what lies beyond the mark, and let the mark follow."""

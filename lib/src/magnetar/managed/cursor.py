@@ -136,6 +136,15 @@ class Cursor:
         """Words of what is left of a batch; None when nothing of it is acknowledged by itself."""
         return self.acks.remaining_ack_set(position)
 
+    def unacknowledged_at(self, number: int) -> Position:
+        """The `number`-th entry of the backlog, from 1."""
+        return self.acks.unacknowledged_at(number)
+
+    @property
+    def individual_ranges(self) -> int:
+        """How many stretches beyond the mark are acknowledged."""
+        return self.acks.range_count()
+
     def individually_acknowledged(self) -> list[tuple[Position, Position]]:
         """Stretches beyond the mark: lower end excluded, upper end included."""
         return self.acks.ranges()
@@ -158,19 +167,9 @@ class Cursor:
     def skip_entries(self, count: int) -> Coroutine[Any, Any, None]:
         """Acknowledge the next `count` unacknowledged entries. Durable on return."""
         assert count >= 0
-        ledger, acks = self._ledger, self.acks
-        left = min(count, self.backlog_entries)
-        position = acks.mark_delete
-        while left > 0:
-            after = ledger.next_position(position)
-            if acks.individual_count == 0:
-                stretch = min(left, ledger.entries_in(after[0]) - after[1])
-                position = (after[0], after[1] + stretch - 1)
-                left -= stretch
-            else:
-                position = after
-                left -= 0 if acks.is_acknowledged(after) else 1
-        self.acknowledge_cumulative(position)
+        count = min(count, self.backlog_entries)
+        if count:
+            self.acknowledge_cumulative(self.acks.unacknowledged_at(count))
         return self._changed_and_durable()
 
     def clear_backlog(self) -> Coroutine[Any, Any, None]:

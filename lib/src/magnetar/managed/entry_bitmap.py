@@ -8,6 +8,10 @@ from typing import Final
 
 WORD_BITS: Final = 64
 WORD_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+RUN_BYTES: Final = 4096
+"""How much of a long run is looked at in one call, instead of byte by byte."""
+SEARCH_BITS: Final = 1 << 16
+"""A piece in which set bits are counted, before a search halves it."""
 COMPACT_BYTES: Final = 1024
 """The dead head is cut once it is so long: seldom enough to be free, small enough not to matter."""
 
@@ -65,7 +69,8 @@ class EntryBitmap:
         while index < length:
             byte = bits[index >> 3]
             if byte == 0xFF and not index & 7:
-                index += 8
+                piece = bits[index >> 3 : (index >> 3) + RUN_BYTES]
+                index += (len(piece) - len(piece.lstrip(b"\xff"))) << 3
             elif byte >> (index & 7) & 1:
                 index += 1
             else:
@@ -82,6 +87,28 @@ class EntryBitmap:
         value >>= start & 7
         return (value & ((1 << (stop - start)) - 1)).bit_count()
 
+    def missing_at(self, first: int, count: int) -> int:
+        """The `count`-th id, from 1, of those from `first` on (at or above `base`) that are not in the set."""
+        start = first
+        step = SEARCH_BITS
+        end = self.base + (len(self.bits) << 3)
+        while start < end:
+            stop = min(start + step, end)
+            missing = stop - start - self.count(start, stop - 1)
+            if missing < count:
+                count -= missing
+                start = stop
+            elif stop - start > 1:
+                step = (stop - start) >> 1
+            else:
+                return start
+        return start + count - 1
+
+    def runs(self, above: int) -> int:
+        """How many runs of ids greater than `above` there are; as `len(ranges(above))`, in no time."""
+        value = int.from_bytes(self.bits, "little") >> max(0, above + 1 - self.base)
+        return (value & ~(value << 1)).bit_count()
+
     def forget_below(self, entry_id: int) -> None:
         """Ids below this one matter no more; gives memory back now and then."""
         dead = (entry_id - self.base) >> 3
@@ -90,16 +117,18 @@ class EntryBitmap:
             del self.bits[:dead]
             self.base += dead << 3
 
-    def ranges(self, above: int) -> list[tuple[int, int]]:
-        """Runs of ids greater than `above`, as (first, last) with both ends inside."""
+    def ranges(self, above: int, count_max: int = 1 << 62) -> list[tuple[int, int]]:
+        """Runs of ids greater than `above`, as (first, last) with both ends inside; so many at most."""
         found: list[tuple[int, int]] = []
         bits = self.bits
         index = max(0, above + 1 - self.base)
         length = len(bits) << 3
-        while index < length:
+        while index < length and len(found) < count_max:
             byte = bits[index >> 3]
             if byte >> (index & 7) == 0:
                 index = (index | 7) + 1
+                piece = bits[index >> 3 : (index >> 3) + RUN_BYTES] if index < length and not bits[index >> 3] else b""
+                index += (len(piece) - len(piece.lstrip(b"\0"))) << 3
             elif byte >> (index & 7) & 1:
                 stop = self.end_of_run(index + self.base) - self.base
                 found.append((index + self.base, stop - 1 + self.base))

@@ -28,6 +28,7 @@ from magnetar.broker.admin.topics import ONE
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.peer_client import PeerAnswer
 from magnetar.broker.screening import unacknowledged
+from magnetar.broker.slices import Turn
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, Position
@@ -100,9 +101,11 @@ class PositionHandlers:
     async def expire(self, request: web.Request) -> web.Response:
         """Acknowledge what was published longer ago than so many seconds."""
         before_ms = self._expiry_time(request)
-        return await self._on_subscription(
-            request, lambda topic, subscription: expire_by_time(topic, subscription, before_ms)
-        )
+
+        async def work(topic: PersistentTopic, subscription: Subscription) -> None:
+            expire(topic, subscription, await last_before(topic, before_ms))
+
+        return await self._on_subscription(request, work)
 
     @takes("authoritative")
     async def expire_all(self, request: web.Request) -> web.Response:
@@ -111,9 +114,13 @@ class PositionHandlers:
 
         async def work(topic: PersistentTopic) -> None:
             refused: AdminError | None = None
+            turn = Turn()
+            last = await last_before(topic, before_ms)
             for subscription in list(topic.subscriptions.values()):
+                if turn.over:
+                    await turn.pause()
                 try:
-                    await expire_by_time(topic, subscription, before_ms)
+                    expire(topic, subscription, last)
                 except AdminError as refusal:
                     refused = refusal
             if refused is not None:
@@ -210,16 +217,19 @@ def subscription_of(topic: PersistentTopic, name: str) -> Subscription:
     return subscription
 
 
-async def expire_by_time(topic: PersistentTopic, subscription: Subscription, before_ms: int) -> None:
-    """Acknowledge everything of a subscription that was published before a time.
+async def last_before(topic: PersistentTopic, before_ms: int) -> Position:
+    """The last entry that was published before a time."""
+    target = await topic.position_of_time(before_ms)
+    if target > topic.ledger.last_confirmed:
+        return topic.ledger.last_confirmed
+    return topic.ledger.previous_position(target)
 
-    Raises 409 when it has nothing before it, as Apache's broker."""
+
+def expire(topic: PersistentTopic, subscription: Subscription, last: Position) -> None:
+    """Acknowledge everything of a subscription up to an entry. Raises 409 when it has nothing before it, as Apache's
+    broker."""
     if subscription.backlog == 0:
         raise AdminError(CONFLICT, NOTHING_TO_EXPIRE.format(topic=topic.name, subscription=subscription.name))
-    target = await topic.position_of_time(before_ms)
-    last = (
-        topic.ledger.last_confirmed if target > topic.ledger.last_confirmed else topic.ledger.previous_position(target)
-    )
     if last > subscription.cursor.mark_delete:
         subscription.expire_up_to(last)
 

@@ -23,7 +23,6 @@ from magnetar.broker.admin.topic_upkeep import id_on
 from magnetar.broker.admin.topics import ONE
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.seek import last_message_id
-from magnetar.broker.slices import Turn
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.ledger.api import EntryNotFound, LedgerNotFound
@@ -91,17 +90,12 @@ class MessageHandlers:
         subscription = topic.subscriptions.get(subscription_name(request))
         if subscription is None:
             raise AdminError(NOT_FOUND, f"Subscription {subscription_name(request)} not found for topic {topic.name}")
-        position = subscription.cursor.mark_delete
-        turn = Turn()
-        while number > 0:
-            if turn.over:
-                await turn.pause()
-            position = topic.ledger.next_position(position)
-            if position > topic.ledger.last_confirmed:
-                raise AdminError(NOT_FOUND, "Message not found")
-            if not subscription.cursor.is_acknowledged(position):
-                number -= 1
-        return message_response(await topic.ledger.read_entry(position))
+        if number > subscription.cursor.backlog_entries:
+            raise AdminError(NOT_FOUND, "Message not found")
+        try:
+            return message_response(await topic.ledger.read_entry(subscription.cursor.unacknowledged_at(number)))
+        except (EntryNotFound, LedgerNotFound):
+            raise AdminError(NOT_FOUND, "Message not found") from None
 
     @takes("authoritative")
     async def last_message_id(self, request: web.Request) -> web.Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.slices import Turn
 from magnetar.wire.pulsar.errors import BadMetadata, PulsarError
 
 if TYPE_CHECKING:
@@ -55,11 +56,14 @@ async def expire_messages(topic: PersistentTopic, ttl_seconds: int) -> int:
     position = await last_expired(topic, ttl_seconds)
     if position is None:
         return 0
-    return sum(
-        subscription.expire_up_to(position)
-        for name, subscription in list(topic.subscriptions.items())
-        if name != COMPACTION and subscription.cursor.mark_delete < position
-    )
+    expired = 0
+    turn = Turn()
+    for name, subscription in list(topic.subscriptions.items()):
+        if turn.over:
+            await turn.pause()
+        if name != COMPACTION and subscription.cursor.mark_delete < position and not topic.closing:
+            expired += subscription.expire_up_to(position)
+    return expired
 
 
 def check_messages(topic: PersistentTopic) -> Work | None:
