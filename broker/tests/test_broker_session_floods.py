@@ -61,7 +61,7 @@ async def many_topics(broker: MemoryBroker, count: int) -> None:
     async def names(*_: object) -> list[str]:
         return [f"{NAMESPACE}{'long' * 40}-{index}" for index in range(count)]
 
-    broker.running.context.topic_lists._list_topics = names
+    broker.running.context.topic_lists._listings._list_topics = names
 
 
 FLOODS = {
@@ -118,7 +118,7 @@ async def test_messages_pass_by_requests_that_wait(memory_broker: MemoryBroker) 
         await hold.wait()
         return [TOPIC]
 
-    memory_broker.running.context.topic_lists._list_topics = topics
+    memory_broker.running.context.topic_lists._listings._list_topics = topics
     asked = [client.start(Command.GET_TOPICS_OF_NAMESPACE, namespace="public/default", mode=0) for _ in range(500)]
     await client.publish(1)
     assert len(await client.messages(1)) == 1

@@ -8,7 +8,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from magnetar.broker import topic_lists
+from magnetar.broker import listings, topic_lists
+from magnetar.broker.listings import Listing
 from magnetar.broker.resources import Resources
 from magnetar.broker.topic_lists import TopicLists
 from magnetar.core.topic_name import NamespaceName
@@ -141,6 +142,72 @@ async def test_watchers_know_no_more_names_than_a_broker_has_memory_for(monkeypa
     await watched.close()
 
 
+class Counted(Watched):
+    """Counts the readings; each takes a turn of the loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readings = 0
+
+    async def _topics(self, namespace: NamespaceName, domain: str) -> list[str]:
+        self.readings += 1
+        await asyncio.sleep(0)
+        return await super()._topics(namespace, domain)
+
+    async def ask(self, pattern: str | None, ticket: int) -> Listing:
+        return await self.lists.topics(NAMESPACE, "persistent", pattern, ticket)
+
+
+async def test_those_who_ask_at_the_same_time_share_one_list() -> None:
+    watched = Counted()
+    await watched.make("a")
+    tickets = [watched.lists.ticket() for _ in range(1_000)]
+    found = [await watched.ask(".*" if index % 2 else None, ticket) for index, ticket in enumerate(tickets)]
+    assert watched.readings == 1
+    assert {id(one) for one in found} == {id(found[0]), id(found[1])}
+    assert found[0].names == found[1].names == [PREFIX + "a"]
+    await watched.close()
+
+
+async def test_who_asks_later_sees_what_came_meanwhile() -> None:
+    watched = Counted()
+    await watched.make("a")
+    first = await watched.ask(".*", watched.lists.ticket())
+    same = await watched.ask(".*", watched.lists.ticket())
+    assert same is first
+    assert watched.readings == 2, "but what was found is shared while nothing has changed"
+    await watched.make("b")
+    await watched.make("__change_events")
+    later = await watched.ask(".*", watched.lists.ticket())
+    assert later.names == [PREFIX + "a", PREFIX + "b"]
+    await watched.close()
+
+
+async def test_lists_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listings, "KEPT_BYTES_MAX", 1_000)
+    watched = Counted()
+    await watched.make("a" * 300)
+    for index in range(20):
+        assert (await watched.ask(f".*a{{{index}}}.*", watched.lists.ticket())).names
+        assert watched.lists.kept_bytes <= 1_000
+    await watched.make("b" * 300)
+    await watched.make("c" * 300)
+    assert len((await watched.ask(None, watched.lists.ticket())).names) == 3
+    assert watched.lists.kept_bytes == 0
+    await watched.close()
+
+
+async def test_watchers_that_come_together_share_one_reading() -> None:
+    watched = Counted()
+    await watched.make("a")
+    watchers = [await watched.lists.watch(NAMESPACE, ".*", lambda *_: None) for _ in range(100)]
+    assert watched.readings == 1
+    await watched.make("b")
+    await watched.settle()
+    assert all(one.known == [PREFIX + "a", PREFIX + "b"] for one in watchers)
+    await watched.close()
+
+
 @pytest.mark.slow
 async def test_one_turn_of_the_loop_stays_short_whatever_is_watched() -> None:
     """10 000 topics, 1 000 watchers with 50 patterns: what is asked for, and a topic that comes and goes."""
@@ -162,7 +229,8 @@ async def test_one_turn_of_the_loop_stays_short_whatever_is_watched() -> None:
         await watched.lists.watch(NAMESPACE, pattern.format(index % 50), lambda new, gone, _: told.append((new, gone)))
     for _ in range(ATTEMPTS):
         turns.longest_seconds = 0.0
-        await watched.lists.topics(NAMESPACE, "persistent", ".*[0-9].*[0-9]")
+        listed = list(listed[::-1])  # Another list: nothing is shared.
+        await watched.lists.topics(NAMESPACE, "persistent", ".*[0-9].*[0-9]", watched.lists.ticket())
         if turns.longest_seconds < TURN_SECONDS_MAX:
             break
     assert turns.longest_seconds < TURN_SECONDS_MAX

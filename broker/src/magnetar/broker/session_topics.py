@@ -54,20 +54,20 @@ class TopicListCommands:
         }
 
     def _get(self, request: CommandGetTopicsOfNamespace) -> Coroutine[Any, Any, None]:
-        return self._session.answering_large(request.request_id, lambda: self._answer_list(request))
+        ticket = self._lists.ticket()
+        return self._session.answering_large(request.request_id, lambda: self._answer_list(request, ticket))
 
-    async def _answer_list(self, request: CommandGetTopicsOfNamespace) -> None:
+    async def _answer_list(self, request: CommandGetTopicsOfNamespace, ticket: int) -> None:
         pattern = request.topics_pattern if request.HasField("topics_pattern") else None
         filtered = pattern is not None and self._pattern_allowed(pattern)
         namespace = parse_namespace(request.namespace)
         await self._session.require_topic_list(namespace, "Client is not authorized to GetTopicsOfNamespace")
         with self._session.context.lookup.place():
-            names = await self._lists.topics(namespace, MODES[request.mode], pattern if filtered else None)
-        names_hash = topics_hash(names)
-        changed = not request.HasField("topics_hash") or request.topics_hash != names_hash
+            found = await self._lists.topics(namespace, MODES[request.mode], pattern if filtered else None, ticket)
+        changed = not request.HasField("topics_hash") or request.topics_hash != found.names_hash
         self._session.write(
             messages.topics_of_namespace_response(
-                request.request_id, names if changed else [], names_hash, filtered=filtered, changed=changed
+                request.request_id, found.names if changed else [], found.names_hash, filtered=filtered, changed=changed
             )
         )
 

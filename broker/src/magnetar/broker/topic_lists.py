@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeAlias
 
+from magnetar.broker.listings import Listing, Listings
 from magnetar.broker.resources import Resources
 from magnetar.broker.slices import Turn
 from magnetar.broker.topic_patterns import TopicPattern
@@ -20,21 +21,12 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 logger = logging.getLogger(__name__)
 
-SYSTEM_TOPIC_PREFIXES = ("__change_events", "__transaction_", "__transaction_buffer_snapshot")
-"""Local names of topics that belong to brokers; never listed to clients."""
-
 WATCHED_NAMES_MAX: Final = 4_000_000
 """Of one broker: names in the lists of all watchers, those of the same pattern counted once. 8 bytes each, beside the
 names themselves, which all lists share; a pattern that finds 10 000 topics, four hundred times."""
 
 Told: TypeAlias = tuple[list[str], list[str], list[str], str]
 """New topics, deleted topics, the whole list, its hash."""
-
-
-def is_system_topic(topic: str) -> bool:
-    """Whether a topic belongs to brokers and is not shown to clients; by its full name."""
-    # Domain, nothing, tenant, namespace, local name: parsing each of ten thousand takes as many microseconds.
-    return topic.split("/", 4)[-1].startswith(SYSTEM_TOPIC_PREFIXES)
 
 
 class Watcher:
@@ -62,9 +54,11 @@ class Watcher:
 class _Watched:
     """A namespace that somebody watches."""
 
-    __slots__ = ("names", "watchers")
+    __slots__ = ("names", "read", "watchers")
 
     def __init__(self) -> None:
+        self.read = False
+        """Whether it was, since somebody watches."""
         self.names: list[str] = []
         """As it was read last."""
         self.watchers: dict[Watcher, None] = {}
@@ -74,6 +68,7 @@ class _Watched:
         if names != self.names:
             shared = {name: name for name in self.names}
             self.names = [shared.get(name, name) for name in names]
+        self.read = True
         return self.names
 
 
@@ -88,7 +83,7 @@ class TopicLists:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._resources = resources
-        self._list_topics = list_topics
+        self._listings = Listings(list_topics)
         self._spawn = spawn
         self._watched: dict[str, _Watched] = {}
         self._refreshing: set[str] = set()
@@ -99,16 +94,18 @@ class TopicLists:
         """In all lists of `_known`."""
         self._stops = [store.watch(self._notified), store.watch_session(self._take_session_event)]
 
-    async def topics(self, namespace: NamespaceName, domain: str, pattern: str | None) -> list[str]:
-        """Full names of the topics that clients may see."""
-        turn = Turn()
-        names: list[str] = []
-        for name in await self._list_topics(namespace, domain):
-            if turn.over:
-                await turn.pause()
-            if not is_system_topic(name):
-                names.append(name)
-        return names if pattern is None else await TopicPattern(pattern).filter(names, turn)
+    @property
+    def kept_bytes(self) -> int:
+        """Of the lists that are kept for those who ask next."""
+        return self._listings.kept_bytes
+
+    def ticket(self) -> int:
+        """To be taken when somebody asks: who is served later then shares what was read for others meanwhile."""
+        return self._listings.ticket()
+
+    async def topics(self, namespace: NamespaceName, domain: str, pattern: str | None, ticket: int) -> Listing:
+        """Full names of the topics that clients may see, as they are after the ticket was taken."""
+        return await self._listings.find(namespace, domain, None if pattern is None else TopicPattern(pattern), ticket)
 
     async def watch(
         self, namespace: NamespaceName, pattern: str, changed: Callable[[list[str], list[str], str], None]
@@ -121,7 +118,11 @@ class TopicLists:
         watched = self._watched.setdefault(path, _Watched())
         watched.watchers[watcher] = None
         try:
-            names = watched.keep(await self.topics(namespace, "persistent", None))
+            if watched.read and path not in self._refreshing:
+                # What others watch is up to date, or the store has not told yet; then this one is told, too.
+                names = watched.names
+            else:
+                names = watched.keep((await self.topics(namespace, "persistent", None, self.ticket())).names)
             found = self._known.get((id(names), watcher.pattern.text))
             known = await watcher.pattern.filter(names) if found is None else found[1]
             self._check_room(known)
@@ -207,7 +208,7 @@ class TopicLists:
                 if watched is None:
                     return
                 namespace = next(iter(watched.watchers)).namespace
-                names = watched.keep(await self.topics(namespace, "persistent", None))
+                names = watched.keep((await self.topics(namespace, "persistent", None, self.ticket())).names)
                 await self._tell_all(watched, names)
                 if path not in self._changed_meanwhile:
                     return

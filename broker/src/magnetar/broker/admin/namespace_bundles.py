@@ -29,8 +29,8 @@ from magnetar.broker.admin.responses import (
 )
 from magnetar.broker.admin.shapes import body_of, list_of, long
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.listings import is_system_topic
 from magnetar.broker.topic import PersistentTopic
-from magnetar.broker.topic_lists import is_system_topic
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError

@@ -19,8 +19,8 @@ from magnetar.broker.admin.responses import (
     AdminError,
 )
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.listings import is_system_topic
 from magnetar.broker.resources import Document, Resources
-from magnetar.broker.topic_lists import is_system_topic
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.metadata.store import NodeHasChildren, NodeNotFound
 

@@ -37,8 +37,8 @@ from magnetar.broker.admin.shapes import (
     text,
 )
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.listings import is_system_topic
 from magnetar.broker.resources import Document, Resources, bundles_document, new_policies
-from magnetar.broker.topic_lists import is_system_topic
 from magnetar.core.topic_name import FULL_RANGE, NamespaceName, is_valid_name_part
 from magnetar.metadata.store import VersionConflict
 
