@@ -19,6 +19,9 @@ REVOKE = "/admin/v2/namespaces/revokePermissionsOnTopics"
 SCHEMAS = "/admin/v2/schemas/public/default/topic"
 
 
+MANY = [str(number) for number in range(MEMBERS_MAX + 1)]
+
+
 @pytest.mark.parametrize(
     "body",
     [b"[" * 20_000, b'{"a":' * 5_000 + b"1" + b"}" * 5_000, b'"\xed\xa0\x80"', b"\xff", b'"\\ud800"', b"{"],
@@ -107,12 +110,29 @@ async def test_boundaries_are_bounded_as_counts_of_bundles_are(admin: Any) -> No
         ("PUT", NAMESPACE + "/properties", {str(number): "v" for number in range(MEMBERS_MAX + 1)}),
         ("PUT", TOPICS + "/topic/properties", {str(number): "v" for number in range(MEMBERS_MAX + 1)}),
         ("POST", GRANT, [{"topic": "public/default/topic", "role": "r"}] * (GRANTS_MAX + 1)),
+        ("PUT", TOPICS + "/new", {str(number): "v" for number in range(MEMBERS_MAX + 1)}),
+        ("POST", TOPICS + "/topic/messageTTL?messageTTL=1", b" " * (BODY_BYTES_MAX + 1)),
+        ("POST", TOPICS + "/topic/replication", MANY),
+        ("POST", TOPICS + "/topic/subscriptionTypesEnabled", MANY),
+        ("POST", TOPICS + "/topic/permissions/role", MANY),
+        ("PUT", TOPICS + "/topic/shadowTopics", MANY),
+        ("POST", NAMESPACE + "/replication", MANY),
+        ("POST", NAMESPACE + "/allowedClusters", MANY),
+        ("POST", NAMESPACE + "/permissions/role", MANY),
+        ("PUT", "/admin/v2/tenants/many", {"adminRoles": MANY, "allowedClusters": ["standalone"]}),
+        ("PUT", "/admin/v2/tenants/many", {"adminRoles": [], "allowedClusters": MANY}),
     ],
-    ids=["bytes", "lists", "objects", "namespace-properties", "topic-properties", "grants"],
 )
 @pytest.mark.filterwarnings("ignore:Sending a large body")
 async def test_bodies_that_would_take_long(admin: Any, method: str, path: str, body: Any) -> None:
     await admin.check(("PUT", TOPICS + "/topic", None, 204, None), (method, path, body, 413, ...))
+
+
+async def test_properties_of_a_new_topic_are_one_write(admin: Any) -> None:
+    """Each by itself would write those before it again."""
+    properties = {str(number): "v" for number in range(MEMBERS_MAX)}
+    path = TOPICS + "/new"
+    await admin.check(("PUT", path, properties, 204, None), ("GET", path + "/properties", None, 200, properties))
 
 
 async def test_a_reason_does_not_repeat_the_whole_body(admin: Any) -> None:

@@ -16,10 +16,12 @@ import fastavro
 import google_crc32c
 import pytest
 from magnetar.broker.internal_client import InternalClient
+from magnetar.broker.policies import change_state
 from magnetar.broker.policies.api import TopicPolicies
 from magnetar.broker.policies.change_events import ChangeEvents, ChangeEventsParts
 from magnetar.broker.policies.change_events_namespace import ENTRY_BOUNDS
 from magnetar.broker.policies.change_events_settings import ChangeEventsSettings
+from magnetar.broker.policies.change_state import CHANGE_BYTES, POLICIES_BYTES_MAX
 from magnetar.broker.policies.event_codec import (
     NEWER_PROPERTY,
     READ_PRIORITY,
@@ -27,7 +29,7 @@ from magnetar.broker.policies.event_codec import (
     encode_update,
     registered_schema,
 )
-from magnetar.broker.policies.events_topic import PoliciesUnavailable
+from magnetar.broker.policies.events_topic import PoliciesTooLarge, PoliciesUnavailable
 from magnetar.broker.resources import Resources
 from magnetar.broker.schema.schema_info import StoredSchema
 from magnetar.broker.session_testing import MemoryBroker
@@ -338,6 +340,46 @@ async def test_a_change_that_cannot_be_read_is_passed_over(stores: Stores, clien
     store = stores.open()
     assert await store.get(TopicName.parse("persistent://public/default/t1")) == {"messageTTLInSeconds": 77}
     assert await store.get(TOPIC) is None
+
+
+async def test_policies_of_one_topic_have_a_limit(stores: Stores, client: PulsarClient) -> None:
+    store = stores.open()
+    rates = {f"s{number}": {"dispatchRate": {"dispatchThrottlingRateInMsg": 1}} for number in range(10_000)}
+    with pytest.raises(PoliciesTooLarge, match="at most 32768 are kept"):
+        await store.update(TOPIC, put(subscriptionPolicies=rates))
+    assert await store.get(TOPIC) is None
+    few = {name: rates[name] for name in list(rates)[:500]}
+    await store.update(TOPIC, put(subscriptionPolicies=few))
+    assert len(store.peek(TOPIC)["subscriptionPolicies"]) == 500
+    # Whoever writes there without asking is heard no better.
+    producer = await client.producer(EVENTS, ProducerOptions(schema=registered_schema()))
+    payload = encode_update(TOPIC, {"subscriptionPolicies": rates}, is_global=False, cluster="standalone")
+    assert len(payload) > POLICIES_BYTES_MAX
+    await producer.send(OutgoingMessage(payload, key=str(TOPIC)))
+    await producer.close()
+    assert len((await stores.open().get(TOPIC) or {})["subscriptionPolicies"]) == 500
+
+
+async def test_policies_of_one_namespace_have_a_limit(
+    stores: Stores, client: PulsarClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_state, "NAMESPACE_POLICIES_BYTES_MAX", 50 * CHANGE_BYTES)
+    producer = await client.producer(EVENTS, ProducerOptions(schema=registered_schema()))
+    for number in range(200):
+        topic = TopicName.parse(f"persistent://public/default/made-up-{number}")
+        payload = encode_update(topic, {"maxMessageSize": number}, is_global=False, cluster="standalone")
+        await producer.send(OutgoingMessage(payload, key=str(topic)))
+    await producer.close()
+    store = stores.open()
+    first = TopicName.parse("persistent://public/default/made-up-0")
+    assert await store.get(first) == {"maxMessageSize": 0}
+    assert await store.get(TopicName.parse("persistent://public/default/made-up-199")) is None
+    with pytest.raises(PoliciesTooLarge, match="bytes already"):
+        await store.update(TOPIC, put(maxMessageSize=1))
+    await store.update(first, put(maxMessageSize=7))
+    await store.delete(first)
+    await store.update(TOPIC, put(maxMessageSize=1))
+    assert store.peek(TOPIC) == {"maxMessageSize": 1}
 
 
 async def test_a_load_waits_no_longer_than_told(stores: Stores, client: PulsarClient) -> None:

@@ -237,6 +237,39 @@ async def test_requests_in_one_write_are_answered_in_turn() -> None:
         client.writer.close()
 
 
+@pytest.mark.parametrize("piece_bytes", [1, 7, 4096])
+async def test_heads_without_an_end_are_refused(piece_bytes: int) -> None:
+    head = HEAD + b"".join(b"x-%d: %s\r\n" % (number, b"y" * 8) for number in range(60))
+    limits = HttpLimits(head_bytes_max=len(head) + 2)
+    async with serving(limits) as (port, connections):
+        client = await Client.open(port)
+        for _ in range(2):
+            # As long as it may be, whatever the pieces; and again on the same connection.
+            whole = head + b"\r\n"
+            for first in range(0, len(whole), piece_bytes):
+                client.writer.write(whole[first : first + piece_bytes])
+                await asyncio.sleep(0)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                assert b" 200 " in await client.reader.readline()
+                while await client.reader.readline() != b"\r\n":
+                    pass
+                assert await client.reader.readexactly(4) == b"here"
+        client.writer.write(head + b"z" * 100)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert b" 431 " in await client.reader.readline()
+        await client.until_cut()
+        await until_gone(connections)
+
+
+async def test_a_long_body_is_no_head() -> None:
+    async with serving(HttpLimits(head_bytes_max=200)) as (port, _):
+        client = await Client.open(port)
+        client.writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + bytes(300_000))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert b" 200 " in await client.reader.readline()
+        client.writer.close()
+
+
 async def test_what_is_no_http_is_answered_and_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
     async with serving() as (port, _):
         client = await Client.open(port)

@@ -275,13 +275,14 @@ class ManagedLedger:
 
     async def set_property(self, key: str, value: str | None) -> None:
         """Store a property, or remove it (None). Durable on return."""
+        await self.set_properties({key: value})
+
+    async def set_properties(self, changes: Mapping[str, str | None]) -> None:
+        """The same of several, in one write."""
         self._check_usable()
         async with self._node.lock:
-            changed = dict(self.properties)
-            if value is None:
-                changed.pop(key, None)
-            else:
-                changed[key] = value
+            kept = {**self.properties, **changes}
+            changed = {key: value for key, value in kept.items() if value is not None}
             await self._write_info(self.ledgers.records(), changed)
             self._appends.properties = changed
 

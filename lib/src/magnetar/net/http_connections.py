@@ -28,6 +28,13 @@ LISTEN_BACKLOG: Final = 1_024
 SHARE_OF_FILES: Final = 4
 """HTTP takes no more than this part of the files that the process may open: clients have the rest."""
 
+HEAD_TOO_LARGE: Final = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    b'Content-Length: 46\r\n\r\n{"reason":"The request has too large headers"}'
+)
+
+END_OF_HEAD: Final = b"\r\n\r\n"
+
 Answer = TypeVar("Answer")
 
 MakeProtocol: TypeAlias = Callable[[], asyncio.Protocol]
@@ -169,6 +176,11 @@ class HttpConnections:
             oldest.let_go()
 
     @property
+    def head_bytes_max(self) -> int:
+        """Of one request."""
+        return self._limits.head_bytes_max
+
+    @property
     def body_bytes_max(self) -> int:
         """Of one request."""
         return self._limits.body_bytes_max
@@ -214,6 +226,12 @@ class _Watched(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._request: Request | None = None
         self._received_bytes = 0
+        self._in_head = True
+        """Whether a request's head is to come, or to go on."""
+        self._head_bytes = 0
+        self._head_end = b""
+        """The last bytes of what came of it: its end may come in two pieces."""
+        self._refused = False
         self.pace = owner.new_pace()
         self.held_bytes = 0
         """Of its body, in memory."""
@@ -239,12 +257,14 @@ class _Watched(asyncio.Protocol):
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._inner is None:
+        if self._inner is None or self._refused:
             return
         self._received_bytes += len(data)
         if self.answering:
             self._settle()
         self.pace.received(self._owner.now_seconds())
+        if self._in_head and not self._takes_head(data):
+            return
         self._inner.data_received(data)
         if self.body_coming and not self._passes:
             self._hold(len(data))
@@ -284,6 +304,24 @@ class _Watched(asyncio.Protocol):
     def body_coming(self) -> bool:
         """Whether some of its request's body is still to come."""
         return self._request is not None and not self._request.content.is_eof()
+
+    def _takes_head(self, data: bytes) -> bool:
+        """Whether the head that is coming is no longer than it may be. False: the client has been told."""
+        assert self._transport is not None
+        if END_OF_HEAD in self._head_end + data:
+            # What follows is a body, or another request's; the server has bounds for these.
+            self._in_head = False
+            self._head_bytes, self._head_end = 0, b""
+            return True
+        self._head_bytes += len(data)
+        self._head_end = (self._head_end + data)[1 - len(END_OF_HEAD) :]
+        if self._head_bytes <= self._owner.head_bytes_max:
+            return True
+        self._refused = True
+        logger.info("closing the HTTP connection of %s: its headers have no end", self.peer)
+        self._transport.write(HEAD_TOO_LARGE)
+        self._transport.close()
+        return False
 
     def _hold(self, size_bytes: int) -> None:
         if self.held_bytes + size_bytes > self._owner.body_bytes_max:
@@ -332,6 +370,7 @@ class _Watched(asyncio.Protocol):
             self.let_go()
             self.answering = False
             self._request = None
+            self._in_head = True
             self.pace.ended(self._owner.now_seconds())
 
 

@@ -22,6 +22,9 @@ class HttpLimits:
     """Over how long a body's, or an answer's, pace is looked at."""
     pace_bytes_min: int = KIB
     """Of a body that is sent, or an answer that is read, a second: less than any network that tools work over."""
+    head_bytes_max: int = 64 * KIB
+    """First line and all headers of a request: tokens take some kilobytes. The servers bound each, and their number,
+    which leaves a mebibyte for every connection."""
     connections_max: int = 2_048
     """At a time (Pulsar: `maxHttpServerConnections`)."""
     body_bytes_max: int = 8 * MIB

@@ -54,6 +54,7 @@ from magnetar.broker.bundle_moves import BundleNotOwned, UnknownDestination
 from magnetar.broker.bundles import BundleNotFound
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.peer_client import PeerRefused
+from magnetar.broker.policies.events_topic import PoliciesTooLarge
 from magnetar.broker.schema.errors import InvalidSchemaData, NoSchema
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.limits import MIB
@@ -105,7 +106,7 @@ STATUS_OF_ERROR: Final[tuple[tuple[tuple[type[MagnetarError], ...], int], ...]] 
     ((VersionConflict,), CONFLICT),
     # A bundle may have moved, or been split, while the request was on its way.
     ((BundleNotOwned, BundleNotFound, UnknownDestination, BadSplit), PRECONDITION_FAILED),
-    ((NodeTooLarge,), TOO_LARGE),
+    ((NodeTooLarge, PoliciesTooLarge), TOO_LARGE),
     ((Unavailable,), UNAVAILABLE),
 )
 """How errors of the layers below show over HTTP; the first that fits."""
@@ -150,6 +151,7 @@ def make_runner(context: BrokerContext, connections: HttpConnections) -> web.App
 async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Every error becomes a status and a reason; what nobody expected is logged as well."""
     try:
+        check_body(request)
         return await handler(request)
     except web.HTTPException as answer:
         if answer.status < 400:
@@ -163,6 +165,13 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except Exception as problem:
         logger.exception("%s %s failed", request.method, request.path)
         return error(INTERNAL_ERROR, f"{type(problem).__name__}: {problem}")
+
+
+def check_body(request: web.Request) -> None:
+    """Raises 413 for a body that is too long, also where nobody would read it."""
+    size_bytes = request.content_length or 0
+    if size_bytes > BODY_BYTES_MAX:
+        raise AdminError(TOO_LARGE, f"The body has {size_bytes} bytes; at most {BODY_BYTES_MAX} are taken")
 
 
 def status_of(problem: MagnetarError) -> int:

@@ -17,7 +17,7 @@ Kind: TypeAlias = Callable[[Any], Any]
 INTEGER_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 MEMBERS_MAX: Final = 20_000
-"""Of an object with free names, such as properties: each is looked at in one turn of the event loop."""
+"""Of a list, or an object with free names, such as properties: each is looked at in one turn of the event loop."""
 
 TRUE_TEXTS: Final = ("true", "True", "TRUE")
 FALSE_TEXTS: Final = ("false", "False", "FALSE")
@@ -98,6 +98,7 @@ def list_of(kind: Kind) -> Kind:
     def read(value: Any) -> list[Any]:
         if not isinstance(value, list):
             raise BadValue(f"{value!r} is not a list")
+        check_members(len(value))
         return [kind(each) for each in value]
 
     return read
@@ -110,7 +111,7 @@ def set_of(kind: Kind) -> Kind:
 
 
 def check_members(count: int) -> None:
-    """Raises 413 for more members than an object may have whose names are free."""
+    """Raises 413 for more members than a list may have, or an object whose names are free."""
     if count > MEMBERS_MAX:
         raise AdminError(TOO_LARGE, f"There are {count} members; at most {MEMBERS_MAX} are taken")
 

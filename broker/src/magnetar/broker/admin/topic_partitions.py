@@ -175,8 +175,7 @@ class PartitionHandlers:
             await self._update(name, lambda properties: {**properties, **given})
             return no_content()
         topic = await self._access.persistent(request, name)
-        for key, value in given.items():
-            await topic.ledger.set_property(key, value)
+        await topic.ledger.set_properties(given)
         return no_content()
 
     @takes("key", "authoritative")

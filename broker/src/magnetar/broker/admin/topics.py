@@ -20,6 +20,7 @@ from magnetar.broker.admin.responses import (
     no_content,
     topic_of,
 )
+from magnetar.broker.admin.shapes import check_members
 from magnetar.broker.admin.topic_access import TopicAccess
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.topic import PersistentTopic
@@ -89,17 +90,17 @@ class TopicHandlers:
         """Make a topic that is not partitioned."""
         name = topic_of(request)
         await self._access.policies(name.namespace_name)
-        properties = await body_json(request)
-        if properties is not None and not isinstance(properties, dict):
+        properties = await body_json(request) or {}
+        if not isinstance(properties, dict):
             raise AdminError(PRECONDITION_FAILED, "The properties of a topic are a JSON object")
+        check_members(len(properties))
         await self._check_partition_name(name)
         await require_topic_owner(self._context, request, name)
         if await self._resources.partitions(name) is not None or await self._service.exists(name):
             raise AdminError(CONFLICT, "This topic already exists")
         topic = await self._service.topic(name, create=True)
-        if isinstance(topic, PersistentTopic):
-            for key, value in (properties or {}).items():
-                await topic.ledger.set_property(key, str(value))
+        if properties and isinstance(topic, PersistentTopic):
+            await topic.ledger.set_properties({key: str(value) for key, value in properties.items()})
         return no_content()
 
     @takes("force", "authoritative")

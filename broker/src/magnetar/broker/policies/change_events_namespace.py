@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from magnetar.broker.policies.change_events import ChangeEventsParts
-from magnetar.broker.policies.change_state import Before, ChangeState, differing
+from magnetar.broker.policies.change_state import POLICIES_BYTES_MAX, Before, ChangeState, differing
 from magnetar.broker.policies.event_codec import (
     BadEvent,
     Change,
@@ -21,6 +21,7 @@ from magnetar.broker.policies.event_codec import (
 )
 from magnetar.broker.policies.event_shape import schema_text
 from magnetar.broker.policies.events_topic import PoliciesUnavailable, events_topic, existing_events_topics
+from magnetar.broker.slices import Turn
 from magnetar.client.message import EntryBounds, Message, MessageId
 from magnetar.client.reader import Reader, ReaderOptions
 from magnetar.core.errors import MagnetarError
@@ -121,7 +122,7 @@ class NamespaceChanges:
         self._gone = False
         self.topics = await self._existing_topics()
         if not self.topics:
-            self._become(ChangeState())
+            await self._become(ChangeState())
             await self._look_again.wait()
             return
         client = self._parts.client()
@@ -141,18 +142,24 @@ class NamespaceChanges:
 
     async def _read_all(self) -> None:
         state = ChangeState()
+        turn = Turn()
         for index, reader in enumerate(self._readers):
             while (message := await reader.next_or_end()) is not None:
                 await self._apply(state, index, message)
-        self._become(state)
+                if turn.over:
+                    await turn.pause()
+        await self._become(state)
 
-    def _become(self, state: ChangeState) -> None:
-        changed = differing(self.state, state)
-        self.state = state
+    async def _become(self, state: ChangeState) -> None:
+        before, self.state = self.state, state
         self._failure = ""
         self._ready.set()
-        for topic in changed:
-            self._tell(topic)
+        turn = Turn()
+        for topic in differing(before, state):
+            if topic is not None:
+                self._tell(topic)
+            if turn.over:
+                await turn.pause()
 
     async def _follow(self) -> None:
         self._following.set()
@@ -177,7 +184,10 @@ class NamespaceChanges:
                 return
 
     async def _follow_one(self, index: int, reader: Reader) -> None:
+        turn = Turn()
         while True:
+            if turn.over:
+                await turn.pause()
             message = await reader.receive()
             self._applying += 1
             try:
@@ -197,6 +207,14 @@ class NamespaceChanges:
             return None
         if change is None:
             return None
+        if not state.has_room(change.topic, change.policies, is_global=change.is_global):
+            logger.warning(
+                "change %s of %s is passed over: its policies take too much memory, %s keeps what it has",
+                message.id,
+                self.system_topic,
+                change.topic,
+            )
+            return None
         before = state.apply(change, (index, *message.id.position))
         if self._remembers:
             self._found[index, *message.id.position] = before
@@ -208,6 +226,8 @@ class NamespaceChanges:
         if message.has_no_value or not message.payload:
             change: Change | None = decode_removal(message.key)
         else:
+            if len(message.payload) > POLICIES_BYTES_MAX:
+                raise BadEvent(f"it has {len(message.payload)} bytes, at most {POLICIES_BYTES_MAX} are read")
             schema = await self._schema(message.schema_version)
             change = decode_change(message.payload, schema, message.properties)
         if change is not None and change.topic.namespace_name != self.namespace:

@@ -19,8 +19,9 @@ from magnetar.broker.policies.change_events_namespace import (
     ChangeId,
     NamespaceChanges,
 )
+from magnetar.broker.policies.change_state import NAMESPACE_POLICIES_BYTES_MAX, POLICIES_BYTES_MAX
 from magnetar.broker.policies.event_codec import encode_update, event_key, properties_of, registered_schema
-from magnetar.broker.policies.events_topic import PoliciesUnavailable
+from magnetar.broker.policies.events_topic import PoliciesTooLarge, PoliciesUnavailable
 from magnetar.client.message import OutgoingMessage
 from magnetar.client.producer import Producer, ProducerOptions
 from magnetar.core.errors import MagnetarError, Misuse
@@ -65,8 +66,10 @@ class PolicyWriter:
         try:
             async with self._changing(topic):
                 base = self._changes.state.get(topic, is_global=is_global)
-                if _changed(change, base) == (base or {}):
+                changed = _changed(change, base)
+                if changed == (base or {}):
                     return
+                self._check_room(topic, changed, is_global=is_global)
                 async with self._producer(topic, is_global=is_global) as producer:
                     await self._write_until_it_counts(producer, topic, change, is_global=is_global)
         except RefusedByCaller as refused:
@@ -79,6 +82,16 @@ class PolicyWriter:
                 if self._changes.state.get(topic, is_global=is_global) is not None:
                     async with self._producer(topic, is_global=is_global) as producer:
                         await self._send(producer, topic, None, is_global=is_global)
+
+    def _check_room(self, topic: TopicName, policies: TopicPolicies, *, is_global: bool) -> None:
+        state = self._changes.state
+        if not state.has_room(topic, policies, is_global=is_global):
+            raise RefusedByCaller(
+                PoliciesTooLarge(
+                    f"the topic policies of {topic.namespace_name} take {state.held_bytes} bytes already; "
+                    f"at most {NAMESPACE_POLICIES_BYTES_MAX} are kept"
+                )
+            )
 
     async def _write_until_it_counts(
         self, producer: Producer, topic: TopicName, change: PolicyChange, *, is_global: bool
@@ -99,6 +112,9 @@ class PolicyWriter:
         payload = None
         if policies is not None:
             payload = encode_update(topic, policies, is_global=is_global, cluster=self._parts.cluster)
+            if len(payload) > POLICIES_BYTES_MAX:
+                size = f"the policies of {topic} would have {len(payload)} bytes"
+                raise RefusedByCaller(PoliciesTooLarge(f"{size}; at most {POLICIES_BYTES_MAX} are kept"))
         properties = properties_of(policies or {})
         message = OutgoingMessage(payload, key=event_key(topic, is_global=is_global), properties=properties)
         if not is_global:

@@ -15,6 +15,10 @@ _NAMES: Final = (EVENTS_TOPIC, f"{EVENTS_TOPIC}-partition-0")
 """Of the nodes that say that it is there: not partitioned, or partitioned."""
 
 
+class PoliciesTooLarge(PeerError):
+    """Policies of a topic, or of all topics of a namespace, that would take more memory than there is for them."""
+
+
 class PoliciesUnavailable(Unavailable):
     """Topic policies cannot be read or changed now."""
 
