@@ -20,6 +20,7 @@ from magnetar.broker.auth.testing import (
     make_namespace,
 )
 from magnetar.broker.session_testing import MemoryBroker
+from magnetar.core.topic_name import TopicName
 from magnetar.net.http_connections import HttpConnections
 from yarl import URL
 
@@ -269,3 +270,38 @@ async def test_what_partitions_are_asked_needs_no_more_rights_than_what_was_aske
         path = URL(f"{call.broker.admin_url}{many}/subscription/{dots}/properties", encoded=True)
         assert (await call.raw("eater", "PUT", path, {"a": "b"}))[0] == 404
     assert await call(TENANT_ADMIN, "GET", many + "-partition-0/properties") == (200, {})
+
+
+EVENTS = "/admin/v2/persistent/acme/shop/__change_events"
+POSITION = {"ledgerId": 1, "entryId": 0}
+
+
+async def test_what_brokers_read_of_their_own_topics_is_not_moved_by_a_grant_to_consume(call: Caller) -> None:
+    """A broker whose reader is made to skip changes does not have them in force."""
+    service = call.broker.service
+    await call.broker.running.context.topic_policies.update(
+        TopicName.parse("persistent://acme/shop/orders"), lambda policies: {**policies, "maxMessageSize": 5}
+    )
+    topic = await service.topic(TopicName.parse("persistent://acme/shop/__change_events"), create=False)
+    (reader,) = [name for name in topic.subscriptions if name.startswith("__system_reader")]
+    assert (await call(TENANT_ADMIN, "PUT", EVENTS + "/subscription/own"))[0] == 204
+    for subscription, refused in ((reader, True), ("__compaction", True), ("own", False)):
+        one = f"{EVENTS}/subscription/{subscription}"
+        for method, path, body in (
+            ("POST", one + "/skip_all", None),
+            ("POST", one + "/skip/1", None),
+            ("POST", one + "/expireMessages/1", None),
+            ("POST", one + "/expireMessages", POSITION),
+            ("POST", one + "/resetcursor/1", None),
+            ("POST", one + "/resetcursor", POSITION),
+            ("POST", one + "/analyzeBacklog", None),
+            ("PUT", one + "/properties", {}),
+            ("DELETE", one + "?force=true", None),
+        ):
+            status, _ = await call("reader", method, path, body)
+            assert (status == 401) is refused, (method, path, status)
+    assert (await call("reader", "POST", EVENTS + "/all_subscription/expireMessages/1"))[0] == 401
+    assert (await call("reader", "POST", TOPIC + "/all_subscription/expireMessages/1"))[0] == 204
+    assert (await call("reader", "POST", NAMESPACE + "/clearBacklog"))[0] == 204
+    assert reader in topic.subscriptions
+    assert topic.subscriptions[reader].consumers

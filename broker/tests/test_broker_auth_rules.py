@@ -89,7 +89,8 @@ def test_topics_of_brokers_are_written_by_administrators_only(name: str) -> None
     assert on_topic(Right.CONSUME, topic, "", wildcards=True)(everything, "maker")
     assert on_topic(Right.LOOKUP, topic, "", wildcards=True)(everything, "maker")
     assert on_topic(Right.CONSUME, topic, "s", wildcards=True)(everything, "maker")
-    assert not on_topic(Right.CONSUME, topic, "__compaction", wildcards=True)(everything, "maker")
+    for subscription in ("__compaction", "__system_reader-0a1b", "pulsar.repl.b"):
+        assert not on_topic(Right.CONSUME, topic, subscription, wildcards=True)(everything, "maker")
     assert on_topic(Right.CONSUME, TOPIC, "__compaction", wildcards=False)(POLICIES, "reader")
 
 

@@ -29,6 +29,8 @@ class ReaderOptions:
     """Whether a topic that is not there comes to be by being read."""
     subscription: str = ""
     """What statistics show; empty: a name of its own."""
+    subscription_prefix: str = "reader"
+    """What such a name begins with."""
     schema: Schema | None = None
     bounds: EntryBounds = ANY_ENTRY
 
@@ -39,7 +41,7 @@ class Reader(Receiver):
     def __init__(self, parts: ClientParts, topic: TopicName, options: ReaderOptions) -> None:
         super().__init__(parts, topic, options.bounds)
         self._options = options
-        self._subscription = options.subscription or f"reader-{parts.rng.getrandbits(40):010x}"
+        self._subscription = options.subscription or f"{options.subscription_prefix}-{parts.rng.getrandbits(40):010x}"
         self._start = options.start
         self._inclusive = options.inclusive
         self._arrived_up_to = (-1, -1, -1)

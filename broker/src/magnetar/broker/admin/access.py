@@ -24,6 +24,8 @@ from magnetar.broker.admin.responses import (
 from magnetar.broker.auth.access import AccessControl
 from magnetar.broker.auth.authorizer import Authorizer, TenantNotFound
 from magnetar.broker.auth.principal import Principal, principal_of
+from magnetar.broker.auth.rules import Right
+from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.core.topic_name import InvalidTopicName, TopicName, is_valid_name_part, java_url_decode
 from magnetar.wire.pulsar.errors import PulsarError
 
@@ -34,6 +36,9 @@ ORIGINAL_HEADER: Final = "X-Original-Principal"
 UNAUTHORIZED: Final = 401
 METRICS: Final = "/metrics"
 UNLISTED: Final = Need(Scope.SUPER_USER)
+
+OF_SUBSCRIPTIONS: Final = ("EXPIRE_MESSAGES", "RESET_CURSOR", "SKIP", "UNSUBSCRIBE")
+"""Operations that move or remove subscriptions: of one, or, where the path names none, of all."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -118,8 +123,12 @@ class Gate:
         if scope in (Scope.NAMESPACE, Scope.NAMESPACE_POLICY):
             return await authorizer.allows_on_namespace(principal, need.right, namespace_of(request))
         if scope in (Scope.TOPIC, Scope.TOPIC_POLICY):
-            subscription = java_url_decode(path.get("subscription", ""))
-            return await authorizer.allows_on_topic(principal, need.right, topic_of(request), subscription)
+            subscription, topic = java_url_decode(path.get("subscription", "")), topic_of(request)
+            right = need.right
+            if not subscription and need.operation in OF_SUBSCRIPTIONS and belongs_to_brokers(topic):
+                # All of them, the brokers' own among them.
+                right = Right.ADMIN
+            return await authorizer.allows_on_topic(principal, right, topic, subscription)
         return False
 
     def _refusal(self, authorizer: Authorizer, principal: Principal, need: Need, request: web.Request) -> AdminError:

@@ -5,7 +5,6 @@ What is asked of a bundle is done by its owner; what is asked of a namespace is 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 from urllib.parse import quote
@@ -30,8 +29,10 @@ from magnetar.broker.admin.responses import (
 from magnetar.broker.admin.shapes import body_of, list_of, long
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.listings import is_system_topic
+from magnetar.broker.slices import in_slices
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.bundle import BundleName
+from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
@@ -215,23 +216,21 @@ class ContentHandlers:
     async def _on_topics(self, request: web.Request, work: Work) -> web.Response:
         bundle = await self._bundle(request)
         await require_bundle_owner(self._context, request, bundle)
-        places = asyncio.Semaphore(TOPICS_AT_ONCE_MAX)
 
-        async def on_topic(name: TopicName) -> None:
-            async with places:
-                try:
-                    topic = await self._service.topic(name, create=False)
-                except PulsarError as problem:
-                    if problem.code == ServerError.TOPIC_NOT_FOUND:
-                        return
-                    raise
+        async def on_topic(name: TopicName) -> MagnetarError | None:
+            """What was in the way; the other topics are not to wait for it."""
+            try:
+                topic = await self._service.topic(name, create=False)
                 if isinstance(topic, PersistentTopic):
                     await work(topic)
+            except MagnetarError as problem:
+                missing = isinstance(problem, PulsarError) and problem.code == ServerError.TOPIC_NOT_FOUND
+                return None if missing else problem
+            return None
 
         names = [name for name in await topics_of_bundle(self._context, bundle) if not is_system_topic(str(name))]
-        results = await asyncio.gather(*(on_topic(name) for name in names), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
+        for result in await in_slices(on_topic, names, TOPICS_AT_ONCE_MAX):
+            if result is not None:
                 raise result
         return no_content()
 

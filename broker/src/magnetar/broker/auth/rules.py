@@ -11,7 +11,7 @@ import enum
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeAlias
 
-from magnetar.broker.policies.system_topics import COMPACTION, belongs_to_brokers
+from magnetar.broker.policies.system_topics import BROKERS_SUBSCRIPTIONS, belongs_to_brokers
 from magnetar.core.topic_name import TopicName
 
 Document: TypeAlias = Mapping[str, Any]
@@ -47,8 +47,8 @@ def on_topic(right: Right, topic: TopicName, subscription: str, *, wildcards: bo
     """The rule for a topic; an empty subscription is none. The rule raises `SubscriptionNameRefused`."""
 
     def consume(policies: Document, role: str) -> bool:
-        if subscription == COMPACTION and belongs_to_brokers(topic):
-            # What compaction has not gone through would be deleted.
+        if subscription.startswith(BROKERS_SUBSCRIPTIONS) and belongs_to_brokers(topic):
+            # What compaction has not gone through would be deleted; what a broker is made to skip is not in force.
             return False
         if subscription and not may_use_subscription(policies, role, subscription, topic):
             return False

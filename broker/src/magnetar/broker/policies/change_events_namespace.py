@@ -21,6 +21,7 @@ from magnetar.broker.policies.event_codec import (
 )
 from magnetar.broker.policies.event_shape import schema_text
 from magnetar.broker.policies.events_topic import PoliciesUnavailable, events_topic, existing_events_topics
+from magnetar.broker.policies.system_topics import SYSTEM_READER
 from magnetar.broker.slices import Turn
 from magnetar.client.message import EntryBounds, Message, MessageId
 from magnetar.client.reader import Reader, ReaderOptions
@@ -315,7 +316,12 @@ class NamespaceChanges:
 
 def _reader_options(topic: TopicName) -> ReaderOptions:
     # A partition comes to be by being read, as the others are there.
-    return ReaderOptions(read_compacted=True, create_topic=topic.partition_index >= 0, bounds=ENTRY_BOUNDS)
+    return ReaderOptions(
+        read_compacted=True,
+        create_topic=topic.partition_index >= 0,
+        subscription_prefix=SYSTEM_READER,
+        bounds=ENTRY_BOUNDS,
+    )
 
 
 async def _close_all(readers: list[Reader]) -> None:

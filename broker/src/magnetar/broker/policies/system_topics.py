@@ -21,6 +21,12 @@ BROKERS_TENANT: Final = "pulsar"
 COMPACTION: Final = "__compaction"
 """The subscription by which compaction goes through a topic."""
 
+SYSTEM_READER: Final = "__system_reader"
+"""What the subscriptions of brokers that read each other's topics begin with (Pulsar: `SYSTEM_READER_PREFIX`)."""
+
+BROKERS_SUBSCRIPTIONS: Final = (COMPACTION, SYSTEM_READER, "pulsar.dedup", "pulsar.repl.")
+"""What the names of subscriptions begin with that brokers use themselves on their own topics."""
+
 COMPACTED: Final = frozenset(
     {
         "__change_events",
