@@ -276,6 +276,44 @@ async def test_the_leader_balances_by_calls_to_the_owners(cluster: FakeCluster) 
     assert metrics["brk_lb_unload_bundle_total"] == len(cluster.calls)
 
 
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("wrong_ms", [-HOUR_MS, HOUR_MS])
+async def test_a_clock_that_jumps_neither_freezes_nor_hurries_anything(cluster: FakeCluster, wrong_ms: int) -> None:
+    _, two, _ = await cluster.start(1, 2, 3)
+    leader = cluster.leader.load
+    before = await leader.balancing.snapshot()
+    cluster.clock.wrong_ms = wrong_ms
+    two.bundles.update((bundle, FakeBundle()) for bundle in bundles(12))
+    two.load.renew_report()
+    # Without waiting for an hour that comes again.
+    await until(lambda: len(leader.directory.reports["b2:2"].bundles) == 12)
+    after = await leader.balancing.snapshot()
+    assert 0 <= after.now_ms - before.now_ms < 60_000, "windows go by a clock that does not jump"
+    for load in after.brokers.values():
+        assert load.reported_ms is not None
+        assert before.now_ms - 60_000 < load.reported_ms <= after.now_ms
+    for _ in range(8):
+        await leader.balancing.round()
+        for broker in cluster.by_id.values():
+            broker.load.renew_report()
+        await until(cluster.reports_are_true)
+    assert len(two.bundles) <= 6
+    entries = cluster.leader.operations.decisions()["decisions"]
+    assert all(0 <= entry["tookMillis"] < 60_000 for entry in entries)
+    moved = [entry["bundle"] for entry in entries]
+    assert len(set(moved)) == len(moved), "none twice within its window"
+
+
+async def test_a_report_that_is_read_again_is_no_newer(cluster: FakeCluster) -> None:
+    one, _ = await cluster.start(1, 2)
+    seen = one.load.directory.reports["b2:2"].seen_seconds
+    one.load.directory._stale.add("b2:2")
+    await one.load.directory.refresh()
+    assert one.load.directory.reports["b2:2"].seen_seconds == seen
+
+
 async def test_idle_bundles_of_apaches_brokers_count_though_they_do_not_report_them(cluster: FakeCluster) -> None:
     one, two = await cluster.start(1, 2)
     apache = BrokerReport(cluster.make_broker(9).addresses)

@@ -63,7 +63,7 @@ class BrokerLoad:
     bundles: Mapping[BundleName, BundleLoad] = field(default_factory=dict)
     """What it serves; a bundle that it does not report on yet has an empty load."""
     reported_ms: int | None = None
-    """When it said so, on the snapshot's clock; None is just now. Pulsar's brokers write no report for up to 15 minutes
+    """When it was heard, on the snapshot's clock; None is just now. Pulsar's brokers write none for up to 15 minutes
     while little has changed, and a move is not taken to have failed because an old report does not show it."""
     draining: bool = False
     """It is about to stop: everything is to leave, nothing is to come."""
@@ -87,6 +87,7 @@ class LoadSnapshot:
     """The cluster at one moment."""
 
     now_ms: int
+    """By a clock that never goes back nor jumps: windows are counted by it. What it counts from is its owner's."""
     brokers: Mapping[str, BrokerLoad]
     """By broker id."""
     bundle_counts: Mapping[str, int] = field(default_factory=dict)

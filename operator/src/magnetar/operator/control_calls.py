@@ -142,7 +142,8 @@ class ControlCalls:
                 return None
 
         answers = await asyncio.gather(*(ask(address) for address in addresses))
-        return facts.load_snapshot([answer for answer in answers if answer is not None], self._clock.now_ms())
+        now_ms = int(self._clock.monotonic_seconds() * 1000)
+        return facts.load_snapshot([answer for answer in answers if answer is not None], now_ms)
 
     async def transfer_bundle(self, address: str, token: str, bundle: str, destination_broker_id: str) -> None:
         """`Controls.transfer_bundle`."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from magnetar.broker.load.broker_report import BrokerReport
 from magnetar.broker.load.registration import BROKERS_PATH, broker_path
+from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, PeerError
 from magnetar.metadata.store import MetadataStore, Notification, SessionEvent, StoreClosed
 
@@ -21,9 +22,10 @@ RETRY_SECONDS: Final = 0.5
 class BrokerDirectory:
     """What was read last stays known while the store is away."""
 
-    def __init__(self, store: MetadataStore, on_change: Callable[[], None]) -> None:
+    def __init__(self, store: MetadataStore, on_change: Callable[[], None], clock: Clock) -> None:
         """`on_change` is called after each change of what is known."""
         self._store = store
+        self._clock = clock
         self._on_change = on_change
         self._reports: dict[str, BrokerReport] = {}
         self._stale: set[str] = set()
@@ -73,6 +75,8 @@ class BrokerDirectory:
     async def _read(self) -> None:
         stale, self._stale = self._stale, set()
         changed = False
+        # What is read is what it was then, or something newer.
+        began_seconds = self._clock.monotonic_seconds()
         try:
             alive = await self._store.children(BROKERS_PATH)
             wanted = [broker_id for broker_id in alive if broker_id in stale or broker_id not in self._reports]
@@ -89,7 +93,11 @@ class BrokerDirectory:
                 self._reports.pop(broker_id, None)
                 continue
             try:
-                self._reports[broker_id] = BrokerReport.decode(broker_id, node.value)
+                report = BrokerReport.decode(broker_id, node.value)
+                before = self._reports.get(broker_id)
+                known = before is not None and before.updated_ms == report.updated_ms
+                report.seen_seconds = before.seen_seconds if before is not None and known else began_seconds
+                self._reports[broker_id] = report
             except PeerError as error:
                 logger.warning("passed over: %s", error)
                 self._reports.pop(broker_id, None)

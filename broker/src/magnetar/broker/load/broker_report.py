@@ -92,6 +92,8 @@ class BrokerReport:
         self.protocols: dict[str, str] = {}
         self.started_ms = 0
         self.updated_ms = 0
+        self.seen_seconds: float | None = None
+        """When this broker saw it first, by its own clock that never goes back: clocks of brokers differ, and jump."""
         self.draining = False
         self.ours = False
         """Of a Magnetar broker."""

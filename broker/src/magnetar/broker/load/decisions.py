@@ -79,9 +79,9 @@ class DecisionLog:
         self.decisions.append(entry)
         return entry
 
-    def end(self, entry: LoggedDecision, error: Exception | None, now_ms: int) -> None:
+    def end(self, entry: LoggedDecision, error: Exception | None, took_ms: int) -> None:
         """How it went; a failure is a line in the log."""
-        entry.took_ms = now_ms - entry.decided_ms
+        entry.took_ms = took_ms
         if error is not None:
             entry.outcome, entry.error = "failed", str(error) or type(error).__name__
             self.failures += 1

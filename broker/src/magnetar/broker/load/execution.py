@@ -74,16 +74,20 @@ class Executor:
 
     async def _carry_out(self, decision: Decision, failed: Callable[[Decision], None], *, unload_parts: bool) -> None:
         entry = self._log.begin(decision, self._clock.now_ms())
+        began_seconds = self._clock.monotonic_seconds()
         try:
             if isinstance(decision, Split):
                 await self._split(decision, unload=unload_parts)
             else:
                 await self._unload(decision)
         except MagnetarError as error:
-            self._log.end(entry, error, self._clock.now_ms())
+            self._log.end(entry, error, self._since_ms(began_seconds))
             failed(decision)
             return
-        self._log.end(entry, None, self._clock.now_ms())
+        self._log.end(entry, None, self._since_ms(began_seconds))
+
+    def _since_ms(self, began_seconds: float) -> int:
+        return int((self._clock.monotonic_seconds() - began_seconds) * 1000)
 
     async def _split(self, decision: Split, *, unload: bool) -> None:
         query = {"unload": "true" if unload else "false", "splitAlgorithmName": decision.algorithm}

@@ -107,7 +107,7 @@ class Balancing:
             dict(self._reports()),
             self._policies,
             self._averages.bundles,
-            self._clock.now_ms(),
+            int(now_seconds * 1000),
             failure_domains=self._configured.failure_domains,
             find_owner=self._find_owner,
         )

@@ -77,7 +77,7 @@ class ModularLoadManager:
     def __init__(self, parts: LoadParts) -> None:
         self.parts = parts
         self.settings = parts.settings
-        self.directory = BrokerDirectory(parts.store, self._brokers_changed)
+        self.directory = BrokerDirectory(parts.store, self._brokers_changed, parts.clock)
         self.statistics = BundleStatistics(parts.owned, parts.clock)
         self._meter = HostUsageMeter(
             parts.clock,
@@ -276,7 +276,7 @@ class ModularLoadManager:
         await self._registration.register(report)
         await self._leaving.unregister()
         self.taking_part = True
-        self._reporter.written = report
+        self._wrote(report)
         self._election = self._new_election()
         await self._election.start()
 
@@ -300,7 +300,7 @@ class ModularLoadManager:
         except MagnetarError as error:
             logger.warning("the drain goes on, though it is not shown to others: %s", error)
             return
-        self._reporter.written = report
+        self._wrote(report)
 
     async def close(self) -> None:
         """Stop; unregisters if that was not done."""
@@ -352,9 +352,13 @@ class ModularLoadManager:
         report = await self.report(at_once=leaving)
         # Of one that drains, people want to know at once that nothing is left.
         emptied = leaving and report.bundles != self._reporter.written.bundles
-        if emptied or report_due(self._reporter.written, report, self.settings, report.updated_ms):
+        age_seconds = self.parts.clock.monotonic_seconds() - self._reporter.written_seconds
+        if emptied or report_due(self._reporter.written, report, self.settings, age_seconds):
             await node.update(report)
-            self._reporter.written = report
+            self._wrote(report)
+
+    def _wrote(self, report: BrokerReport) -> None:
+        self._reporter.wrote(report, self.parts.clock.monotonic_seconds())
 
     # --- what changes
 

@@ -19,15 +19,14 @@ def change_percent(before: float, now: float) -> float:
     return 100.0 * abs((before - now) / before)
 
 
-def report_due(before: BrokerReport, now: BrokerReport, settings: LoadSettings, now_ms: int) -> bool:
-    """Whether `now` is to replace `before`, the report that was written last.
+def report_due(before: BrokerReport, now: BrokerReport, settings: LoadSettings, age_seconds: float) -> bool:
+    """Whether `now` is to replace `before`, the report that was written last, so long ago.
 
     Pulsar: `ModularLoadManagerImpl.needBrokerDataUpdate`; there topics, clients, and bundles that came and went in
     equal numbers wait for the next change, here they count, as the leader decides by them."""
-    age_ms = now_ms - before.updated_ms
-    if age_ms < settings.report_interval_ms_min:
+    if age_seconds * 1000 < settings.report_interval_ms_min:
         return False
-    if age_ms > settings.report_interval_seconds_max * 1000 or before.bundles != now.bundles:
+    if age_seconds > settings.report_interval_seconds_max or before.bundles != now.bundles:
         return True
     changes = (
         change_percent(_both_ways(before, "msg_rate"), _both_ways(now, "msg_rate")),
@@ -59,10 +58,17 @@ class Reporter:
     def __init__(self, addresses: BrokerAddresses, version: str, started_ms: int) -> None:
         self.written = BrokerReport(addresses)
         """The last one that was written."""
+        self.written_seconds = float("-inf")
+        """When, by a clock that never goes back."""
         self.draining = False
         self._addresses = addresses
         self._version = version
         self._started_ms = started_ms
+
+    def wrote(self, report: BrokerReport, now_seconds: float) -> None:
+        """Others see this one now."""
+        self.written = report
+        self.written_seconds = now_seconds
 
     def report(self, host: HostUsage, stats: Mapping[str, BundleStats], now_ms: int) -> BrokerReport:
         """What is so now."""

@@ -89,7 +89,7 @@ def broker_load(report: BrokerReport) -> BrokerLoad:
             bandwidth_out=host.bandwidth_out.percent,
         ),
         bundles=loads,
-        reported_ms=report.updated_ms or None,
+        reported_ms=None if report.seen_seconds is None else int(report.seen_seconds * 1000),
         draining=report.draining,
         persistent_topics=report.persistent_topics,
         non_persistent_topics=report.non_persistent_topics,

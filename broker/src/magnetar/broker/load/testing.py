@@ -57,7 +57,7 @@ class FakeBroker:
                 version="4.0.8",
                 store=self.store,
                 configuration_store=self.store,
-                clock=SystemClock(),
+                clock=cluster.clock,
                 peers=cluster,
                 owned=self.owned,
                 find_owner=cluster.find_owner,
@@ -97,11 +97,22 @@ class FakeBroker:
         await self.store.close()
 
 
+class JumpingClock(SystemClock):
+    """The machine's clocks; the wall's may be wrong."""
+
+    def __init__(self) -> None:
+        self.wrong_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.wrong_ms
+
+
 class FakeCluster:
     """The brokers, and how they call each other."""
 
     def __init__(self) -> None:
         self.first_store = MemoryMetadataStore(MemoryTree())
+        self.clock = JumpingClock()
         self.by_id: dict[str, FakeBroker] = {}
         self.calls: list[tuple[str, str, str, dict[str, str]]] = []
         self.refusing = False
