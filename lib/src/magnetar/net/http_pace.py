@@ -7,6 +7,14 @@ from typing import Final
 
 from magnetar.core.limits import KIB, MIB
 
+HEAD_BYTES_MAX: Final = 64 * KIB
+"""Tokens take some kilobytes."""
+
+
+def head_bytes_max(field_bytes_max: int) -> int:
+    """For a head whose first line and headers may be as long as this: one of each is, at least."""
+    return max(HEAD_BYTES_MAX, 2 * field_bytes_max)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
@@ -22,9 +30,9 @@ class HttpLimits:
     """Over how long a body's, or an answer's, pace is looked at."""
     pace_bytes_min: int = KIB
     """Of a body that is sent, or an answer that is read, a second: less than any network that tools work over."""
-    head_bytes_max: int = 64 * KIB
-    """First line and all headers of a request: tokens take some kilobytes. The servers bound each, and their number,
-    which leaves a mebibyte for every connection."""
+    head_bytes_max: int = HEAD_BYTES_MAX
+    """First line and all headers of a request. The servers bound each, and their number, which leaves a mebibyte for
+    every connection."""
     connections_max: int = 2_048
     """At a time (Pulsar: `maxHttpServerConnections`)."""
     body_bytes_max: int = 8 * MIB

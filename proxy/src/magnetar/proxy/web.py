@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from aiohttp import web
 from magnetar.net.http_connections import HttpConnections
-from magnetar.net.http_pace import HttpLimits
+from magnetar.net.http_pace import HttpLimits, head_bytes_max
 from magnetar.net.tls import ServerTls
 from magnetar.proxy import metrics
 from magnetar.proxy.gate import IDENTITY, UNAUTHORIZED, Gate, NotAllowed
@@ -42,7 +42,11 @@ class WebServer:
         self._ready = ready
         http = service.settings.http
         self._http = HttpConnections(
-            HttpLimits(connections_max=http.connections_max, body_bytes_max=http.replay_bytes_max)
+            HttpLimits(
+                connections_max=http.connections_max,
+                body_bytes_max=http.replay_bytes_max,
+                head_bytes_max=head_bytes_max(http.header_bytes_max),
+            )
         )
         application = web.Application(middlewares=[self._paced, *([] if gate is None else [self._checked])])
         application.router.add_get("/status.html", self._status)

@@ -60,7 +60,7 @@ from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.limits import MIB
 from magnetar.metadata.store import NodeNotFound, NodeTooLarge, VersionConflict
 from magnetar.net.http_connections import HttpConnections
-from magnetar.net.http_pace import HttpLimits
+from magnetar.net.http_pace import HttpLimits, head_bytes_max
 from magnetar.wire.pulsar.errors import PulsarError
 
 logger = logging.getLogger(__name__)
@@ -116,7 +116,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def http_limits(context: BrokerContext) -> HttpLimits:
     """For the connections through which it will be asked."""
-    return HttpLimits(connections_max=context.settings.admin.http_connections_max, body_bytes_max=BODY_BYTES_MAX)
+    settings = context.settings.admin
+    return HttpLimits(
+        connections_max=settings.http_connections_max,
+        body_bytes_max=BODY_BYTES_MAX,
+        head_bytes_max=head_bytes_max(settings.http_header_bytes_max),
+    )
 
 
 def make_runner(context: BrokerContext, connections: HttpConnections) -> web.AppRunner:
