@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import time
 from typing import Any
 
 import aiohttp
+import pytest
+from magnetar.broker.admin.metrics import Gathered
 from magnetar.broker.session_testing import ProtocolClient
 from magnetar.core.limits import MIB
 from magnetar.core.topic_name import TopicName
@@ -332,3 +336,37 @@ async def test_runtime_configuration(admin: Any) -> None:
     assert configuration["clusterName"] == "standalone"
     assert configuration["allowAutoTopicCreation"] == "true"
     assert all(isinstance(value, str) for value in configuration.values())
+
+
+@pytest.mark.slow
+async def test_metrics_of_many_topics_are_gathered_in_turns_and_once_for_all_who_ask(
+    admin: Any, client: ProtocolClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.producer("persistent://public/default/topic")
+    await client.consumer("persistent://public/default/topic")
+    context = admin.broker.running.context
+    (topic,) = context.service.topics.values()
+    count = 10_000
+    monkeypatch.setattr(context.service, "topics", {f"{number}": topic for number in range(count)})
+    gathered = Gathered(context)
+    longest_seconds = 0.0
+
+    async def measure() -> None:
+        nonlocal longest_seconds
+        while True:
+            begun = time.thread_time()
+            await asyncio.sleep(0)
+            longest_seconds = max(longest_seconds, time.thread_time() - begun)
+
+    for _ in range(5):
+        longest_seconds = 0.0
+        measuring = asyncio.create_task(measure())
+        first, *others = await asyncio.gather(*(gathered.text() for _ in range(100)))
+        measuring.cancel()
+        if longest_seconds < 0.05:
+            break
+    assert longest_seconds < 0.05
+    # The first one's was begun before the others asked.
+    assert len({id(one) for one in others}) == 1
+    assert first.count(b"\npulsar_subscription_back_log{") == count
+    assert first.count(b"\n# TYPE pulsar_rate_in gauge\n") == 1

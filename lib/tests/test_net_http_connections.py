@@ -210,6 +210,23 @@ async def test_bodies_in_memory_have_a_limit_together() -> None:
         assert connections._held_bytes == 0
 
 
+async def test_answers_that_nobody_takes_have_a_limit_together() -> None:
+    limits = HttpLimits(answers_bytes_max=2 * LARGE + LARGE // 2)
+    async with serving(limits) as (port, connections):
+        clients = [await Client.open(port) for _ in range(5)]
+        for client in clients:
+            client.writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while connections.open_count > 2:
+                await asyncio.sleep(0.01)
+        honest = await Client.open(port)
+        honest.writer.write(HEAD + b"\r\n")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert b" 200 " in await honest.reader.readline()
+        for client in [*clients, honest]:
+            client.writer.close()
+
+
 async def test_bodies_that_pass_take_no_room_of_those_that_are_held() -> None:
     limits = HttpLimits(body_bytes_max=1 << 20, bodies_bytes_max=2 << 20)
     async with serving(limits) as (port, connections):

@@ -197,6 +197,19 @@ class HttpConnections:
         """The loop's time."""
         return self._loop.time()
 
+    def _cut_the_largest(self) -> None:
+        """Where answers that are not taken have too much memory. A client asks for megabytes with a hundred bytes."""
+        unsent = [(watched.unsent_bytes, watched) for watched in self._connections.values()]
+        too_much = sum(size_bytes for size_bytes, _ in unsent) - self._limits.answers_bytes_max
+        if too_much <= 0:
+            return
+        for size_bytes, watched in sorted(unsent, key=lambda one: -one[0]):
+            logger.warning("cutting the HTTP connection of %s: answers take too much memory", watched.peer)
+            watched.cut()
+            too_much -= size_bytes
+            if too_much <= 0:
+                return
+
     def _make_room(self) -> bool:
         waiting = [watched for watched in self._connections.values() if not watched.pace.serving]
         if not waiting:
@@ -211,6 +224,7 @@ class HttpConnections:
         now_seconds = self._loop.time()
         for watched in list(self._connections.values()):
             watched.sweep(now_seconds)
+        self._cut_the_largest()
         if self._connections:
             self._sweeping = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
@@ -290,6 +304,12 @@ class _Watched(asyncio.Protocol):
         self._inner.connection_lost(error)
 
     # --- for the owner
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits for the client to read."""
+        transport = self._transport
+        return 0 if transport is None or transport.is_closing() else transport.get_write_buffer_size()
 
     def began(self, request: Request) -> None:
         """A request's head is complete."""

@@ -37,6 +37,8 @@ class HttpLimits:
     """At a time (Pulsar: `maxHttpServerConnections`)."""
     body_bytes_max: int = 8 * MIB
     """Of one request's body in memory; whatever else comes is passed on or refused."""
+    answers_bytes_max: int = 256 * MIB
+    """Of all answers that clients have not taken yet; whoever has most of it is cut."""
     bodies_bytes_max: int = 64 * MIB
     """Of all bodies in memory: several of the largest at a time."""
 

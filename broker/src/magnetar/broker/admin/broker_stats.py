@@ -17,6 +17,7 @@ from magnetar.broker.admin.responses import CONFLICT, NOT_ACCEPTABLE, AdminError
 from magnetar.broker.admin.topic_stats import publisher_stats, without_nulls
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.service import Topic
+from magnetar.broker.slices import Turn
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.topic_name import NamespaceName
 
@@ -136,7 +137,7 @@ class BrokerStatsHandlers:
         for namespace, topics in self._by_namespace().items():
             found.append(
                 {
-                    "metrics": namespace_metrics(topics),
+                    "metrics": await namespace_metrics(topics),
                     "dimensions": {"cluster": cluster, "namespace": str(namespace)},
                 }
             )
@@ -237,9 +238,14 @@ def subscription_document(topic: Topic, name: str) -> dict[str, Any]:
     }
 
 
-def namespace_metrics(topics: list[Topic]) -> dict[str, Any]:
+async def namespace_metrics(topics: list[Topic]) -> dict[str, Any]:
     """A namespace's part of the metrics, added up over its topics here."""
-    documents = [topic_document(topic) for topic in topics]
+    documents: list[dict[str, Any]] = []
+    turn = Turn()
+    for topic in topics:
+        if turn.over:
+            await turn.pause()
+        documents.append(topic_document(topic))
     subscriptions = [one for document in documents for one in document["subscriptions"].values()]
     return {
         "brk_in_rate": sum(document["msgRateIn"] for document in documents),

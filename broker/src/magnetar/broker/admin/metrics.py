@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any, Final, TypeAlias
 
 from aiohttp import web
 from magnetar.broker.admin.load_metrics import load_metrics
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.service import Topic
+from magnetar.broker.slices import Turn
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.crashes import CRASHES, METRIC_NAME, METRIC_TEXT
 
 CONTENT_TYPE = "text/plain"
+
+ROWS_AT_ONCE: Final = 1_000
+"""Written in one go: a millisecond."""
+
+Row: TypeAlias = tuple[str, list[float]]
+"""Labels, and the values of one topic or subscription."""
 
 TOPIC_METRICS: tuple[tuple[str, str, str], ...] = (
     ("pulsar_subscriptions_count", "gauge", "Subscriptions of the topic."),
@@ -42,18 +50,43 @@ SUBSCRIPTION_METRICS: tuple[tuple[str, str, str], ...] = (
 def routes(context: BrokerContext) -> list[web.RouteDef]:
     """What this file serves."""
 
+    gathered = Gathered(context)
+
     async def metrics(_: web.Request) -> web.Response:
         """Everything that is measured, as Prometheus reads it."""
-        from prometheus_client import REGISTRY, generate_latest
-
-        process = await asyncio.to_thread(generate_latest, REGISTRY)
-        return web.Response(body=broker_metrics(context).encode() + process, content_type=CONTENT_TYPE)
+        return web.Response(body=await gathered.text(), content_type=CONTENT_TYPE)
 
     return [web.get("/metrics", metrics), web.get("/metrics/", metrics)]
 
 
-def broker_metrics(context: BrokerContext) -> str:
-    """The broker's own metrics as Prometheus text."""
+class Gathered:
+    """What is measured, gathered once for all who ask at the same time: they get the same bytes.
+
+    Nobody has to say who he is for it, and of ten thousand topics it is megabytes."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._one_at_a_time = asyncio.Lock()
+        self._text: bytes | None = None
+        self._gatherings = 0
+
+    async def text(self) -> bytes:
+        """What was gathered since this was called."""
+        before = self._gatherings
+        async with self._one_at_a_time:
+            if self._gatherings == before or self._text is None:
+                from prometheus_client import REGISTRY, generate_latest
+
+                self._gatherings += 1
+                self._text = None
+                process = await asyncio.to_thread(generate_latest, REGISTRY)
+                self._text = await broker_metrics(self._context) + process
+            return self._text
+
+
+async def broker_metrics(context: BrokerContext) -> bytes:
+    """The broker's own metrics as Prometheus text, gathered in turns with what clients send."""
+    turn = Turn()
     topics = list(context.service.topics.values())
     cluster = context.settings.cluster_name
     lines: list[str] = []
@@ -61,13 +94,33 @@ def broker_metrics(context: BrokerContext) -> str:
     lines += metric("pulsar_topics_count", "gauge", "Topics that are loaded.", [(broker, len(topics))])
     lines += metric(METRIC_NAME, "counter", METRIC_TEXT, [(broker, CRASHES.count)])
     lines += load_metrics(context, metric, escape)
-    rows = [(topic_labels(cluster, topic), topic_values(topic)) for topic in topics]
-    for index, (name, kind, text) in enumerate(TOPIC_METRICS):
-        lines += metric(name, kind, text, [(labels, values[index]) for labels, values in rows])
-    subscription_rows = [row for topic in topics for row in subscription_values(cluster, topic)]
-    for index, (name, kind, text) in enumerate(SUBSCRIPTION_METRICS):
-        lines += metric(name, kind, text, [(labels, values[index]) for labels, values in subscription_rows])
-    return "\n".join(lines) + "\n"
+    topic_rows: list[Row] = []
+    subscription_rows: list[Row] = []
+    for topic in topics:
+        labels = topic_labels(cluster, topic)
+        subscriptions: list[dict[str, Any]] = []
+        for name in list(topic.subscriptions):
+            if turn.over:
+                await turn.pause()
+            subscription = topic.subscriptions.get(name)
+            if subscription is None:
+                continue  # Removed meanwhile.
+            stats = subscription.statistics()
+            subscriptions.append(stats)
+            subscription_rows.append((f'{labels[:-1]},subscription="{escape(name)}"}}', subscription_values(stats)))
+        topic_rows.append((labels, topic_values(topic, subscriptions)))
+        if turn.over:
+            await turn.pause()
+    text = ["\n".join(lines)]
+    for metrics, rows in ((TOPIC_METRICS, topic_rows), (SUBSCRIPTION_METRICS, subscription_rows)):
+        for index, (name, kind, about) in enumerate(metrics):
+            text += metric(name, kind, about, [])
+            for first in range(0, len(rows), ROWS_AT_ONCE):
+                some = rows[first : first + ROWS_AT_ONCE]
+                text.append("\n".join([f"{name}{labels} {values[index]}" for labels, values in some]))
+                if turn.over:
+                    await turn.pause()
+    return ("\n".join(text) + "\n").encode()
 
 
 def metric(name: str, kind: str, text: str, samples: Iterable[tuple[str, float]]) -> list[str]:
@@ -83,10 +136,9 @@ def topic_labels(cluster: str, topic: Topic) -> str:
     )
 
 
-def topic_values(topic: Topic) -> list[float]:
-    """Values in the order of TOPIC_METRICS."""
+def topic_values(topic: Topic, subscriptions: list[dict[str, Any]]) -> list[float]:
+    """Values in the order of TOPIC_METRICS, with what its subscriptions tell."""
     producers = list(topic.producers.by_name.values())
-    subscriptions = [subscription.statistics() for subscription in topic.subscriptions.values()]
     return [
         len(subscriptions),
         len(producers),
@@ -104,25 +156,15 @@ def topic_values(topic: Topic) -> list[float]:
     ]
 
 
-def subscription_values(cluster: str, topic: Topic) -> list[tuple[str, list[float]]]:
-    """Labels and values in the order of SUBSCRIPTION_METRICS, for each subscription."""
-    rows: list[tuple[str, list[float]]] = []
-    for name, subscription in topic.subscriptions.items():
-        labels = f'{topic_labels(cluster, topic)[:-1]},subscription="{escape(name)}"}}'
-        stats = subscription.statistics()
-        rows.append(
-            (
-                labels,
-                [
-                    stats["msgBacklog"],
-                    stats["msgRateOut"],
-                    stats["msgThroughputOut"],
-                    stats["unackedMessages"],
-                    len(stats["consumers"]),
-                ],
-            )
-        )
-    return rows
+def subscription_values(stats: dict[str, Any]) -> list[float]:
+    """Values in the order of SUBSCRIPTION_METRICS."""
+    return [
+        stats["msgBacklog"],
+        stats["msgRateOut"],
+        stats["msgThroughputOut"],
+        stats["unackedMessages"],
+        len(stats["consumers"]),
+    ]
 
 
 def escape(value: str) -> str:

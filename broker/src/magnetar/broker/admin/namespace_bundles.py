@@ -29,7 +29,7 @@ from magnetar.broker.admin.responses import (
 from magnetar.broker.admin.shapes import body_of, list_of, long
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.listings import is_system_topic
-from magnetar.broker.slices import in_slices
+from magnetar.broker.slices import Turn, in_slices
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import MagnetarError
@@ -133,7 +133,10 @@ class MovingHandlers:
         if wanted == LARGEST:
             topics = await self._context.service.resources.persistent_topics(namespace)
             sizes: dict[BundleName, float] = {}
+            turn = Turn()
             for name in topics:
+                if turn.over:
+                    await turn.pause()
                 bundle = bundles.bundle_of(TopicName.parse(name))
                 sizes[bundle] = sizes.get(bundle, 0) + 1
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from magnetar.broker.admin.fan_out import on_bundles
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.slices import Turn
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import NamespaceName, TopicName
 
@@ -20,5 +21,12 @@ async def non_persistent_topics(context: BrokerContext, namespace: NamespaceName
 async def topics_of_bundle(context: BrokerContext, bundle: BundleName) -> list[TopicName]:
     """The topics of a bundle of this broker: the persistent ones, loaded or not, and the others that are loaded."""
     names = await context.service.list_topics(bundle.namespace, "all")
-    topics = [TopicName.parse(name) for name in names]
-    return [topic for topic in topics if topic in bundle]
+    topics: list[TopicName] = []
+    turn = Turn()
+    for name in names:
+        if turn.over:
+            await turn.pause()
+        topic = TopicName.parse(name)
+        if topic in bundle:
+            topics.append(topic)
+    return topics
