@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from magnetar.bookie import entry_log_format
 from magnetar.bookie.directory_storage import DirectoryStorage
 from magnetar.bookie.entry_log import EntryLogs
 from magnetar.bookie.gc import ledger_collection
@@ -571,6 +572,39 @@ async def test_a_compaction_leaves_what_was_written_or_deleted_meanwhile(directo
     assert directory.index.location(2, 1) == newer
     assert directory.index.entry_ids(3) == []
     assert directory.logs() == ["1.log", "2.log"]
+    await directory.check(*entries(2, 3))
+
+
+async def test_logs_of_a_compaction_that_cannot_be_finished_are_compacted_no_further(directory: Directory) -> None:
+    """What a crash has left between copy and new places: until it is finished, neither log is copied once more."""
+    await directory.add(*entries(1, 6), *entries(2, 3))
+    await directory.roll()
+    directory.live.ids |= {2}
+    storage = directory.storage
+    copy = LogCopy(storage.disk, directory.path, directory.index, 0, {2: 3 * 240}, storage.logs.allocate_log_id())
+    while copy.step():
+        pass
+    assert copy.finish()
+    marker = next(path for path in directory.path.iterdir() if compacted_ids(path.name))
+    whole = marker.read_bytes()
+    with marker.open("r+b") as file:
+        file.seek(entry_log_format.HEADER_BYTES)
+        file.write(b"\x7f\xff\xff\xff")
+    last_log = storage.logs.allocate_log_id()
+    for _ in range(3):
+        report = await directory.collector.collect(force_major=True)
+        assert (report.logs_compacted, report.entries_copied) == (0, 0)
+        assert [problem for problem in report.problems if "is not finished" in problem]
+        await directory.check(*entries(2, 3))
+    assert storage.logs.allocate_log_id() == last_log + 1
+    with marker.open("r+b") as file:
+        file.write(whole)
+    report = await directory.collector.collect(force_major=False, force_minor=False)
+    assert report.problems == []
+    new_log = compacted_ids(marker.name)
+    assert new_log is not None
+    assert {(directory.index.location(*ids) or 0) >> 32 for ids in entries(2, 3)} == {new_log[0]}
+    assert not [name for name in directory.logs() if "compact" in name or name == "0.log"]
     await directory.check(*entries(2, 3))
 
 

@@ -25,6 +25,7 @@ from magnetar.broker.policies.change_state import CHANGE_BYTES, POLICIES_BYTES_M
 from magnetar.broker.policies.event_codec import (
     NEWER_PROPERTY,
     READ_PRIORITY,
+    Change,
     UnknownPolicy,
     encode_update,
     registered_schema,
@@ -35,8 +36,9 @@ from magnetar.broker.schema.schema_info import StoredSchema
 from magnetar.broker.session_testing import MemoryBroker
 from magnetar.broker.topic import PersistentTopic
 from magnetar.client.client import PulsarClient
-from magnetar.client.message import OutgoingMessage
+from magnetar.client.message import Message, MessageId, OutgoingMessage
 from magnetar.client.producer import ProducerOptions
+from magnetar.client.reader import Reader
 from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.metadata.store import MetadataStore, StoreUnavailable
@@ -246,6 +248,54 @@ async def test_a_change_that_comes_between_is_built_upon(stores: Stores, client:
 
 async def _send(producer: Any, message: OutgoingMessage) -> None:
     await producer.send(message)
+
+
+@pytest.mark.parametrize("held", ["not taken yet", "being applied"])
+async def test_a_change_that_has_come_is_waited_for(stores: Stores, monkeypatch: pytest.MonkeyPatch, held: str) -> None:
+    """Whoever deletes the policies now deletes these, too: before it is taken, and while its schema is asked for."""
+    ours, theirs = stores.open(), stores.open()
+    changes = ours._opened(TOPIC.namespace_name)[0]
+    go_on = asyncio.Event()
+    looks = 0
+
+    async def heard_of(seconds: int) -> None:
+        await theirs.update(OTHER, put(messageTTLInSeconds=seconds))
+        await until(lambda: ours.peek(OTHER) == {"messageTTLInSeconds": seconds})
+
+    async def decode_late(message: Message) -> Change | None:
+        await go_on.wait()
+        return await decode(message)
+
+    async def wait_late() -> None:
+        await go_on.wait()
+        if not reader._queue:
+            await wait()
+
+    def look(reader: Reader, last: MessageId) -> bool:
+        nonlocal looks
+        looks += 1
+        return has_applied(reader, last)
+
+    await heard_of(1)
+    await changes.until_followed()
+    await heard_of(2)
+    reader, has_applied = changes._readers[0], changes._has_applied
+    decode, wait = changes._decoded, reader._wait_for_news
+    if held == "being applied":
+        monkeypatch.setattr(changes, "_decoded", decode_late)
+    else:
+        monkeypatch.setattr(reader, "_wait_for_news", wait_late)
+        await heard_of(3)  # It ends the wait that has begun.
+    monkeypatch.setattr(changes, "_has_applied", look)
+    await theirs.update(TOPIC, put(messageTTLInSeconds=5))
+    await until(lambda: changes._applying or reader._queue)
+    deleting = asyncio.create_task(ours.delete(TOPIC))
+    await until(lambda: looks > 1 or deleting.done())
+    assert not deleting.done()
+    go_on.set()
+    await deleting
+    assert await ours.get(TOPIC) is None
+    assert await stores.open().get(TOPIC) is None
 
 
 async def test_a_refused_change_changes_nothing(stores: Stores) -> None:

@@ -213,6 +213,18 @@ PARTS: Final = (
         ),
     ),
     Part(
+        "liveness",
+        _BROKER,
+        ("session_liveness",),
+        _files("broker/tests", "broker_session_liveness", "broker_session_handshake", "broker_policies_sessions"),
+    ),
+    Part(
+        "topic policies",
+        _BROKER,
+        ("policies/change_events_namespace", "policies/change_events_writer"),
+        _files("broker/tests", "broker_policies_change_events", "broker_policies_change_state"),
+    ),
+    Part(
         "dispatch",
         _BROKER,
         (

@@ -1,0 +1,196 @@
+"""Whether a client is there: one that is held back is not asked for what it cannot show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from magnetar.broker.session import ServerSession
+from magnetar.broker.session_liveness import Liveness
+from magnetar.broker.settings import BrokerSettings
+from magnetar.net.connection import Connection
+from magnetar.sim.virtual_time import VirtualTimeLoop
+
+new_event_loop = VirtualTimeLoop
+
+KEEP_ALIVE_SECONDS = 30.0
+CHECK_SECONDS = 5.0
+HELD = "publish rate"
+
+
+class Client(asyncio.Transport):
+    """The other end: it answers each PING at once, but what it says is read only while the broker reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = True
+        self.unread = 0
+        self.answers = True
+        self.aborted = False
+        self.heard: Callable[[], None] = lambda: None
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self.answers:
+            self.unread += 1
+            self._give()
+
+    def pause_reading(self) -> None:
+        self.read = False
+
+    def resume_reading(self) -> None:
+        self.read = True
+        # As from the kernel: in a later turn.
+        asyncio.get_running_loop().call_soon(self._give)
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def _give(self) -> None:
+        while self.read and self.unread:
+            self.unread -= 1
+            self.heard()
+
+
+class Mute:
+    """Whoever serves the connection."""
+
+    def connection_made(self) -> None:
+        pass
+
+    def data_received(self, data: bytes) -> None:
+        raise AssertionError(data)
+
+    def writable_changed(self, writable: bool) -> None:
+        pass
+
+    def connection_lost(self, error: Exception | None) -> None:
+        pass
+
+
+@dataclass
+class World:
+    """A session's liveness over a real connection."""
+
+    client: Client = field(default_factory=Client)
+
+    def __post_init__(self) -> None:
+        self.connection = Connection(asyncio.get_running_loop(), lambda _: Mute())
+        self.connection.connection_made(self.client)
+        settings = BrokerSettings(
+            keep_alive_seconds=KEEP_ALIVE_SECONDS, connection_liveness_check_seconds=CHECK_SECONDS
+        )
+        session: Any = SimpleNamespace(
+            connection=self.connection,
+            context=SimpleNamespace(settings=settings),
+            connecting=False,
+            protocol_version=19,
+            peer_address="/127.0.0.1:1",
+        )
+        self.liveness = Liveness(cast(ServerSession, session))
+        self.client.heard = self.pong
+        self.liveness.start()
+
+    def pong(self) -> None:
+        self.liveness.received()
+        self.liveness.ponged()
+
+    async def held(self, begin_seconds: float, end_seconds: float, until_seconds: float) -> None:
+        """Read nothing between these times, counted from the first look."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time() + KEEP_ALIVE_SECONDS
+        loop.call_at(begun + begin_seconds, self.connection.pause_reading, HELD)
+        loop.call_at(begun + end_seconds, self.connection.resume_reading, HELD)
+        await asyncio.sleep(KEEP_ALIVE_SECONDS + until_seconds)
+
+
+@pytest.fixture
+async def world() -> World:
+    return World()
+
+
+async def test_a_client_that_answers_stays(world: World) -> None:
+    await asyncio.sleep(10 * KEEP_ALIVE_SECONDS)
+    assert not world.client.aborted
+
+
+async def test_a_client_that_does_not_answer_goes(world: World) -> None:
+    world.client.answers = False
+    await asyncio.sleep(2 * KEEP_ALIVE_SECONDS + 1)
+    assert world.client.aborted
+
+
+@pytest.mark.parametrize(
+    ("begin_seconds", "end_seconds"),
+    [
+        pytest.param(-1.0, 29.999_999_9, id="from before one look until just before the next"),
+        pytest.param(-1.0, 31.0, id="beyond two looks"),
+        pytest.param(-1.0, 1_000.0, id="for long"),
+        pytest.param(-1.0, 30.0, id="until the next look itself"),
+        pytest.param(-1.0, 60.0, id="until the look after the next one"),
+    ],
+)
+async def test_a_client_that_is_held_back_stays(world: World, begin_seconds: float, end_seconds: float) -> None:
+    """A rate of its topic lets its connection be read no further: its answers wait behind what it has published."""
+    await world.held(begin_seconds, end_seconds, end_seconds + 3 * KEEP_ALIVE_SECONDS)
+    assert not world.client.aborted
+    assert world.client.unread == 0
+
+
+async def test_a_client_that_was_held_back_and_is_dead_goes(world: World) -> None:
+    world.client.answers = False
+    await world.held(-1.0, 1.0, 2 * KEEP_ALIVE_SECONDS + 1)
+    assert world.client.aborted
+
+
+async def test_a_client_that_is_held_back_all_between_two_looks_stays(world: World) -> None:
+    """Held and let go of again and again: nothing of what waits before its answer is read at either look."""
+    world.client.answers = False  # What is read is not its answer yet, and nothing else comes.
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(KEEP_ALIVE_SECONDS + 1)
+    loop.call_later(1, world.connection.pause_reading, HELD)
+    loop.call_later(2, world.connection.resume_reading, HELD)
+    await asyncio.sleep(KEEP_ALIVE_SECONDS)
+    assert not world.client.aborted
+    world.pong()
+    await asyncio.sleep(1)
+    assert not world.client.aborted
+
+
+async def test_who_is_held_back_keeps_its_name(world: World) -> None:
+    """Another producer asks for the name; the holder's answer is not read before the rate allows."""
+    world.connection.pause_reading(HELD)
+    async with asyncio.timeout(CHECK_SECONDS / 2):  # There is nothing to wait for.
+        assert await world.liveness.alive()
+
+
+async def test_who_is_held_back_while_it_is_asked_keeps_its_name(world: World) -> None:
+    world.client.read = False  # Its answer is under way.
+    asking = asyncio.create_task(world.liveness.alive())
+    await asyncio.sleep(CHECK_SECONDS / 2)
+    world.connection.pause_reading(HELD)
+    async with asyncio.timeout(CHECK_SECONDS):
+        assert await asking
+    assert not world.client.aborted
+
+
+async def test_who_does_not_answer_loses_its_name(world: World) -> None:
+    world.client.answers = False
+    asking = asyncio.create_task(world.liveness.alive())
+    await asyncio.sleep(CHECK_SECONDS + 1)
+    assert world.client.aborted
+    world.liveness.stop()
+    async with asyncio.timeout(1):
+        assert not await asking
