@@ -156,6 +156,74 @@ async def test_a_ledger_in_doubt_is_deleted_once_the_node_is_known_not_to_name_i
     assert has((await world.owner()).cursors["sub"], at, 3, *range(5, 15))
 
 
+async def test_who_lets_go_before_the_next_ledger_is_named_leaves_none(world: World) -> None:
+    """Between its creation and its naming: no node can name it, whoever owns the topic next."""
+    ledger = await world.owner()
+    await append(ledger, [b"0"])
+    before = set(world.ledgers.stored)
+    async with ledger._node.lock:
+        rolling = asyncio.create_task(ledger.roll())
+        while set(world.ledgers.stored) == before:
+            await asyncio.sleep(0)
+        await ledger.abandon()
+        await asyncio.sleep(1)
+    await rolling
+    assert await world.nothing_left_over()
+    assert (await world.owner()).number_of_entries == 1
+
+
+@pytest.mark.parametrize("fate", UNSURE)
+@pytest.mark.parametrize("seconds", [0.5, 1.5, 10.0], ids=["asking", "asked", "told that nobody knows"])
+async def test_who_lets_go_while_a_naming_is_in_doubt_deletes_nothing_and_finds_out_when_it_comes_again(
+    world: World, fate: Fate, seconds: float
+) -> None:
+    factory = world.another()
+    ledger = await factory.open(NAME, POLICY)
+    await append(ledger, [b"0"])
+    before = set(world.ledgers.stored)
+    world.next_fates(ledger_path(NAME), fate)
+    world.sessions[-1]._delay_seconds = lambda: 1.0
+    rolling = asyncio.create_task(ledger.roll())
+    while set(world.ledgers.stored) == before:
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(seconds)
+    await ledger.abandon()
+    await rolling
+    await asyncio.sleep(20)
+    assert await world.named() <= set(world.ledgers.stored)
+    assert set(world.ledgers.stored) > before
+    world.fates.clear()
+    again = await factory.open(NAME, POLICY)
+    assert again.number_of_entries == 1
+    assert await world.nothing_left_over()
+
+
+@pytest.mark.parametrize("fate", UNSURE)
+@pytest.mark.parametrize("seconds", [0.5, 1.5, 1.9], ids=["asking", "asked", "nearly told"])
+async def test_who_lets_go_while_a_cursor_is_in_doubt_deletes_nothing_and_finds_out_when_it_comes_again(
+    world: World, fate: Fate, seconds: float
+) -> None:
+    factory = world.another()
+    ledger = await factory.open(NAME, POLICY)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    at = [await append(ledger, [b"%d" % number]) for number in range(3)]
+    before = set(world.ledgers.stored)
+    world.next_fates(CURSOR, fate)
+    world.sessions[-1]._delay_seconds = lambda: 1.0
+    cursor.acknowledge([at[1]])
+    persisting = asyncio.create_task(persisted(cursor))
+    while set(world.ledgers.stored) == before:
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(seconds)
+    await ledger.abandon()
+    assert await persisting is not None
+    await asyncio.sleep(20)
+    assert await world.named() <= set(world.ledgers.stored)
+    world.fates.clear()
+    await factory.open(NAME, POLICY)
+    assert await world.nothing_left_over()
+
+
 async def test_who_was_replaced_leaves_the_ledger_in_doubt_that_the_next_owner_reads(world: World) -> None:
     """The former owner does not know that the node names it; the next one lives on it."""
     _, cursor, at = await with_receipts(world, 3)

@@ -292,6 +292,8 @@ class CursorStorage:
                 await self._put_node(writer.ledger_id)
         except (MagnetarError, TimeoutError) as error:
             await self._give_up_next()
+            if self._closed:
+                shared.left_over(appends.name, self.ledgers_in_doubt() - {POSITION_IN_NODE})
             self._by_node = False
             known = error if isinstance(error, MagnetarError) else Unavailable("no cursor ledger within the time")
             self.dirty = False

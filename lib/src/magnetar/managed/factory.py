@@ -170,8 +170,10 @@ class ManagedLedgerFactory:
             await ledger.abandon()  # It may have another owner: nothing of what it has loaded may be written.
             raise
         self._open[name] = ledger
-        for ledger_id in self._unnamed(ledger):
-            await self._shared.delete_ledger(ledger_id)
+        if info.terminated_at is None:
+            # What had no answer came before the write that named the new ledger, or never will.
+            for ledger_id in self._unnamed(ledger):
+                await self._shared.delete_ledger(ledger_id)
         ledger.trim_later()
         return ledger
 

@@ -50,19 +50,21 @@ class LedgerRollover:
     async def create_ledger(self) -> None:
         """Make the next ledger, write the list with it but without empty ones, and use it.
 
-        Raises `ManagedLedgerFenced`, or what the client or the store raise; then nothing changed here."""
+        Raises `ManagedLedgerFenced`, or what the client or the store raise; then nothing changed here. The new ledger
+        is deleted then, unless the list may name it."""
         shared, appends = self._shared, self._appends
         async with asyncio.timeout(LEDGER_CREATION_SECONDS_MAX):
             writer = await shared.ledgers.create(ledger_options(appends.settings, appends.name), appends)
         record = LedgerRecord(writer.ledger_id)
-        async with self._node.lock:
-            records = [each for each in appends.ledgers.records() if each.entries]
-            try:
+        try:
+            async with self._node.lock:
+                records = [each for each in appends.ledgers.records() if each.entries]
                 await self._node.write([*records, record], None, appends.properties)
-            except ManagedLedgerFenced:
-                await shared.delete_ledger(writer.ledger_id)
-                raise
-            appends.ledgers.add(record)
+                appends.ledgers.add(record)
+        except BaseException:
+            if writer.ledger_id not in self._node.ledgers_in_doubt:
+                shared.delete_later(writer.ledger_id)
+            raise
         appends.use(writer)
 
     async def check_writable(self) -> None:
@@ -150,6 +152,10 @@ class LedgerRollover:
                     await asyncio.sleep(delays[min(appends.failed_in_a_row, len(delays) - 1)])
                 if not await self._next_ledger() or not appends.is_in(LedgerState.CLOSING_LEDGER):
                     return
+        except asyncio.CancelledError:
+            # Let go of: nobody here settles any more what became of a write.
+            self._shared.left_over(appends.name, self._node.ledgers_in_doubt)
+            raise
         finally:
             self._task = None
 

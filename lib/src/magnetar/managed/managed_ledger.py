@@ -333,6 +333,7 @@ class ManagedLedger:
             await cursor.abandon()
         if writer is not None:
             await writer.abandon()
+        self._tell_doubts()
         await self._readers.close()
         for ledger_id in self.ledgers.ids:
             self.cache.remove_ledger(ledger_id)
