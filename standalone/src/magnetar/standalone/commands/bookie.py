@@ -60,6 +60,7 @@ for panel, commands in (
         LEDGERS,
         (
             ("list-ledgers", bookie_ledgers.list_ledgers),
+            ("list-unnamed-ledgers", bookie_ledgers.list_unnamed_ledgers),
             ("ledger-metadata", bookie_ledgers.ledger_metadata),
             ("read-ledger", bookie_ledgers.read_ledger),
             ("delete-ledger", bookie_ledgers.delete_ledger),

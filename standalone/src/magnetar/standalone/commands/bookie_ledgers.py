@@ -1,4 +1,4 @@
-"""`magnetar bookie list-ledgers|ledger-metadata|read-ledger|delete-ledger`."""
+"""`magnetar bookie list-ledgers|list-unnamed-ledgers|ledger-metadata|read-ledger|delete-ledger`."""
 
 from __future__ import annotations
 
@@ -72,6 +72,54 @@ def list_ledgers(
 
     if not complete(work()):
         note("no such ledger")
+
+
+def list_unnamed_ledgers(
+    hours: Annotated[
+        float, typer.Option("--older-than-hours", min=1.0, help="Younger ones may be about to be used.")
+    ] = 24.0,
+    conf: BookieConfOption = None,
+    metadata_store: ClusterStoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List ledgers that were made for a topic or a subscription which does not name them: their space is lost.
+
+    A broker that dies between making a ledger and writing down its id leaves one. Nothing is deleted:
+    `magnetar bookie delete-ledger` does that. First make sure that no other cluster keeps its messages on these
+    bookies, and its topics in another metadata store.
+
+    [dim]Examples:[/]
+      magnetar bookie list-unnamed-ledgers -m zk:localhost:2181
+      magnetar bookie list-unnamed-ledgers --older-than-hours 168 --json
+    """
+    from magnetar.core.clock import SystemClock
+    from magnetar.standalone.commands.running import complete
+    from magnetar.standalone.tools.cluster import open_store_of
+    from magnetar.standalone.tools.unnamed_ledgers import unnamed_ledgers as find
+
+    columns = (
+        Column("ledger", lambda row: row.ledger_id, right=True),
+        Column("topic", lambda row: row.topic),
+        Column("subscription", lambda row: row.cursor),
+        Column("last entry", lambda row: row.last_entry_id, right=True),
+        Column("length", lambda row: human_bytes(row.length_bytes), right=True),
+        Column("created", lambda row: human_time(row.created_ms)),
+        Column("why", lambda row: "names others" if row.node_exists else "is not there"),
+    )
+    created_before_ms = SystemClock().now_ms() - int(hours * 3_600_000)
+
+    async def work() -> int:
+        from magnetar.ledger.metadata_ops import LedgerMetadataOps
+
+        async with open_store_of(cluster_metadata(conf, metadata_store)) as store:
+            with RowPrinter(columns, as_json=as_json) as printer, progress("ledgers read") as report:
+                ledgers = LedgerMetadataOps(store)
+                async for row in find(store, ledgers, created_before_ms, lambda seen: report(seen, 0, "")):
+                    printer.add(row)
+            return printer.count
+
+    if not complete(work()):
+        note("every ledger that is old enough is named")
 
 
 def ledger_metadata(
