@@ -225,6 +225,12 @@ PARTS: Final = (
         _files("broker/tests", "broker_policies_change_events", "broker_policies_change_state"),
     ),
     Part(
+        "expiry",
+        _BROKER,
+        ("policies/expiry",),
+        _files("broker/tests", "broker_policies_expiry", "broker_policies_upkeep"),
+    ),
+    Part(
         "dispatch",
         _BROKER,
         (
