@@ -553,6 +553,69 @@ async def test_a_check_does_not_wait_for_a_clock_that_was_ahead(world: World, mo
         await eventually(lambda: checks.success.count == 3)
 
 
+@pytest.mark.parametrize("interval_seconds", [0.0, 1000.0], ids=["switched off", "not due"])
+async def test_a_check_may_be_asked_for(world: World, interval_seconds: float) -> None:
+    settings = dataclasses.replace(
+        NO_CHECKS,
+        all_ledgers_check_interval_seconds=interval_seconds,
+        replicas_check_interval_seconds=interval_seconds,
+    )
+    ledger_id = await world.cluster.closed_ledger(PAIR, PAYLOADS)
+    for kind in CheckKind:
+        await world.underreplicated.set_last_check(kind, world.clock.now_ms())
+    checks, replicas = world.counters.check_all_ledgers.success, world.counters.replicas_check.success
+    async with at_work(Auditor(world.parts(settings), Lists(world), second_look_seconds=0.0)):
+        await settle()
+        assert (checks.count, replicas.count) == (0, 0)
+        bookie_id = (await world.bookies_of(ledger_id))[0]
+        world.cluster.drop(
+            bookie_id, ledger_id, list(world.cluster.bookies.bookies[bookie_id].ledgers[ledger_id].entries)
+        )
+        world.clock.seconds += 10
+        await world.underreplicated.request_check(CheckKind.ALL_LEDGERS)
+        await eventually(lambda: checks.count == 1)
+        assert list(await world.marks()) == [ledger_id]
+        assert replicas.count == 0
+        await world.underreplicated.request_check(CheckKind.REPLICAS)
+        await eventually(lambda: replicas.count == 1)
+        await settle()
+        assert (checks.count, replicas.count) == (1, 1)
+        for kind in (CheckKind.ALL_LEDGERS, CheckKind.REPLICAS):
+            assert await world.underreplicated.last_check(kind) == world.clock.now_ms()
+
+
+async def test_a_check_that_is_asked_for_while_it_runs_begins_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was looked at before the request may have been lost since."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    run = AllLedgersCheck.run
+
+    async def slowly(self: AllLedgersCheck) -> None:
+        begun.set()
+        await go_on.wait()
+        await run(self)
+
+    monkeypatch.setattr(AllLedgersCheck, "run", slowly)
+    checks = world.counters.check_all_ledgers.success
+    async with at_work(Auditor(world.parts(), None)):
+        await world.underreplicated.request_check(CheckKind.ALL_LEDGERS)
+        await begun.wait()
+        await world.underreplicated.request_check(CheckKind.ALL_LEDGERS)
+        await settle()
+        go_on.set()
+        await eventually(lambda: checks.count == 2)
+        await settle()
+        assert checks.count == 2
+        assert await world.underreplicated.last_check(CheckKind.ALL_LEDGERS) == world.clock.now_ms()
+
+
+async def test_a_check_that_was_asked_for_while_nobody_audits_runs_when_somebody_does(world: World) -> None:
+    await world.underreplicated.request_check(CheckKind.ALL_LEDGERS)
+    async with at_work(Auditor(world.parts(), None)):
+        await eventually(lambda: world.counters.check_all_ledgers.success.count == 1)
+
+
 async def test_all_checks_run_when_none_ever_did(world: World) -> None:
     settings = AuditorSettings(placement_check_interval_seconds=10.0, replicas_check_interval_seconds=10.0)
     await world.cluster.closed_ledger(PAIR, PAYLOADS)

@@ -237,7 +237,18 @@ def test_autorecovery_switches_and_marks(bookies: Bookies) -> None:
     assert "nobody has set it" in bookies.run("autorecovery", "lost-bookie-recovery-delay").stderr
     assert bookies.run("autorecovery", "lost-bookie-recovery-delay", 60).stdout == "60\n"
     bookies.run("autorecovery", "audit")
-    assert bookies.rows("autorecovery", "status")["lost_bookie_recovery_delay_seconds"] == 60
+    before = bookies.rows("autorecovery", "status")
+    assert (before["lost_bookie_recovery_delay_seconds"], before["last_ledgers_check_ms"]) == (60, None)
+    bookies.run("autorecovery", "audit", "--entries")
+    asked = bookies.rows("autorecovery", "status")
+    assert (asked["last_ledgers_check_ms"], asked["last_replicas_check_ms"], asked["last_placement_check_ms"]) == (
+        0,
+        0,
+        None,
+    )
+    text = bookies.run("autorecovery", "status").stdout
+    assert text.count("asked for") == 2
+    assert text.count("never") == 1
     assert bookies.rows("bookie", "list-under-replicated") == []
     _mark(bookies, 7, ["a:1", "b:1"])
     _mark(bookies, 8, ["b:1"])

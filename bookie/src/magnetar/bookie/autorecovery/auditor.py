@@ -24,7 +24,7 @@ from magnetar.bookie.autorecovery.auditor_checks import (
 from magnetar.bookie.autorecovery.loss_watch import LossWatch
 from magnetar.bookie.autorecovery.registered_bookies import available_bookies, known_bookies, tells_of_bookies
 from magnetar.bookie.autorecovery.replicas_check import EntryLists, ReplicasCheck
-from magnetar.bookie.autorecovery.underreplication import parse_delay
+from magnetar.bookie.autorecovery.underreplication import CHECK_ASKED_FOR_MS, parse_delay
 from magnetar.bookie.counters import Outcomes
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.metadata.store import Notification, SessionEvent
@@ -49,7 +49,15 @@ class _Periodic:
     outcomes: Outcomes
     run: Callable[[], Awaitable[None]]
     next_due_ms: float | None = None
-    """None: not read from the last run's mark yet."""
+    """None: not read from the last run's mark yet, or the mark has changed."""
+
+    def due_ms(self, last_ms: int | None) -> float:
+        """When it is due, as its mark says. One that is switched off runs when it is asked for."""
+        if last_ms == CHECK_ASKED_FOR_MS:
+            return 0.0
+        if self.interval_seconds <= 0:
+            return float("inf")
+        return 0.0 if last_ms is None else last_ms + self.interval_seconds * 1000
 
 
 class Auditor:
@@ -66,6 +74,9 @@ class Auditor:
         self._bookie_check = BookieCheck(parts)
         self._losses = LossWatch(())
         self._wake_up = asyncio.Event()
+        self._checks_wake_up = asyncio.Event()
+        self._changed_marks: set[CheckKind] = set()
+        """Of checks whose mark somebody wrote since it was looked at."""
         self._triggered = False
         self._delay_seconds = 0
         self._delay_version = -1
@@ -177,15 +188,16 @@ class Auditor:
 
     async def _run_checks(self) -> None:
         checks = self._periodic_checks()
-        while checks:
+        while True:
+            self._checks_wake_up.clear()
             await self._patiently("read when the last checks were", lambda: self._schedule(checks))
             check = min(checks, key=_due_ms)
             wait_seconds = (_due_ms(check) - self._parts.clock.now_ms()) / 1000
             if wait_seconds > 0:
-                await asyncio.sleep(min(wait_seconds, NAP_SECONDS_MAX))
+                await _wait_for(self._checks_wake_up, min(wait_seconds, NAP_SECONDS_MAX))
             elif self._losses.waiting:
                 # It would tell of the loss that is given time.
-                await asyncio.sleep(NAP_SECONDS_MAX)
+                await _wait_for(self._checks_wake_up, NAP_SECONDS_MAX)
             else:
                 await self._run_check(check)
 
@@ -208,16 +220,18 @@ class Auditor:
         if self._replicas is not None:
             interval = settings.replicas_check_interval_seconds
             checks.append(_Periodic(CheckKind.REPLICAS, interval, counters.replicas_check, self._replicas.run))
-        return [check for check in checks if check.interval_seconds > 0]
+        return checks
 
     async def _schedule(self, checks: list[_Periodic]) -> None:
         for check in checks:
-            if check.next_due_ms is None:
-                last_ms = await self._parts.underreplicated.last_check(check.kind)
-                check.next_due_ms = 0 if last_ms is None else last_ms + check.interval_seconds * 1000
-            # What is due later than that comes from a clock that was ahead, here or at another machine.
-            latest_ms = self._parts.clock.now_ms() + check.interval_seconds * 1000
-            check.next_due_ms = min(check.next_due_ms, latest_ms)
+            if check.next_due_ms is None or check.kind in self._changed_marks:
+                self._changed_marks.discard(check.kind)
+                check.next_due_ms = None
+                check.next_due_ms = check.due_ms(await self._parts.underreplicated.last_check(check.kind))
+            if check.interval_seconds > 0:
+                # What is due later than that comes from a clock that was ahead, here or at another machine.
+                latest_ms = self._parts.clock.now_ms() + check.interval_seconds * 1000
+                check.next_due_ms = min(check.next_due_ms, latest_ms)
 
     async def _run_check(self, check: _Periodic) -> None:
         clock = self._parts.clock
@@ -226,8 +240,13 @@ class Auditor:
         try:
             await self._wait_until_enabled()
             started = clock.monotonic_seconds()
+            self._changed_marks.discard(check.kind)
             await check.run()
             succeeded = True
+            if check.kind in self._changed_marks:
+                last_ms = await self._parts.underreplicated.last_check(check.kind)
+                if last_ms == CHECK_ASKED_FOR_MS:
+                    return  # While it ran: whoever asks wants to know of what is there from then on.
             await self._parts.underreplicated.set_last_check(check.kind, clock.now_ms())
         except ReplicationDisabled:
             return
@@ -237,7 +256,7 @@ class Auditor:
             return
         finally:
             check.outcomes.record(clock.monotonic_seconds() - started, 1, success=succeeded)
-        check.next_due_ms = clock.now_ms() + check.interval_seconds * 1000
+        check.next_due_ms = check.due_ms(clock.now_ms())
 
     async def _patiently(self, what: str, attempt: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -254,20 +273,30 @@ class Auditor:
 
     async def _nap(self, seconds: float) -> None:
         """Sleep until something may have changed, at most so long."""
-        try:
-            async with asyncio.timeout(max(0.0, min(seconds, NAP_SECONDS_MAX))):
-                await self._wake_up.wait()
-        except TimeoutError:
-            return
+        await _wait_for(self._wake_up, max(0.0, min(seconds, NAP_SECONDS_MAX)))
 
     def _take_notification(self, notification: Notification) -> None:
         if tells_of_bookies(notification.path) or notification.path == paths.LOST_BOOKIE_RECOVERY_DELAY:
             self._wake_up.set()
+        for kind, path in paths.LAST_CHECKS.items():
+            if notification.path == path:
+                self._changed_marks.add(kind)
+                self._checks_wake_up.set()
 
     def _take_session_event(self, event: SessionEvent) -> None:
         # News may have been missed.
         if event is SessionEvent.RECONNECTED:
             self._wake_up.set()
+            self._changed_marks.update(paths.LAST_CHECKS)
+            self._checks_wake_up.set()
+
+
+async def _wait_for(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return
 
 
 def _due_ms(check: _Periodic) -> float:

@@ -53,6 +53,9 @@ READS_IN_FLIGHT_MAX: Final = 32
 PROBLEM_LETTERS_MAX: Final = 1000
 """Of why a ledger is not whole: some entries and bookies are named, which is enough to know where to look."""
 
+CHECK_ASKED_FOR_MS: Final = 0
+"""The mark of a check that somebody asks for: it ran long ago, for Apache's auditors too."""
+
 _SYSTEM_CLOCK: Final = SystemClock()
 
 
@@ -305,6 +308,11 @@ class UnderreplicatedLedgers:
         """Say when a check ended."""
         await self.prepare()
         await self._store.put(paths.LAST_CHECKS[kind], encode_last_check(kind, time_ms))
+
+    async def request_check(self, kind: CheckKind) -> None:
+        """Ask the auditor, wherever it is, for a check now: its mark says that it ran long ago. Ours hears of it;
+        Apache's, and one that is elected later, find out when they begin."""
+        await self.set_last_check(kind, CHECK_ASKED_FOR_MS)
 
     async def _create(self, path: str, value: bytes, *, ephemeral: bool = False) -> bool:
         try:

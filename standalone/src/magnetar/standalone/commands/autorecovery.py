@@ -97,11 +97,17 @@ def status(
         Column("auditor", lambda row: " ".join(auditor.bookie_id for auditor in row.auditors) or "none"),
         Column("ledgers left", lambda row: row.ledgers_left),
         Column("delay", lambda row: _seconds(row.lost_bookie_recovery_delay_seconds)),
-        Column("last check of ledgers", lambda row: human_time(row.last_ledgers_check_ms) or "never"),
-        Column("last check of placement", lambda row: human_time(row.last_placement_check_ms) or "never"),
-        Column("last check of replicas", lambda row: human_time(row.last_replicas_check_ms) or "never"),
+        Column("last check of ledgers", lambda row: _last_check(row.last_ledgers_check_ms)),
+        Column("last check of placement", lambda row: _last_check(row.last_placement_check_ms)),
+        Column("last check of replicas", lambda row: _last_check(row.last_replicas_check_ms)),
     )
     show_object(complete(work()), as_json=as_json, labels=labels)
+
+
+def _last_check(time_ms: int | None) -> str:
+    from magnetar.bookie.autorecovery.underreplication import CHECK_ASKED_FOR_MS
+
+    return "asked for" if time_ms == CHECK_ASKED_FOR_MS else human_time(time_ms) or "never"
 
 
 def _seconds(count: int | None) -> str:
@@ -134,18 +140,36 @@ def _switch(*, cluster_conf: tuple[BookieConfOption, ClusterStoreOption], enable
 
 
 @application.command()
-def audit(conf: BookieConfOption = None, metadata_store: ClusterStoreOption = None) -> None:
-    """Have the auditor look for lost bookies now, without waiting for the delay."""
+def audit(
+    entries: Annotated[
+        bool, typer.Option("--entries", help="Also have the bookies asked for the entries that they should hold.")
+    ] = False,
+    conf: BookieConfOption = None,
+    metadata_store: ClusterStoreOption = None,
+) -> None:
+    """Have the auditor look for lost bookies now, without waiting for the delay.
+
+    With --entries it also checks what bookies hold: of all ledgers the first and last entries of each fragment (more by
+    auditorLedgerVerificationPercentage), which it has copied where they are missing; and of closed ledgers all entries
+    by the bookies' own lists, which it counts and logs. `magnetar autorecovery status` tells when these have ended.
+
+    [dim]Example:[/]
+      magnetar autorecovery audit --entries -m zk:localhost:2181
+    """
     from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
     from magnetar.standalone.commands.running import complete
     from magnetar.standalone.tools.autorecovery import TOOL_NAME
     from magnetar.standalone.tools.cluster import open_store_of
+    from magnetar.wire.bookkeeper.under_replication import CheckKind
 
     async def work() -> None:
         async with open_store_of(cluster_metadata(conf, metadata_store)) as store:
             marks = UnderreplicatedLedgers(store, TOOL_NAME)
             try:
                 await marks.request_audit()
+                if entries:
+                    await marks.request_check(CheckKind.ALL_LEDGERS)
+                    await marks.request_check(CheckKind.REPLICAS)
             finally:
                 await marks.close()
 

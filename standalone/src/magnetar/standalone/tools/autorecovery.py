@@ -35,6 +35,7 @@ class RecoveryStatus:
     lost_bookie_recovery_delay_seconds: int | None
     """None: nobody has set it."""
     last_ledgers_check_ms: int | None
+    """Of each check: when it ended last, None if it never did, 0 if it was asked for and has not ended since."""
     last_placement_check_ms: int | None
     last_replicas_check_ms: int | None
 
