@@ -618,6 +618,29 @@ async def test_the_service_goes_on_after_a_restart(cluster: MemoryCluster) -> No
     await second.end()
 
 
+async def test_the_service_drains_though_the_answer_to_the_intention_is_lost(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asked does not know whether the bookie leaves; it stands in the store that it does."""
+    await ledgers_on_it(cluster, 1)
+    process = Process(cluster, own=True)
+    await process.boot()
+    service = DrainService(process.parts, LEAVING, process)
+    start = service._drain.start
+
+    async def unanswered() -> None:
+        await start()
+        raise StoreUnavailable("the answer is lost")
+
+    monkeypatch.setattr(service._drain, "start", unanswered)
+    with pytest.raises(StoreUnavailable):
+        await service.start_drain()
+    await until(lambda: service.drain().step is DrainStep.DONE)
+    await service.close()
+    await assert_gone(cluster)
+    await process.end()
+
+
 async def test_the_service_waits_for_the_store(cluster: MemoryCluster) -> None:
     await ledgers_on_it(cluster, 1)
     process = Process(cluster, own=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 
 import pytest
 from magnetar.metadata.coordination import LeaderElection, LeaderState, LockState, LockTaken, ResourceLock, give_up
@@ -85,3 +87,18 @@ async def test_nor_holds_a_lock() -> None:
     assert await other.exists(PATH)
     for closing in (store, other):
         await closing.close()
+
+
+async def test_a_claim_whose_process_is_gone_is_torn_down_without_a_word() -> None:
+    """As the simulator does with a world that has ended: nothing is asked of anybody, and nothing stays unawaited."""
+    tree = MemoryTree()
+    store = SlowStore(tree)
+    await MemoryMetadataStore(tree).put(PATH, b"another", MUST_NOT_EXIST, ephemeral=True)
+    lock = ResourceLock(store, PATH, b"ours", lambda _: None)
+    claiming = lock.acquire()
+    assert claiming.send(None) is not None  # It waits for the store.
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        claiming.close()
+        gc.collect()
+    assert [str(warning.message) for warning in told] == []

@@ -191,7 +191,7 @@ PARTS: Final = (
     Part(
         "drain",
         f"{_BOOKIE}/drain",
-        ("drain", "lost"),
+        ("drain", "lost", "service"),
         _files("bookie/tests", "bookie_drain_lost", "bookie_drain_on_disks", "bookie_drain"),
         Simulator.STORAGE,
     ),

@@ -131,7 +131,7 @@ class ResourceLock:
         When it cannot be known whether it is taken, or nobody waits for that any more, it is given up again."""
         try:
             await self._keeper.start()
-        except BaseException as error:
+        except (Exception, asyncio.CancelledError) as error:
             if not isinstance(error, StoreClosed):
                 # What was asked for may stand, or come yet: others would wait for our session to end.
                 await asyncio.shield(_take_back(self._store, self._path, self._value))
@@ -229,7 +229,7 @@ class NodeKeeper:
         self._stops = [self._store.watch(self._take_notification), self._store.watch_session(self._take_session_event)]
         try:
             await self.settle_now()
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             await self.stop()
             raise
         self._task = asyncio.create_task(self._run(), name=f"keep {self._path}")

@@ -9,7 +9,7 @@ from typing import Final
 from magnetar.bookie.disk_watch import WriteMode
 from magnetar.bookie.drain.drain import BookieSwitch, Drain, DrainParts
 from magnetar.bookie.operations import DrainState
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import MagnetarError, Unavailable
 
 log: Final = logging.getLogger(__name__)
 
@@ -51,7 +51,12 @@ class DrainService:
 
     async def start_drain(self) -> DrainState:
         """See `DrainOperations`."""
-        await self._drain.start()
+        try:
+            await self._drain.start()
+        except Unavailable:
+            # The intention may stand, though nobody has said so: whoever looks finds out.
+            self._begin()
+            raise
         self._begin()
         return self._drain.progress()
 
