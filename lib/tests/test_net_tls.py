@@ -10,9 +10,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import uvloop
 from magnetar.core.errors import SettingError
+from magnetar.net import endpoints
 from magnetar.net.connection import Connection
-from magnetar.net.endpoints import Listener, connect, listen
+from magnetar.net.endpoints import REFUSED_WITH_A_WORD, Listener, connect, listen
 from magnetar.net.testing import Certificate, TestAuthority
 from magnetar.net.tls import ClientTls, ServerTls, TlsSettings
 
@@ -204,3 +206,29 @@ def test_settings_that_cannot_be(certificate: Certificate, tmp_path: Path) -> No
         ServerTls(TlsSettings(certificate_file=tmp_path / "none", key_file=tmp_path / "none"))
     with pytest.raises(SettingError, match="cannot be read"):
         ClientTls(TlsSettings(trust_certificates_file=certificate.key_file))
+
+
+@pytest.mark.parametrize("first", [b"", b"GET / HTTP/1.0\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"])
+def test_handshakes_that_fail_take_no_places(
+    first: bytes, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A load balancer that looks whether the port is open makes thousands of these a day.
+    monkeypatch.setattr(endpoints, "clients_max", lambda: 1)
+    settings = TlsSettings(certificate_file=certificate.certificate_file, key_file=certificate.key_file)
+
+    async def come_and_go() -> None:
+        listener = await server(settings)
+        for _ in range(2 * REFUSED_WITH_A_WORD):
+            _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+            writer.write(first)
+            writer.close()
+            await writer.wait_closed()
+            while listener.arriving:
+                await asyncio.sleep(0.001)
+        assert not listener.refused
+        assert await ask(listener, TlsSettings(allow_insecure=True)) == b"hello"
+        await listener.close()
+
+    # The loop that servers run on.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(come_and_go(), 30))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from typing import Final
 
-from magnetar.net.connection import AnyHandlerFactory, Connection, HandlerFactory
+from magnetar.net.connection import AnyHandlerFactory, Connection, Handler, HandlerFactory
 from magnetar.net.descriptors import clients_max
 from magnetar.net.held_bytes import HeldBytes
 from magnetar.net.seldom import Seldom, connections
@@ -32,6 +33,8 @@ class Listener:
         """What its connections hold."""
         self._make_handler = make_handler
         self._connections: dict[Connection, None] = {}
+        # Nobody is told of a TLS handshake that fails: the loop lets go of the connection, and so must this.
+        self._arriving: dict[weakref.ref[_Arrival], None] = {}
         self._closed = False
         self._refused = Seldom(self._tell_refused, self._loop.call_later)
         self._connections_max = clients_max() + REFUSED_WITH_A_WORD
@@ -60,8 +63,13 @@ class Listener:
 
     @property
     def connections(self) -> frozenset[Connection]:
-        """A snapshot of the open connections."""
+        """A snapshot of the open connections; those that are still at their TLS handshake are not among them."""
         return frozenset(self._connections)
+
+    @property
+    def arriving(self) -> int:
+        """How many connections were accepted and do not stand yet."""
+        return len(self._arriving)
 
     async def start_accepting(self) -> None:
         """For one that was made without. Twice is no error."""
@@ -82,13 +90,25 @@ class Listener:
         await self._server.wait_closed()
 
     def _make_connection(self) -> Connection:
-        connection = Connection(self._loop, self._make_handler, self._lost, self.held)
-        self._connections[connection] = None
+        arrival = _Arrival(self)
+        connection = Connection(self._loop, arrival.stands, self._lost, self.held)
         if self._closed:
             connection.close()
-        elif len(self._connections) > self._connections_max:
+        elif len(self._connections) + len(self._arriving) >= self._connections_max:
             self._refuse(connection)
+        else:
+            self._arriving[weakref.ref(arrival, self._gone)] = None
         return connection
+
+    def _gone(self, arrival: weakref.ref[_Arrival]) -> None:
+        self._arriving.pop(arrival, None)
+
+    def stands(self, connection: Connection) -> Handler:
+        """For `_Arrival`: a connection is there, and gets its handler."""
+        if self._closed:
+            return _Unwanted(connection)
+        self._connections[connection] = None
+        return self._make_handler(connection)
 
     def _refuse(self, connection: Connection) -> None:
         self.refused += 1
@@ -100,6 +120,39 @@ class Listener:
 
     def _lost(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
+
+
+class _Arrival:
+    """A connection that was accepted and does not stand yet. Nothing but that connection holds it, and only until it
+    stands: it ends when either is over."""
+
+    __slots__ = ("__weakref__", "_listener")
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+
+    def stands(self, connection: Connection) -> Handler:
+        """The connection's handler factory."""
+        return self._listener.stands(connection)
+
+
+class _Unwanted:
+    """The handler of a connection that came while the listener closed."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def connection_made(self) -> None:
+        self._connection.abort()
+
+    def data_received(self, data: bytes) -> None:
+        pass
+
+    def writable_changed(self, writable: bool) -> None:
+        pass
+
+    def connection_lost(self, error: Exception | None) -> None:
+        pass
 
 
 async def listen(
