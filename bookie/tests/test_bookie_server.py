@@ -259,3 +259,26 @@ async def test_a_client_that_pushes_without_reading_gets_everything_in_the_end(s
             answer = await client.frame()
             found[struct.unpack_from(">q", answer, 16)[0]] = answer[24:]
         assert found == dict(enumerate(entries))
+
+
+async def test_what_stays_in_memory_for_each_ledger_is_small(start: StartBookie) -> None:
+    # With 5 MB for each ledger a few hundred of them filled a bookie's memory, and again when it started.
+    running = await start(serve_tcp=True)
+    long_key = KEY + b"k"
+    requests: list[tuple[v3.Operation, v3.RequestBody]] = [
+        (v3.Operation.READ_ENTRY, v3.ReadRequest(ledger_id=1, entry_id=0, fence=True, master_key=long_key)),
+        (v3.Operation.ADD_ENTRY, v3.AddRequest(ledger_id=1, entry_id=0, master_key=long_key, entry=ENTRIES[0])),
+        *(
+            (
+                v3.Operation.WRITE_LAC,
+                v3.WriteLacRequest(ledger_id=1, last_add_confirmed=2, master_key=key, packet=packet),
+            )
+            for key, packet in ((long_key, bytes(20)), (KEY, bytes(15)), (KEY, bytes(37)))
+        ),
+    ]
+    async with connect(running) as client:
+        for operation, body in requests:
+            assert (await client.ask(body, operation)).code is BookieCode.EBADREQ
+        assert running.parts.states.known(1) is None
+        largest = v3.WriteLacRequest(ledger_id=1, last_add_confirmed=2, master_key=KEY, packet=bytes(36))
+        assert (await client.ask(largest, v3.Operation.WRITE_LAC)).code is BookieCode.EOK

@@ -248,6 +248,8 @@ class BookieAdds:
         if state.master_key != master_key:
             state.master_key = master_key
         self._states.touch(state)
+        if self._states.crowded():
+            self._checkpointer.request()
 
     def advance_lac(self, state: LedgerState, last_add_confirmed: int) -> None:
         """A greater LAC was heard of: tell who waits for it."""

@@ -19,7 +19,7 @@ from magnetar.core.clock import SystemClock
 from magnetar.core.ids import NO_ENTRY
 from magnetar.ledger.bookie_connection import AddCallback
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
-from magnetar.wire.bookkeeper.entry import HEADER_BYTES
+from magnetar.wire.bookkeeper.entry import HEADER_BYTES, MASTER_KEY_BYTES
 
 LAC_WAITERS_MAX: Final = 1_000
 """Long polls of one ledger; a further one is answered at once."""
@@ -172,6 +172,9 @@ class Bookie:
         """The state of a ledger that the key gives access to; a new one if there is none. `BookieError`."""
         if ledger_id < 0:
             raise BookieError(BookieCode.EBADREQ, f"no ledger has the id {ledger_id}")
+        if len(master_key) > MASTER_KEY_BYTES:
+            # Kept in memory, index and journal for each ledger: one of 5 MB for each would fill all of them.
+            raise BookieError(BookieCode.EBADREQ, f"no ledger has a master key of {len(master_key)} bytes")
         try:
             state = self._states.get_or_create(ledger_id)
         except (OSError, ValueError) as error:

@@ -19,6 +19,14 @@ log = logging.getLogger(__name__)
 LEDGER_STATES_MAX: Final = 20_000
 """Ledgers whose state stays in memory, some 400 bytes each; others are read again from the index."""
 
+LOOKS_AT_ONCE: Final = 8
+"""At the oldest states, when one more is kept than there should be: those that must stay are passed over, and however
+many there are of them, a new ledger costs the same."""
+
+UNSAVED_MAX: Final = 5_000
+"""States that the index lacks before it should get them: making these ready takes some milliseconds of one turn of the
+event loop."""
+
 _EXPLICIT_LAC: Final = struct.Struct(">qq")
 
 
@@ -151,6 +159,10 @@ class LedgerStates:
         """Whether the index lacks some state."""
         return bool(self._dirty)
 
+    def crowded(self) -> bool:
+        """Whether a checkpoint should store states before more come."""
+        return len(self._dirty) >= UNSAVED_MAX
+
     def take_dirty(self) -> list[tuple[int, bytes]]:
         """(ledger id, value) of every state that the index has not got; `flushed` says how it went."""
         assert not self._flushing
@@ -171,17 +183,20 @@ class LedgerStates:
 
     def _keep(self, state: LedgerState) -> LedgerState:
         self._states[state.ledger_id] = state
-        if len(self._states) > LEDGER_STATES_MAX:
-            self._evict()
+        for _ in range(LOOKS_AT_ONCE):
+            if len(self._states) <= LEDGER_STATES_MAX:
+                break
+            self._evict_oldest()
         return state
 
-    def _evict(self) -> None:
-        # Oldest first; those that the index cannot give back, or that somebody waits for, stay.
-        for ledger_id in [*self._states][: LEDGER_STATES_MAX // 10]:
-            old = self._states[ledger_id]
-            unsaved = ledger_id in self._dirty or ledger_id in self._flushing
-            if not unsaved and not old.lac_waiters and (old.fence_durable or not old.fenced):
-                del self._states[ledger_id]
+    def _evict_oldest(self) -> None:
+        # Those that the index cannot give back, or that somebody waits for, stay, and count as the newest.
+        ledger_id, old = next(iter(self._states.items()))
+        unsaved = ledger_id in self._dirty or ledger_id in self._flushing
+        if unsaved or old.lac_waiters or (old.fenced and not old.fence_durable):
+            self._states.move_to_end(ledger_id)
+        else:
+            del self._states[ledger_id]
 
 
 def unreadable_state(ledger_id: int, error: Exception) -> BookieError:

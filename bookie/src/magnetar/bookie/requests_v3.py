@@ -16,7 +16,7 @@ from magnetar.ledger.bookie_connection import ADD_FLAG_HIGH_PRIORITY, ADD_FLAG_N
 from magnetar.net.connection import BEHIND_BYTES, Connection
 from magnetar.wire.bookkeeper import v3
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
-from magnetar.wire.bookkeeper.entry import HEADER_BYTES
+from magnetar.wire.bookkeeper.entry import HEADER_BYTES, MASTER_KEY_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +29,9 @@ LONG_POLLS_MAX: Final = 10_000
 LONG_POLL_ENTRIES_AT_ONCE: Final = 16
 """Entries being read for long polls: an add may end thousands of them at the same time."""
 
-EXPLICIT_LAC_BYTES: Final = 16
-"""An explicit LAC packet has at least ledger id and LAC; the digest's size depends on its type."""
+EXPLICIT_LAC_BYTES: Final = range(16, 16 + 20 + 1)
+"""An explicit LAC packet has ledger id and LAC; the digest's size depends on its type, and an HMAC's is the largest
+(BookKeeper: MacDigestManager). It stays in memory and in the index, so it is no larger than it says."""
 
 _IDS: Final = struct.Struct(">qq")
 
@@ -43,8 +44,8 @@ def add_flags(request: v3.Request, add: v3.AddRequest) -> int:
 
 def add_problem(add: v3.AddRequest) -> bool:
     """Whether the entry of an add is not the one that the add speaks of, or one that cannot be: a journal knows its own
-    records, a log its map, by negative ids."""
-    if len(add.entry) < HEADER_BYTES or (add.ledger_id | add.entry_id) < 0:
+    records, a log its map, by negative ids. Nor can its key be a master key that is too long (`Bookie.fence`)."""
+    if len(add.entry) < HEADER_BYTES or (add.ledger_id | add.entry_id) < 0 or len(add.master_key) > MASTER_KEY_BYTES:
         return True
     return bool(_IDS.unpack_from(add.entry) != (add.ledger_id, add.entry_id))
 
@@ -113,8 +114,8 @@ class V3Answerer:
                 await counters.timed(counters.fence, self._bookie.fence(ledger_id, read.master_key))
                 return await self._read_reply(request, read, await self._bookie.read_entry(ledger_id, read.entry_id))
             case v3.WriteLacRequest() as lac:
-                if len(lac.packet) < EXPLICIT_LAC_BYTES:
-                    raise BookieError(BookieCode.EBADREQ, "an explicit LAC that is cut short")
+                if len(lac.packet) not in EXPLICIT_LAC_BYTES:
+                    raise BookieError(BookieCode.EBADREQ, f"an explicit LAC of {len(lac.packet)} bytes")
                 written = self._bookie.write_lac(ledger_id, lac.master_key, lac.last_add_confirmed, lac.packet)
                 await counters.timed(counters.write_lac, written)
             case v3.ReadLacRequest():
