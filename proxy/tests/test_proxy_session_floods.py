@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 from magnetar.core.limits import CLIENT_VERSION_CHARACTERS_MAX, CONNECT_FRAME_BYTES_MAX, KIB, MIB
 from magnetar.net.connection import Connection
-from magnetar.net.requests import REQUESTS_MAX
+from magnetar.net.requests import REQUESTS_BYTES_MAX, REQUESTS_MAX
 from magnetar.net.splice import Splice, SpliceEnd
 from magnetar.net.testing import SilentClient, living, until
+from magnetar.proxy import lookups
 from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.client_access import ClientAccess
-from magnetar.proxy.session import ProxySession
+from magnetar.proxy.session import TURN_COMMANDS_MAX, ProxySession
 from magnetar.proxy.testing import ScriptedBroker, Wire, connect_command
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.frame import FrameSplitter
@@ -95,6 +96,97 @@ async def test_what_a_client_says_on_a_lookup_connection_is_small(start: StartPr
         wire.writer.write((CONNECT_FRAME_BYTES_MAX + 1).to_bytes(4, "big"))
         assert await wire.receive() is None
         wire.close()
+
+
+async def test_one_client_takes_a_turn_of_the_loop_like_all_others(
+    start: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many commands one read brings."""
+    served: list[int] = []
+    serve_unserved = ProxySession._serve_unserved
+
+    def counted(session: ProxySession) -> None:
+        served.append(0)
+        serve_unserved(session)
+
+    def serve(session: ProxySession, command: pb.BaseCommand, size_bytes: int) -> None:
+        served[-1] += 1
+        original(session, command, size_bytes)
+
+    original = ProxySession._serve
+    monkeypatch.setattr(ProxySession, "_serve_unserved", counted)
+    monkeypatch.setattr(ProxySession, "_serve", serve)
+    proxy = await start("pulsar://nowhere:1")
+    ping = messages.encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
+    count = 10 * TURN_COMMANDS_MAX
+    client = await SilentClient.open(port_of(proxy))
+    await client.send(messages.encode_command(connect_command()) + ping * count)
+    splitter = FrameSplitter()
+    frames = 0
+    async with asyncio.timeout(30):
+        while frames < 1 + count:
+            frames += len(splitter.feed(await client.read(1))[1]) // 2
+    assert max(served) <= TURN_COMMANDS_MAX
+    (session,) = proxy.service._sessions
+    assert not session.connection.reading_paused
+    client.close()
+
+
+async def test_a_half_frame_counts_as_held(start: StartProxy) -> None:
+    proxy = await start("pulsar://nowhere:1")
+    client = await SilentClient.open(port_of(proxy))
+    await client.send(messages.encode_command(connect_command()) + CONNECT_FRAME_BYTES_MAX.to_bytes(4, "big"))
+    await client.send(bytes(CONNECT_FRAME_BYTES_MAX - 1))
+    await until(lambda: proxy.service._sessions)
+    (session,) = proxy.service._sessions
+    await until(lambda: session.connection.held_bytes >= CONNECT_FRAME_BYTES_MAX)
+    client.close()
+
+
+async def test_large_requests_under_way_are_bounded_by_their_bytes(
+    start: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one connection, and of all."""
+    name_bytes = 100 * KIB
+    lookup = pb.CommandLookupTopic(request_id=1, topic="persistent://public/default/" + "a" * name_bytes)
+    request = messages.encode_command(pb.BaseCommand(type=pb.BaseCommand.LOOKUP, lookupTopic=lookup))
+    monkeypatch.setattr(lookups, "UNDER_WAY_BYTES_MAX", 12 * len(request))
+    async with ScriptedBroker() as broker:  # It answers nothing.
+        proxy = await start(f"pulsar://{broker.host_and_port}")
+        clients = [await SilentClient.open(port_of(proxy)) for _ in range(2)]
+        await clients[0].send(messages.encode_command(connect_command()) + request * 30)
+        await until(lambda: len(broker.commands) == REQUESTS_BYTES_MAX // name_bytes + 1)
+        await clients[1].send(messages.encode_command(connect_command()) + request * 3)
+        splitter = FrameSplitter()
+        frames = 0
+        async with asyncio.timeout(30):
+            while frames < 3:  # CONNECTED, and two refusals.
+                frames += len(splitter.feed(await clients[1].read(1))[1]) // 2
+        await until(lambda: len(broker.commands) == proxy.service.lookups.under_way == 12)
+        for client in clients:
+            client.close()
+        broker.stop()
+        await until(lambda: not proxy.service.lookups.under_way)
+
+
+async def test_links_in_the_name_of_clients_that_have_gone_are_bounded(start: StartProxy) -> None:
+    async with ScriptedBroker() as broker:
+        proxy = await start(f"pulsar://{broker.host_and_port}")
+        links = proxy.service._links
+        links._links_max = 3
+        for number in range(10):
+            wire = await Wire.connected(port_of(proxy), auth_method_name="token", auth_data=b"%d" % number)
+            wire.close()
+            assert len(links._links) <= 3
+        assert len(broker.connects) == 10
+        await until(lambda: sum(not wire.reader.at_eof() for wire in broker.open_wires) == 3)
+        links._links_max = 0
+        for number in range(10, 13):
+            wire = await Wire.open(port_of(proxy))
+            wire.send(connect_command(auth_method_name="token", auth_data=b"%d" % number))
+            assert await wire.receive() is None
+            wire.close()
+        assert len(broker.connects) == 10
 
 
 @pytest.fixture

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
+from itertools import islice
 from typing import Final, NamedTuple
 
 from magnetar.auth.plugin import ClientCredentials
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.core.limits import FRAME_PADDING_BYTES
 from magnetar.net.connection import Connection
+from magnetar.net.descriptors import open_files_max
 from magnetar.proxy.credentials import OriginalClient
 from magnetar.proxy.handshake import (
     HANDSHAKE_PAUSE,
@@ -36,6 +39,12 @@ ANSWER_SECONDS_MAX: Final = 30.0
 
 IDLE_TICKS_MAX: Final = 2
 """Ticks of the keep-alive without a request after which a link is closed."""
+
+SHARE_OF_FILES: Final = 16
+"""One of so many that the process may have open is for links, and one for those that are being opened."""
+
+LINKS_MAX: Final = 10_000
+"""However many files there may be: a client with a token of its own has a link of its own, also when it has gone."""
 
 BODIES: Final = {
     BaseCommand.LOOKUP: "lookupTopic",
@@ -108,6 +117,11 @@ class BrokerLink:
             self._received = False
             self._connection.write(PING_FRAME)
 
+    @property
+    def waited_for(self) -> bool:
+        """Whether requests are under way."""
+        return bool(self._waiting)
+
     def close(self) -> None:
         """End the connection and all requests on it."""
         self._connection.abort()
@@ -167,13 +181,23 @@ class BrokerLink:
 
 
 class LookupLinks:
-    """All links: as many as brokers are asked in the name of different clients within a minute or so."""
+    """All links: as many as brokers are asked in the name of different clients within a minute or so, but no more than
+    there are files for. Then those that were not used for the longest time are closed."""
 
-    def __init__(self, connector: BrokerConnector, credentials: ClientCredentials, message_size_bytes_max: int) -> None:
+    def __init__(
+        self,
+        connector: BrokerConnector,
+        credentials: ClientCredentials,
+        message_size_bytes_max: int,
+        links_max: int | None = None,
+    ) -> None:
+        """`links_max`: unless given, what open files allow."""
         self._connector = connector
         self._credentials = credentials
         self._frame_bytes_max = message_size_bytes_max + FRAME_PADDING_BYTES
-        self._links: dict[LinkKey, BrokerLink] = {}
+        self._links_max = links_max or max(1, min(LINKS_MAX, open_files_max() // SHARE_OF_FILES))
+        self._links: OrderedDict[LinkKey, BrokerLink] = OrderedDict()
+        """The one that was used last stands last."""
         self._opening: dict[LinkKey, asyncio.Task[BrokerLink]] = {}
 
     async def introduce(self, key: LinkKey, relay: Relay) -> None:
@@ -187,11 +211,15 @@ class LookupLinks:
         link = self._links.get(key)
         if link is None or link.closed:
             link = await self._open(key)
+        if key in self._links:
+            self._links.move_to_end(key)
         return await link.ask(command)
 
     async def _open(self, key: LinkKey, relay: Relay | None = None) -> BrokerLink:
         opening = self._opening.get(key)
         if opening is None:
+            if len(self._opening) >= self._links_max:
+                raise BrokerUnreachable(f"{key.address}: too many connections for lookups are being opened")
             opening = self._opening[key] = asyncio.get_running_loop().create_task(self._connect(key, relay))
             opening.add_done_callback(lambda done: self._opened(key, done))
         # Whoever came first may give up; the others still want it.
@@ -213,7 +241,19 @@ class LookupLinks:
         if opened.rest:
             link.data_received(opened.rest)
         self._links[key] = link
+        self._links.move_to_end(key)
+        self._make_room()
         return link
+
+    def _make_room(self) -> None:
+        """Close links that nobody waits for, while there are too many; those of requests end with them soon."""
+        surplus = len(self._links) - self._links_max
+        for key, link in list(islice(self._links.items(), max(0, surplus))):
+            if link.waited_for:
+                self._links.move_to_end(key)
+            else:
+                del self._links[key]
+                link.close()
 
     def tick(self) -> None:
         """Every keep-alive interval."""
@@ -222,6 +262,7 @@ class LookupLinks:
                 del self._links[key]
             else:
                 link.tick()
+        self._make_room()
 
     async def close(self) -> None:
         """Close all links; whoever still waits gets `BrokerUnreachable`."""

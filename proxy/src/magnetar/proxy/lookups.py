@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from magnetar.core.errors import PeerError, Unavailable
+from magnetar.core.limits import MIB
 from magnetar.proxy.client_access import ClientAccess
 from magnetar.proxy.counters import ProxyCounters
 from magnetar.proxy.credentials import OriginalClient
@@ -31,6 +32,10 @@ REDIRECTS_MAX: Final = 10
 
 BROKERS_TRIED_MAX: Final = 3
 """For one request: a dead broker stays in the list until its session ends, and hardly more than two die at once."""
+
+UNDER_WAY_BYTES_MAX: Final = 32 * MIB
+"""Of the requests of all clients together, some of which may come in frames of 128 KiB: a hundred thousand of the usual
+length. Each is in memory several times until it is answered."""
 
 THROTTLED: Final = "Too many concurrent lookup and partitionsMetadata requests"
 
@@ -61,12 +66,14 @@ class Lookups:
         self._tls = settings.broker_client.tls_enabled
         self._at_once_max = settings.lookups_max
         self.under_way = 0
+        self._under_way_bytes = 0
 
-    def admit(self, command: BaseCommand) -> bytes | None:
-        """Count a request; None lets it go on to `answer`, else that is the refusal."""
+    def admit(self, command: BaseCommand, size_bytes: int) -> bytes | None:
+        """Count a request that came in so many bytes; None lets it go on to `answer`, else that is the refusal."""
         self._count(command)
-        if self.under_way < self._at_once_max:
+        if self.under_way < self._at_once_max and self._under_way_bytes + size_bytes <= UNDER_WAY_BYTES_MAX:
             self.under_way += 1
+            self._under_way_bytes += size_bytes
             return None
         self._count_rejected(command)
         return _failed(command, request_id_of(command), ServerError.SERVICE_NOT_READY, THROTTLED)
@@ -85,7 +92,7 @@ class Lookups:
             else:
                 return
 
-    async def answer(self, command: BaseCommand, access: ClientAccess, protocol_version: int) -> bytes:
+    async def answer(self, command: BaseCommand, size_bytes: int, access: ClientAccess, protocol_version: int) -> bytes:
         """The frame that answers an admitted request, whatever happens."""
         request_id = request_id_of(command)
         kind = command.type
@@ -105,6 +112,7 @@ class Lookups:
             return _failed(command, request_id, ServerError.SERVICE_NOT_READY, str(error))
         finally:
             self.under_way -= 1
+            self._under_way_bytes -= size_bytes
 
     async def _serve(
         self, command: BaseCommand, request_id: int, client: OriginalClient, protocol_version: int

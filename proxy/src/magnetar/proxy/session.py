@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.core.limits import CLIENT_VERSION_CHARACTERS_MAX, CONNECT_FRAME_BYTES_MAX
 from magnetar.net.connection import Connection
+from magnetar.net.held_bytes import NOTED_BYTES
 from magnetar.net.requests import PAUSED_FOR_REQUESTS, ConnectionRequests
 from magnetar.proxy.client_access import ClientAccess
 from magnetar.proxy.handshake import PROTOCOL_VERSION, BrokerConnection, Greeting
@@ -48,6 +49,9 @@ REQUESTS: Final = frozenset(
 )
 LARGE_ANSWERS: Final = frozenset([BaseCommand.GET_TOPICS_OF_NAMESPACE, BaseCommand.GET_SCHEMA])
 CONNECTING_PAUSE: Final = "connecting"
+
+TURN_COMMANDS_MAX: Final = 200
+"""Of one connection in one turn of the event loop, a millisecond or two: one read brings twenty thousand."""
 
 NOT_ACTIVE: Final = "Target broker isn't available."
 NOT_ALLOWED: Final = "Target broker cannot be validated."
@@ -85,8 +89,11 @@ class ProxySession:
             connection, self.client_address, service.access, lambda work: service.spawn(self, work)
         )
         self._requests = ConnectionRequests(connection, service.requests)
-        self._waiting: deque[BaseCommand] = deque()
-        """Requests that came while too many were under way: of one read, as the next one waits for them."""
+        self._unserved: deque[tuple[bytes, list[int], int]] = deque()
+        """What was read, the bounds of its frames, and the index of the first that waits: for another turn of the loop,
+        or as too many requests are under way. Nothing more is read meanwhile."""
+        self._going_on = False
+        self._holds_much = False
         self._moved_bytes: int | None = None
         """What the client had moved at the last tick, if it was behind then."""
         self._ticks = 0
@@ -104,10 +111,13 @@ class ProxySession:
         """Commands, until the connection is handed over."""
         self._received = True
         try:
-            self._serve_all(data)
+            buffer, bounds = self._splitter.feed(data)
+            self._unserved.append((buffer, bounds, 0))
+            if len(self._unserved) == 1:
+                self._serve_unserved()
         except PeerError as error:
-            logger.warning("closing connection of %s: %s", self.client_address, error)
-            self._close()
+            self._give_up(error)
+        self._tell_what_is_held()
 
     def writable_changed(self, writable: bool) -> None:
         """A client that takes no answers is asked for no further requests."""
@@ -123,7 +133,7 @@ class ProxySession:
         self.state = SessionState.CLOSED
         self._access.close()
         self._requests.close()
-        self._waiting.clear()
+        self._unserved.clear()
         self._service.left(self)
 
     # --- keep-alive
@@ -152,21 +162,59 @@ class ProxySession:
 
     # --- commands
 
-    def _serve_all(self, data: bytes) -> None:
-        buffer, bounds = self._splitter.feed(data)
-        for index in range(0, len(bounds), 2):
-            self._serve(messages.decode_command(buffer, bounds[index], bounds[index + 1]))
-        left = not bounds or bounds[-1] != len(buffer)
-        if self.state is SessionState.CONNECTING and left and not self._access.relaying:
+    def _serve_unserved(self) -> None:
+        """A turn's worth of what was read; the rest goes on when it can."""
+        left = TURN_COMMANDS_MAX
+        while self._unserved and left and not self._requests.full:
+            buffer, bounds, at = self._unserved.popleft()
+            while at < len(bounds) and left and not self._requests.full:
+                start, end = bounds[at], bounds[at + 1]
+                self._serve(messages.decode_command(buffer, start, end), end - start)
+                at += 2
+                left -= 1
+            if at < len(bounds):
+                self._unserved.appendleft((buffer, bounds, at))
+        if self.state is SessionState.CONNECTING and self._splitter.pending_bytes and not self._access.relaying:
             raise PeerError("more than CONNECT before CONNECTED")
+        if self.state is SessionState.CLOSED:
+            self._unserved.clear()
+        elif self._unserved:
+            self.connection.pause_reading(PAUSED_FOR_REQUESTS)
+            self._go_on_soon()
+        else:
+            self.connection.resume_reading(PAUSED_FOR_REQUESTS)
 
-    def _serve(self, command: BaseCommand) -> None:
+    def _go_on_soon(self) -> None:
+        if self._unserved and not self._going_on and not self._requests.full:
+            self._going_on = True
+            self._service.requests.in_turn(self._go_on)
+
+    def _go_on(self) -> None:
+        self._going_on = False
+        try:
+            self._serve_unserved()
+        except PeerError as error:
+            self._give_up(error)
+        self._tell_what_is_held()
+
+    def _give_up(self, error: PeerError) -> None:
+        logger.warning("closing connection of %s: %s", self.client_address, error)
+        self._close()
+
+    def _tell_what_is_held(self) -> None:
+        held_bytes = self._splitter.pending_bytes + self._requests.held_bytes
+        held_bytes += sum(len(buffer) for buffer, _, _ in self._unserved)
+        if held_bytes > NOTED_BYTES or self._holds_much:
+            self._holds_much = held_bytes > NOTED_BYTES
+            self.connection.hold_incoming(held_bytes)
+
+    def _serve(self, command: BaseCommand, size_bytes: int) -> None:
         if self.state is SessionState.START:
             if command.type != BaseCommand.CONNECT:
                 raise PeerError(f"{BaseCommand.Type.Name(command.type)} before CONNECT")
             self._connect(command.connect)
         elif self.state is SessionState.LOOKUP:
-            self._serve_lookup_connection(command)
+            self._serve_lookup_connection(command, size_bytes)
         elif self.state is SessionState.CONNECTING:
             if command.type != BaseCommand.AUTH_RESPONSE:
                 raise PeerError(f"{BaseCommand.Type.Name(command.type)} before CONNECTED")
@@ -175,13 +223,10 @@ class ProxySession:
         elif self.state is SessionState.REFUSED:
             self._answer_refused(command)
 
-    def _serve_lookup_connection(self, command: BaseCommand) -> None:
+    def _serve_lookup_connection(self, command: BaseCommand, size_bytes: int) -> None:
         if command.type in REQUESTS:
-            if self._waiting or self._requests.full:
-                self._waiting.append(command)
-                self.connection.pause_reading(PAUSED_FOR_REQUESTS)
-            else:
-                self._begin(command)
+            self._requests.begin(size_bytes)
+            self._service.spawn(self, self._serve_request(command, size_bytes))
         elif command.type == BaseCommand.PING:
             self.connection.write(PONG_FRAME)
         elif command.type == BaseCommand.AUTH_RESPONSE:
@@ -189,27 +234,22 @@ class ProxySession:
         elif command.type != BaseCommand.PONG:
             raise PeerError(f"{BaseCommand.Type.Name(command.type)} on a lookup connection")
 
-    def _begin(self, command: BaseCommand) -> None:
-        self._requests.begin(0)
-        self._service.spawn(self, self._serve_request(command))
-
-    async def _serve_request(self, command: BaseCommand) -> None:
+    async def _serve_request(self, command: BaseCommand, size_bytes: int) -> None:
         try:
             if command.type in LARGE_ANSWERS:
-                await self._requests.answer_large(lambda: self._answer(command))
+                await self._requests.answer_large(lambda: self._answer(command, size_bytes))
             else:
-                await self._answer(command)
+                await self._answer(command, size_bytes)
         finally:
-            self._requests.end(0)
-            while self._waiting and not self._requests.full:
-                self._begin(self._waiting.popleft())
-            if not self._waiting:
-                self.connection.resume_reading(PAUSED_FOR_REQUESTS)
+            self._requests.end(size_bytes)
+            self._tell_what_is_held()
+            self._go_on_soon()
 
-    async def _answer(self, command: BaseCommand) -> None:
-        frame = self._service.lookups.admit(command)
+    async def _answer(self, command: BaseCommand, size_bytes: int) -> None:
+        lookups = self._service.lookups
+        frame = lookups.admit(command, size_bytes)
         if frame is None:
-            frame = await self._service.lookups.answer(command, self._access, self._protocol_version)
+            frame = await lookups.answer(command, size_bytes, self._access, self._protocol_version)
         self.connection.write(frame)
 
     def _connect(self, connect: CommandConnect) -> None:
@@ -337,6 +377,7 @@ class ProxySession:
 
     def _close(self) -> None:
         self.state = SessionState.CLOSED
+        self._unserved.clear()
         self.connection.close()
 
 
