@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from magnetar.bookie.app import RunningBookie
-from magnetar.bookie.session import BookieSession
+from magnetar.bookie.session import TURN_FRAMES_MAX, BookieSession
 from magnetar.core.limits import MIB
 from magnetar.net.connection import Connection
 from magnetar.net.testing import SilentClient, living, until
@@ -23,8 +23,9 @@ CODEC = EntryCodec(1, "CRC32C")
 ENTRY_BYTES = 1 * MIB
 ENTRIES = CODEC.encode_many(0, -1, 0, [bytes(ENTRY_BYTES)] * 5)
 
-UNSENT_BYTES_MAX = 16 * MIB
-"""4 MiB after which nothing more is made, replies of 1 MiB, and one batch of entries."""
+UNSENT_BYTES_MAX = 17 * MIB
+"""4 MiB after which nothing more is made, replies of 1 MiB, and one batch of entries. Of long polls the sixteen entries
+that are read at once, with their heads."""
 
 REQUESTS = 32
 READS = {
@@ -118,3 +119,49 @@ async def test_what_a_connection_had_is_freed_with_it(start: StartBookie, sent: 
 
 def busy(connection: Any) -> bool:
     return bool(connection.held_bytes)
+
+
+FORCE = v3.encode_request(
+    v3.Request(operation=v3.Operation.FORCE_LEDGER, transaction_id=1, body=v3.ForceLedgerRequest(ledger_id=1))
+)
+
+
+@pytest.mark.parametrize(("request_frame", "version"), [(FORCE, 3), (v2.encode_read_request(1, 0), 2)])
+async def test_one_client_takes_a_turn_of_the_loop_like_all_others(
+    start: StartBookie, monkeypatch: pytest.MonkeyPatch, request_frame: bytes, version: int
+) -> None:
+    """However many requests one read brings; all are answered, in order where their version has one."""
+    served: list[int] = []
+    take = getattr(BookieSession, f"_take_v{version}")
+
+    def counted(session: BookieSession, buffer: bytes, bounds: Any) -> None:
+        served.append(len(bounds) // 2)
+        take(session, buffer, bounds)
+
+    monkeypatch.setattr(BookieSession, f"_take_v{version}", counted)
+    running = await start(serve_tcp=True)
+    client = await SilentClient.open(running.port)
+    await client.send(request_frame)
+    splitter = FrameSplitter()
+    frames = len(splitter.feed(await client.read(1))[1]) // 2
+    await until(lambda: connections(running))
+    (connection,) = connections(running)
+    connection.pause_reading("for one read of them all")
+    count = 3 * TURN_FRAMES_MAX
+    await client.send(request_frame * count)
+    connection.resume_reading("for one read of them all")
+    async with asyncio.timeout(30):
+        while frames < 1 + count:
+            frames += len(splitter.feed(await client.read(1))[1]) // 2
+    assert max(served) <= TURN_FRAMES_MAX
+    assert sum(served) == 1 + count
+    assert not connection.reading_paused
+    client.close()
+
+
+async def test_what_breaks_the_protocol_in_a_later_turn_ends_the_connection(start: StartBookie) -> None:
+    running = await start(serve_tcp=True)
+    client = await SilentClient.open(running.port)
+    await client.send(FORCE * 3 * TURN_FRAMES_MAX + b"\x00\x00\x00\x04\xff\xff\xff\xff")
+    await until(lambda: not connections(running) and not living(BookieSession))
+    client.close()

@@ -7,6 +7,7 @@ one queue per connection, so that all reads of a batch share one trip to the dis
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -27,9 +28,14 @@ log = logging.getLogger(__name__)
 ADD_BYTES_IN_FLIGHT_MAX: Final = 16 * MIB
 """Of one connection: entries read but not yet durable. Three of the largest frames; a broker has 16 connections."""
 
+TURN_FRAMES_MAX: Final = 500
+"""Of one connection in one turn of the event loop. Those that cost most, adds that each begin a ledger of which the
+index is asked, take thirty milliseconds."""
+
 PAUSE_ADDS: Final = "adds in flight"
 PAUSE_WRITES: Final = "slow reader"
 PAUSE_HOLDING: Final = "the disk is behind"
+PAUSE_TURN: Final = "others first"
 
 
 def _nothing() -> None:
@@ -44,7 +50,11 @@ class BookieSession:
         self._bookie = bookie
         self._long_polls = long_polls
         self._splitter = FrameSplitter()
+        self._loop = asyncio.get_running_loop()
         self._version = 3
+        self._unserved: list[tuple[bytes, list[int]]] = []
+        """What was read and waits for another turn, with the bounds of its frames. Nothing more is read meanwhile."""
+        self._going_on = False
         self._holds_much = False
         self._adds_bytes = 0
         self._requests = RequestQueue(connection, bookie, answerer)
@@ -61,17 +71,13 @@ class BookieSession:
         try:
             buffer, bounds = self._splitter.feed(data)
             if bounds:
-                if self._version == 3:
-                    self._take_v3(buffer, bounds)
+                if self._unserved:
+                    self._unserved.append((buffer, bounds))
                 else:
-                    self._take_v2(buffer, bounds)
+                    self._serve(buffer, bounds)
         except PeerError as error:
-            log.warning("closing the connection from %s: %s", self._connection.peer_address, error)
-            self._connection.abort()
-        pending_bytes = self._splitter.pending_bytes
-        if pending_bytes > NOTED_BYTES or self._holds_much:
-            self._holds_much = pending_bytes > NOTED_BYTES
-            self._connection.hold_incoming(pending_bytes)
+            self._give_up(error)
+        self._tell_what_is_held()
 
     def writable_changed(self, writable: bool) -> None:
         """The peer has fallen behind or caught up."""
@@ -86,7 +92,53 @@ class BookieSession:
         del error
         self._stop_watching()
         self._stop_watching = _nothing  # It refers to this.
+        self._unserved.clear()
         self._requests.close()
+
+    # A turn's worth.
+
+    def _serve(self, buffer: bytes, bounds: list[int]) -> None:
+        if len(bounds) > 2 * TURN_FRAMES_MAX:
+            self._unserved.insert(0, (buffer, bounds[2 * TURN_FRAMES_MAX :]))
+            bounds = bounds[: 2 * TURN_FRAMES_MAX]
+            self._connection.pause_reading(PAUSE_TURN)
+            self._go_on_soon()
+        if self._version == 3:
+            self._take_v3(buffer, bounds)
+        else:
+            self._take_v2(buffer, bounds)
+
+    def _go_on_soon(self) -> None:
+        if not self._going_on:
+            self._going_on = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._going_on = False
+        if self._unserved:
+            buffer, bounds = self._unserved.pop(0)
+            try:
+                self._serve(buffer, bounds)
+            except PeerError as error:
+                self._give_up(error)
+        if self._unserved:
+            self._go_on_soon()
+        else:
+            self._connection.resume_reading(PAUSE_TURN)
+        self._tell_what_is_held()
+
+    def _give_up(self, error: PeerError) -> None:
+        log.warning("closing the connection from %s: %s", self._connection.peer_address, error)
+        self._unserved.clear()
+        self._connection.abort()
+
+    def _tell_what_is_held(self) -> None:
+        held_bytes = self._splitter.pending_bytes
+        for buffer, _ in self._unserved:
+            held_bytes += len(buffer)
+        if held_bytes > NOTED_BYTES or self._holds_much:
+            self._holds_much = held_bytes > NOTED_BYTES
+            self._connection.hold_incoming(held_bytes)
 
     # Version 2.
 
