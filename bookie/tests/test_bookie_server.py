@@ -8,8 +8,10 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from magnetar.bookie import requests_v3
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.availability import decode_availability
+from magnetar.net.testing import until
 from magnetar.wire.bookkeeper import v2, v3
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.entry import EntryCodec
@@ -282,3 +284,28 @@ async def test_what_stays_in_memory_for_each_ledger_is_small(start: StartBookie)
         assert running.parts.states.known(1) is None
         largest = v3.WriteLacRequest(ledger_id=1, last_add_confirmed=2, master_key=KEY, packet=bytes(36))
         assert (await client.ask(largest, v3.Operation.WRITE_LAC)).code is BookieCode.EOK
+
+
+async def test_long_polls_end_with_their_connection_and_leave_room_for_others(
+    start: StartBookie, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests_v3, "LONG_POLLS_OF_ONE_MAX", 3)
+    running = await start(serve_tcp=True)
+    poll = v3.ReadRequest(ledger_id=1, entry_id=-1, piggyback=True, previous_lac=7, timeout_ms=300_000)
+    async with connect(running) as other, connect(running) as reader:
+        await other.add_v3(0, ENTRIES[0])
+        state = running.parts.states.known(1)
+        assert state is not None
+        async with connect(running) as many:
+            for transaction_id in range(5):
+                request = v3.Request(operation=v3.Operation.READ_ENTRY, transaction_id=transaction_id, body=poll)
+                many.writer.write(v3.encode_request(request))
+            for _ in range(2):  # Those beyond what one may have.
+                assert v3.decode_response(await many.frame()).last_add_confirmed == -1
+            await until(lambda: len(state.lac_waiters) == 3)
+            waiting = asyncio.ensure_future(reader.ask(poll, v3.Operation.READ_ENTRY))
+            await until(lambda: len(state.lac_waiters) == 4)
+        await until(lambda: len(state.lac_waiters) == 1)
+        assert not waiting.done()
+        await other.add_v3(1, CODEC.encode_many(1, 8, 5, [b"second"])[0])
+        assert (await waiting).last_add_confirmed == 8

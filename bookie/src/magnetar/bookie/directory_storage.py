@@ -159,8 +159,8 @@ class DirectoryStorage:
         """All entry ids that are stored of a ledger, ascending."""
         cached = self.cache.entry_ids(ledger_id)
         loop = asyncio.get_running_loop()
-        stored = await loop.run_in_executor(self.read_threads, self.index.entry_ids, ledger_id)
-        return sorted(cached.union(stored))
+        # There, too, they are sorted: a ledger may have millions.
+        return await loop.run_in_executor(self.read_threads, self._all_entry_ids, ledger_id, cached)
 
     # Checkpoints.
 
@@ -248,6 +248,10 @@ class DirectoryStorage:
             if entries and size > size_bytes_max:
                 return
             entries.append(entry)
+
+    def _all_entry_ids(self, ledger_id: int, cached: set[int]) -> list[int]:
+        cached.update(self.index.entry_ids(ledger_id))
+        return sorted(cached)
 
     def _read_missing(
         self, missing: Sequence[_Missing], size_bytes_max: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -25,6 +26,9 @@ LONG_POLL_SECONDS_MAX: Final = 300.0
 
 LONG_POLLS_MAX: Final = 10_000
 """Of all connections; a further one is answered at once, as if its time were over."""
+
+LONG_POLLS_OF_ONE_MAX: Final = LONG_POLLS_MAX // 4
+"""Of one connection: it does not lock the others out."""
 
 LONG_POLL_ENTRIES_AT_ONCE: Final = 16
 """Entries being read for long polls: an add may end thousands of them at the same time."""
@@ -126,7 +130,8 @@ class V3Answerer:
                 pass
             case v3.ListEntriesRequest():
                 entry_ids = await counters.timed(counters.list_entries, self._bookie.entry_ids(ledger_id))
-                response.body = encode_availability(entry_ids)
+                # Millions, in a ledger that is large.
+                response.body = await asyncio.to_thread(encode_availability, entry_ids)
             case v3.GetBookieInfoRequest() as wanted:
                 self._fill_disk_info(response, wanted.requested)
             case v3.AuthRequest():
@@ -161,18 +166,31 @@ class LongPolls:
     def __init__(self, bookie: Bookie, now_ms: Callable[[], int]) -> None:
         self._bookie = bookie
         self._now_ms = now_ms
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting = 0
+        self._waiting_of: Counter[Connection] = Counter()
+        self._tasks: dict[Connection, set[asyncio.Task[None]]] = {}
         self._entries = asyncio.Semaphore(LONG_POLL_ENTRIES_AT_ONCE)
 
     def start(self, request: v3.Request, read: v3.ReadRequest, connection: Connection) -> None:
         """Answer the request on this connection when there is something to say."""
         task = asyncio.get_running_loop().create_task(self._poll(request, read, connection), name="bookie-long-poll")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.setdefault(connection, set()).add(task)
+        task.add_done_callback(lambda done: self._ended(connection, done))
+
+    def _ended(self, connection: Connection, task: asyncio.Task[None]) -> None:
+        tasks = self._tasks[connection]
+        tasks.discard(task)
+        if not tasks:
+            del self._tasks[connection]
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is over: nobody waits on it any more."""
+        for task in tuple(self._tasks.get(connection, ())):
+            task.cancel()
 
     async def close(self) -> None:
         """Drop all that wait."""
-        tasks = list(self._tasks)
+        tasks = [task for some in self._tasks.values() for task in some]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -223,9 +241,12 @@ class LongPolls:
             raise result
         return True
 
+    def _crowded(self, connection: Connection) -> bool:
+        return self._waiting >= LONG_POLLS_MAX or self._waiting_of[connection] >= LONG_POLLS_OF_ONE_MAX
+
     async def _wait(self, read: v3.ReadRequest, known: int, connection: Connection) -> int:
         timeout_seconds = min(max(0, read.timeout_ms or 0) / 1000, LONG_POLL_SECONDS_MAX)
-        if timeout_seconds == 0 or connection.closed or len(self._tasks) > LONG_POLLS_MAX:
+        if timeout_seconds == 0 or connection.closed or self._crowded(connection):
             return known
         grown: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         previous = read.previous_lac if read.previous_lac is not None else known
@@ -238,6 +259,8 @@ class LongPolls:
 
         if not self._bookie.wait_for_lac(read.ledger_id, told):
             return known
+        self._waiting += 1
+        self._waiting_of[connection] += 1
         try:
             async with asyncio.timeout(timeout_seconds):
                 return await grown
@@ -245,3 +268,7 @@ class LongPolls:
             return known
         finally:
             self._bookie.stop_waiting_for_lac(read.ledger_id, told)
+            self._waiting -= 1
+            self._waiting_of[connection] -= 1
+            if not self._waiting_of[connection]:
+                del self._waiting_of[connection]
