@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from magnetar.broker import session_topics
 from magnetar.broker.session_testing import MemoryBroker
 from magnetar.broker.settings import AutoCreationSettings, BrokerSettings
+from magnetar.broker.topic_patterns import brokers_match
 from magnetar.core.hashing import topics_hash
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
@@ -125,6 +128,29 @@ async def test_topics_of_namespace(memory_broker: MemoryBroker) -> None:
     repeats = (await client.request(kind, namespace="public/default", topics_pattern=".*/.*/.*a")).body
     assert (list(repeats.topics), repeats.filtered) == (names[:1], True)
     assert list((await client.request(kind, namespace="public/none")).body.topics) == []
+
+
+async def test_patterns_are_looked_at_beside_the_event_loop(
+    memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One that RE2 does not know is compiled by Python, which takes fifty milliseconds for a few large sets.
+    threads: list[int] = []
+
+    def looked_at(pattern: str) -> bool:
+        threads.append(threading.get_ident())
+        return brokers_match(pattern)
+
+    monkeypatch.setattr(session_topics, "brokers_match", looked_at)
+    client = await memory_broker.connect()
+    sets = "(?i:(?=)" + "[^\0-\U0010ffff]" * 6 + ")"
+    answer = await client.request(Command.GET_TOPICS_OF_NAMESPACE, namespace="public/default", topics_pattern=sets)
+    assert not answer.body.filtered
+    refused = await client.request(
+        Command.WATCH_TOPIC_LIST, watcher_id=7, namespace="public/default", topics_pattern=sets
+    )
+    assert refused.name == "ERROR"
+    assert len(threads) == 2
+    assert threading.get_ident() not in threads
 
 
 async def test_topics_of_namespace_by_domain(memory_broker: MemoryBroker) -> None:
