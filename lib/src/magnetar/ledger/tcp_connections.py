@@ -16,6 +16,8 @@ from magnetar.wire.bookkeeper.service_info import BOOKIE_PROTOCOL, decode_servic
 
 logger: Final = logging.getLogger(__name__)
 
+READS_AT_ONCE: Final = 100
+"""Registrations of bookies asked for side by side; ZooKeeper answers them in order, without much memory."""
 RETRY_SECONDS: Final = 1.0
 """Pause before the list of bookies is asked for again after the store failed."""
 
@@ -111,13 +113,11 @@ class TcpBookieConnections:
         before = await self._store.children(AVAILABLE_PATH)
         read_only = await self._store.children(READ_ONLY_PATH)
         writable = {*before, *await self._store.children(AVAILABLE_PATH)} - {READ_ONLY_NAME}
-        addresses: dict[str, tuple[str, int]] = {}
-        for folder, names in ((AVAILABLE_PATH, writable), (READ_ONLY_PATH, read_only)):
-            for name in names:
-                address = await self._registered_address(f"{folder}/{name}")
-                if address is not None:
-                    addresses[name] = address
-        self._addresses = addresses
+        # Whoever takes no writes any more is not chosen from here on, however slowly the store answers the rest.
+        self._writable = [name for name in self._writable if name in writable]
+        self._addresses = await self._registered_addresses(
+            [(AVAILABLE_PATH, name) for name in sorted(writable)] + [(READ_ONLY_PATH, name) for name in read_only]
+        )
         self._writable = sorted(writable)
         self._read_only = sorted(read_only)
         await self._refresh_places()
@@ -129,6 +129,16 @@ class TcpBookieConnections:
         except PeerError as error:
             # What was known before is better than nothing known.
             logger.error("racks and groups of bookies stay as they were: %s", error)  # noqa: TRY400
+
+    async def _registered_addresses(self, registrations: list[tuple[str, str]]) -> dict[str, tuple[str, int]]:
+        """By bookie id. Asked for side by side: one after the other, a slow store would make the list older with
+        each bookie."""
+        addresses: dict[str, tuple[str, int]] = {}
+        for first in range(0, len(registrations), READS_AT_ONCE):
+            some = registrations[first : first + READS_AT_ONCE]
+            found = await asyncio.gather(*(self._registered_address(f"{folder}/{name}") for folder, name in some))
+            addresses.update((name, address) for (_, name), address in zip(some, found, strict=True) if address)
+        return addresses
 
     async def _registered_address(self, path: str) -> tuple[str, int] | None:
         node = await self._store.get(path)
