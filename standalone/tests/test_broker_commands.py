@@ -233,7 +233,7 @@ async def test_decisions_are_shown_with_their_reasons(cluster: MemoryCluster, ru
             seen.append(row)
             if row.outcome == "done":
                 break
-            log.end(entry, None, 1_250)
+            log.end(entry, None, 250)
     assert [(row.outcome, row.took_ms) for row in seen] == [("running", 0), ("done", 250)]
 
 
