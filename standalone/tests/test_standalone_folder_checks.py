@@ -21,7 +21,7 @@ from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import TopicName
 from magnetar.metadata.rocksdb import MetadataDamaged
 from magnetar.standalone.cluster import start_cluster
-from magnetar.standalone.folder_checks import MetadataBehind, MetadataMissing
+from magnetar.standalone.folder_checks import MessagesBehind, MetadataBehind, MetadataMissing
 from magnetar.standalone.settings import StandaloneSettings
 
 TOPIC = TopicName.parse("persistent://public/default/kept")
@@ -119,6 +119,53 @@ async def test_older_metadata_are_refused(tmp_path: Path, caplog: pytest.LogCapt
     async with cluster(data) as client:
         assert await read(client, OTHER) == [b"wednesday"]
         assert await read(client, TOPIC) == [b"monday"]
+
+
+@pytest.mark.parametrize("part", ["bookie", "bookie/journal"])
+async def test_older_messages_are_refused(tmp_path: Path, part: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A bookie that has lost its newest journal denies what was acknowledged, and nothing in its files says so."""
+    data = tmp_path / "data"
+    await store_in(data, TOPIC, b"monday")
+    shutil.copytree(data / part, tmp_path / "older")
+    running = await start_cluster(settings(data))
+    client = PulsarClient(lambda: running.service_url, SystemClock())
+    await publish(client, TOPIC, b"tuesday")
+    shutil.copytree(data, tmp_path / "killed")
+    await client.close()
+    await running.close()
+    shutil.rmtree(data)
+    shutil.copytree(tmp_path / "killed", data)
+    shutil.rmtree(data / part)
+    shutil.copytree(tmp_path / "older", data / part)
+    before = sorted((data / "bookie").rglob("*"))
+    for _ in range(2):
+        with pytest.raises(MessagesBehind, match=r"older than the metadata.*newest copy.*--accept-loss"):
+            await start_cluster(settings(data))
+    assert sorted((data / "bookie").rglob("*")) == before
+    # With the newest copy nothing is lost.
+    shutil.copytree(data, tmp_path / "lost")
+    shutil.rmtree(data)
+    shutil.copytree(tmp_path / "killed", data)
+    async with cluster(data) as client:
+        assert await read(client, TOPIC) == [b"monday", b"tuesday"]
+    with caplog.at_level(logging.ERROR):
+        async with cluster(tmp_path / "lost", accept_loss=True) as client:
+            await publish(client, OTHER, b"wednesday")
+    assert "going on without what is lost: the messages" in caplog.text
+    assert "of public/default/persistent/kept: it was open, maybe entries from 0 on" in caplog.text
+    async with cluster(tmp_path / "lost") as client:
+        assert await read(client, OTHER) == [b"wednesday"]
+        assert await read(client, TOPIC) == [b"monday"]
+
+
+async def test_a_clock_set_back_is_no_older_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "data"
+    with monkeypatch.context() as ahead:
+        ahead.setattr(SystemClock, "now_ms", lambda _: 4_000_000_000_000)
+        await store_in(data, TOPIC, b"a")
+    for _ in range(2):
+        async with cluster(data) as client:
+            assert await read(client, TOPIC) == [b"a"]
 
 
 async def test_a_log_of_metadata_lost_with_its_note_is_refused(tmp_path: Path) -> None:
