@@ -63,6 +63,16 @@ async def test_a_lost_directory_is_refused(start: StartBookie, settings: BookieS
     assert refused.value.problem is CookieProblem.EMPTY_VOLUME
 
 
+async def test_without_other_bookies_nobody_is_sent_to_them(start: StartBookie, settings: BookieSettings) -> None:
+    folder = settings.journal_directories[0].parent
+    await (await start(movable_folder=folder)).close()
+    shutil.rmtree(settings.ledger_directories[0])
+    with pytest.raises(InvalidCookie, match=r"no other bookie has it.*cookie get.*--accept-loss.*--fresh") as refused:
+        await start(movable_folder=folder)
+    assert "decommission" not in str(refused.value)
+    assert refused.value.problem is CookieProblem.EMPTY_VOLUME
+
+
 async def test_data_without_a_cookie_is_for_people_to_look_at(start: StartBookie, settings: BookieSettings) -> None:
     await (await start()).close()
     (settings.journal_directories[0] / "current" / "VERSION").unlink()
@@ -74,7 +84,7 @@ async def test_data_without_a_cookie_is_for_people_to_look_at(start: StartBookie
 async def test_a_damaged_copy_is_named(start: StartBookie, settings: BookieSettings) -> None:
     await (await start()).close()
     (settings.ledger_directories[0] / "current" / "VERSION").write_bytes(b"5\nnonsense")
-    with pytest.raises(InvalidCookie, match=r"ledgers/current is a damaged cookie") as refused:
+    with pytest.raises(InvalidCookie, match=r"holds a damaged cookie.*`magnetar bookie cookie get 127") as refused:
         await start()
     assert refused.value.problem is CookieProblem.WRONG_VOLUME
 

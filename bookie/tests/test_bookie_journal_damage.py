@@ -108,12 +108,16 @@ async def test_damage_is_told_with_its_file(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-async def test_accepted_damage_leaves_what_stands_whole(tmp_path: Path, name: str) -> None:
+async def test_accepted_damage_leaves_what_stands_whole(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     await written(tmp_path)
     change(tmp_path / "64.txn", DAMAGE[name][0])
     losses = Losses(OnLoss.ACCEPT)
     found = replay(tmp_path, losses=losses)
     assert len(losses.told) == 1
+    assert f"going on without what is lost: {losses.told[0]}" in caplog.text
+    assert "--accept-loss" not in caplog.text
     assert found == [record for record in RECORDS if record in found]
     lost_at_most = {"no bytes": 8, "zeros only": 8, "a cut between groups": 4, "a cut in a group": 4}
     assert len(RECORDS) - len(found) <= lost_at_most.get(name, 5 if "twice" in name else 3)

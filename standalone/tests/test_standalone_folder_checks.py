@@ -221,19 +221,47 @@ async def test_a_directory_in_place_of_a_journal_is_named(tmp_path: Path) -> Non
         await start_cluster(settings(data))
 
 
-async def test_a_lost_cookie_comes_back_by_the_command_that_the_refusal_prints(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    await store_in(data, TOPIC, b"a")
-    cookie = data / "bookie/journal/current/VERSION"
-    before = cookie.read_text()
-    cookie.unlink()
+async def cookie_by_the_printed_command(data: Path) -> str:
+    """What the refusal's command prints."""
     with pytest.raises(InvalidCookie) as refused:
         await start_cluster(settings(data))
     found = re.search("`magnetar (bookie cookie get [^`]*)`", str(refused.value))
     assert found is not None
     command = [sys.executable, "-m", "magnetar.standalone", *found[1].split()]
-    shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+@pytest.mark.parametrize("damaged", [None, b"5\nnonsense"])
+async def test_a_lost_cookie_comes_back_by_the_command_that_the_refusal_prints(
+    tmp_path: Path, damaged: bytes | None
+) -> None:
+    data = tmp_path / "data"
+    await store_in(data, TOPIC, b"a")
+    cookie = data / "bookie/journal/current/VERSION"
+    before = cookie.read_text()
+    cookie.unlink()
+    if damaged is not None:
+        cookie.write_bytes(damaged)
+    shown = await cookie_by_the_printed_command(data)
     assert shown == before.rstrip("\n") + "\n"
+    cookie.write_text(shown)
+    async with cluster(data) as client:
+        assert await read(client, TOPIC) == [b"a"]
+
+
+@pytest.mark.parametrize(("part", "is_told"), [("journal", True), ("ledgers", False)])
+async def test_a_lost_directory_is_given_up_as_the_refusal_says(tmp_path: Path, part: str, *, is_told: bool) -> None:
+    """The first journal holds all that was ever written, so that without entry logs nothing is lost here."""
+    data = tmp_path / "data"
+    await store_in(data, TOPIC, b"monday")
+    shutil.rmtree(data / "bookie" / part)
+    shown = await cookie_by_the_printed_command(data)
+    (data / "bookie" / part / "current" / "VERSION").write_text(shown)
+    if is_told:
+        with pytest.raises(MessagesBehind, match="they have no journal file"):
+            await start_cluster(settings(data))
+    async with cluster(data, accept_loss=True) as client:
+        assert await read(client, TOPIC) == [b"monday"]
 
 
 def test_a_tool_makes_no_database_at_a_wrong_path(tmp_path: Path) -> None:

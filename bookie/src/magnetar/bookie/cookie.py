@@ -107,10 +107,11 @@ async def check_cookies(
         if content != expected and _was_moved(settings, content, cluster_id):
             moved.append(where)
         else:
-            _compare(where, content, expected)
+            in_store = f"put the right one back there (`magnetar bookie cookie delete`, then `create`, {bookie_id})"
+            _compare(where, content, expected, in_store if where == path else f"{_write_cookie(settings)} in it")
     missing = [directory for directory, content in copies.items() if content is None]
     if node is not None and missing:
-        raise _lost_directories(directories, missing, bookie_id, settings.metadata_url)
+        raise _lost_directories(directories, missing, settings)
     if node is None and directories.holds_data():
         raise InvalidCookie(
             f"the data in {_names(list(copies))} is of a bookie that the cluster does not know at {path}. Is this the "
@@ -176,17 +177,22 @@ def _was_moved(settings: BookieSettings, content: bytes, instance_id: str) -> bo
     return found == decode_cookie(encode_cookie(then, settings.registered_id, instance_id))
 
 
-def _lost_directories(
-    directories: BookieDirectories, missing: list[Path], bookie_id: str, metadata_url: str
-) -> InvalidCookie:
+def _lost_directories(directories: BookieDirectories, missing: list[Path], settings: BookieSettings) -> InvalidCookie:
+    bookie_id = settings.registered_id
     path = f"{COOKIES_PATH}/{bookie_id}"
     filled = [directory for directory in missing if directories.holds_data_in(directory)]
     if filled:
-        with_metadata = f" -m {metadata_url}" if metadata_url else ""
         return InvalidCookie(
             f"bookie {bookie_id} is known to the cluster, and {_hold(filled)} data but no cookie: whose it is "
-            f"cannot be told. Is the right disk mounted? If it is, write what `magnetar bookie cookie get "
-            f"{bookie_id}{with_metadata}` shows to {COOKIE_FILE} in it"
+            f"cannot be told. Is the right disk mounted? If it is, {_write_cookie(settings)} in it"
+        )
+    if settings.movable_folder is not None:
+        return InvalidCookie(
+            f"bookie {bookie_id} is known to the cluster, but {_hold(missing)} no cookie. Is the right disk mounted? "
+            f"If the data is lost, put the newest copy of all of {settings.movable_folder} and of the metadata back: "
+            f"no other bookie has it. Or go on with what the other directories hold: {_write_cookie(settings)} in each "
+            "of these, and start with --accept-loss. Where no message is needed any more, begin anew with --fresh",
+            CookieProblem.EMPTY_VOLUME,
         )
     return InvalidCookie(
         f"bookie {bookie_id} is known to the cluster, but {_hold(missing)} no cookie. Is the right disk "
@@ -196,11 +202,17 @@ def _lost_directories(
     )
 
 
-def _compare(where: str, content: bytes, expected: bytes) -> None:
+def _write_cookie(settings: BookieSettings) -> str:
+    with_metadata = f" -m {settings.metadata_url}" if settings.metadata_url else ""
+    command = f"magnetar bookie cookie get {settings.registered_id}{with_metadata}"
+    return f"write what `{command}` shows to {COOKIE_FILE}"
+
+
+def _compare(where: str, content: bytes, expected: bytes, repair: str) -> None:
     try:
         found = decode_cookie(content)
     except InvalidCookie as error:
-        raise InvalidCookie(f"{where} is {error}", error.problem) from None
+        raise InvalidCookie(f"{where} holds {error}. Look after the disk. If it is the right one, {repair}") from None
     wanted = decode_cookie(expected)
     for name in ("instanceId", "bookieHost"):
         if getattr(found, name) != getattr(wanted, name):

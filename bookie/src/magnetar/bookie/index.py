@@ -19,7 +19,7 @@ from magnetar.bookie.deleted_ledgers import DeletedLedgers
 from magnetar.bookie.index_api import IndexDamaged, IndexMissing
 from magnetar.bookie.index_database import Database, IndexFailed, repair, valid
 from magnetar.bookie.index_database import telling as _telling
-from magnetar.bookie.loss import WHAT_TO_DO
+from magnetar.bookie.loss import WHAT_TO_DO, without_advice
 from magnetar.core.disk import SystemDisk
 from magnetar.metadata.rocksdb_files import DatabaseDamaged
 from rocksdict import Cache, RdictIter, WriteBatch
@@ -319,7 +319,7 @@ def repair_rocksdb_index(directory: Path) -> None:
         path = directory / name
         if not (damage := _read_all(path, cache)):
             continue
-        log.warning("the index is repaired: %s", damage)
+        log.warning("the index is repaired: %s", without_advice(damage))
         try:
             repair(path, cache)
             damage = _read_all(path, cache)

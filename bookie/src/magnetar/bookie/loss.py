@@ -54,4 +54,4 @@ class Losses:
         if self.on_loss is OnLoss.HEAL and not self.told:
             self._begin_healing()
         self.told.append(without_advice(str(damage)))
-        log.error("going on without what is lost: %s", damage)
+        log.error("going on without what is lost: %s", self.told[-1])

@@ -141,7 +141,8 @@ class Placer:
         if len(allowed) < len(empty):
             placed = " that an administrator has given a rack" if enforced else ""
             raise NotEnoughBookies(
-                f"{len(empty)} bookies{placed} are needed, {len(allowed)} of {len(set(candidates))} may be used"
+                f"{len(empty)} bookies{placed} are needed, {len(allowed)} of {len(set(candidates))} may be used; "
+                "those that are read-only, gone or have just failed are not counted"
             )
         if not enforced:
             return self._fill_once(ensemble, empty, allowed, self._avoided)

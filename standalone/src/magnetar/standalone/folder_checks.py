@@ -12,6 +12,7 @@ from typing import Final
 
 from magnetar.bookie import journal_files, journal_header
 from magnetar.bookie.app import RunningBookie
+from magnetar.bookie.cookie import COOKIE_FILE
 from magnetar.bookie.directories import CURRENT
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.disk import SystemDisk
@@ -91,14 +92,17 @@ async def check_messages_are_newest(settings: StandaloneSettings, bookie: Bookie
     losses are accepted. To be asked before the bookie starts, as that begins a newer one. OSError,
     `StoreUnavailable`.
 
-    A folder without any journal is left to the bookie, which says what it lacks."""
+    A directory without a journal and without a cookie is left to the bookie, which says what it lacks."""
     node = await store.get(NEWEST_JOURNAL_PATH)
     found_id = _newest_journal(bookie)
-    if node is None or not found_id or found_id >= (noted_id := int(node.value, 16)):
+    if node is None or found_id >= (noted_id := int(node.value, 16)):
         return True
+    if not found_id and not (bookie.journal_directories[0] / CURRENT / COOKIE_FILE).exists():
+        return True
+    newest = f"their newest journal file is {found_id:x}" if found_id else "they have no journal file"
     found = (
-        f"the messages in {settings.bookie_directory} are older than the metadata: their newest journal file is "
-        f"{found_id:x}, and {noted_id:x} was begun at the last start"
+        f"the messages in {settings.bookie_directory} are older than the metadata: {newest}, and {noted_id:x} was "
+        "begun at the last start"
     )
     if not settings.accept_loss:
         raise MessagesBehind(

@@ -158,6 +158,8 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     try:
         check_body(request)
         return await handler(request)
+    except web.HTTPRequestEntityTooLarge as answer:
+        return error(answer.status, f"the body is larger than {BODY_BYTES_MAX} bytes, which no setting changes")
     except web.HTTPException as answer:
         if answer.status < 400:
             raise
