@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import shutil
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from magnetar.bookie import journal_files
-from magnetar.bookie.app import start_bookie
+from magnetar.bookie.app import RunningBookie, start_bookie
 from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.directories import open_directories
 from magnetar.bookie.index import open_rocksdb_index
@@ -156,3 +158,23 @@ async def check_cut(settings: BookieSettings, stored: list[bytes], whole: int) -
     assert abs(len(found) - max(0, whole)) <= 1
     checkpointer.close()
     storage.close()
+
+
+@pytest.mark.parametrize("backups_max", [0, 2])
+async def test_crashes_in_a_row_do_not_fill_the_disk(
+    start: Callable[..., Awaitable[RunningBookie]],
+    settings: BookieSettings,
+    tmp_path_factory: pytest.TempPathFactory,
+    backups_max: int,
+) -> None:
+    """Each start begins a journal file, which is as large as a whole step of it, also where nothing is written."""
+    folder = settings.journal_directories[0].parent
+    journal = dataclasses.replace(settings.journal, backups_max=backups_max)
+    for _ in range(backups_max + 4):
+        running = await start(journal=journal)
+        killed = shutil.copytree(folder, tmp_path_factory.mktemp("killed") / "folder")
+        await running.close()
+        shutil.rmtree(folder)
+        shutil.copytree(killed, folder)
+    found = journal_files.list_files(SystemDisk(), settings.journal_directories[0] / "current")
+    assert len(found) == backups_max + 1

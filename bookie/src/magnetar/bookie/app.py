@@ -296,7 +296,9 @@ class _Opening:
             if settings.on_loss is OnLoss.ACCEPT:
                 await tell_given_up(storage, store, settings.registered_id)
         else:
-            await checkpointer.checkpoint(journals.marks)
+            # Each start begins a file: without anything to write, crashes in a row would fill the disk with them.
+            old = directories.holds_old_journals(settings.journal.backups_max)
+            await checkpointer.checkpoint(journals.marks, also_idle=old)
         return parts
 
     async def _open_storage(self) -> LedgerStorage:

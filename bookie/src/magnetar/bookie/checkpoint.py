@@ -80,15 +80,17 @@ class Checkpointer:
         self._stopping = True
         self._wanted.set()
 
-    async def checkpoint(self, marks: Callable[[], Marks]) -> bool:
+    async def checkpoint(self, marks: Callable[[], Marks], *, also_idle: bool = False) -> bool:
         """Write out all that was added up to now; `marks` gives the journals' of this moment. Whether it worked.
+        Without anything to write the marks stay where they are, unless `also_idle`.
 
         After a failure, what failed is written again; then the marks are those of the failed attempt, since what came
         after it may still be in memory."""
         async with self._lock:
             error: OSError | None = None
             taken = self._failed_marks
-            if taken is None and not self._storage.anything_cached() and not self._states.anything_dirty():
+            idle = not self._storage.anything_cached() and not self._states.anything_dirty()
+            if taken is None and idle and not also_idle:
                 return True
             if taken is None:
                 taken = self._failed_marks = marks()

@@ -93,6 +93,11 @@ class BookieDirectories:
         if failure is not None and not written:
             raise failure
 
+    def holds_old_journals(self, backups_max: int) -> bool:
+        """Whether any journal has more files than the newest one and `backups_max` before it. OSError."""
+        counts = [len(journal_files.list_files(self.disk, directory)) for directory in self.journals]
+        return max(counts) > backups_max + 1
+
     def trim_journals(self, marks: Marks, backups_max: int) -> None:
         """Delete the journal files that are no longer needed, but for `backups_max` of each journal. OSError."""
         for directory, mark in zip(self.journals, marks, strict=True):
