@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 from magnetar.bookie.app import RunningBookie, start_bookie
+from magnetar.bookie.begun_journals import begun_by_last_start, begun_journals_path
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.bookie.entry_log_note import NOTE_FILE, EntryLogLost, list_logs, read_note, write_note
 from magnetar.bookie.healing import Healer
 from magnetar.bookie.journal_files import JournalDamaged
@@ -73,6 +75,18 @@ class World:
         (self.folder / "crashed").rename(folder)
         for path in (folder / "journal" / "current").glob("*.txn"):
             path.unlink()
+
+    async def put_back_an_older_copy(self, name: str, ledger_holders: Sequence[str]) -> int:
+        """Its directories are a copy from before its last start. Returns a half-written ledger of after that."""
+        folder = self.folder / name
+        shutil.copytree(folder, self.folder / "older")
+        await self.stop(name)
+        await self.start(name)
+        ledger_id = await self.half_written(ledger_holders)
+        await self.stop(name)
+        shutil.rmtree(folder)
+        (self.folder / "older").rename(folder)
+        return ledger_id
 
     async def write(self, options: LedgerOptions, entries: Sequence[bytes]) -> int:
         """A closed ledger of these entries."""
@@ -161,6 +175,53 @@ async def test_in_limbo_nothing_is_denied_and_nothing_acknowledged_is_lost(world
     assert await world.read(ledger_id) == FIRST_SEND
     assert await running.bookie.entry_ids(ledger_id) == list(range(len(FIRST_SEND)))
     assert await world.code_of("one", ledger_id, 999) is BookieCode.ENOENTRY
+
+
+async def test_an_older_copy_of_its_directories_is_refused_and_may_heal(world: World) -> None:
+    """Nothing in the copy says that it took anything since."""
+    ledger_id = await world.put_back_an_older_copy("one", ("one", "two"))
+    for _ in range(2):
+        with pytest.raises(JournalDamaged, match=r"one/journal/current is an older copy: .*dataIntegrityChecking=true"):
+            await world.start("one")
+    running = await world.start("one", heal=True)
+    await world.stop("two")
+    with pytest.raises(Unavailable):
+        await world.read(ledger_id)
+    await world.start("two")
+    assert await Healer(running, world.client, world.connections).heal_once()
+    assert await world.read(ledger_id) == FIRST_SEND
+    await world.stop("one")
+    await world.start("one")
+
+
+async def test_an_older_copy_whose_loss_is_accepted_is_told_once(world: World) -> None:
+    await world.put_back_an_older_copy("one", ("one", "two"))
+    running = await world.start("one", accept=True)
+    assert ["is an older copy" in damage for damage in running.parts.limbo.damage] == [True]
+    await world.stop("one")
+    assert not (await world.start("one")).parts.limbo.damage
+
+
+@pytest.mark.parametrize("noted", [b"ffffffffffff", b"not a number"])
+async def test_what_was_noted_of_a_bookie_that_left_is_no_reason(world: World, noted: bytes) -> None:
+    """It comes again with empty directories, and may be stopped before anything else was made."""
+    await world.stop("one")
+    shutil.rmtree(world.folder / "one")
+    await world.store.put(begun_journals_path("one"), noted)
+    await world.store.delete(f"{COOKIES_PATH}/one")
+    assert await begun_by_last_start(world.store, "one") == []
+    assert not await world.store.exists(begun_journals_path("one"))
+    await world.start("one")
+    await world.stop("one")
+    await world.start("one")
+
+
+async def test_a_damaged_note_of_begun_journals_is_left_out(world: World) -> None:
+    await world.stop("one")
+    await world.store.put(begun_journals_path("one"), b"not a number")
+    await world.start("one")
+    newest = max(int(path.stem, 16) for path in (world.folder / "one/journal/current").glob("*.txn"))
+    assert await begun_by_last_start(world.store, "one") == [newest]
 
 
 async def test_without_limbo_the_same_recovery_loses_what_was_acknowledged(world: World) -> None:

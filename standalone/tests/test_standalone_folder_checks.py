@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from magnetar.bookie.cookie import InvalidCookie
+from magnetar.bookie.journal_files import JournalDamaged
 from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ConsumerOptions
 from magnetar.client.message import OutgoingMessage
@@ -21,7 +22,7 @@ from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import TopicName
 from magnetar.metadata.rocksdb import MetadataDamaged
 from magnetar.standalone.cluster import start_cluster
-from magnetar.standalone.folder_checks import MessagesBehind, MetadataBehind, MetadataMissing
+from magnetar.standalone.folder_checks import MetadataBehind, MetadataMissing
 from magnetar.standalone.settings import StandaloneSettings
 
 TOPIC = TopicName.parse("persistent://public/default/kept")
@@ -139,7 +140,7 @@ async def test_older_messages_are_refused(tmp_path: Path, part: str, caplog: pyt
     shutil.copytree(tmp_path / "older", data / part)
     before = sorted((data / "bookie").rglob("*"))
     for _ in range(2):
-        with pytest.raises(MessagesBehind, match=r"older than the metadata.*newest copy.*--accept-loss"):
+        with pytest.raises(JournalDamaged, match=r"is an older copy.*--accept-loss"):
             await start_cluster(settings(data))
     assert sorted((data / "bookie").rglob("*")) == before
     # With the newest copy nothing is lost.
@@ -151,7 +152,7 @@ async def test_older_messages_are_refused(tmp_path: Path, part: str, caplog: pyt
     with caplog.at_level(logging.ERROR):
         async with cluster(tmp_path / "lost", accept_loss=True) as client:
             await publish(client, OTHER, b"wednesday")
-    assert "going on without what is lost: the messages" in caplog.text
+    assert "is an older copy: its newest journal file is" in caplog.text
     assert "of public/default/persistent/kept: it was open, maybe entries from 0 on" in caplog.text
     async with cluster(tmp_path / "lost") as client:
         assert await read(client, OTHER) == [b"wednesday"]
@@ -258,7 +259,7 @@ async def test_a_lost_directory_is_given_up_as_the_refusal_says(tmp_path: Path, 
     shown = await cookie_by_the_printed_command(data)
     (data / "bookie" / part / "current" / "VERSION").write_text(shown)
     if is_told:
-        with pytest.raises(MessagesBehind, match="they have no journal file"):
+        with pytest.raises(JournalDamaged, match="it has no journal file"):
             await start_cluster(settings(data))
     async with cluster(data, accept_loss=True) as client:
         assert await read(client, TOPIC) == [b"monday"]

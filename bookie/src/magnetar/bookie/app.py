@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from magnetar.bookie import cookie, disk_watch
+from magnetar.bookie.begun_journals import begun_by_last_start, check_journals_are_newest, note_begun_journals
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.bookie_status import StatusKeeper, read_status
 from magnetar.bookie.checkpoint import Checkpointer
@@ -210,10 +211,11 @@ async def start_bookie(
     if not settings.bookie_id and settings.port == 0:
         raise SettingError("bookiePort 0 needs a bookieId: the id must be the same after every start")
     directories = open_directories(settings, environment.disk)
+    begun = await begun_by_last_start(store, bookie_id)
     await cookie.check_cookies(store, settings, directories, bookie_id)
     mode = WriteMode(settings.disk, directories.spaces, _pending_bytes(settings))
     opening = _Opening(settings, directories, clock, environment)
-    parts = await opening.run(mode, store)
+    parts = await opening.run(mode, store, begun)
     running = RunningBookie(bookie_id, parts.bookie, mode, parts)
     try:
         if settings.read_only:
@@ -223,6 +225,7 @@ async def start_bookie(
         if settings.disk.persist_status:
             await running.keep_status(clock)
         mode.check()
+        await note_begun_journals(store, bookie_id, [file_id for file_id, _ in parts.journals.marks()])
         await running.serve(settings, store, clock)
         await cookie.check_not_retired(store, bookie_id)
     except BaseException:
@@ -256,9 +259,10 @@ class _Opening:
         limbo = self._limbo = Limbo(directories)
         self._losses = Losses(settings.on_loss, lambda: limbo.begin(clock.now_ms()))
 
-    async def run(self, mode: WriteMode, store: MetadataStore) -> BookieParts:
-        """Open everything, replay, enter limbo if need be."""
+    async def run(self, mode: WriteMode, store: MetadataStore, begun: Sequence[int]) -> BookieParts:
+        """Open everything, replay, enter limbo if need be. `begun`: the journal files of the last start."""
         settings, directories = self._settings, self._directories
+        check_journals_are_newest(directories.disk, directories.journals, begun, self._losses)
         storage = await self._open_storage()
         states = LedgerStates(storage.load_state, storage.was_deleted)
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from magnetar.bookie.app import RunningBookie, start_bookie
 from magnetar.bookie.gc.collectors import Collectors
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
-from magnetar.bookie.given_up import tell_given_up
 from magnetar.bookie.local import LocalBookies
 from magnetar.bookie.settings import BookieSettings, standalone_settings
 from magnetar.broker.admin.settings import AdminSettings
@@ -22,12 +21,7 @@ from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.factory import open_store
 from magnetar.metadata.local import LocalStore
 from magnetar.metadata.store import MetadataStore
-from magnetar.standalone.folder_checks import (
-    check_messages_are_newest,
-    check_metadata_is_newest,
-    check_metadata_there,
-    note_newest_journal,
-)
+from magnetar.standalone.folder_checks import check_metadata_is_newest, check_metadata_there
 from magnetar.standalone.process import request_stop
 from magnetar.standalone.settings import StandaloneSettings
 
@@ -84,15 +78,10 @@ async def start_cluster(settings: StandaloneSettings) -> RunningCluster:
     try:
         store = await open_store(settings.metadata_url)
         opened.append(store)
-        storage = bookie_settings(settings)
-        messages_are_newest = await check_messages_are_newest(settings, storage, store)
-        bookie = await start_bookie(storage, store, clock)
+        bookie = await start_bookie(bookie_settings(settings), store, clock)
         opened.append(bookie)
         assert isinstance(store, LocalStore)
         check_metadata_is_newest(settings, store, bookie)
-        await note_newest_journal(storage, store)
-        if not messages_are_newest:
-            await tell_given_up(bookie.parts.storage, store, bookie.bookie_id)
         collectors = Collectors(bookie, store, COLLECTION, clock)
         collectors.start()
         opened.append(collectors)

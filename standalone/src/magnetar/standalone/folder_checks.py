@@ -1,8 +1,8 @@
 """Metadata and messages of a standalone cluster must belong together: a start looks before anything is served.
 
 Messages are found by the metadata alone. Garbage collection deletes what they do not name, and with older metadata
-the ids of newer ledgers would be given again, whose entries then stand in ledgers of other topics. With older messages
-an open ledger would be closed behind what there is, as if nothing had followed.
+the ids of newer ledgers would be given again, whose entries then stand in ledgers of other topics. Older messages
+are refused by the bookie itself (`magnetar.bookie.begun_journals`).
 """
 
 from __future__ import annotations
@@ -10,27 +10,18 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from magnetar.bookie import journal_files, journal_header
 from magnetar.bookie.app import RunningBookie
-from magnetar.bookie.cookie import COOKIE_FILE
-from magnetar.bookie.directories import CURRENT
-from magnetar.bookie.settings import BookieSettings
-from magnetar.core.disk import SystemDisk
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.ledger_paths import ID_PREFIX
 from magnetar.metadata.local import LocalStore
 from magnetar.metadata.paths import parent_of
 from magnetar.metadata.rocksdb_files import DATABASE, holds_database
-from magnetar.metadata.store import MetadataStore
 from magnetar.standalone.settings import StandaloneSettings
 
 log: Final = logging.getLogger(__name__)
 
 _JOURNALS: Final = "*/current/*.txn"
 _ENTRY_LOGS: Final = "*/current/*.log"
-
-NEWEST_JOURNAL_PATH: Final = "/magnetar/newest-journal"
-"""The id of the bookie's journal file that the last start has begun, in hexadecimal: a later copy has no older one."""
 
 
 class MetadataMissing(MagnetarError):
@@ -39,10 +30,6 @@ class MetadataMissing(MagnetarError):
 
 class MetadataBehind(MagnetarError):
     """The metadata is older than the messages."""
-
-
-class MessagesBehind(MagnetarError):
-    """The messages are older than the metadata. Nothing was changed."""
 
 
 def check_metadata_there(settings: StandaloneSettings) -> None:
@@ -85,50 +72,3 @@ def check_metadata_is_newest(settings: StandaloneSettings, store: LocalStore, bo
         newer,
         greatest_id + 1,
     )
-
-
-async def check_messages_are_newest(settings: StandaloneSettings, bookie: BookieSettings, store: MetadataStore) -> bool:
-    """Whether the bookie's folder has the journal file that the last start has begun; `MessagesBehind` if not, unless
-    losses are accepted. To be asked before the bookie starts, as that begins a newer one. OSError,
-    `StoreUnavailable`.
-
-    A directory without a journal and without a cookie is left to the bookie, which says what it lacks."""
-    node = await store.get(NEWEST_JOURNAL_PATH)
-    found_id = _newest_journal(bookie)
-    if node is None or found_id >= (noted_id := int(node.value, 16)):
-        return True
-    if not found_id and not (bookie.journal_directories[0] / CURRENT / COOKIE_FILE).exists():
-        return True
-    newest = f"their newest journal file is {found_id:x}" if found_id else "they have no journal file"
-    found = (
-        f"the messages in {settings.bookie_directory} are older than the metadata: {newest}, and {noted_id:x} was "
-        "begun at the last start"
-    )
-    if not settings.accept_loss:
-        raise MessagesBehind(
-            f"{found}. Put the newest copy of the whole directory `{settings.bookie_directory.name}` back. Or start "
-            "without what was stored since: --accept-loss gives it up for good."
-        )
-    log.error("going on without what is lost: %s", found)
-    return False
-
-
-async def note_newest_journal(bookie: BookieSettings, store: MetadataStore) -> None:
-    """Store what the next start's `check_messages_are_newest` compares. The bookie must have started. OSError,
-    `StoreUnavailable`."""
-    await store.put(NEWEST_JOURNAL_PATH, b"%x" % _newest_journal(bookie))
-
-
-def _newest_journal(bookie: BookieSettings) -> int:
-    """The greatest id among the files and in the note beside them; 0 without any."""
-    disk = SystemDisk()
-    directory = bookie.journal_directories[0] / CURRENT
-    if not directory.is_dir():
-        return 0
-    noted = disk.read_whole(directory / journal_header.NEWEST_FILE)
-    try:
-        noted_id = journal_header.decode_newest(noted) if noted is not None else 0
-    except ValueError:
-        # The journal's replay tells of it.
-        noted_id = 0
-    return max(noted_id, *journal_files.list_files(disk, directory), 0)
