@@ -74,9 +74,8 @@ def leave_nothing_behind(signals: Iterable[signal.Signals] = TOLD_TO_STOP, *, ad
 
     Descendants get SIGKILL; with `adopting` those too whose parents have gone, which become children of this process.
     Files stay, as after a failure. The exit code is that of the signal. To be called by the main thread of a program;
-    a child made by a bare fork ends alone."""
-    if adopting:
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    a child made by a bare fork ends alone. Without `adopting` a program may have other handlers for a while, as tests
+    have, and nobody is told twice."""
     own_pid = os.getpid()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -91,11 +90,13 @@ def leave_nothing_behind(signals: Iterable[signal.Signals] = TOLD_TO_STOP, *, ad
     told = tuple(signals)
     for number in told:
         signal.signal(number, stop)
-    _wake_main_thread(told)
+    if adopting:
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        _tell_main_thread_again(told)
 
 
-def _wake_main_thread(told: tuple[signal.Signals, ...]) -> None:
-    """Tells the main thread again of each of these signals until this process has ended.
+def _tell_main_thread_again(told: tuple[signal.Signals, ...]) -> None:
+    """Of the first of these signals that comes, until this process has ended.
 
     Python only notes a signal; its handler waits until the main thread runs Python code. One that comes just before
     that thread sleeps, for a lock or in epoll, does not wake it. An event loop with handlers of its own sees to it

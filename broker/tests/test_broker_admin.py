@@ -323,7 +323,7 @@ async def test_what_is_not_there(admin: Any) -> None:
     await admin.check(
         ("GET", "/admin/v2/nothing", None, 404, "Not Found"),
         ("PATCH", "/admin/v2/clusters", None, 405, "Method Not Allowed"),
-        ("POST", TOPIC + "/partitions", io.BytesIO(b"x" * (9 * MIB)), 413, "larger than 1048576 bytes"),
+        ("POST", TOPIC + "/partitions", io.BytesIO(b"x" * (9 * MIB)), 413, "at most 1048576"),
     )
 
 
