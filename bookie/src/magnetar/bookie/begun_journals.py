@@ -1,5 +1,5 @@
-"""Which journal files a bookie's last start has begun, kept in the metadata store: an older copy of its directories,
-put back, has only older ones. Nothing in the copy itself says so, and the bookie would deny what it took since.
+"""Finds an older copy of a bookie's directories: the metadata store knows which journal files its last start has begun,
+and the copy has only older ones. Nothing in the copy says so. The bookie would deny what it took since.
 
 Each start begins a file in every journal directory, with a greater id than all before; BookKeeper's bookies do so, too.
 """

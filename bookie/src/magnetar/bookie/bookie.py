@@ -173,7 +173,7 @@ class Bookie:
         if ledger_id < 0:
             raise BookieError(BookieCode.EBADREQ, f"no ledger has the id {ledger_id}")
         if len(master_key) > MASTER_KEY_BYTES:
-            # Kept in memory, index and journal for each ledger: one of 5 MB for each would fill all of them.
+            # Each ledger's key is kept in memory, index and journal; keys of 5 MB would fill all three.
             raise BookieError(BookieCode.EBADREQ, f"no ledger has a master key of {len(master_key)} bytes")
         try:
             state = self._states.get_or_create(ledger_id)

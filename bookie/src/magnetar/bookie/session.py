@@ -29,8 +29,8 @@ ADD_BYTES_IN_FLIGHT_MAX: Final = 16 * MIB
 """Of one connection: entries read but not yet durable. Three of the largest frames; a broker has 16 connections."""
 
 TURN_FRAMES_MAX: Final = 500
-"""Of one connection in one turn of the event loop: two milliseconds, and thirty of those that cost most, adds that each
-begin a ledger of which the index is asked. A read of entries of half a kilobyte brings as many."""
+"""Requests of one connection that are served in one turn of the event loop. They take 2 ms; 30 ms when each is an add
+that begins a ledger, for which the index is asked. A read from the socket brings as many entries of 512 bytes."""
 
 PAUSE_ADDS: Final = "adds in flight"
 PAUSE_WRITES: Final = "slow reader"
