@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import random
 import time
@@ -15,6 +14,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.sim.loop import Deadlock, EndlessRun, SimulatedLoop
 from magnetar.sim.trace import Trace
 
+from e2e.collector import collector_off
 from e2e.operator_simulation.api_server import WRITES
 from e2e.operator_simulation.disturbances import EXTRA_POOL, Disturbances
 from e2e.operator_simulation.goal import left_over, unmet
@@ -70,32 +70,29 @@ def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = Fa
 
 def run_parameters(parameters: Parameters, *, mistake: Mistake | None = None, keep_trace: bool = False) -> Verdict:
     """As `run_seed`."""
+    with collector_off():
+        return _run_parameters(parameters, mistake, keep_trace)
+
+
+def _run_parameters(parameters: Parameters, mistake: Mistake | None, keep_trace: bool) -> Verdict:
     seed = parameters.seed
     trace = Trace(keep=keep_trace)
     loop = SimulatedLoop(random.Random(f"{seed} loop"), trace, steps_max=STEPS_MAX, seconds_max=SECONDS_MAX)
     run = _Run(loop, parameters, hasty=mistake is not None)
     began = time.perf_counter()
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        with planted(mistake), _LogToTrace(trace, loop.problems):
-            try:
-                loop.run(run.scenario())
-            except (Deadlock, EndlessRun) as error:
-                run.violations.append(f"{type(error).__name__}: {error}")
-            except Exception as error:  # noqa: BLE001  (of the scenario itself: the seed must be named)
-                run.violations.append(f"the scenario failed with {error!r}")
-                trace.remark("scenario", traceback.format_exc())
-            finally:
-                # Also when the run is broken off from outside: what has not begun yet is to be forgotten, not missed.
-                violations = run.violations + [f"unexpected: {problem}" for problem in loop.problems]
-                digest = trace.digest
-                loop.bury()
-    finally:
-        # Not meanwhile: what is torn down when the collector likes would be torn down at another moment in another run.
-        gc.collect()
-        if collecting:
-            gc.enable()
+    with planted(mistake), _LogToTrace(trace, loop.problems):
+        try:
+            loop.run(run.scenario())
+        except (Deadlock, EndlessRun) as error:
+            run.violations.append(f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001  (of the scenario itself: the seed must be named)
+            run.violations.append(f"the scenario failed with {error!r}")
+            trace.remark("scenario", traceback.format_exc())
+        finally:
+            # Also when the run is broken off from outside: what has not begun yet is to be forgotten, not missed.
+            violations = run.violations + [f"unexpected: {problem}" for problem in loop.problems]
+            digest = trace.digest
+            loop.bury()
     return Verdict(
         seed=seed,
         violations=violations,

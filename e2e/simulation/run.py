@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import random
 import time
@@ -15,6 +14,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.sim.loop import Deadlock, EndlessRun, SimulatedLoop
 from magnetar.sim.trace import Trace
 
+from e2e.collector import collector_off, freeze_modules
 from e2e.simulation.actors import REPLICATION_SECONDS, Writer, count_replicas, look_at_the_end, tail, take_over
 from e2e.simulation.checker import check
 from e2e.simulation.cluster import PATIENCE_SECONDS, BookieDown, ClientHost, Cluster, World
@@ -48,33 +48,29 @@ class Verdict:
 
 def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = False) -> Verdict:
     """The same verdict and the same trace, whenever and wherever it runs."""
+    with collector_off():
+        return _run_seed(seed, mistake, keep_trace)
+
+
+def _run_seed(seed: int, mistake: Mistake | None, keep_trace: bool) -> Verdict:
     parameters = draw_parameters(seed)
     trace = Trace(keep=keep_trace)
     loop = SimulatedLoop(random.Random(f"{seed} loop"), trace, steps_max=STEPS_MAX, seconds_max=SECONDS_MAX)
     history = History(staleness_seconds=parameters.metadata_lag_seconds)
     witnesses: list[Witness] = []
-    handler = _LogToTrace(trace, loop.problems)
     began = time.perf_counter()
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        with planted(mistake), handler:
-            try:
-                loop.run(_scenario(loop, parameters, history, witnesses))
-            except (Deadlock, EndlessRun, BookieDown) as error:
-                history.stuck.append(f"{type(error).__name__}: {error}")
-            except Exception as error:  # noqa: BLE001  (of the scenario itself: the seed must be named)
-                history.stuck.append(f"the scenario failed with {error!r}")
-                trace.remark("scenario", traceback.format_exc())
-            violations = [violation for witness in witnesses for violation in witness.violations]
-            violations += check(history) + [f"unexpected: {problem}" for problem in loop.problems]
-            digest = trace.digest
-            loop.bury()
-    finally:
-        # Not meanwhile: what is torn down when the collector likes would be torn down at another moment in another run.
-        gc.collect()
-        if collecting:
-            gc.enable()
+    with planted(mistake), _LogToTrace(trace, loop.problems):
+        try:
+            loop.run(_scenario(loop, parameters, history, witnesses))
+        except (Deadlock, EndlessRun, BookieDown) as error:
+            history.stuck.append(f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001  (of the scenario itself: the seed must be named)
+            history.stuck.append(f"the scenario failed with {error!r}")
+            trace.remark("scenario", traceback.format_exc())
+        violations = [violation for witness in witnesses for violation in witness.violations]
+        violations += check(history) + [f"unexpected: {problem}" for problem in loop.problems]
+        digest = trace.digest
+        loop.bury()
     confirmed = sum(witness.confirmed_entries for witness in witnesses)
     return Verdict(
         seed=seed,
@@ -91,8 +87,7 @@ def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = Fa
 
 def run_batch(work: tuple[range, str | None]) -> list[Verdict]:
     """Some seeds in a row, with a planted mistake or none; for a pool of processes."""
-    # The collection after each run need not look at the modules.
-    gc.freeze()
+    freeze_modules()
     seeds, mistake = work
     return [run_seed(seed, mistake=MISTAKES[mistake] if mistake else None) for seed in seeds]
 
@@ -100,7 +95,7 @@ def run_batch(work: tuple[range, str | None]) -> list[Verdict]:
 def find_mistake(work: tuple[str, range]) -> tuple[str, Verdict | None]:
     """The mistake's name, and the first of some seeds that finds it; for a pool of processes."""
     name, seeds = work
-    gc.freeze()
+    freeze_modules()
     for seed in seeds:
         verdict = run_seed(seed, mistake=MISTAKES[name])
         if verdict.violations:
