@@ -81,6 +81,16 @@ async def test_data_without_a_cookie_is_for_people_to_look_at(start: StartBookie
     assert refused.value.problem is CookieProblem.WRONG_VOLUME
 
 
+@pytest.mark.parametrize(("url", "options"), [("", ""), ("zk://one:2181", " -m zk://one:2181")])
+async def test_the_command_asks_the_store_that_the_bookie_has(
+    start: StartBookie, settings: BookieSettings, url: str, options: str
+) -> None:
+    await (await start(metadata_url=url)).close()
+    (settings.journal_directories[0] / "current" / "VERSION").unlink()
+    with pytest.raises(InvalidCookie, match=rf"`magnetar bookie cookie get 127\.0\.0\.1:3181{options}`"):
+        await start(metadata_url=url)
+
+
 async def test_a_damaged_copy_is_named(start: StartBookie, settings: BookieSettings) -> None:
     await (await start()).close()
     (settings.ledger_directories[0] / "current" / "VERSION").write_bytes(b"5\nnonsense")
