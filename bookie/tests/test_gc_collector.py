@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -158,6 +159,30 @@ def directory(tmp_path: Path) -> Iterator[Directory]:
 
 
 # Ledgers.
+
+
+async def test_a_log_stays_until_the_deletions_before_are_durable(directory: Directory) -> None:
+    """The index forgets in memory, and fails to say so on the disk: after a power cut it would name the log again."""
+    await directory.add(*entries(1, 30))
+    await directory.roll()
+    index, logs = directory.index, directory.logs()
+    delete, sync = index.delete_ledgers, index.sync
+
+    def delete_in_memory(ledger_ids: Sequence[int]) -> None:
+        delete(ledger_ids)
+        raise OSError(errno.EIO, "not on the disk")
+
+    def no_sync() -> None:
+        raise OSError(errno.EIO, "not now")
+
+    index.delete_ledgers, index.sync = delete_in_memory, no_sync  # type: ignore[method-assign]
+    for _ in range(2):
+        report = await directory.collector.collect(force_major=True)
+        assert report.problems
+        assert (directory.logs(), report.logs_deleted, report.logs_compacted) == (logs, 0, 0)
+    index.delete_ledgers, index.sync = delete, sync  # type: ignore[method-assign]
+    report = await directory.collector.collect(force_major=True)
+    assert (report.problems, report.logs_deleted) == ([], 1)
 
 
 async def test_deleted_ledgers_leave_everything(directory: Directory) -> None:

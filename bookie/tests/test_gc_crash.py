@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from magnetar.bookie.directory_storage import DirectoryStorage
 from magnetar.bookie.entry_log import EntryLogs
-from magnetar.bookie.entry_log_note import NOTE_FILE
+from magnetar.bookie.entry_log_note import NOTE_FILE, check_entry_logs
 from magnetar.bookie.gc.collector import GarbageCollector
 from magnetar.bookie.gc.compaction import finish_compactions
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
+from magnetar.bookie.loss import Losses, OnLoss
 from magnetar.bookie.settings import StorageSettings
 from magnetar.bookie.testing import INDEX_FILE, DiskIndex
 from magnetar.core.clock import SystemClock
@@ -190,6 +191,7 @@ def entry(ledger_id: int, entry_id: int) -> bytes:
 def open_storage(disk: FailingDisk) -> DirectoryStorage:
     """As a start does it."""
     index = DiskIndex(disk, DIRECTORY)
+    check_entry_logs(disk, DIRECTORY, index, Losses(OnLoss.REFUSE))
     finish_compactions(disk, DIRECTORY, index)
     storage = DirectoryStorage(DIRECTORY, index, disk, StorageSettings())
     storage.logs = EntryLogs(disk, DIRECTORY, LOG_BYTES)
@@ -341,8 +343,26 @@ async def test_one_failing_change_is_survived(filled: FailingDisk) -> None:
         assert problems or fail_at > 1
 
 
-async def test_a_full_disk_still_gives_logs_back(filled: FailingDisk) -> None:
-    """Nothing can be written, not even that ledgers are gone; logs without a live ledger go all the same."""
+@pytest.mark.slow
+@pytest.mark.parametrize("keep_data", [True, False])
+async def test_a_crash_after_one_failing_change(filled: FailingDisk, keep_data: bool) -> None:
+    """What the collection did afterwards stands on the disk as well."""
+    changes, _ = await collect_until_failure(filled.copy(), 1 << 40)
+    for fail_at in range(1, changes + 1):
+        disk = filled.copy()
+        storage = open_storage(disk)
+        disk.fail_at, disk.once = disk.changes + fail_at, True
+        await collector(storage, FakeLiveLedgers(*LIVE)).collect(force_major=True)
+        after = disk.crash(keep_names=keep_data, keep_data=keep_data)
+        storage.close()
+        storage = open_storage(after)
+        await check(storage)
+        await check_clean(storage, after)
+        storage.close()
+
+
+async def test_a_full_disk_gives_the_space_of_logs_back(filled: FailingDisk) -> None:
+    """Nothing can be written, not even that ledgers are gone; logs without a live ledger are emptied all the same."""
 
     class FullDisk(FailingDisk):
         full = False
@@ -352,6 +372,7 @@ async def test_a_full_disk_still_gives_logs_back(filled: FailingDisk) -> None:
 
     disk = FullDisk()
     disk.names = filled.copy().names
+    disk.durable_names = dict(disk.names)
     storage = open_storage(disk)
 
     def no_room(ledger_ids: Sequence[int]) -> None:
@@ -359,17 +380,28 @@ async def test_a_full_disk_still_gives_logs_back(filled: FailingDisk) -> None:
 
     delete, storage.index.delete_ledgers = storage.index.delete_ledgers, no_room  # type: ignore[method-assign]
     disk.full = True
-    before = len(disk.list_names(DIRECTORY))
+    names = disk.list_names(DIRECTORY)
+    before_bytes = sum(len(inode.data) for inode in disk.names.values())
     settings = replace(SETTINGS, free_bytes_min=1)
     full_collector = GarbageCollector(storage, FakeLiveLedgers(*LIVE), settings, SystemClock(), lambda ids: None)
     report = await full_collector.collect(forced=True)
-    assert report.logs_deleted >= 1
-    assert (report.compaction, report.ledgers_deleted) == (None, 0)
-    assert len(disk.list_names(DIRECTORY)) == before - report.logs_deleted
+    assert (report.compaction, report.ledgers_deleted, report.logs_deleted) == (None, 0, 0)
+    left_bytes = sum(len(inode.data) for inode in disk.names.values())
+    # Without its header and the map behind its entries, each.
+    assert 0 < report.reclaimed_by_deletion_bytes <= before_bytes - left_bytes
     report = await full_collector.collect(force_major=True)
+    assert (report.reclaimed_by_deletion_bytes, report.logs_compacted) == (0, 0)
+    assert disk.list_names(DIRECTORY) == names
+
+    after = open_storage(disk.crash(keep_names=False, keep_data=True))
+    await check(after)
+    after.close()
+
+    storage.index.delete_ledgers = delete  # type: ignore[method-assign]
+    report = await full_collector.collect(force_major=True)
+    assert report.logs_deleted >= 1
     assert report.logs_compacted == 0
     assert any("would be copied" in problem for problem in report.problems)
-    storage.index.delete_ledgers = delete  # type: ignore[method-assign]
     disk.full = False
     await check(storage)
     await check_clean(storage, disk)

@@ -209,9 +209,12 @@ class GarbageCollector:
         local = await self._ledgers.local_ledgers()
         alive = await self._collect_ledgers(local, report)
         self._local_count = len(alive)
-        await self._logs.update(closed, await step(self._storage, partial(frozenset[int], alive)), report)
+        unsure = self._ledgers.deletions_unsure
+        await self._logs.update(
+            closed, await step(self._storage, partial(frozenset[int], alive)), report, deletions_unsure=unsure
+        )
         kind = self._compactions.choose(self._clock.monotonic_seconds(), request, await self._disk_level())
-        if kind is not None:
+        if kind is not None and not unsure:  # A log that is compacted would be deleted, as well.
             await self._compact(kind, request, left_out, report)
         if self._clock.monotonic_seconds() >= self._locations_due:
             self._locations_due = self._clock.monotonic_seconds() + self._location_delay()
@@ -221,6 +224,7 @@ class GarbageCollector:
         """The ledgers that remain. When the metadata store cannot say, that is all of them."""
         alive = local
         try:
+            await self._ledgers.settle_deletions()
             alive = without(alive, await self._ledgers.delete_missing(alive, report))
             if self._locks is not None and self._bookie_id:
                 gone = await self._ledgers.delete_over_replicated(alive, self._bookie_id, self._locks, report)

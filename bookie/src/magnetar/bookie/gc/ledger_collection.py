@@ -57,6 +57,7 @@ class LedgerCollection:
         self._looked_at = clock.monotonic_seconds()
         self._suspects: dict[int, int] = {}
         self._suspected_at = 0.0
+        self._deletions_unsure = False
 
     async def local_ledgers(self) -> array[int]:
         """The directory's ledgers that the index knows, ascending. OSError."""
@@ -93,7 +94,7 @@ class LedgerCollection:
             try:
                 await self._delete(ledger_ids, report)
             except OSError as error:
-                # On a full disk the index may have no room to say so; the logs may go, and then it will have.
+                # On a full disk the index may have no room to say so; logs are emptied, and then it will have.
                 report.problems.append(f"{len(ledger_ids)} deleted ledgers stay in the index: {error}")
         return missing
 
@@ -152,8 +153,23 @@ class LedgerCollection:
         finally:
             await lock.release()
 
+    async def settle_deletions(self) -> None:
+        """To begin a collection with. OSError: what an earlier one deleted may not be durable now, either."""
+        if self._deletions_unsure:
+            await step(self._storage, self._storage.index.sync)
+            self._deletions_unsure = False
+
+    @property
+    def deletions_unsure(self) -> bool:
+        """Whether the index on the disk may still name entries of ledgers that were deleted."""
+        return self._deletions_unsure
+
     async def _delete(self, ledger_ids: Sequence[int], report: CollectionReport) -> None:
-        await step(self._storage, partial(self._storage.index.delete_ledgers, ledger_ids))
+        try:
+            await step(self._storage, partial(self._storage.index.delete_ledgers, ledger_ids))
+        except OSError:
+            self._deletions_unsure = True
+            raise
         report.ledgers_deleted += len(ledger_ids)
         self._states_removed(ledger_ids)
 

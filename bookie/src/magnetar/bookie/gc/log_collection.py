@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from magnetar.bookie.directory_storage import DirectoryStorage
-from magnetar.bookie.entry_log_format import EntryDamaged
+from magnetar.bookie.entry_log_format import HEADER_BYTES, EntryDamaged
 from magnetar.bookie.gc.background import step
 from magnetar.bookie.gc.compaction import LogCopy, SwitchOver, unfinished_compactions
 from magnetar.bookie.gc.entry_log_usage import EntryLogUsages, LogReading, LogUsage
@@ -65,9 +65,17 @@ class LogCollection:
                 self._problem(report, f"the compaction of {logs[1]:x}.log into {logs[0]:x}.log is not finished", error)
         return pending
 
-    async def update(self, closed: Collection[int], alive: frozenset[int], report: CollectionReport) -> None:
+    async def update(
+        self,
+        closed: Collection[int],
+        alive: frozenset[int],
+        report: CollectionReport,
+        *,
+        deletions_unsure: bool = False,
+    ) -> None:
         """Learn what stands in logs that were closed since, drop the ledgers that are not `alive`, and
-        delete the logs that have nothing left."""
+        delete the logs that have nothing left. While deletions from the index are unsure, such logs are emptied but
+        stay: after a power cut the index may name them again, and a start would miss them."""
         again, self._look_again = self._look_again, False
         for known in list(self.usages):
             if known.log_id not in closed or (again and known.damage):
@@ -83,7 +91,7 @@ class LogCollection:
                     await step(self._storage, partial(self.usages.evaluate, log_id, alive))
                 usage = self.usages.get(log_id)
                 if usage is not None and usage.empty:
-                    await self._delete(usage, report)
+                    await (self._empty if deletions_unsure else self._delete)(usage, report)
             except FileNotFoundError:
                 self.usages.remove(log_id)
             except (OSError, EntryDamaged) as error:
@@ -158,6 +166,27 @@ class LogCollection:
         self.usages.remove(usage.log_id)
         report.logs_deleted += 1
         report.reclaimed_by_deletion_bytes += usage.total_bytes
+
+    async def _empty(self, usage: LogUsage, report: CollectionReport) -> None:
+        if not await step(self._storage, partial(self._empty_file, usage.log_id)):
+            return
+        log.info("emptied entry log %x, of which nothing is wanted; the index may name it still", usage.log_id)
+        report.reclaimed_by_deletion_bytes += usage.total_bytes
+        emptied = LogUsage(usage.log_id)
+        emptied.set_ledgers({})
+        emptied.scanned = True
+        self.usages.keep(emptied)
+
+    def _empty_file(self, log_id: int) -> bool:
+        # As `_delete_file`. To cut a file takes no room on a disk that is full.
+        file = self._storage.disk.open(self.usages.path(log_id), writable=True)
+        try:
+            if file.size_bytes() <= HEADER_BYTES:
+                return False
+            file.truncate(HEADER_BYTES)
+            return True
+        finally:
+            file.close()
 
     def _delete_file(self, log_id: int) -> None:
         # In the background thread. Reading threads that have it open go on; nobody opens it again.
