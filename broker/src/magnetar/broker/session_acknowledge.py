@@ -6,6 +6,7 @@ from typing import Final
 
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.non_persistent_subscription import NonPersistentSubscription
+from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.service import Topic
 from magnetar.broker.subscription import Subscription
 from magnetar.core.errors import MagnetarError
@@ -54,7 +55,7 @@ class AckReceipt:
         self._request_id: int = ack.request_id
 
     def __call__(self, error: MagnetarError | None) -> None:
-        code = None if error is None else ServerError.PERSISTENCE_ERROR
+        code = None if error is None else server_error_of(error)
         self._connection.write(
             messages.ack_response(self._consumer_id, self._request_id, code, str(error) if error else "")
         )

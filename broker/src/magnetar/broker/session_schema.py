@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from magnetar.broker.auth.rules import Right
 from magnetar.broker.lookup_questions import parse_topic
 from magnetar.broker.schema.wire import from_wire, to_wire, version_bytes, version_from_bytes
+from magnetar.broker.server_errors import server_error_of
 from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -38,7 +39,7 @@ class SchemaCommands:
         except PulsarError as error:
             self._session.write(messages.get_schema_error(request.request_id, error.code, error.message))
         except MagnetarError as error:
-            self._session.write(messages.get_schema_error(request.request_id, ServerError.UNKNOWN_ERROR, str(error)))
+            self._session.write(messages.get_schema_error(request.request_id, server_error_of(error), str(error)))
 
     async def _find(self, request: CommandGetSchema) -> bytes:
         name = parse_topic(request.topic)
@@ -64,7 +65,7 @@ class SchemaCommands:
             self._session.write(messages.get_or_create_schema_error(request.request_id, error.code, error.message))
         except MagnetarError as error:
             self._session.write(
-                messages.get_or_create_schema_error(request.request_id, ServerError.UNKNOWN_ERROR, str(error))
+                messages.get_or_create_schema_error(request.request_id, server_error_of(error), str(error))
             )
 
     async def _add(self, request: CommandGetOrCreateSchema) -> bytes:

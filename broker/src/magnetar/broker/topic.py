@@ -24,6 +24,7 @@ from magnetar.broker.policies.system_topics import COMPACTION, belongs_to_broker
 from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.producer_admission import Admitted, ProducerAdmission
 from magnetar.broker.producers import Producers
+from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.subscription_cursor import SubscriptionCursor
 from magnetar.broker.topic_limits import (
@@ -346,7 +347,7 @@ class PersistentTopic:
         except MagnetarError as error:
             if isinstance(error, PulsarError):
                 raise
-            raise PulsarError(ServerError.UNKNOWN_ERROR, f"Error when resetting subscription: {error}") from error
+            raise PulsarError(server_error_of(error), f"Error when resetting subscription: {error}") from error
         if remaining:
             subscription.cursor.acknowledge_batch_indexes(position, remaining, BITS_PER_WORD * len(remaining))
 

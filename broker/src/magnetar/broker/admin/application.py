@@ -56,6 +56,7 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.peer_client import PeerRefused
 from magnetar.broker.policies.events_topic import PoliciesTooLarge
 from magnetar.broker.schema.errors import InvalidSchemaData, NoSchema
+from magnetar.broker.server_errors import server_error_of
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.limits import MIB
 from magnetar.metadata.store import NodeNotFound, NodeTooLarge, VersionConflict
@@ -109,7 +110,7 @@ STATUS_OF_ERROR: Final[tuple[tuple[tuple[type[MagnetarError], ...], int], ...]] 
     ((NodeTooLarge, PoliciesTooLarge), TOO_LARGE),
     ((Unavailable,), UNAVAILABLE),
 )
-"""How errors of the layers below show over HTTP; the first that fits."""
+"""How errors of the layers below show over HTTP, the first that fits; others as their code of the protocol does."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -185,10 +186,10 @@ def status_of(problem: MagnetarError) -> int:
     """The status that an error is answered with."""
     if isinstance(problem, AdminError | PeerRefused):
         return problem.status
-    status = next((status for kinds, status in STATUS_OF_ERROR if isinstance(problem, kinds)), INTERNAL_ERROR)
-    if status == INTERNAL_ERROR and isinstance(problem, PulsarError):
-        return STATUS_OF_SERVER_ERROR.get(problem.code, INTERNAL_ERROR)
-    return status
+    for kinds, status in STATUS_OF_ERROR:
+        if isinstance(problem, kinds):
+            return status
+    return STATUS_OF_SERVER_ERROR.get(server_error_of(problem), INTERNAL_ERROR)
 
 
 def reason_of(problem: MagnetarError) -> str:

@@ -25,7 +25,8 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.seek import last_message_id
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, Position
-from magnetar.ledger.api import EntryNotFound, LedgerNotFound
+from magnetar.ledger.api import LedgerError
+from magnetar.managed.entry import Entry
 from magnetar.wire.pulsar.metadata import broker_entry_metadata
 
 EXAMINE_REFUSED: Final = (
@@ -64,10 +65,7 @@ class MessageHandlers:
         """One message by its id."""
         position = (path_integer(request, "ledger"), path_integer(request, "entry"))
         topic = await self._one(request, "GetMessageById is not allowed on partitioned-topic")
-        try:
-            return message_response(await topic.ledger.read_entry(position))
-        except (EntryNotFound, LedgerNotFound):
-            raise AdminError(NOT_FOUND, "Message id not found") from None
+        return message_response(await self._read(topic, position, "Message id not found"))
 
     @takes("initialPosition", "messagePosition", "authoritative")
     async def examine(self, request: web.Request) -> web.Response:
@@ -92,10 +90,8 @@ class MessageHandlers:
             raise AdminError(NOT_FOUND, f"Subscription {subscription_name(request)} not found for topic {topic.name}")
         if number > subscription.cursor.backlog_entries:
             raise AdminError(NOT_FOUND, "Message not found")
-        try:
-            return message_response(await topic.ledger.read_entry(subscription.cursor.unacknowledged_at(number)))
-        except (EntryNotFound, LedgerNotFound):
-            raise AdminError(NOT_FOUND, "Message not found") from None
+        position = subscription.cursor.unacknowledged_at(number)
+        return message_response(await self._read(topic, position, "Message not found"))
 
     @takes("authoritative")
     async def last_message_id(self, request: web.Request) -> web.Response:
@@ -150,6 +146,16 @@ class MessageHandlers:
         if position < topic.ledger.first_position:
             return json(topic.ledger.total_size_bytes)
         return json(topic.ledger.size_bytes_after(position))
+
+    async def _read(self, topic: PersistentTopic, position: Position, refusal: str) -> Entry:
+        """Raises 404 for an entry that is not the topic's, or not any more. One that is, and that no bookie has, is
+        lost: `LedgerError`."""
+        try:
+            return await topic.ledger.read_entry(position)
+        except LedgerError:
+            if topic.ledger.contains(position):
+                raise
+            raise AdminError(NOT_FOUND, refusal) from None
 
     async def _one(self, request: web.Request, refusal: str) -> PersistentTopic:
         name = topic_of(request)
