@@ -11,6 +11,7 @@ import pytest
 from magnetar.bookie.admin.families import WINDOW_SECONDS, word_of
 from magnetar.bookie.admin.metrics import BookieCollector, BookieMetrics
 from magnetar.bookie.admin.testing import DAMAGED, FakeOperations
+from magnetar.net.refused_connections import LimitKind
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
@@ -122,6 +123,13 @@ def test_values(operations: FakeOperations) -> None:
     sync = [s.value for s in found["bookie_journal_JOURNAL_SYNC_sum"] if s.labels["success"] == "true"]
     assert sync == [pytest.approx(2.0)]
     assert found["bookie_journal_JOURNAL_QUEUE_SIZE"][0].labels == {"journalIndex": "0"}
+
+
+def test_refused_connections_are_counted(operations: FakeOperations) -> None:
+    operations.counters.refused_connections.counts[LimitKind.FILES] = 3
+    text = BookieMetrics(operations.all()).render()
+    found = dict(re.findall(r'^magnetar_bookie_rejected_connections_total{reason="(.+)"} (\S+)$', text, re.MULTILINE))
+    assert {kind: float(count) for kind, count in found.items()} == {"files": 3, "http": 0}
 
 
 def test_limbo_is_measured(operations: FakeOperations) -> None:

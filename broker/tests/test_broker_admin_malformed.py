@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import aiohttp
 import pytest
 from magnetar.broker.admin.application import BODY_BYTES_MAX
 from magnetar.broker.admin.documents import READ_ONLY_FLAG
 from magnetar.broker.admin.namespace_permissions import GRANTS_MAX
 from magnetar.broker.admin.responses import CONTAINERS_MAX
+from magnetar.broker.admin.settings import AdminSettings
 from magnetar.broker.admin.shapes import MEMBERS_MAX
+from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.settings import BrokerSettings
 from magnetar.wire.pulsar.messages import TEXT_CHARACTERS_MAX
 
 NAMESPACE = "/admin/v2/namespaces/public/default"
@@ -164,3 +168,14 @@ async def test_grants_on_many_topics_at_once(admin: Any) -> None:
     assert await granted("b") == {}
     none = [{"topic": "public/default/none", "role": "r", "actions": ["produce"]}]
     await admin.check(("POST", GRANT, none, 404, "not found"), ("POST", REVOKE, none, 404, "not found"))
+
+
+@pytest.mark.parametrize(("header_bytes_max", "status"), [(8_192, 431), (16_000, 200)])
+async def test_a_long_header_is_told_the_setting(header_bytes_max: int, status: int) -> None:
+    settings = BrokerSettings(admin=AdminSettings(http_header_bytes_max=header_bytes_max))
+    async with MemoryBroker(settings) as broker, aiohttp.ClientSession(broker.admin_url) as session:
+        for target, headers in ((NAMESPACE, {"X-Long": "x" * 9_000}), (f"{NAMESPACE}?x={'x' * 9_000}", {})):
+            async with session.get(target, headers=headers) as answer:
+                document = await answer.json()
+                assert answer.status == status
+                assert ("httpMaxRequestHeaderSize" in str(document)) is (status == 431)

@@ -7,6 +7,7 @@ from magnetar.broker.policies.broker_limits import ConnectionLimits, PublishBuff
 from magnetar.broker.policies.limiter import RateLimiter, TokenBucket, limiter_for
 from magnetar.broker.policies.model import Rate
 from magnetar.broker.testing import Timers
+from magnetar.net.refused_connections import FILES_SETTING, LimitKind
 from magnetar.wire.pulsar.errors import PulsarError
 
 
@@ -145,8 +146,10 @@ def test_connections_are_counted_altogether_and_by_address(caplog: pytest.LogCap
         limits.opened("/10.0.0.3:1")
     clock.advance(1_000)
     assert caplog.messages == [
-        "refused 2 connections, the last one of /10.0.0.3:1: Reached the maximum number of connections"
+        "refused 2 connections, the last one of /10.0.0.3:1: 3 connections may be open, "
+        "a higher brokerMaxConnections allows more"
     ]
+    assert limits.refused.counts == {"all": 1, "address": 1, "files": 0, "http": 0}
     with pytest.raises(PulsarError):
         limits.opened("/10.0.0.4:1")
     clock.advance(14_000)
@@ -180,3 +183,38 @@ def test_no_limit_is_what_there_are_files_for() -> None:
         limits.opened(f"/10.0.0.1:{port}")
     with pytest.raises(PulsarError, match=r"connections$"):
         limits.opened("/10.0.0.1:10")
+
+
+def open_many(limits: ConnectionLimits) -> None:
+    """More than any of the limits below, from one address."""
+    for port in range(20):
+        limits.opened(f"/10.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    ("total_max", "per_address_max", "files_max", "kind", "setting"),
+    [
+        (10, 20, 100, LimitKind.ADDRESS, "brokerMaxConnections"),
+        (10, 2, 100, LimitKind.ADDRESS, "brokerMaxConnectionsPerIp"),
+        (10, 0, 100, LimitKind.ALL, "brokerMaxConnections"),
+        (100, 0, 10, LimitKind.FILES, FILES_SETTING),
+        (100, 20, 10, LimitKind.ADDRESS, FILES_SETTING),
+        (0, 0, 10, LimitKind.FILES, FILES_SETTING),
+    ],
+)
+def test_the_log_names_what_allows_more_connections(
+    total_max: int,
+    per_address_max: int,
+    files_max: int,
+    kind: LimitKind,
+    setting: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Timers()
+    limits = ConnectionLimits(total_max, per_address_max, clock.call_later, files_max)
+    with pytest.raises(PulsarError):
+        open_many(limits)
+    clock.advance(1_000)
+    (line,) = caplog.messages
+    assert line.endswith(f"a higher {setting} allows more")
+    assert limits.refused.counts == {**dict.fromkeys(LimitKind, 0), kind: 1}

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from magnetar.broker.admin.metrics import broker_metrics
 from magnetar.broker.policies.settings import PolicySettings
 from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, ShiftedClock, batch_message, message
 from magnetar.broker.settings import BrokerSettings
@@ -139,6 +140,9 @@ async def test_connections() -> None:
         answer = await third.expect(Command.ERROR)
         assert answer.body.error == ServerError.NOT_ALLOWED_ERROR
         assert answer.body.message == "Reached the maximum number of connections"
+        metrics = (await broker_metrics(broker.running.context)).decode()
+        assert 'pulsar_broker_rejected_connections_total{cluster="standalone",reason="all"} 1' in metrics
+        assert 'pulsar_broker_rejected_connections_total{cluster="standalone",reason="http"} 0' in metrics
         await third.end()
         await third.close()
         await second.close()

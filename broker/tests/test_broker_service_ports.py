@@ -8,6 +8,7 @@ import pytest
 from magnetar.broker.service_ports import open_service_ports
 from magnetar.broker.settings import BrokerSettings
 from magnetar.net.connection import Connection, Handler
+from magnetar.net.refused_connections import RefusedConnections
 
 
 class Silent:
@@ -38,7 +39,7 @@ async def test_nobody_is_let_in_before_somebody_serves() -> None:
     assert settings.broker_service_port
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", settings.broker_service_port)
-    await ports.serve()
+    await ports.serve(RefusedConnections())
     _, writer = await asyncio.open_connection("127.0.0.1", settings.broker_service_port)
     while not seen:
         await asyncio.sleep(0.001)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import resource
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import aiohttp
 import pytest
 from aiohttp import web
 from magnetar.net import http_connections
-from magnetar.net.http_connections import HttpConnections, places
+from magnetar.net.http_connections import HttpConnections, limit_of
+from magnetar.net.http_head import HeadBounds
 from magnetar.net.http_pace import HttpLimits
+from magnetar.net.refused_connections import FILES_SETTING, LimitKind, RefusedConnections
 from magnetar.net.testing import TestAuthority
 from magnetar.net.tls import ServerTls, TlsSettings
 
@@ -51,9 +55,9 @@ async def answer(request: web.Request) -> web.StreamResponse:
 
 @asynccontextmanager
 async def serving(
-    limits: HttpLimits = QUICK, tls: ServerTls | None = None
+    limits: HttpLimits = QUICK, tls: ServerTls | None = None, refused: RefusedConnections | None = None
 ) -> AsyncIterator[tuple[int, HttpConnections]]:
-    connections = HttpConnections(limits)
+    connections = HttpConnections(limits, refused)
 
     @web.middleware
     async def paced(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -187,6 +191,26 @@ async def test_when_all_places_are_taken_who_waits_the_longest_goes() -> None:
             client.writer.close()
 
 
+async def test_when_all_places_are_taken_by_requests_a_connection_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    refused = RefusedConnections((LimitKind.HTTP,))
+    limits = HttpLimits(connections_max=1, connections_setting="maxHttpServerConnections")
+    async with serving(limits, refused=refused) as (port, connections):
+        first = await Client.open(port)
+        first.writer.write(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        while connections.serving_count != 1:
+            await asyncio.sleep(0.001)
+        second = await Client.open(port)
+        await second.until_cut()
+        assert refused.counts == {LimitKind.HTTP: 1}
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not caplog.messages:
+                await asyncio.sleep(0.01)
+        (line,) = caplog.messages
+        assert line.startswith("refused 1 connection, the last one of 127.0.0.1:")
+        assert line.endswith("1 connection of HTTP may be open, a higher maxHttpServerConnections allows more")
+        first.writer.close()
+
+
 async def test_bodies_in_memory_have_a_limit_together() -> None:
     limits = HttpLimits(body_bytes_max=1 << 20, bodies_bytes_max=3 << 20, window_seconds=600)
     async with serving(limits) as (port, connections):
@@ -278,6 +302,46 @@ async def test_heads_without_an_end_are_refused(piece_bytes: int) -> None:
         await until_gone(connections)
 
 
+BOUNDED_LINES: Final = HttpLimits(line_bytes_max=100, head_bytes_max=1_000, head_setting="httpMaxRequestHeaderSize")
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 4096])
+@pytest.mark.parametrize("lines_before", [0, 3])
+def test_a_line_of_a_head_may_be_so_long(piece_bytes: int, lines_before: int) -> None:
+    for length, fits in ((100, True), (101, False)):
+        bounds = HeadBounds(BOUNDED_LINES)
+        for _ in range(2):  # As often as requests come through one connection.
+            head = b"GET / HTTP/1.1\r\n" * lines_before + b"x" * length + b"\r\nHost: x\r\n\r\n"
+            problems = []
+            for first in range(0, len(head), piece_bytes):
+                goes_on, problem = bounds.received(head[first : first + piece_bytes])
+                problems.append(problem)
+                if problem:
+                    break
+            assert any(problems) is not fits
+            assert goes_on is not fits
+            if not fits:
+                told = "a header, or the first line, has more than 100 bytes, which httpMaxRequestHeaderSize sets"
+                assert problems[-1] == told
+                break
+
+
+async def test_a_long_header_is_told_the_setting() -> None:
+    async with serving(BOUNDED_LINES) as (port, connections):
+        for head in (HEAD + b"Cookie: " + b"c" * 100 + b"\r\n\r\n", HEAD + b"X: y\r\n" * 200 + b"\r\n"):
+            client = await Client.open(port)
+            client.writer.write(head)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                answer = await client.reader.read()
+            status, _, rest = answer.partition(b"\r\n")
+            fields, _, body = rest.partition(b"\r\n\r\n")
+            assert b" 431 " in status
+            assert f"Content-Length: {len(body)}".encode() in fields
+            assert "httpMaxRequestHeaderSize" in json.loads(body)["reason"]
+            client.writer.close()
+        await until_gone(connections)
+
+
 async def test_a_long_body_is_no_head() -> None:
     async with serving(HttpLimits(head_bytes_max=200)) as (port, _):
         client = await Client.open(port)
@@ -300,4 +364,6 @@ async def test_what_is_no_http_is_answered_and_fills_no_log(caplog: pytest.LogCa
 def test_http_leaves_files_for_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     for files, expected in ((1_024, 256), (100_000, 2_048), (resource.RLIM_INFINITY, 2_048), (2, 1)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
-        assert places(HttpLimits()) == expected
+        limit = limit_of(HttpLimits(connections_setting="maxHttpServerConnections"))
+        assert limit.connections_max == expected
+        assert limit.setting == ("maxHttpServerConnections" if expected == 2_048 else FILES_SETTING)

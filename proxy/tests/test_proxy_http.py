@@ -270,3 +270,13 @@ async def test_https(
     async with client.get(proxy.web_service_url + "/admin/v2/x", ssl=trusting) as answer:
         assert answer.status == 200
     assert brokers[0].requests[0].headers["X-Forwarded-Proto"] == "https"
+
+
+@pytest.mark.parametrize(("header_bytes_max", "status"), [(8_192, 431), (16_000, 200)])
+async def test_a_long_header_is_told_the_setting(
+    start: StartProxy, client: aiohttp.ClientSession, header_bytes_max: int, status: int
+) -> None:
+    proxy = await proxy_of(start, None, http=HttpSettings(header_bytes_max=header_bytes_max))
+    async with client.get(proxy.web_service_url + "/status.html", headers={"X-Long": "x" * 9_000}) as answer:
+        assert answer.status == status
+        assert ("httpMaxRequestHeaderSize" in await answer.text()) is (status == 431)

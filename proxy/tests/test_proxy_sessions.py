@@ -12,6 +12,7 @@ from magnetar.core.errors import SettingError
 from magnetar.net.splice import Splice
 from magnetar.proxy.app import RunningProxy, start_proxy
 from magnetar.proxy.joined import CLOSING_SWEEPS_MAX, JoinedConnection
+from magnetar.proxy.metrics import render
 from magnetar.proxy.service import LOOKUPS_SECONDS_MAX
 from magnetar.proxy.settings import BrokerClientSettings, FixedBrokers, ProxySettings, TargetSettings
 from magnetar.proxy.testing import ScriptedBroker, Wire, connect_command
@@ -184,7 +185,7 @@ async def test_what_clients_may_not_say(start: StartProxy) -> None:
         await until(lambda: not proxy.service.active_connections)
 
 
-async def test_no_more_connections_than_allowed(start: StartProxy) -> None:
+async def test_no_more_connections_than_allowed(start: StartProxy, caplog: pytest.LogCaptureFixture) -> None:
     proxy = await start("pulsar://nowhere:1", connections_max=3, connections_per_address_max=2)
     wires = [await Wire.connected(port_of(proxy)) for _ in range(2)]
     refused = await Wire.open(port_of(proxy))
@@ -194,7 +195,9 @@ async def test_no_more_connections_than_allowed(start: StartProxy) -> None:
     assert answer.error.message.startswith("Reached the maximum number of connections on address")
     assert await refused.receive() is None
     refused.close()
-    assert proxy.service.counters.rejected_connections == 1
+    assert 'pulsar_proxy_rejected_connections_total{reason="address"} 1.0' in render(proxy.service).decode()
+    assert proxy.service.refused.total == 1
+    await until(lambda: any("a higher maxConcurrentInboundConnectionsPerIp" in line for line in caplog.messages))
     wires.pop().close()
     await until(lambda: proxy.service.active_connections == 1)
     wires.append(await Wire.connected(port_of(proxy)))

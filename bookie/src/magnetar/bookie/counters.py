@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from magnetar.core.clock import Clock
 from magnetar.ledger.bookie_connection import AddCallback
+from magnetar.net.refused_connections import LimitKind, RefusedConnections
 
 BUCKETS_PER_DECADE: Final = 8
 _FIRST_EXPONENT: Final = -5
@@ -131,6 +132,7 @@ class BookieCounters:
         """Of those, the ones that wait because the disk is behind."""
         self.adds_rejected = 0
         self.reads_in_progress = 0
+        self.refused_connections = RefusedConnections((LimitKind.FILES, LimitKind.HTTP))
         self.journals = [JournalCounters() for _ in range(journals)]
 
     def timed_add(self, done: AddCallback, entries: int, size_bytes: int, *, recovery: bool) -> AddCallback:

@@ -29,6 +29,7 @@ class BookieServer:
     async def start(self, host: str, port: int) -> None:
         """Listen. OSError when the address is taken."""
         self._listener = await listen(host, port, self._make_session)
+        self._listener.refused_connections = self._bookie.counters.refused_connections
 
     async def close(self) -> None:
         """Stop listening and close every connection."""

@@ -91,7 +91,7 @@ class RunningBroker:
     async def start(self) -> None:
         """Serve, then take part: only who answers may be sent clients."""
         context, settings = self.context, self.settings
-        await self._ports.serve()
+        await self._ports.serve(context.service.limits.connections.refused)
         await context.dynamic.start()
         context.service.start()
         await self._admin.serve(context)

@@ -11,6 +11,7 @@ from magnetar.net.connection import Connection, Handler, HandlerFactory
 from magnetar.net.endpoints import Listener, listen
 from magnetar.net.held_bytes import HeldBytes
 from magnetar.net.preamble import after_preamble
+from magnetar.net.refused_connections import RefusedConnections
 from magnetar.net.tls import ServerTls
 from magnetar.wire.haproxy import ProxyHeaderDecoder
 
@@ -28,9 +29,10 @@ class ServicePorts:
         """Those that are open now."""
         return [connection for listener in self._listeners for connection in listener.connections]
 
-    async def serve(self) -> None:
-        """Accept connections from now on."""
+    async def serve(self, refused: RefusedConnections) -> None:
+        """Accept connections from now on; those that there are no files for are counted in `refused`."""
         for listener in self._listeners:
+            listener.refused_connections = refused
             await listener.start_accepting()
 
     async def close(self) -> None:

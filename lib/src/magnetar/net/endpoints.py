@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from typing import Final
 
 from magnetar.net.connection import AnyHandlerFactory, Connection, Handler, HandlerFactory
 from magnetar.net.descriptors import clients_max
 from magnetar.net.held_bytes import HeldBytes
-from magnetar.net.seldom import Seldom, connections
+from magnetar.net.refused_connections import FILES_SETTING, ConnectionLimit, LimitKind, RefusedConnections
 from magnetar.net.tls import HANDSHAKE_SECONDS_MAX, ClientTls, ServerTls
-
-logger: Final = logging.getLogger(__name__)
 
 LISTEN_BACKLOG: Final = 4096
 """Connections the kernel may queue while we are busy; a whole fleet of clients reconnects at once after a restart.
@@ -36,10 +33,10 @@ class Listener:
         # Nobody is told of a TLS handshake that fails: the loop lets go of the connection, and so must this.
         self._arriving: dict[weakref.ref[_Arrival], None] = {}
         self._closed = False
-        self._refused = Seldom(self._tell_refused, self._loop.call_later)
-        self._connections_max = clients_max() + REFUSED_WITH_A_WORD
-        self.refused = 0
-        """Connections that were cut, as there were too many for the files that the process may have."""
+        self._limit = ConnectionLimit(clients_max() + REFUSED_WITH_A_WORD, LimitKind.FILES, FILES_SETTING)
+        self.refused_connections = RefusedConnections((LimitKind.FILES,), self._loop.call_later)
+        """Those that were cut, as there were too many for the files that the process may have. Whoever counts what
+        other limits refuse puts its own here."""
         self._server: asyncio.Server
 
     async def open(self, host: str, port: int, tls: ServerTls | None, *, accepting: bool) -> None:
@@ -71,6 +68,11 @@ class Listener:
         """How many connections were accepted and do not stand yet."""
         return len(self._arriving)
 
+    @property
+    def refused(self) -> int:
+        """How many were cut."""
+        return self.refused_connections.counts[LimitKind.FILES]
+
     async def start_accepting(self) -> None:
         """For one that was made without. Twice is no error."""
         await self._server.start_serving()
@@ -94,7 +96,7 @@ class Listener:
         connection = Connection(self._loop, arrival.stands, self._lost, self.held)
         if self._closed:
             connection.close()
-        elif len(self._connections) + len(self._arriving) >= self._connections_max:
+        elif len(self._connections) + len(self._arriving) >= self._limit.connections_max:
             self._refuse(connection)
         else:
             self._arriving[weakref.ref(arrival, self._gone)] = None
@@ -111,12 +113,8 @@ class Listener:
         return self._make_handler(connection)
 
     def _refuse(self, connection: Connection) -> None:
-        self.refused += 1
-        self._refused.happened()
+        self.refused_connections.refused("", self._limit)
         connection.abort()
-
-    def _tell_refused(self, count: int) -> None:
-        logger.warning("refused %s: there are as many as this process may have files for", connections(count))
 
     def _lost(self, connection: Connection) -> None:
         self._connections.pop(connection, None)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import ssl
 from collections.abc import Awaitable, Callable
 from socket import socket
 from typing import Final, Protocol, TypeAlias, TypeVar, cast
 
+from magnetar.net.descriptors import open_files_max
+from magnetar.net.http_head import HeadBounds
 from magnetar.net.http_pace import DEFAULT, HttpLimits, Pace, Traffic
+from magnetar.net.refused_connections import FILES_SETTING, ConnectionLimit, LimitKind, RefusedConnections
 from magnetar.net.tls import HANDSHAKE_SECONDS_MAX
 
 logger: Final = logging.getLogger(__name__)
@@ -30,10 +32,9 @@ SHARE_OF_FILES: Final = 4
 
 HEAD_TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    b'Content-Length: 46\r\n\r\n{"reason":"The request has too large headers"}'
+    b"Content-Length: %d\r\n\r\n%b"
 )
-
-END_OF_HEAD: Final = b"\r\n\r\n"
+REASON: Final = b'{"reason":"%b"}'
 
 Answer = TypeVar("Answer")
 
@@ -74,14 +75,15 @@ AnyRequest = TypeVar("AnyRequest", bound=Request)
 class HttpConnections:
     """All connections of one server."""
 
-    def __init__(self, limits: HttpLimits = DEFAULT) -> None:
-        """In a running event loop."""
+    def __init__(self, limits: HttpLimits = DEFAULT, refused: RefusedConnections | None = None) -> None:
+        """In a running event loop. `refused` counts the connections that there is no place for."""
         self._limits = limits
+        self._refused = refused if refused is not None else RefusedConnections((LimitKind.HTTP,))
         self._loop = asyncio.get_running_loop()
         self._connections: dict[asyncio.Transport, _Watched] = {}
         self._servers: list[asyncio.Server] = []
         self._sweeping: asyncio.TimerHandle | None = None
-        self._places = places(limits)
+        self._limit = limit_of(limits)
         self._held_bytes = 0
         """Of bodies under way."""
 
@@ -155,7 +157,8 @@ class HttpConnections:
 
     def enter(self, watched: _Watched, transport: asyncio.Transport) -> bool:
         """Give a new connection a place; False when there is none."""
-        if len(self._connections) >= self._places and not self._make_room():
+        if len(self._connections) >= self._limit.connections_max and not self._make_room():
+            self._refused.refused(watched.peer, self._limit)
             return False
         self._connections[transport] = watched
         if self._sweeping is None:
@@ -175,10 +178,9 @@ class HttpConnections:
             oldest.cut()
             oldest.let_go()
 
-    @property
-    def head_bytes_max(self) -> int:
-        """Of one request."""
-        return self._limits.head_bytes_max
+    def new_head(self) -> HeadBounds:
+        """For a connection that begins now."""
+        return HeadBounds(self._limits)
 
     @property
     def body_bytes_max(self) -> int:
@@ -240,11 +242,9 @@ class _Watched(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._request: Request | None = None
         self._received_bytes = 0
+        self._head = owner.new_head()
         self._in_head = True
         """Whether a request's head is to come, or to go on."""
-        self._head_bytes = 0
-        self._head_end = b""
-        """The last bytes of what came of it: its end may come in two pieces."""
         self._refused = False
         self.pace = owner.new_pace()
         self.held_bytes = 0
@@ -328,18 +328,13 @@ class _Watched(asyncio.Protocol):
     def _takes_head(self, data: bytes) -> bool:
         """Whether the head that is coming is no longer than it may be. False: the client has been told."""
         assert self._transport is not None
-        if END_OF_HEAD in self._head_end + data:
-            # What follows is a body, or another request's; the server has bounds for these.
-            self._in_head = False
-            self._head_bytes, self._head_end = 0, b""
-            return True
-        self._head_bytes += len(data)
-        self._head_end = (self._head_end + data)[1 - len(END_OF_HEAD) :]
-        if self._head_bytes <= self._owner.head_bytes_max:
+        self._in_head, problem = self._head.received(data)
+        if not problem:
             return True
         self._refused = True
-        logger.info("closing the HTTP connection of %s: its headers have no end", self.peer)
-        self._transport.write(HEAD_TOO_LARGE)
+        logger.info("closing the HTTP connection of %s: %s", self.peer, problem)
+        body = REASON % problem.encode()
+        self._transport.write(HEAD_TOO_LARGE % (len(body), body))
         self._transport.close()
         return False
 
@@ -403,9 +398,9 @@ def _not_a_clients_mistake(record: logging.LogRecord) -> bool:
 logging.getLogger("aiohttp.server").addFilter(_not_a_clients_mistake)
 
 
-def places(limits: HttpLimits) -> int:
+def limit_of(limits: HttpLimits) -> ConnectionLimit:
     """How many connections there may be, as few files as this process may open."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files == resource.RLIM_INFINITY:
-        return limits.connections_max
-    return max(1, min(limits.connections_max, files // SHARE_OF_FILES))
+    files_max = max(1, open_files_max() // SHARE_OF_FILES)
+    if limits.connections_max <= files_max:
+        return ConnectionLimit(limits.connections_max, LimitKind.HTTP, limits.connections_setting)
+    return ConnectionLimit(files_max, LimitKind.HTTP, FILES_SETTING)

@@ -7,6 +7,9 @@ from typing import Final
 
 from magnetar.core.limits import KIB, MIB
 
+LINE_BYTES_MAX: Final = 8 * KIB
+"""As Pulsar's default for the whole head (`httpMaxRequestHeaderSize`)."""
+
 HEAD_BYTES_MAX: Final = 64 * KIB
 """Tokens take some kilobytes."""
 
@@ -33,8 +36,14 @@ class HttpLimits:
     head_bytes_max: int = HEAD_BYTES_MAX
     """First line and all headers of a request. The servers bound each, and their number, which leaves a mebibyte for
     every connection."""
+    line_bytes_max: int = LINE_BYTES_MAX
+    """The first line of a request, and each header."""
+    head_setting: str = ""
+    """Which setting gives the two above; empty: none."""
     connections_max: int = 2_048
     """At a time (Pulsar: `maxHttpServerConnections`)."""
+    connections_setting: str = ""
+    """Which setting gives it; empty: none."""
     body_bytes_max: int = 8 * MIB
     """Of one request's body in memory; whatever else comes is passed on or refused."""
     answers_bytes_max: int = 256 * MIB

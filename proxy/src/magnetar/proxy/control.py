@@ -98,6 +98,6 @@ def proxy_state(proxy: RunningProxy) -> messages.ProxyState:
         requests_under_way=service.lookups.under_way,
         brokers=len(service.brokers.service_urls()),
         bytes_passed=service.received_bytes,
-        rejected_connections=service.counters.rejected_connections,
+        rejected_connections=service.refused.total,
         denied_targets=service.counters.denied_targets,
     )

@@ -8,7 +8,6 @@ class ProxyCounters:
 
     def __init__(self) -> None:
         self.new_connections = 0
-        self.rejected_connections = 0
         self.closed_reads = 0
         self.closed_bytes = 0
         """Of data connections that have ended; those that stand count for themselves."""

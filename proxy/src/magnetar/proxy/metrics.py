@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from magnetar.core.crashes import CRASHES, METRIC_NAME, METRIC_TEXT
+from magnetar.net.refused_connections import METRIC_TEXT as REFUSED_TEXT
 from magnetar.proxy.service import ProxyService
 from prometheus_client import PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -41,6 +42,10 @@ class _ProxyCollector(Collector):
         crashes = Metric(METRIC_NAME.removesuffix("_total"), METRIC_TEXT, "counter")
         crashes.add_sample(METRIC_NAME, {}, CRASHES.count)
         yield crashes
+        refused = Metric("pulsar_proxy_rejected_connections", REFUSED_TEXT, "counter")
+        for limit, count in self._service.refused.counts.items():
+            refused.add_sample("pulsar_proxy_rejected_connections_total", {**labels, "reason": str(limit)}, count)
+        yield refused
         for kind, name, text, value in self._values():
             full = f"pulsar_proxy_{name}"
             family = Metric(full, text, kind)
@@ -65,11 +70,6 @@ class _ProxyCollector(Collector):
         )
         for name, text, value in (
             ("new_connections", "Counter of connections being opened in the proxy", counters.new_connections),
-            (
-                "rejected_connections",
-                "Counter for connections rejected due to throttling",
-                counters.rejected_connections,
-            ),
             ("binary_ops", "Counter of proxy operations", service.reads),
             ("binary_bytes", "Counter of proxy bytes", service.received_bytes),
             ("denied_targets", "Connections to brokers that the settings do not allow", counters.denied_targets),

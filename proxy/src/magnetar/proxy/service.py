@@ -14,8 +14,8 @@ from magnetar.auth.plugin import ClientCredentials
 from magnetar.core.clock import Clock
 from magnetar.net.connection import Connection
 from magnetar.net.descriptors import clients_max
+from magnetar.net.refused_connections import ConnectionLimit, LimitKind, RefusedConnections, limit_of_all
 from magnetar.net.requests import RequestsInAll
-from magnetar.net.seldom import Seldom, connections
 from magnetar.net.splice import Splice
 from magnetar.proxy.access import ProxyAccess
 from magnetar.proxy.counters import ProxyCounters
@@ -37,6 +37,9 @@ from magnetar.proxy.settings import ProxySettings
 from magnetar.proxy.targets import Targets
 
 logger: Final = logging.getLogger(__name__)
+
+TOTAL_SETTING: Final = "maxConcurrentInboundConnections"
+PER_ADDRESS_SETTING: Final = "maxConcurrentInboundConnectionsPerIp"
 
 SWEEP_SECONDS: Final = 5.0
 """How often joined connections are looked at: ten thousand take some ten milliseconds."""
@@ -75,9 +78,12 @@ class ProxyService:
         self.lookups = Lookups(links, brokers, self.counters, self._proven, settings)
         self.requests = RequestsInAll()
         # One with a client, and one with the broker that it is joined with.
-        self._connections_max = min(settings.connections_max, clients_max(each=2))
-        self._refused = Seldom(self._tell_refused)
-        self._last_refusal = ""
+        self._limit = limit_of_all(settings.connections_max, TOTAL_SETTING, clients_max(each=2))
+        self._per_address_limit = ConnectionLimit(
+            settings.connections_per_address_max, LimitKind.ADDRESS, PER_ADDRESS_SETTING
+        )
+        self.refused = RefusedConnections()
+        """At all ports."""
         self._clock = clock
         self._targets = Targets(settings.targets)
         # All of these are limited by `connections_max`.
@@ -106,24 +112,16 @@ class ProxyService:
     def admit(self, session: ProxySession) -> str | None:
         """Take a new connection; else the reason why not."""
         self.counters.new_connections += 1
-        settings = self.settings
-        refusal = None
-        if self.active_connections >= self._connections_max:
-            refusal = "Reached the maximum number of connections"
-        elif 0 < settings.connections_per_address_max <= self._per_address[session.client_host]:
-            refusal = f"Reached the maximum number of connections on address{session.client_address}"
-        if refusal is not None:
-            self.counters.rejected_connections += 1
-            self._last_refusal = f"{session.client_address}: {refusal}"
-            self._refused.happened()
-            return refusal
+        if self.active_connections >= self._limit.connections_max:
+            self.refused.refused(session.client_address, self._limit)
+            return "Reached the maximum number of connections"
+        if 0 < self._per_address_limit.connections_max <= self._per_address[session.client_host]:
+            self.refused.refused(session.client_address, self._per_address_limit)
+            return f"Reached the maximum number of connections on address{session.client_address}"
         self._sessions[session] = None
         self._per_address[session.client_host] += 1
         self._empty.clear()
         return None
-
-    def _tell_refused(self, count: int) -> None:
-        logger.warning("refused %s, the last one of %s", connections(count), self._last_refusal)
 
     def left(self, session: ProxySession) -> None:
         """A connection has ended before it was joined."""

@@ -44,9 +44,13 @@ class WebServer:
         self._http = HttpConnections(
             HttpLimits(
                 connections_max=http.connections_max,
+                connections_setting="maxHttpServerConnections",
                 body_bytes_max=http.replay_bytes_max,
+                line_bytes_max=http.header_bytes_max,
                 head_bytes_max=head_bytes_max(http.header_bytes_max),
-            )
+                head_setting="httpMaxRequestHeaderSize",
+            ),
+            service.refused,
         )
         application = web.Application(middlewares=[self._paced, *([] if gate is None else [self._checked])])
         application.router.add_get("/status.html", self._status)

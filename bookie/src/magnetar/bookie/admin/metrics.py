@@ -17,10 +17,12 @@ from magnetar.bookie.admin.recovery_metrics import add_recovery
 from magnetar.bookie.counters import BookieCounters
 from magnetar.bookie.operations import BookieOperations, DirectoryUsage, StorageMeasures
 from magnetar.core.crashes import CRASHES, METRIC_NAME, METRIC_TEXT
+from magnetar.net.refused_connections import METRIC_TEXT as REFUSED_TEXT
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
+REFUSED_NAME: Final = "magnetar_bookie_rejected_connections_total"
 JOURNAL: Final = "bookie_journal_JOURNAL_"
 EMBEDDED_RECOVERY_PREFIX: Final = "replication_"
 """AutoRecovery inside a bookie's process; in one of its own BookKeeper's names have no prefix."""
@@ -87,6 +89,8 @@ def _add_state(families: Families, operations: BookieOperations) -> None:
         name = f"bookie_ledger_dir_{word_of(_parent(usage))}_usage"
         families.gauge(name, round(100 * usage.used_share, 5), "Used part of the directory's file system in percent.")
     families.counter(METRIC_NAME, CRASHES.count, METRIC_TEXT)
+    for kind, count in operations.measures.counters.refused_connections.counts.items():
+        families.counter(REFUSED_NAME, count, REFUSED_TEXT, {"reason": str(kind)})
     families.gauge("bookie_JOURNAL_DIRS", len(operations.measures.counters.journals), "Journals.")
 
 

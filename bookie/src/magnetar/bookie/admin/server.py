@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.bookie.operations import BookieOperations
 from magnetar.net.http_connections import HttpConnections
-from magnetar.net.http_pace import HttpLimits
+from magnetar.net.http_pace import LINE_BYTES_MAX, HttpLimits
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -51,9 +51,19 @@ class AdminServer:
         from magnetar.bookie.admin.metrics import BookieMetrics
 
         render = BookieMetrics(self._operations).render
-        connections = HttpConnections(HttpLimits(connections_max=CONNECTIONS_MAX, body_bytes_max=BODY_BYTES_MAX))
+        connections = HttpConnections(
+            HttpLimits(connections_max=CONNECTIONS_MAX, body_bytes_max=BODY_BYTES_MAX),
+            self._operations.measures.counters.refused_connections,
+        )
         application = make_application(self._operations, render, connections, metrics_only=self._metrics_only)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, auto_decompress=False)
+        runner = web.AppRunner(
+            application,
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_SECONDS,
+            auto_decompress=False,
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=LINE_BYTES_MAX,
+        )
         await runner.setup()
         assert runner.server is not None
         try:

@@ -120,8 +120,11 @@ def http_limits(context: BrokerContext) -> HttpLimits:
     settings = context.settings.admin
     return HttpLimits(
         connections_max=settings.http_connections_max,
+        connections_setting="maxHttpServerConnections",
         body_bytes_max=BODY_BYTES_MAX,
+        line_bytes_max=settings.http_header_bytes_max,
         head_bytes_max=head_bytes_max(settings.http_header_bytes_max),
+        head_setting="httpMaxRequestHeaderSize",
     )
 
 

@@ -13,8 +13,11 @@ from magnetar.broker.service import Topic
 from magnetar.broker.slices import Turn
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.crashes import CRASHES, METRIC_NAME, METRIC_TEXT
+from magnetar.net.refused_connections import METRIC_TEXT as REFUSED_TEXT
 
 CONTENT_TYPE = "text/plain"
+
+REFUSED_NAME: Final = "pulsar_broker_rejected_connections_total"
 
 ROWS_AT_ONCE: Final = 1_000
 """Written in one go: a millisecond."""
@@ -93,6 +96,7 @@ async def broker_metrics(context: BrokerContext) -> bytes:
     broker = f'{{cluster="{escape(cluster)}"}}'
     lines += metric("pulsar_topics_count", "gauge", "Topics that are loaded.", [(broker, len(topics))])
     lines += metric(METRIC_NAME, "counter", METRIC_TEXT, [(broker, CRASHES.count)])
+    lines += metric(REFUSED_NAME, "counter", REFUSED_TEXT, refused_rows(context))
     lines += load_metrics(context, metric, escape)
     topic_rows: list[Row] = []
     subscription_rows: list[Row] = []
@@ -121,6 +125,13 @@ async def broker_metrics(context: BrokerContext) -> bytes:
                 if turn.over:
                     await turn.pause()
     return ("\n".join(text) + "\n").encode()
+
+
+def refused_rows(context: BrokerContext) -> list[tuple[str, float]]:
+    """Connections refused, by the kind of limit."""
+    cluster = escape(context.settings.cluster_name)
+    counts = context.service.limits.connections.refused.counts
+    return [(f'{{cluster="{cluster}",reason="{kind}"}}', count) for kind, count in counts.items()]
 
 
 def metric(name: str, kind: str, text: str, samples: Iterable[tuple[str, float]]) -> list[str]:

@@ -110,7 +110,7 @@ class AdminServer:
         from magnetar.broker.admin.application import http_limits, make_runner
 
         limits = http_limits(context)
-        self._connections = connections = HttpConnections(limits)
+        self._connections = connections = HttpConnections(limits, context.service.limits.connections.refused)
         self._runner = make_runner(context, connections)
         await self._runner.setup()
         assert self._runner.server is not None

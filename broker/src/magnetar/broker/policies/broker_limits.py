@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.notes import KeptNotes
@@ -10,15 +9,16 @@ from magnetar.broker.policies.limiter import Pausable, RateLimiter, limiter_for
 from magnetar.broker.policies.model import Rate
 from magnetar.broker.policies.settings import PolicySettings
 from magnetar.net.descriptors import clients_max
+from magnetar.net.refused_connections import ConnectionLimit, LimitKind, RefusedConnections, limit_of_all
 from magnetar.net.requests import RequestsInAll
-from magnetar.net.seldom import Seldom, connections
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
     from magnetar.broker.delayed import CallLater
     from magnetar.core.clock import Clock
 
-logger: Final = logging.getLogger(__name__)
+TOTAL_SETTING: Final = "brokerMaxConnections"
+PER_ADDRESS_SETTING: Final = "brokerMaxConnectionsPerIp"
 
 PAUSED_FOR_BUFFER = "broker's publish buffer full"
 
@@ -55,18 +55,18 @@ class ConnectionLimits:
     """How many clients are connected, altogether and from each address; 0 is no limit but the files that the process
     may have open. One address gets four fifths of what there is at most: one client must not keep out all others."""
 
-    __slots__ = ("_last_refusal", "_per_address", "_per_address_max", "_refused", "_total_max", "total")
+    __slots__ = ("_limit", "_per_address", "_per_address_limit", "refused", "total")
 
     def __init__(
         self, total_max: int, per_address_max: int, call_later: CallLater, files_max: int | None = None
     ) -> None:
         """`files_max`: how many connections the process has files for; None: as the system says."""
         files_max = files_max if files_max is not None else clients_max()
-        self._total_max = min(total_max, files_max) if total_max > 0 else files_max
-        self._per_address_max = min(per_address_max, -(-self._total_max * 4 // 5)) if per_address_max > 0 else 0
+        self._limit = limit_of_all(total_max, TOTAL_SETTING, files_max)
+        self._per_address_limit = limit_of_address(per_address_max, self._limit)
         self._per_address: dict[str, int] = {}
-        self._refused = Seldom(self._tell_refused, call_later)
-        self._last_refusal = ""
+        self.refused = RefusedConnections(call_later=call_later)
+        """By these limits, and by others of the same broker."""
         self.total = 0
 
     def opened(self, peer_address: str) -> None:
@@ -74,21 +74,17 @@ class ConnectionLimits:
         has a few lines a minute about these."""
         address = host_of(peer_address)
         here = self._per_address.get(address, 0)
-        text = ""
-        if self._total_max <= self.total:
-            text = "Reached the maximum number of connections"
-        elif 0 < self._per_address_max <= here:
+        of_address = self._per_address_limit
+        if self._limit.connections_max <= self.total:
+            self.refused.refused(peer_address, self._limit)
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, "Reached the maximum number of connections")
+        if of_address is not None and of_address.connections_max <= here:
+            self.refused.refused(peer_address, of_address)
             text = f"Reached the maximum number of connections on address{peer_address}"
-        if text:
-            self._last_refusal = f"{peer_address}: {text}"
-            self._refused.happened()
             raise PulsarError(ServerError.NOT_ALLOWED_ERROR, text)
         self.total += 1
-        if self._per_address_max > 0:
+        if of_address is not None:
             self._per_address[address] = here + 1
-
-    def _tell_refused(self, count: int) -> None:
-        logger.warning("refused %s, the last one of %s", connections(count), self._last_refusal)
 
     def closed(self, peer_address: str) -> None:
         """A connection that was counted is gone."""
@@ -137,6 +133,16 @@ class BrokerLimits:
         dispatch = Rate(settings.dispatch_messages, settings.dispatch_bytes)
         self.publish = limiter_for(publish, self.publish, clock, call_later, "broker's publish rate")
         self.dispatch = limiter_for(dispatch, self.dispatch, clock, call_later, "broker's dispatch rate")
+
+
+def limit_of_address(per_address_max: int, of_all: ConnectionLimit) -> ConnectionLimit | None:
+    """For each address; None: no limit. Where the bound of all makes it smaller, that one is to be raised."""
+    if per_address_max <= 0:
+        return None
+    share = -(-of_all.connections_max * 4 // 5)
+    if per_address_max <= share:
+        return ConnectionLimit(per_address_max, LimitKind.ADDRESS, PER_ADDRESS_SETTING)
+    return ConnectionLimit(share, LimitKind.ADDRESS, of_all.setting)
 
 
 def host_of(peer_address: str) -> str:

@@ -1,0 +1,74 @@
+"""Connections that a limit refuses: counted by the limit's kind, and told in the log with what lets more in."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from magnetar.net.seldom import CallLater, Seldom, connections
+
+logger: Final = logging.getLogger(__name__)
+
+FILES_SETTING: Final = "limit of open files (ulimit -Hn, LimitNOFILE=)"
+
+METRIC_TEXT: Final = "Connections refused by a limit: of all, of one address, of open files, of HTTP."
+
+
+class LimitKind(StrEnum):
+    """Which limit refused a connection; the values are labels of metrics."""
+
+    ALL = "all"
+    ADDRESS = "address"
+    FILES = "files"
+    HTTP = "http"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimit:
+    """How many connections there may be, and whom an operator turns to for more."""
+
+    connections_max: int
+    kind: LimitKind
+    setting: str
+    """What sets it; empty: nothing does."""
+
+    def __str__(self) -> str:
+        what = {LimitKind.ADDRESS: "of its address ", LimitKind.HTTP: "of HTTP "}.get(self.kind, "")
+        more = f"a higher {self.setting} allows more" if self.setting else "which no setting changes"
+        return f"{connections(self.connections_max)} {what}may be open, {more}"
+
+
+def limit_of_all(connections_max: int, setting: str, files_max: int) -> ConnectionLimit:
+    """As many as the setting says (0 or less: any number), and no more than there are files for."""
+    if 0 < connections_max <= files_max:
+        return ConnectionLimit(connections_max, LimitKind.ALL, setting)
+    return ConnectionLimit(files_max, LimitKind.FILES, FILES_SETTING)
+
+
+class RefusedConnections:
+    """Of one server, at all of its ports."""
+
+    __slots__ = ("_last", "_seldom", "counts")
+
+    def __init__(self, kinds: tuple[LimitKind, ...] = tuple(LimitKind), call_later: CallLater | None = None) -> None:
+        """`kinds` are those that the server has. `call_later` None: the loop's that runs when one is refused."""
+        self._seldom = Seldom(self._tell, call_later)
+        self._last = ""
+        self.counts: dict[LimitKind, int] = dict.fromkeys(kinds, 0)
+        """Since the start."""
+
+    def refused(self, peer: str, limit: ConnectionLimit) -> None:
+        """One was; the log has a few lines a minute about all. `peer` is empty where nobody knows it yet."""
+        self.counts[limit.kind] = self.counts.get(limit.kind, 0) + 1
+        self._last = f", the last one of {peer}: {limit}" if peer else f": {limit}"
+        self._seldom.happened()
+
+    @property
+    def total(self) -> int:
+        """Of all kinds."""
+        return sum(self.counts.values())
+
+    def _tell(self, count: int) -> None:
+        logger.warning("refused %s%s", connections(count), self._last)
