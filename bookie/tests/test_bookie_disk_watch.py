@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from magnetar.bookie.app import RunningBookie
+from magnetar.bookie.app import RunningBookie, pending_bytes
 from magnetar.bookie.bookie_status import BookieStatus, decode_status, encode_status, read_status
 from magnetar.bookie.disk_watch import REASON_DISK_FULL, REASON_MANUAL, REASON_WRITE_FAILED, DiskState, WriteMode
-from magnetar.bookie.settings import BookieSettings, DiskSettings
+from magnetar.bookie.settings import BookieSettings, DiskSettings, standalone_settings
 from magnetar.core.disk import SystemDisk
+from magnetar.core.sizes import human_bytes
 from magnetar.metadata.memory import MemoryMetadataStore
 
 StartBookie = Callable[..., Awaitable[RunningBookie]]
@@ -63,6 +64,16 @@ def test_one_full_disk_is_enough_and_room_below_the_low_water_mark_ends_it() -> 
     assert mode.spaces == ((FIRST, 1000, 1000), (SECOND, 1000, 201))
 
 
+def test_the_page_says_how_much_is_kept_by_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "bookies.md").read_text()
+    alone = BookieSettings(journal_directories=(FIRST,), ledger_directories=(FIRST,))
+    separate, standalone = [
+        human_bytes(settings.disk.free_bytes_min + pending_bytes(settings))
+        for settings in (alone, standalone_settings(FIRST))
+    ]
+    assert f"64 MiB more ({separate} by default, {standalone} in a standalone)" in page
+
+
 def test_the_log_says_how_much_is_free_and_how_much_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     disks = Disks()
@@ -76,8 +87,8 @@ def test_the_log_says_how_much_is_free_and_how_much_is_kept(caplog: pytest.LogCa
     mode.add_reason("it is being drained")
     mode.remove_reason("it is being drained")
     full, *_, again = [text for text in caplog.messages if "the disk of" in text]
-    assert full == "the disk of /second is full: 305 bytes are free, 310 are kept for checkpoints and deletions"
-    assert again.startswith("the disk of /second has room again: 1000 bytes are free")
+    assert full == "the disk of /second is full: 305 B are free, 310 B are kept for checkpoints and deletions"
+    assert again.startswith("the disk of /second has room again: 1000 B are free")
     assert [text.partition(": ")[2] for text in caplog.messages if "takes writes again" in text] == [
         "its disks have room again",
         "somebody has asked for that",

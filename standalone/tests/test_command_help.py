@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 import typer
+from magnetar.core.sizes import human_bytes
 from magnetar.standalone.command_line import application
 from magnetar.standalone.commands.lazy import LazyGroup
 from magnetar.standalone.commands.output import (
     BodyFormat,
     Column,
     body_lines,
-    human_bytes,
     human_time,
     progress,
     show_rows,

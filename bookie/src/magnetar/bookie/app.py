@@ -213,7 +213,7 @@ async def start_bookie(
     directories = open_directories(settings, environment.disk)
     begun = await begun_by_last_start(store, bookie_id)
     await cookie.check_cookies(store, settings, directories, bookie_id)
-    mode = WriteMode(settings.disk, directories.spaces, _pending_bytes(settings))
+    mode = WriteMode(settings.disk, directories.spaces, pending_bytes(settings))
     opening = _Opening(settings, directories, clock, environment)
     parts = await opening.run(mode, store, begun)
     running = RunningBookie(bookie_id, parts.bookie, mode, parts)
@@ -234,7 +234,7 @@ async def start_bookie(
     return running
 
 
-def _pending_bytes(settings: BookieSettings) -> int:
+def pending_bytes(settings: BookieSettings) -> int:
     """What may still go to one disk once adds are refused: a directory's caches, and the journal's next step."""
     share = settings.storage.write_cache_share_bytes(len(settings.ledger_directories))
     return share + settings.journal.preallocate_bytes

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from magnetar.bookie.settings import DiskSettings
+from magnetar.core.sizes import human_bytes
 
 log = logging.getLogger(__name__)
 
@@ -180,9 +181,9 @@ class WriteMode:
         if state is not before:
             level = logging.INFO if state is DiskState.USABLE else logging.WARNING
             words = {DiskState.USABLE: "has room again", DiskState.ALMOST_FULL: "is almost full"}
-            text = "the disk of %s %s: %d bytes are free, %d are kept for checkpoints and deletions"
-            kept_bytes = self._settings.free_bytes_min + self._pending_bytes
-            log.log(level, text, directory, words.get(state, "is full"), free_bytes, kept_bytes)
+            text = "the disk of %s %s: %s are free, %s are kept for checkpoints and deletions"
+            kept = human_bytes(self._settings.free_bytes_min + self._pending_bytes)
+            log.log(level, text, directory, words.get(state, "is full"), human_bytes(free_bytes), kept)
 
     def _tell(self) -> None:
         for listener in self._listeners:

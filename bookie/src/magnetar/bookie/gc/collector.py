@@ -27,6 +27,7 @@ from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.gc.status import CollectionCounters, CollectionReport, CollectionStatus
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
+from magnetar.core.sizes import human_bytes
 
 if TYPE_CHECKING:
     from magnetar.bookie.operations import CollectionState
@@ -272,7 +273,8 @@ class GarbageCollector:
         total_bytes, free_bytes = await step(storage, partial(storage.disk.usage_bytes, storage.directory))
         level = disk_level(total_bytes, free_bytes, self._settings)
         if level is not DiskLevel.ROOM:
-            log.info("%s has %d bytes free; compaction pauses unless it is forced", storage.directory, free_bytes)
+            free = human_bytes(free_bytes)
+            log.info("%s has %s free; compaction pauses unless it is forced", storage.directory, free)
         return level
 
     def _location_delay(self) -> float:

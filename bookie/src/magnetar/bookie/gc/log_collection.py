@@ -18,6 +18,7 @@ from magnetar.bookie.gc.plan import Throttle, compaction_order, time_is_up
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.gc.status import CollectionCounters, CollectionReport
 from magnetar.core.clock import Clock
+from magnetar.core.sizes import human_bytes
 
 log = logging.getLogger(__name__)
 
@@ -217,7 +218,8 @@ class LogCollection:
         storage = self._storage
         _, free_bytes = await step(storage, partial(storage.disk.usage_bytes, storage.directory))
         if free_bytes - size_bytes < self._settings.free_bytes_min:
-            raise OSError(errno.ENOSPC, f"{free_bytes} bytes are free, {size_bytes} would be copied")
+            free, size = human_bytes(free_bytes), human_bytes(size_bytes)
+            raise OSError(errno.ENOSPC, f"{free} are free, {size} would be copied")
 
     async def _compact(self, log_id: int, report: CollectionReport) -> int:
         """Bytes that were copied. OSError, `EntryDamaged`: then the old log stays, whole or beside its copy."""

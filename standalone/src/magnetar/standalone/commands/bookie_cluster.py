@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from magnetar.core.exit_codes import EXIT_FAILED
+from magnetar.core.sizes import human_bytes
 from magnetar.standalone.commands.options import BookieConfOption, ClusterStoreOption, JsonOption, cluster_metadata
-from magnetar.standalone.commands.output import Column, complain, human_bytes, note, show_rows
+from magnetar.standalone.commands.output import Column, complain, note, show_rows
 
 if TYPE_CHECKING:
     from magnetar.standalone.tools.bookies import BookieMode, BookieRow

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from magnetar.core.exit_codes import EXIT_FAILED
+from magnetar.core.sizes import human_bytes
 from magnetar.standalone.commands.bookie_recovery import drain_report, show_drain
 from magnetar.standalone.commands.options import JsonOption
-from magnetar.standalone.commands.output import Column, human_bytes, human_time, note, progress, show_object
+from magnetar.standalone.commands.output import Column, human_time, note, progress, show_object
 
 if TYPE_CHECKING:
     from magnetar.bookie.operations import DrainState

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from magnetar.core.exit_codes import EXIT_FAILED
+from magnetar.core.sizes import human_bytes
 from magnetar.standalone.commands.options import BookieConfOption, ClusterStoreOption, JsonOption, cluster_metadata
 from magnetar.standalone.commands.output import (
     BodyFormat,
@@ -15,7 +16,6 @@ from magnetar.standalone.commands.output import (
     RowPrinter,
     body_lines,
     complain,
-    human_bytes,
     human_time,
     note,
     progress,

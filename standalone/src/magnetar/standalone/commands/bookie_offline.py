@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from magnetar.core.exit_codes import EXIT_FAILED
+from magnetar.core.sizes import human_bytes
 from magnetar.standalone.commands.options import (
     BookieConfOption,
     JsonOption,
@@ -22,7 +23,6 @@ from magnetar.standalone.commands.output import (
     Column,
     body_lines,
     complain,
-    human_bytes,
     human_time,
     note,
     show_rows,

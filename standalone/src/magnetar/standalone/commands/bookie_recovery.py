@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from magnetar.core.exit_codes import EXIT_FAILED
+from magnetar.core.sizes import human_bytes
 from magnetar.standalone.commands.options import BookieConfOption, ClusterStoreOption, JsonOption, cluster_metadata
-from magnetar.standalone.commands.output import complain, human_bytes, note, progress, show_object, warn
+from magnetar.standalone.commands.output import complain, note, progress, show_object, warn
 
 if TYPE_CHECKING:
     from magnetar.bookie.operations import DrainState

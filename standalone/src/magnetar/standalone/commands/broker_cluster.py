@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from magnetar.core.exit_codes import EXIT_FAILED
+from magnetar.core.sizes import human_bytes
 from magnetar.standalone.commands.admin_options import (
     AdminUrlOption,
     AuthParamsOption,
@@ -21,7 +22,6 @@ from magnetar.standalone.commands.output import (
     Column,
     RowPrinter,
     complain,
-    human_bytes,
     human_time,
     note,
     progress,

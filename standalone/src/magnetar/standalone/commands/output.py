@@ -18,7 +18,6 @@ from magnetar.standalone.console import DIM, RED, YELLOW, styled
 PROGRESS_LINE_SECONDS: Final = 5.0
 """Between two lines of progress where there is no terminal to draw a bar on."""
 HEX_BYTES_PER_LINE: Final = 16
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 class Column(NamedTuple):
@@ -140,15 +139,6 @@ def warn(text: str) -> None:
 def complain(text: str) -> None:
     """Something that is wrong, on standard error."""
     typer.echo(styled(text, RED), err=True)
-
-
-def human_bytes(count: float) -> str:
-    """A number of bytes to three digits or so."""
-    unit = 0
-    while count >= 1024 and unit < len(_UNITS) - 1:
-        count /= 1024
-        unit += 1
-    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 or count >= 100 else f"{count:.1f} {_UNITS[unit]}"
 
 
 def human_time(time_ms: int | None) -> str:
