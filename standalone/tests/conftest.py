@@ -23,20 +23,27 @@ READY = "Ctrl-C stops it."
 
 
 class StandaloneProcess:
-    """One process; its standard error is in a file, so that nobody has to keep reading."""
+    """One process; both outputs are in files, so that nobody has to keep reading."""
 
     def __init__(self, data: Path, output: Path, arguments: tuple[str, ...] = ()) -> None:
         self.data = data
-        self._output = output
+        self._errors = output
+        self._output = output.with_suffix(".out")
         command = [sys.executable, "-m", "magnetar.standalone", "standalone", "--data", str(data)]
-        with output.open("wb") as file:
+        with output.open("wb") as errors, self._output.open("wb") as file:
             self.process = subprocess.Popen(
-                [*command, *(arguments or ("--port", "0", "--http-port", "0"))], stderr=file
+                [*command, *(arguments or ("--port", "0", "--http-port", "0"))], stdout=file, stderr=errors
             )
 
     @property
-    def output(self) -> str:
+    def ready_lines(self) -> str:
+        """Its standard output."""
         return self._output.read_text()
+
+    @property
+    def output(self) -> str:
+        """Its standard error."""
+        return self._errors.read_text()
 
     @property
     def service_url(self) -> str:
@@ -47,13 +54,13 @@ class StandaloneProcess:
         return self._url("admin")
 
     def _url(self, name: str) -> str:
-        found = re.search(rf"{name} URL\s+(\S+)", self.output)
-        assert found is not None, self.output
+        found = re.search(rf"{name} URL\s+(\S+)", self.ready_lines)
+        assert found is not None, self.ready_lines
         return found.group(1)
 
     def wait_until_ready(self) -> StandaloneProcess:
         deadline = time.monotonic() + START_SECONDS_MAX
-        while READY not in self.output:
+        while READY not in self.ready_lines:
             assert self.process.poll() is None, self.output
             assert time.monotonic() < deadline, self.output
             time.sleep(0.005)

@@ -34,10 +34,36 @@ def test_serves_until_it_is_told_to_stop(start_standalone: Any, number: signal.S
     standalone = start_standalone().wait_until_ready()
     with urllib.request.urlopen(f"{standalone.admin_url}/admin/v2/clusters") as answer:
         assert answer.read() == b'["standalone"]'
+    assert standalone.output == "", "what is ready is told on standard output"
     assert standalone.stop(number) == 0
     assert "Stopped. Everything is on disk." in standalone.output
+    assert "Stopped" not in standalone.ready_lines
+    assert "\x1b" not in standalone.ready_lines
     assert "Traceback" not in standalone.output
     assert "\x1b" not in standalone.output
+
+
+@pytest.mark.parametrize("redirection", [">&-", "| true"])
+def test_serves_without_anybody_who_reads(tmp_path: Path, redirection: str) -> None:
+    command = f"{sys.executable} -m magnetar.standalone standalone --data {tmp_path / 'data'} -l info"
+    command += " --port 0 --http-port 0"
+    # The process is waited for, whatever the pipe's reader does; the reader is gone before anything is written.
+    script = f"{{ sleep 0.2; {command} & echo $! > {tmp_path}/pid; wait $!; echo $? > {tmp_path}/code; }} {redirection}"
+    errors = tmp_path / "errors"
+    with errors.open("wb") as file:
+        shell = subprocess.Popen(["bash", "-c", script], stderr=file)
+    deadline = time.monotonic() + 60
+    while " serves pulsar://" not in errors.read_text():
+        assert time.monotonic() < deadline, errors.read_text()
+        time.sleep(0.01)
+    process_id = int((tmp_path / "pid").read_text())
+    while "|" in redirection and os.readlink(f"/proc/{process_id}/fd/1") != os.devnull:
+        assert time.monotonic() < deadline, "it has not noticed that nobody reads"
+        time.sleep(0.01)
+    os.kill(process_id, signal.SIGTERM)
+    assert shell.wait(60) == 0
+    assert (tmp_path / "code").read_text() == "0\n", errors.read_text()
+    assert "Traceback" not in errors.read_text()
 
 
 @pytest.mark.parametrize("seconds", [0, 0.03])
@@ -67,15 +93,16 @@ async def start_cluster(settings):
 run.start_cluster = start_cluster
 run.run_standalone(StandaloneSettings(data_directory=pathlib.Path(".")), fresh=False, log_level="info")
 """
-    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, cwd="/tmp", text=True)
-    assert process.stderr is not None
-    for line in process.stderr:
+    command = [sys.executable, "-c", script]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/tmp", text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
         if "Ctrl-C stops it" in line:
             process.send_signal(signal.SIGINT)
         if "Stopping" in line:
             process.send_signal(signal.SIGINT)
     assert process.wait(60) == -signal.SIGINT
-    process.stderr.close()
+    process.stdout.close()
 
 
 def test_a_folder_has_one_cluster_at_a_time(start_standalone: Any) -> None:

@@ -1,4 +1,5 @@
-"""What the standalone prints to its user, on standard error.
+"""What the standalone prints to its user: that it is ready, and where, on standard output, which programs may read;
+all else on standard error, where the log goes.
 
 Drawn by hand: rich, which draws the help pages, would cost a tenth of a second of every start.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 BOLD: Final = "1"
 DIM: Final = "2"
@@ -17,9 +18,11 @@ GREEN: Final = "32"
 YELLOW: Final = "33"
 
 
-def styled(text: str, style: str) -> str:
-    """The text in a style, or as it is when it goes to no terminal, or the user wants none (no-color.org)."""
-    if not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+def styled(text: str, style: str, stream: TextIO | None = None) -> str:
+    """The text in a style, or as it is when the stream (None: standard error) is no terminal, or the user wants none
+    (no-color.org)."""
+    stream = stream if stream is not None else sys.stderr
+    if stream is None or not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
     return f"\x1b[{style}m{text}\x1b[0m"
 
@@ -30,39 +33,52 @@ def show_ready(service_url: str, admin_url: str, data_directory: Path, seconds: 
         f'import pulsar; client = pulsar.Client("{service_url}")',
         'client.create_producer("greetings").send(b"hello"); client.close()',
     )
-    _print(
-        f"{styled('●', GREEN)} {styled('Magnetar is ready', BOLD)} {styled(f'in {seconds:.2f} s', DIM)}",
+
+    def shown(text: str, style: str) -> str:
+        return styled(text, style, sys.stdout)
+
+    write_lines(
+        sys.stdout,
+        f"{shown('●', GREEN)} {shown('Magnetar is ready', BOLD)} {shown(f'in {seconds:.2f} s', DIM)}",
         "",
-        f"  {styled('service URL', DIM)}  {styled(service_url, BOLD)}",
-        f"  {styled('admin URL', DIM)}    {styled(admin_url, BOLD)}",
-        f"  {styled('data', DIM)}         {data_directory}",
+        f"  {shown('service URL', DIM)}  {shown(service_url, BOLD)}",
+        f"  {shown('admin URL', DIM)}    {shown(admin_url, BOLD)}",
+        f"  {shown('data', DIM)}         {data_directory}",
         "",
-        f"  {styled('Try it (pip install pulsar-client):', DIM)}",
+        f"  {shown('Try it (pip install pulsar-client):', DIM)}",
         *(f"    {line}" for line in example),
         "",
-        f"  {styled('Ctrl-C stops it.', DIM)}",
+        f"  {shown('Ctrl-C stops it.', DIM)}",
     )
 
 
 def show_stopping() -> None:
     """The answer to the first Ctrl-C."""
-    _print(f"{styled('●', YELLOW)} Stopping… {styled('(Ctrl-C again leaves at once)', DIM)}")
+    write_lines(sys.stderr, f"{styled('●', YELLOW)} Stopping… {styled('(Ctrl-C again leaves at once)', DIM)}")
 
 
 def show_stopped() -> None:
     """The last line of a clean stop."""
-    _print(f"{styled('●', GREEN)} Stopped. Everything is on disk.")
+    write_lines(sys.stderr, f"{styled('●', GREEN)} Stopped. Everything is on disk.")
 
 
 def show_error(message: str, hint: str) -> None:
     """What went wrong and what to do; no hint where the message says it."""
-    _print(f"{styled('●', RED)} {message}", *([f"  {styled(hint, DIM)}"] if hint else []))
+    write_lines(sys.stderr, f"{styled('●', RED)} {message}", *([f"  {styled(hint, DIM)}"] if hint else []))
 
 
-def _print(*lines: str) -> None:
-    # Our standard error may be gone: a pipe whose reader has left must not keep the cluster from stopping cleanly.
-    try:
-        sys.stderr.write("\n".join(lines) + "\n")
-        sys.stderr.flush()
-    except (BrokenPipeError, ValueError):
+def write_lines(stream: TextIO | None, *lines: str) -> None:
+    """Print to standard output or error, also where that is closed, or a pipe whose reader has left: neither may keep a
+    process from serving, or from stopping cleanly. What its encoding does not have is written as escapes."""
+    if stream is None or stream.closed:
         return
+    encoding = stream.encoding or "utf-8"
+    text = "".join(f"{line}\n" for line in lines).encode(encoding, "backslashreplace").decode(encoding)
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        # What is left in the buffer would fail once more when the interpreter ends, and its exit code be 120.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

@@ -15,6 +15,7 @@ from magnetar.core.crashes import CRASHES
 from magnetar.core.exit_codes import EXIT_STOPPED
 from magnetar.core.log_lines import LineFormatter
 from magnetar.core.log_rate import AlikeFilter
+from magnetar.standalone.console import write_lines
 
 THREAD_SWITCH_SECONDS: Final = 0.0005
 """How long the event loop may keep the interpreter from the journal thread, which needs it for microseconds only.
@@ -110,7 +111,7 @@ def _leave() -> NoReturn:
     """End the process now. A thread of a start that was given up may wait for a server for long yet, and the end of
     the event loop would wait for that thread; nothing was served, so nothing is lost."""
     logging.shutdown()
-    sys.stdout.flush()
+    write_lines(sys.stdout)
     os._exit(EXIT_STOPPED)
 
 

@@ -16,7 +16,7 @@ from magnetar.core.errors import MagnetarError, SettingError
 from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE
 from magnetar.core.settings_file import GivenSettings
 from magnetar.net.descriptors import raise_limit
-from magnetar.standalone.console import show_error
+from magnetar.standalone.console import show_error, write_lines
 from magnetar.standalone.process import (
     STOP_SECONDS_MAX,
     Closable,
@@ -136,11 +136,7 @@ def tell_about(given: GivenSettings) -> None:
 
 def say(line: str) -> None:
     """One line on standard output, for people and for programs that wait for it."""
-    try:
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        log.debug("nobody reads our standard output")
+    write_lines(sys.stdout, line)
 
 
 def explain_os_error(error: OSError) -> tuple[str, str]:
