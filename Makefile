@@ -16,10 +16,12 @@ TARGETS := help setup run cluster compile decompile test test-compiled lint fix 
 # Any target may be the first one on a machine without uv.
 $(filter-out help decompile,$(TARGETS)): | $(filter $(UV_HERE),$(UV))
 
-help: ## Show this list
-	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  \033[36m%-14s\033[0m %s\n",$$1,$$2}' $(MAKEFILE_LIST)
+help: ## Show this list; times are rough ones, on two cores
+	@if [ -t 1 ] && [ -z "$$NO_COLOR" ] && [ "$$TERM" != dumb ]; then on=$$'\033[36m' off=$$'\033[0m'; fi; \
+	  awk -v on="$$on" -v off="$$off" 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  %s%-14s%s %s\n",on,$$1,off,$$2}' \
+	    $(MAKEFILE_LIST)
 
-setup: ## Install everything the lock names into .venv
+setup: ## Install everything the lock names into .venv; the first time some minutes
 	$(UV) sync --frozen --all-packages --all-groups
 
 # Debian keeps pip out of its own Python, and venv in a package of its own: what works first is taken.
@@ -36,7 +38,7 @@ run: .venv/ready ## Run a standalone cluster; ARGS="--port 0 --fresh" for option
 	  || echo "Not compiled: running as plain Python, which is slower." >&2
 	@exec .venv/bin/magnetar standalone $(ARGS)
 
-cluster: setup compile ## ZooKeeper, 4 bookies, 3 brokers and a proxy on this machine until Ctrl-C; ARGS="--help" for options
+cluster: setup compile ## ZooKeeper, 4 bookies, 3 brokers and a proxy, here, until Ctrl-C; ARGS="--help" for options
 	@exec .venv/bin/python -m e2e.cluster $(ARGS)
 
 # Without the peers that only tests need; what `make setup` has installed stays.
@@ -45,14 +47,14 @@ cluster: setup compile ## ZooKeeper, 4 bookies, 3 brokers and a proxy on this ma
 	@touch $@
 
 # What is compiled lies beside the sources; nothing at all there means that this is the first time.
-compile: .venv/ready ## Compile the hot modules in place, if they changed (needs a C compiler)
+compile: .venv/ready ## Compile the hot modules in place, if they changed; 1 to 2 minutes (needs a C compiler)
 	@$(if $(wildcard lib/src/*.so),,echo "Compiling the hot modules, which takes a minute or two.")
 	@$(if $(shell command -v cc),.venv/bin/python tools/compile.py,echo "There is no C compiler." >&2; false)
 
 decompile: ## Remove compiled modules: everything runs as plain Python again
 	@python3 tools/compile.py --remove
 
-lint: ## Formatting, ruff, types, import contracts, generated modules
+lint: ## Formatting, ruff, types, import contracts, generated modules; some minutes
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	$(RUN) mypy
@@ -72,33 +74,33 @@ generate: ## Write again what is made from sources: protobuf modules, CRDs, char
 	$(RUN) python -m tools.generate_spark_options
 
 # Compiled modules win over their sources: those that are out of date would be tested instead of what was edited.
-test: ## Unit, contract, tidy, fault and stock-client tests; ARGS="-k word" for options
+test: ## Unit, contract, tidy, fault and stock-client tests; some minutes; ARGS="-k word" for options
 	@$(RUN) python tools/compile.py --remove-stale
 	$(RUN) pytest -n $(PYTEST_WORKERS) $(ARGS)
 
-test-compiled: ## The same unit tests against compiled hot modules, in a copy below build/
+test-compiled: ## The same unit tests against compiled hot modules, in a copy below build/; some minutes
 	$(RUN) python -m tools.run_compiled_tests -n $(PYTEST_WORKERS) $(ARGS)
 
-sim: ## Storage on simulated time, network and disks, 1 000 seeds; SEED=n replays one, ARGS="--mistake all" plants known mistakes
+sim: ## Storage on simulated time, network, disks, 1 000 seeds; 5 minutes; SEED=n, ARGS="--mistake all"
 	$(RUN) python -m e2e.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000)) $(ARGS)
 
-histories: ## Managed ledgers and cursors under random faults, on virtual time, 2 000 seeds; SEED=n replays one
+histories: ## Managed ledgers and cursors under random faults, 2 000 seeds; 2 minutes; SEED=n replays one
 	$(RUN) python -m e2e.managed_histories $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000)) $(ARGS)
 
-sim-operator: ## The operator's loop on simulated time against a faulty API server, 1 000 seeds; SEED=n replays one
+sim-operator: ## The operator in simulated time, a faulty API server, 1 000 seeds; 15 minutes; SEED=n replays one
 	$(RUN) python -m e2e.operator_simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000)) $(ARGS)
 
-mutants: ## Plant mistakes of one line and tell which nobody notices, an hour; ARGS="--module recovery --list", --resume goes on
+mutants: ## Plant mistakes of one line: which does nobody notice? An hour; ARGS="--module recovery --list"
 	$(RUN) python -m tools.mutants $(ARGS)
 
-interchange: ## Our storage and Apache's, each in the other's place (needs Java and Maven, or the distribution unpacked)
+interchange: ## Our storage and Apache's in each other's place; 10 minutes (Java and Maven, or the distribution)
 	$(RUN) pytest e2e/interchange $(ARGS)
 
 # What COUNT makes of the first number where it stands for the second one: its share, rounded up.
 part = $(if $(COUNT),$(shell echo $$(( ($(1) * $(COUNT) + $(2) - 1) / $(2) ))),$(1))
 RIDE = $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-storm: ## Bookies under load: 100 killed, some paused, sessions and answers lost, disks that stall, clocks that jump, a drain; COUNT=1 is a hundredth
+storm: ## Bookies killed, paused, cut off, stalled, under load; 20 minutes; COUNT=1 (a hundredth): 3 minutes
 	$(RUN) python -m e2e.storage.storm --fault kill --count $(call part,100,100) $(RIDE)
 	$(RUN) python -m e2e.storage.storm --fault session --count $(call part,10,100) $(RIDE)
 	$(RUN) python -m e2e.storage.storm --fault pause --count $(call part,3,100) $(RIDE)
@@ -108,14 +110,14 @@ storm: ## Bookies under load: 100 killed, some paused, sessions and answers lost
 	$(RUN) python -m e2e.storage.storm --fault stops --count $(call part,10,100) $(RIDE)
 	$(if $(COUNT),,$(RUN) pytest e2e/storage)
 
-damage: ## Every file of a standalone cluster damaged in every way, some hundred cases; ROUNDS=3, SEED=n, ARGS="--pool" (one of three bookies)
+damage: ## Every file of a standalone damaged in every way; some minutes; ROUNDS=3, SEED=n, ARGS="--pool"
 	$(RUN) python -m e2e.damage --rounds $(or $(ROUNDS),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-power: ## Power cuts on real files: what was synced is kept, the rest lost, torn, reordered; SEED=n, SEEDS=n, CUTS=n
+power: ## Power cuts on real files: what was not synced is lost, torn; 10 minutes; SEED=n, SEEDS=n, CUTS=n
 	$(RUN) python -m e2e.power --subject standalone --seeds $(or $(SEEDS),3) --cuts $(or $(CUTS),40) $(if $(SEED),--seed $(SEED)) $(ARGS)
 	$(RUN) python -m e2e.power --subject bookie --seeds $(or $(SEEDS),3) --cuts $(or $(CUTS),40) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-faults: ## A cluster under stock clients: parts killed, paused, cut off, with jumping clocks, stalled disks, lost answers; unloads; COUNT=1 is a fifth
+faults: ## Parts of a cluster killed, paused, cut off; up to an hour; COUNT=1 (a fifth): a quarter of it
 	$(RUN) python -m e2e.cluster.storm --fault owner --count $(call part,5,5) $(RIDE)
 	$(RUN) python -m e2e.cluster.storm --fault proxy --count $(call part,5,5) $(RIDE)
 	$(RUN) python -m e2e.cluster.storm --fault zookeeper --count $(call part,5,5) $(RIDE)
@@ -129,46 +131,46 @@ faults: ## A cluster under stock clients: parts killed, paused, cut off, with ju
 	$(RUN) python -m e2e.cluster.storm --fault stops --count $(call part,10,5) $(RIDE)
 	$(RUN) python -m e2e.cluster.storm --fault mixed --count $(call part,15,5) $(RIDE)
 
-floods: ## Thousands of clients that do not read, send halves or a byte a second, beside a stock one: memory and its pace
+floods: ## Thousands of clients that do not read, or send halves, beside a stock one: memory, pace; 2 minutes
 	$(RUN) python -m e2e.floods.run $(ARGS)
 
-admin-cli: ## pulsar-admin and pulsarctl print against our cluster what they print against Apache's
+admin-cli: ## pulsar-admin and pulsarctl print against our cluster what they print against Apache's; some minutes
 	$(RUN) pytest -q e2e/local/test_admin_cli.py $(ARGS)
 
-e2e: e2e-clients e2e-spark e2e-kubernetes ## All of it with stock clients: standalone, Spark, then the operator on a real Kubernetes; ends with a table
+e2e: e2e-clients e2e-spark e2e-kubernetes ## e2e-clients, e2e-spark and e2e-kubernetes, one after the other; hours; ends with a table
 
-e2e-clients: compile ## Stock clients at full length (100 000 messages each), features, pulsar-admin, fifty kills
+e2e-clients: compile ## Stock clients at full length (100 000 messages each), pulsar-admin, fifty kills; tens of minutes
 	$(RUN) python -m e2e.run_clients --count $(or $(COUNT),100000)
 	$(RUN) pytest -q e2e/local/test_features.py e2e/local/test_admin_cli.py
 	$(RUN) python -m e2e.local.kill_loop $(if $(SEED),--seed $(SEED))
 
-e2e-spark: compile ## Our data source and the JVM connector on its own Spark, on each other's topics (needs Java 17)
+e2e-spark: compile ## Our data source and the JVM connector on each other's topics; tens of minutes (needs Java 17)
 	$(RUN) pytest -q e2e/spark $(ARGS)
 
-bench: compile ## Side by side with Apache Pulsar, in one run; ARGS="--quick" for shorter windows
+bench: compile ## Side by side with Apache Pulsar, in one run; tens of minutes; ARGS="--quick" is shorter
 	$(RUN) python -m bench.run $(ARGS)
 
-bench-bookies: compile ## Our bookies beside Apache's under BookKeeper's own client; ARGS="--quick" for shorter windows
+bench-bookies: compile ## Our bookies beside Apache's, BookKeeper's own client; tens of minutes; ARGS="--quick" is shorter
 	$(RUN) python -m bench.bookies.run $(ARGS)
 
-bench-cluster: compile ## Our cluster beside Apache's: unloads, crashes, proxies, lookups, brokers; ARGS="--quick"
+bench-cluster: compile ## Our cluster beside Apache's: unloads, crashes, proxies, lookups; tens of minutes; ARGS="--quick"
 	$(RUN) python -m bench.cluster.run $(ARGS)
 
-bench-spark: compile ## Cold scans of a topic from Spark beside the JVM connector, Parquet and cat; ARGS="--quick" (--gigabytes N)
+bench-spark: compile ## Cold scans from Spark beside the JVM connector, Parquet, cat; half an hour; ARGS="--quick"
 	$(RUN) python -m bench.spark.run $(ARGS)
 
-scale: compile ## 100 000 topics, then 10 000 connections to a broker and 8 000 through a proxy, on this machine
+scale: compile ## 100 000 topics, 10 000 connections to a broker, 8 000 through a proxy, here; 7 minutes
 	$(RUN) python -m e2e.cluster.scale $(ARGS)
 
-images: ## Container images; VERSION, REGISTRY (localhost/magnetar), PUSH=yes, BASE_IMAGE, BUILDER, IMAGES="broker proxy" choose
+images: ## Container images; first 4 to 7 minutes; VERSION, REGISTRY, PUSH=yes, BASE_IMAGE, BUILDER, IMAGES=...
 	$(RUN) python -m images.build $(if $(REGISTRY),--repository $(REGISTRY)) $(if $(VERSION),--version $(VERSION)) \
 	  $(if $(BASE_IMAGE),--base-image $(BASE_IMAGE)) $(if $(BUILDER),--builder $(BUILDER)) $(if $(PUSH),--push) $(IMAGES)
 
-kube-up: ## A real single-node Kubernetes on this machine (Debian 12, root; KUBERNETES_ROOT says where it lives)
+kube-up: ## A real single-node Kubernetes here (Debian 12, root; KUBERNETES_ROOT); first 10 to 13 minutes
 	$(RUN) python -m e2e.kubernetes up
 
 kube-down: ## Stop it; ARGS=--purge forgets its state and volumes, ARGS=--purge-images its images too
 	$(RUN) python -m e2e.kubernetes down $(ARGS)
 
-e2e-kubernetes: ## The operator on a real Kubernetes (the current one, else kind, else our own node); PART=quick, ARGS="-k bookies"
+e2e-kubernetes: ## The operator on a real Kubernetes (one that is there, kind, or ours); hours; PART=quick: 20 minutes
 	$(RUN) python -m e2e.kube --part $(or $(PART),full) $(ARGS)

@@ -101,9 +101,7 @@ def standalone(
     Its data stays in a folder. Stop it, kill it, start it again:
     every acknowledged message is there.
 
-    Once it serves, standard output says where. The log goes to standard error.
-
-    Ctrl-C stops it cleanly, a second one at once.
+    Standard output says where it serves. Ctrl-C stops it cleanly, a second one at once.
     Exit code: 0 stopped, 1 cannot run, 2 wrong options.
 
     [dim]Examples:[/]
