@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc  # type:
 from magnetar.bookie.admin.control import SERVICE, serve_bookie
 from magnetar.bookie.admin.testing import DAMAGED, FakeOperations
 from magnetar.bookie.operations import DrainStep, LostBookie, StoredLedger, UnderreplicatedEntry
+from magnetar.control import server as control_server
 from magnetar.control.client import BookieControl
 from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
 from magnetar.control.generated import bookie_pb2 as messages
@@ -66,6 +67,33 @@ async def test_storage_state(bookie: BookieControl, operations: FakeOperations) 
     assert state.journal_marks[0].offset == 4202496
     state = await bookie.set_read_only(read_only=True)
     assert (state.read_only, state.read_only_manual, operations.now.read_only) == (True, True, True)
+
+
+async def test_half_connections_have_a_part_of_the_files(
+    operations: FakeOperations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_server, "CONNECTIONS_MAX", 8)
+    async with serving(operations) as server:
+        halves = [await asyncio.open_connection(HOST, server.port) for _ in range(20)]
+        reads = [asyncio.create_task(reader.read()) for reader, _ in halves]
+        async with asyncio.timeout(30):
+            while sum(read.done() for read in reads) < 12:
+                await asyncio.sleep(0.01)
+        for _, writer in halves:
+            writer.close()
+        await asyncio.gather(*reads, return_exceptions=True)
+        assert await _running(server.port)
+
+
+async def _running(port: int) -> bool:
+    """What the bookie says of itself, as soon as it can be asked."""
+    async with asyncio.timeout(30):
+        while True:
+            async with BookieControl.to(f"{HOST}:{port}") as bookie:
+                try:
+                    return (await bookie.storage_state()).running
+                except ControlUnavailable:
+                    await asyncio.sleep(0.05)
 
 
 async def test_limbo_is_part_of_the_state(bookie: BookieControl, operations: FakeOperations) -> None:

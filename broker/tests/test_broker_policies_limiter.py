@@ -149,7 +149,7 @@ def test_connections_are_counted_altogether_and_by_address(caplog: pytest.LogCap
         "refused 2 connections, the last one of /10.0.0.3:1: 3 connections may be open, "
         "a higher brokerMaxConnections allows more"
     ]
-    assert limits.refused.counts == {"all": 1, "address": 1, "files": 0, "http": 0}
+    assert limits.refused.counts == {**dict.fromkeys(LimitKind, 0), LimitKind.ALL: 1, LimitKind.ADDRESS: 1}
     with pytest.raises(PulsarError):
         limits.opened("/10.0.0.4:1")
     clock.advance(14_000)
@@ -163,6 +163,17 @@ def test_connections_are_counted_altogether_and_by_address(caplog: pytest.LogCap
     limits.closed("/10.0.0.1:1")
     limits.opened("/10.0.0.1:3")
     assert limits.total == 3
+
+
+def test_how_many_connections_are_left() -> None:
+    limits = ConnectionLimits(4, 3, Timers().call_later, files_max=10)
+    assert limits.left_of("10.0.0.1") == 3
+    limits.opened("/10.0.0.1:1")
+    limits.opened("/10.0.0.1:2")
+    assert (limits.left_of("10.0.0.1"), limits.left_of("10.0.0.2")) == (1, 2)
+    limits.closed("/10.0.0.1:1")
+    assert limits.left_of("10.0.0.1") == 2
+    assert ConnectionLimits(0, 0, Timers().call_later, files_max=10).left_of("10.0.0.1") == 10
 
 
 def test_one_address_does_not_get_every_file_there_is() -> None:

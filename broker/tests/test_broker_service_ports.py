@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
+from magnetar.broker.policies.broker_limits import ConnectionLimits
 from magnetar.broker.service_ports import open_service_ports
 from magnetar.broker.settings import BrokerSettings
 from magnetar.net.connection import Connection, Handler
-from magnetar.net.refused_connections import RefusedConnections
+from magnetar.net.refused_connections import LimitKind, RefusedConnections
+from magnetar.net.testing import TestAuthority, until
+from magnetar.net.tls import TlsSettings
 
 
 class Silent:
@@ -45,6 +49,30 @@ async def test_nobody_is_let_in_before_somebody_serves() -> None:
         await asyncio.sleep(0.001)
     writer.close()
     await writer.wait_closed()
+    await ports.close()
+
+
+@pytest.mark.parametrize(("proxy_protocol", "cut"), [(False, 4), (True, 0)])
+async def test_the_limit_of_an_address_counts_tls_handshakes(tmp_path: Path, *, proxy_protocol: bool, cut: int) -> None:
+    """Unless the address is that of a load balancer, which names its clients later."""
+    own = TestAuthority(tmp_path).issue("broker")
+    settings = BrokerSettings(
+        broker_service_port=0,
+        broker_service_port_tls=0,
+        tls=TlsSettings(certificate_file=own.certificate_file, key_file=own.key_file),
+        proxy_protocol=proxy_protocol,
+    )
+    limits = ConnectionLimits(100, 2, asyncio.get_running_loop().call_later)
+    ports, settings = await open_service_ports(settings, lambda _: Silent(), limits.left_of)
+    await ports.serve(limits.refused)
+    halves = [await asyncio.open_connection("127.0.0.1", settings.broker_service_port_tls) for _ in range(6)]
+    await until(lambda: ports.arriving + limits.refused.counts[LimitKind.HANDSHAKES_OF_ADDRESS] == 6)
+    assert ports.arriving == 6 - cut
+    for reader, _ in halves[:cut]:
+        assert await reader.read() == b""
+    for _, writer in halves:
+        writer.close()
+    await until(lambda: not ports.arriving)
     await ports.close()
 
 

@@ -70,7 +70,7 @@ async def test_a_listener_refuses_what_there_are_no_files_for(
     count = 2 * REFUSED_WITH_A_WORD
     with caplog.at_level(logging.WARNING):
         opened = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(count)]
-        await until(lambda: listener.refused + len(listener.connections) == count)
+        await until(lambda: listener.refused_connections.total + len(listener.connections) == count)
         await until(lambda: bool(caplog.records))
     assert len(listener.connections) == len(made) == 1 + REFUSED_WITH_A_WORD
     refused = REFUSED_WITH_A_WORD - 1

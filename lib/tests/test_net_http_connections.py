@@ -73,7 +73,7 @@ async def serving(
         yield port, connections
     finally:
         connections.stop_listening()
-        connections.close()
+        await connections.close()
         await runner.cleanup()
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
+import socket
+import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +17,9 @@ from typing import Any
 import aiohttp
 import pulsar
 import pytest
-from magnetar.net.testing import Certificate, TestAuthority
+from magnetar.net import accepting
+from magnetar.net.refused_connections import LimitKind
+from magnetar.net.testing import HALF_HANDSHAKE, Certificate, TestAuthority, until
 from magnetar.net.tls import TlsSettings
 from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.settings import BrokerClientSettings, FixedBrokers
@@ -120,6 +126,53 @@ async def test_tls_on_both_sides(start: StartProxy, tmp_path: Path, monkeypatch:
         url = proxy.web_service_url + "/admin/v2/clusters"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             assert await answer.json() == ["standalone"]
+
+
+async def test_half_handshakes_keep_no_client_out(
+    start: StartProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At all four ports with TLS, from the client's own address."""
+    monkeypatch.setattr(accepting, "handshakes_max", lambda: 32)
+    authority, certificate = certificates(tmp_path / "tls")
+    own = TlsSettings(certificate_file=certificate.certificate_file, key_file=certificate.key_file)
+    trusting = TlsSettings(trust_certificates_file=authority.certificate_file)
+    ports = {"broker_service_port_tls": 0, "web_service_port_tls": 0, "tls": own}
+    async with running_cluster(tmp_path / "data", monkeypatch, **ports) as running:
+        broker = running.broker.settings
+        assert broker.service_url_tls is not None
+        assert broker.web_service_url_tls is not None
+        proxy = await start(
+            fixed_brokers=FixedBrokers(
+                service_url_tls=broker.service_url_tls, web_service_url_tls=broker.web_service_url_tls
+            ),
+            service_port=None,
+            service_port_tls=0,
+            web_service_port_tls=0,
+            tls=own,
+            broker_client=BrokerClientSettings(tls_enabled=True, tls=trusting),
+        )
+        urls = (broker.service_url_tls, proxy.service_url, broker.web_service_url_tls, proxy.web_service_url)
+        attacked = [int(url.rpartition(":")[2]) for url in urls]
+        options = {"tls_trust_certs_file_path": str(authority.certificate_file)}
+        context = ssl.create_default_context(cafile=authority.certificate_file)
+        counts = (running.broker.context.service.limits.connections.refused.counts, proxy.service.refused.counts)
+        with contextlib.ExitStack() as halves:
+            for port in attacked * 60:
+                halves.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(HALF_HANDSHAKE)
+            for number, url in enumerate(urls[:2]):
+                assert await asyncio.to_thread(talk, url, 10, f"topic-{number}", **options) == expected(10)
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
+                for url in urls[2:]:
+                    async with session.get(url + "/admin/v2/clusters") as answer:
+                        assert await answer.json() == ["standalone"]
+            await until(lambda: all(count[LimitKind.HANDSHAKES] >= 2 * (60 - 32) for count in counts))
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session,
+            session.get(proxy.web_service_url + "/metrics") as answer,
+        ):
+            text = await answer.text()
+        (line,) = re.findall(r"^pulsar_proxy_rejected_connections_total{.*handshakes\"} .*", text, re.MULTILINE)
+        assert float(line.split()[-1]) == counts[1][LimitKind.HANDSHAKES]
 
 
 async def test_brokers_behind_the_proxy_see_who_the_client_is(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
 from magnetar.core.limits import CLIENT_VERSION_CHARACTERS_MAX, CONNECT_FRAME_BYTES_MAX, KIB, MIB
 from magnetar.net.connection import Connection
+from magnetar.net.refused_connections import LimitKind
 from magnetar.net.requests import REQUESTS_BYTES_MAX, REQUESTS_MAX
 from magnetar.net.splice import Splice, SpliceEnd
-from magnetar.net.testing import SilentClient, living, until
+from magnetar.net.testing import SilentClient, TestAuthority, living, until
+from magnetar.net.tls import TlsSettings
 from magnetar.proxy import lookups
 from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.client_access import ClientAccess
@@ -31,6 +34,29 @@ LISTED = [f"persistent://public/default/{'long' * 20}-{index}" for index in rang
 def port_of(proxy: RunningProxy) -> int:
     assert proxy.settings.service_port is not None
     return proxy.settings.service_port
+
+
+@pytest.mark.parametrize(("proxy_protocol", "cut"), [(False, 4), (True, 0)])
+async def test_the_limit_of_an_address_counts_tls_handshakes(
+    start: StartProxy, tmp_path: Path, *, proxy_protocol: bool, cut: int
+) -> None:
+    """Unless the address is that of a load balancer, which names its clients later."""
+    own = TestAuthority(tmp_path).issue("proxy")
+    proxy = await start(
+        "pulsar://nowhere:1",
+        service_port_tls=0,
+        tls=TlsSettings(certificate_file=own.certificate_file, key_file=own.key_file),
+        connections_per_address_max=2,
+        proxy_protocol=proxy_protocol,
+    )
+    halves = [await asyncio.open_connection("127.0.0.1", proxy.settings.service_port_tls) for _ in range(6)]
+    await until(lambda: proxy.arriving + proxy.service.refused.counts[LimitKind.HANDSHAKES_OF_ADDRESS] == 6)
+    assert proxy.arriving == 6 - cut
+    for reader, _ in halves[:cut]:
+        assert await reader.read() == b""
+    for _, writer in halves:
+        writer.close()
+    await until(lambda: not proxy.arriving)
 
 
 def list_request(number: int) -> bytes:

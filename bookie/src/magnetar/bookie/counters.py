@@ -132,7 +132,7 @@ class BookieCounters:
         """Of those, the ones that wait because the disk is behind."""
         self.adds_rejected = 0
         self.reads_in_progress = 0
-        self.refused_connections = RefusedConnections((LimitKind.FILES, LimitKind.HTTP))
+        self.refused_connections = RefusedConnections((LimitKind.FILES, LimitKind.HTTP, LimitKind.HANDSHAKES))
         self.journals = [JournalCounters() for _ in range(journals)]
 
     def timed_add(self, done: AddCallback, entries: int, size_bytes: int, *, recovery: bool) -> AddCallback:

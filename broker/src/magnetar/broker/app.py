@@ -163,9 +163,15 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
 
     What was started is closed again when the rest cannot be."""
     contexts: list[BrokerContext] = []
+
+    def left_of(host: str) -> int:
+        return contexts[0].service.limits.connections.left_of(host)
+
     async with AsyncExitStack() as started:
         # The port that clients are told is known only once it is taken.
-        ports, settings = await open_service_ports(settings, lambda connection: ServerSession(connection, contexts[0]))
+        ports, settings = await open_service_ports(
+            settings, lambda connection: ServerSession(connection, contexts[0]), left_of
+        )
         started.push_async_callback(ports.close)
         admin = _admin_server(settings)
         started.push_async_callback(admin.close)

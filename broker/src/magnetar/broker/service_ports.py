@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from magnetar.broker.settings import BrokerSettings
 from magnetar.net.connection import Connection, Handler, HandlerFactory
-from magnetar.net.endpoints import Listener, listen
+from magnetar.net.endpoints import LeftOf, Listener, listen
 from magnetar.net.held_bytes import HeldBytes
 from magnetar.net.preamble import after_preamble
 from magnetar.net.refused_connections import RefusedConnections
@@ -29,6 +29,11 @@ class ServicePorts:
         """Those that are open now."""
         return [connection for listener in self._listeners for connection in listener.connections]
 
+    @property
+    def arriving(self) -> int:
+        """Connections at their TLS handshake."""
+        return sum(listener.arriving for listener in self._listeners)
+
     async def serve(self, refused: RefusedConnections) -> None:
         """Accept connections from now on; those that there are no files for are counted in `refused`."""
         for listener in self._listeners:
@@ -42,13 +47,14 @@ class ServicePorts:
 
 
 async def open_service_ports(
-    settings: BrokerSettings, make_handler: HandlerFactory
+    settings: BrokerSettings, make_handler: HandlerFactory, left_of: LeftOf | None = None
 ) -> tuple[ServicePorts, BrokerSettings]:
     """Take the ports; the settings returned tell what those that were 0 became. Connections are refused until `serve`,
     as who would serve them may not stand yet. OSError for ports that cannot be had, `SettingError` for certificates
-    that cannot be read."""
+    that cannot be read. `left_of` says how many more connections an address may have."""
     if settings.proxy_protocol:
-        make_handler = _behind_proxy_header(make_handler)
+        # The address that connections come from is a load balancer's, which names its clients later.
+        make_handler, left_of = _behind_proxy_header(make_handler), None
     tls = ServerTls(settings.tls) if settings.broker_service_port_tls is not None else None
     held = HeldBytes(asyncio.get_running_loop())
     address = settings.bind_address
@@ -57,7 +63,11 @@ async def open_service_ports(
     try:
         if settings.broker_service_port_tls is not None:
             listener = await listen(
-                *(address, settings.broker_service_port_tls, make_handler), tls=tls, accepting=False, held=held
+                *(address, settings.broker_service_port_tls, make_handler),
+                tls=tls,
+                accepting=False,
+                held=held,
+                left_of=left_of,
             )
             listeners.append(listener)
             settings = replace(settings, broker_service_port_tls=listener.port)

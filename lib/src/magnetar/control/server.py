@@ -21,6 +21,7 @@ from magnetar.control.settings import ControlSettings, ServerTls
 from magnetar.control.token import ControlToken
 from magnetar.core.errors import Misuse, SettingError
 from magnetar.core.limits import KIB
+from magnetar.net.descriptors import open_files_max
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,12 @@ METADATA_BYTES_MAX: Final = 8 * KIB
 STREAMS_PER_CONNECTION_MAX: Final = 64
 """Calls of one client at a time: the operator makes a few, its plugin one a pod."""
 
+CONNECTIONS_MAX: Final = 1_024
+"""Counted from the moment that they are accepted, so that half handshakes do not take all files."""
+
+SHARE_OF_FILES: Final = 8
+"""Connections have no more than this part of the files that the process may open."""
+
 _OPTIONS: Final = (
     # A port that another process has is an error, not a port to share.
     ("grpc.so_reuseport", 0),
@@ -46,7 +53,7 @@ _OPTIONS: Final = (
     ("grpc.max_metadata_size", METADATA_BYTES_MAX),
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
     # Who connects and says nothing, who has nothing more to ask, and who is gone without a word.
-    ("grpc.server_handshake_timeout_ms", 30_000),
+    ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 300_000),
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
@@ -83,7 +90,7 @@ class ControlServer:
             raise Misuse("the control server runs already")
         server = grpc.aio.server(
             interceptors=[Gate(ControlToken(self._settings.token, self._settings.token_file))],
-            options=_OPTIONS,
+            options=[*_OPTIONS, ("grpc.max_allowed_incoming_connections", _connections_max())],
             # Beside these, health checks, which bring no token, have places of their own.
             maximum_concurrent_rpcs=self._settings.calls_at_once_max + OPEN_CALLS_MAX,
         )
@@ -127,6 +134,10 @@ class ControlServer:
             return server.add_secure_port(address, _credentials(self._settings.tls))
         except RuntimeError as error:
             raise OSError(f"the control port {address} cannot be had: {error}") from None
+
+
+def _connections_max() -> int:
+    return min(CONNECTIONS_MAX, open_files_max() // SHARE_OF_FILES)
 
 
 def _credentials(tls: ServerTls) -> grpc.ServerCredentials:

@@ -26,6 +26,17 @@ RESERVED_MAX: Final = 8_192
 """Enough for any number of bookies, and for what the kernel hands over at once before anybody can be refused."""
 
 
+SHARE_OF_HANDSHAKES: Final = 8
+"""TLS handshakes that are not finished at a port take no more than this part of the files that the process may open.
+They have places of its connections."""
+
+HANDSHAKES_MIN: Final = 32
+"""At one port, also where its connections have taken all other files."""
+
+HANDSHAKES_MAX: Final = 1_024
+"""Half handshakes hold some 140 KB each."""
+
+
 def raise_limit() -> int:
     """Let this process have as many as the system allows it; how many these are. Told in the log when they are few."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -55,3 +66,8 @@ def clients_max(each: int = 1) -> int:
     limit = open_files_max()
     reserved = max(RESERVED_MIN, min(RESERVED_MAX, limit // RESERVED_SHARE))
     return max(1, (limit - reserved) // each)
+
+
+def handshakes_max() -> int:
+    """How many TLS handshakes may be under way at one port."""
+    return max(HANDSHAKES_MIN, min(HANDSHAKES_MAX, open_files_max() // SHARE_OF_HANDSHAKES))

@@ -3,54 +3,58 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
+from magnetar.net.accepting import ENOUGH, Acceptor, bound
 from magnetar.net.connection import AnyHandlerFactory, Connection, Handler, HandlerFactory
 from magnetar.net.descriptors import clients_max
 from magnetar.net.held_bytes import HeldBytes
 from magnetar.net.refused_connections import FILES_SETTING, ConnectionLimit, LimitKind, RefusedConnections
-from magnetar.net.tls import HANDSHAKE_SECONDS_MAX, ClientTls, ServerTls
+from magnetar.net.tls import ClientTls, ServerTls
 
 LISTEN_BACKLOG: Final = 4096
 """Connections the kernel may queue while we are busy; a whole fleet of clients reconnects at once after a restart.
-Fewer where few files may be open: they are accepted all at once, before any can be refused."""
+Fewer where few files may be open, at a port without TLS: the loop accepts them all at once, before any can be
+refused."""
 
 REFUSED_WITH_A_WORD: Final = 64
 """Connections beyond the bound that still get to their handler, which may tell the client why it refuses them."""
+
+LeftOf: TypeAlias = Callable[[str], int]
+"""How many more connections an address may have."""
 
 
 class Listener:
     """A listening socket and the connections that came in through it."""
 
-    def __init__(self, make_handler: HandlerFactory, held: HeldBytes | None) -> None:
+    def __init__(self, make_handler: HandlerFactory, held: HeldBytes | None, left_of: LeftOf | None) -> None:
         """For `listen`."""
         self._loop = asyncio.get_running_loop()
         self.held = held if held is not None else HeldBytes(self._loop)
         """What its connections hold."""
         self._make_handler = make_handler
+        self._left_of = left_of
         self._connections: dict[Connection, None] = {}
-        # Nobody is told of a TLS handshake that fails: the loop lets go of the connection, and so must this.
-        self._arriving: dict[weakref.ref[_Arrival], None] = {}
         self._closed = False
         self._limit = ConnectionLimit(clients_max() + REFUSED_WITH_A_WORD, LimitKind.FILES, FILES_SETTING)
         self.refused_connections = RefusedConnections((LimitKind.FILES,), self._loop.call_later)
         """Those that were cut, as there were too many for the files that the process may have. Whoever counts what
         other limits refuse puts its own here."""
-        self._server: asyncio.Server
+        self._server: asyncio.Server | Acceptor
 
     async def open(self, host: str, port: int, tls: ServerTls | None, *, accepting: bool) -> None:
         """For `listen`."""
-        self._server = await self._loop.create_server(
-            self._make_connection,
-            host,
-            port,
-            backlog=max(16, min(LISTEN_BACKLOG, clients_max() // 2)),
-            reuse_address=True,
-            ssl=None if tls is None else tls.context,
-            ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS_MAX,
-            start_serving=accepting,
-        )
+        if tls is None:
+            backlog = max(16, min(LISTEN_BACKLOG, clients_max() // 2))
+            self._server = await self._loop.create_server(
+                self._make_connection, host, port, backlog=backlog, reuse_address=True, start_serving=accepting
+            )
+            return
+        listening = await bound(host, port)
+        self._server = Acceptor(listening, self._make_connection, self, backlog=LISTEN_BACKLOG, tls=tls.context)
+        if accepting:
+            await self._server.start_serving()
 
     @property
     def port(self) -> int:
@@ -65,13 +69,8 @@ class Listener:
 
     @property
     def arriving(self) -> int:
-        """How many connections were accepted and do not stand yet."""
-        return len(self._arriving)
-
-    @property
-    def refused(self) -> int:
-        """How many were cut."""
-        return self.refused_connections.counts[LimitKind.FILES]
+        """How many connections are at their TLS handshake."""
+        return self._server.arriving if isinstance(self._server, Acceptor) else 0
 
     async def start_accepting(self) -> None:
         """For one that was made without. Twice is no error."""
@@ -91,51 +90,39 @@ class Listener:
             connection.close()
         await self._server.wait_closed()
 
+    # --- magnetar.net.accepting.Places
+
+    def left(self) -> int:
+        """For the acceptor: how many more connections there may be."""
+        return self._limit.connections_max - len(self._connections)
+
+    def left_of(self, host: str) -> int:
+        """For the acceptor: the same, from one address."""
+        return ENOUGH if self._left_of is None else self._left_of(host)
+
+    def refused(self, host: str, kind: LimitKind) -> None:
+        """For the acceptor: a connection cannot stay."""
+        limit = self._limit if kind is LimitKind.FILES else ConnectionLimit(0, kind, "")
+        self.refused_connections.refused(host, limit)
+
     def _make_connection(self) -> Connection:
-        arrival = _Arrival(self)
-        connection = Connection(self._loop, arrival.stands, self._lost, self.held)
-        if self._closed:
-            connection.close()
-        elif len(self._connections) + len(self._arriving) >= self._limit.connections_max:
-            self._refuse(connection)
-        else:
-            self._arriving[weakref.ref(arrival, self._gone)] = None
-        return connection
+        return Connection(self._loop, self._stands, self._lost, self.held)
 
-    def _gone(self, arrival: weakref.ref[_Arrival]) -> None:
-        self._arriving.pop(arrival, None)
-
-    def stands(self, connection: Connection) -> Handler:
-        """For `_Arrival`: a connection is there, and gets its handler."""
+    def _stands(self, connection: Connection) -> Handler:
         if self._closed:
+            return _Unwanted(connection)
+        if self.left() <= 0:
+            self.refused("", LimitKind.FILES)
             return _Unwanted(connection)
         self._connections[connection] = None
         return self._make_handler(connection)
-
-    def _refuse(self, connection: Connection) -> None:
-        self.refused_connections.refused("", self._limit)
-        connection.abort()
 
     def _lost(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
 
 
-class _Arrival:
-    """A connection that was accepted and does not stand yet. Nothing but that connection holds it, and only until it
-    stands: it ends when either is over."""
-
-    __slots__ = ("__weakref__", "_listener")
-
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
-
-    def stands(self, connection: Connection) -> Handler:
-        """The connection's handler factory."""
-        return self._listener.stands(connection)
-
-
 class _Unwanted:
-    """The handler of a connection that came while the listener closed."""
+    """The handler of a connection that came while the listener closed, or is one too many."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -161,12 +148,14 @@ async def listen(
     tls: ServerTls | None = None,
     accepting: bool = True,
     held: HeldBytes | None = None,
+    left_of: LeftOf | None = None,
 ) -> Listener:
     """Listen on a TCP address, with TLS if given. Raises OSError when the address is taken or not ours.
 
     Without `accepting` the address is taken, and connections are refused until `Listener.start_accepting`. What its
-    connections hold in memory is bounded by `held`, which several listeners of a server share."""
-    listener = Listener(make_handler, held)
+    connections hold in memory is bounded by `held`, which several listeners of a server share.
+    TLS handshakes that are not finished are bounded for each port, and for each address by what is `left_of` it."""
+    listener = Listener(make_handler, held, left_of)
     await listener.open(host, port, tls, accepting=accepting)
     return listener
 

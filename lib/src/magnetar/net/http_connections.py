@@ -12,13 +12,13 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable
 from socket import socket
-from typing import Final, Protocol, TypeAlias, TypeVar, cast
+from typing import Final, Protocol, TypeVar, cast
 
+from magnetar.net.accepting import ENOUGH, Acceptor, MakeProtocol, bound
 from magnetar.net.descriptors import open_files_max
 from magnetar.net.http_head import HeadBounds
 from magnetar.net.http_pace import DEFAULT, HttpLimits, Pace, Traffic
 from magnetar.net.refused_connections import FILES_SETTING, ConnectionLimit, LimitKind, RefusedConnections
-from magnetar.net.tls import HANDSHAKE_SECONDS_MAX
 
 logger: Final = logging.getLogger(__name__)
 
@@ -30,6 +30,9 @@ LISTEN_BACKLOG: Final = 1_024
 SHARE_OF_FILES: Final = 4
 """HTTP takes no more than this part of the files that the process may open: clients have the rest."""
 
+SHARE_OF_ARRIVALS: Final = 4
+"""When all connections stand that may, this part of their number may be at the TLS handshake beside them."""
+
 HEAD_TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\n\r\n%b"
@@ -37,8 +40,6 @@ HEAD_TOO_LARGE: Final = (
 REASON: Final = b'{"reason":"%b"}'
 
 Answer = TypeVar("Answer")
-
-MakeProtocol: TypeAlias = Callable[[], asyncio.Protocol]
 
 
 class _Content(Protocol):
@@ -81,7 +82,7 @@ class HttpConnections:
         self._refused = refused if refused is not None else RefusedConnections((LimitKind.HTTP,))
         self._loop = asyncio.get_running_loop()
         self._connections: dict[asyncio.Transport, _Watched] = {}
-        self._servers: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []
         self._sweeping: asyncio.TimerHandle | None = None
         self._limit = limit_of(limits)
         self._held_bytes = 0
@@ -91,32 +92,19 @@ class HttpConnections:
         """Open a port (0: any free one); returns which. OSError when it is taken.
 
         `make_protocol` gives the server's own, for one connection."""
-        server = await self._loop.create_server(
-            lambda: _Watched(make_protocol, self),
-            host,
-            port,
-            backlog=LISTEN_BACKLOG,
-            reuse_address=True,
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS_MAX,
-        )
-        self._servers.append(server)
-        found: int = server.sockets[0].getsockname()[1]
+        listening = await bound(host, port)
+        found: int = listening[0].getsockname()[1]
+        for one in listening:
+            await self.listen_at(make_protocol, one, tls)
         return found
 
     async def listen_at(
         self, make_protocol: MakeProtocol, listening: socket, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Answer at a socket that listens already."""
-        self._servers.append(
-            await self._loop.create_server(
-                lambda: _Watched(make_protocol, self),
-                sock=listening,
-                backlog=LISTEN_BACKLOG,
-                ssl=tls,
-                ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS_MAX,
-            )
-        )
+        """Answer at a socket that is bound, or listens already; it is closed with the others."""
+        acceptor = Acceptor([listening], lambda: _Watched(make_protocol, self), self, backlog=LISTEN_BACKLOG, tls=tls)
+        self._acceptors.append(acceptor)
+        await acceptor.start_serving()
 
     async def serve(self, request: AnyRequest, handler: Callable[[AnyRequest], Awaitable[Answer]]) -> Answer:
         """A middleware, the outermost."""
@@ -132,12 +120,14 @@ class HttpConnections:
 
     def stop_listening(self) -> None:
         """Connections go on. Twice is no error."""
-        for server in self._servers:
-            server.close()
+        for acceptor in self._acceptors:
+            acceptor.close()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop listening and cut what is left."""
         self.stop_listening()
+        for acceptor in self._acceptors:
+            await acceptor.wait_closed()
         for watched in list(self._connections.values()):
             watched.cut()
         if self._sweeping is not None:
@@ -152,6 +142,28 @@ class HttpConnections:
     def serving_count(self) -> int:
         """Connections with a request under way."""
         return sum(watched.pace.serving for watched in self._connections.values())
+
+    @property
+    def arriving(self) -> int:
+        """Connections at their TLS handshake."""
+        return sum(acceptor.arriving for acceptor in self._acceptors)
+
+    # --- magnetar.net.accepting.Places
+
+    def left(self) -> int:
+        """How many more there may be. Where there are no more, some may arrive all the same: one that waits makes room
+        for one that stands."""
+        places = self._limit.connections_max
+        return max(places // SHARE_OF_ARRIVALS, places - len(self._connections), 1)
+
+    def left_of(self, host: str) -> int:
+        """From one address: addresses have no limit of their own."""
+        del host
+        return ENOUGH
+
+    def refused(self, host: str, kind: LimitKind) -> None:
+        """One of these cannot stay."""
+        self._refused.refused(host, self._limit if kind is LimitKind.FILES else ConnectionLimit(0, kind, ""))
 
     # --- for the connections
 

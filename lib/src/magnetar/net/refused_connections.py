@@ -13,7 +13,9 @@ logger: Final = logging.getLogger(__name__)
 
 FILES_SETTING: Final = "limit of open files (ulimit -Hn, LimitNOFILE=)"
 
-METRIC_TEXT: Final = "Connections refused by a limit: of all, of one address, of open files, of HTTP."
+METRIC_TEXT: Final = (
+    "Connections refused by a limit: of all, of one address, of open files, of HTTP, of TLS handshakes."
+)
 
 
 class LimitKind(StrEnum):
@@ -23,6 +25,16 @@ class LimitKind(StrEnum):
     ADDRESS = "address"
     FILES = "files"
     HTTP = "http"
+    HANDSHAKES = "handshakes"
+    """Of TLS handshakes that are not finished, at one port."""
+    HANDSHAKES_OF_ADDRESS = "handshakes_of_address"
+    """Of one address, with its TLS handshakes that are not finished."""
+
+
+_OF_HANDSHAKES: Final = {
+    LimitKind.HANDSHAKES: "too many TLS handshakes are not finished",
+    LimitKind.HANDSHAKES_OF_ADDRESS: "with its TLS handshakes, its address has as many connections as it may have",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +47,8 @@ class ConnectionLimit:
     """What sets it; empty: nothing does."""
 
     def __str__(self) -> str:
+        if self.kind in _OF_HANDSHAKES:
+            return _OF_HANDSHAKES[self.kind]
         what = {LimitKind.ADDRESS: "of its address ", LimitKind.HTTP: "of HTTP "}.get(self.kind, "")
         more = f"a higher {self.setting} allows more" if self.setting else "which no setting changes"
         return f"{connections(self.connections_max)} {what}may be open, {more}"

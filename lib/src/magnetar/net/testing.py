@@ -1,14 +1,17 @@
 """For tests: certificates, made by the `openssl` command, servers of asyncio's own that close well, clients that do not
-read, and what is left of those that are gone."""
+read or do not finish their handshake, and what is left of those that are gone."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import itertools
 import socket
 import subprocess
-from collections import Counter
-from collections.abc import Callable
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -86,6 +89,44 @@ class SilentClient:
     def close(self) -> None:
         """Close the connection."""
         self._raw.close()
+
+
+HALF_HANDSHAKE: Final = b"\x16\x03\x01\x02\x00\x01"
+"""How a TLS handshake begins."""
+
+
+@contextlib.contextmanager
+def half_handshakes(ports: Sequence[int], held: int) -> Iterator[Callable[[], int]]:
+    """Clients of a thread that begin TLS handshakes and no more, again and again, so many at a time. Gives what tells
+    how many there were."""
+    stop = threading.Event()
+    open_now: deque[socket.socket] = deque()
+    count = 0
+
+    def attack() -> None:
+        nonlocal count
+        for port in itertools.cycle(ports):
+            if stop.is_set():
+                return
+            client = socket.socket()
+            client.settimeout(0.2)
+            open_now.append(client)
+            with contextlib.suppress(OSError):  # Refused, or the kernel has no place for it: both are well.
+                client.connect(("127.0.0.1", port))
+                client.sendall(HALF_HANDSHAKE)
+                count += 1
+            if len(open_now) > held:
+                open_now.popleft().close()
+
+    thread = threading.Thread(target=attack)
+    thread.start()
+    try:
+        yield lambda: count
+    finally:
+        stop.set()
+        thread.join()
+        for client in open_now:
+            client.close()
 
 
 @dataclass(frozen=True, slots=True)

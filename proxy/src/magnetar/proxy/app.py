@@ -73,6 +73,11 @@ class RunningProxy:
         """Whether new connections are taken."""
         return bool(self._listeners) and self._draining is None
 
+    @property
+    def arriving(self) -> int:
+        """Connections at their TLS handshake, at the ports of the binary protocol."""
+        return sum(listener.arriving for listener in self._listeners)
+
     async def start(self) -> None:
         """Find the brokers, open the ports. `StoreUnavailable`, OSError for ports that cannot be had."""
         settings = self.settings
@@ -89,7 +94,11 @@ class RunningProxy:
             self._listeners.append(listener)
             settings = replace(settings, service_port=listener.port)
         if settings.service_port_tls is not None:
-            listener = await listen(host, settings.service_port_tls, make_handler, tls=self._server_tls, held=held)
+            # Behind a load balancer that names its clients, the address that connections come from is its own.
+            left_of = None if settings.proxy_protocol else self.service.left_of
+            listener = await listen(
+                *(host, settings.service_port_tls, make_handler), tls=self._server_tls, held=held, left_of=left_of
+            )
             listener.refused_connections = self.service.refused
             self._listeners.append(listener)
             settings = replace(settings, service_port_tls=listener.port)

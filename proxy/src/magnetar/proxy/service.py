@@ -12,6 +12,7 @@ from typing import Any, Final
 from magnetar.auth.credentials import METHOD_NONE
 from magnetar.auth.plugin import ClientCredentials
 from magnetar.core.clock import Clock
+from magnetar.net.accepting import ENOUGH
 from magnetar.net.connection import Connection
 from magnetar.net.descriptors import clients_max
 from magnetar.net.refused_connections import ConnectionLimit, LimitKind, RefusedConnections, limit_of_all
@@ -122,6 +123,11 @@ class ProxyService:
         self._per_address[session.client_host] += 1
         self._empty.clear()
         return None
+
+    def left_of(self, host: str) -> int:
+        """How many more connections an address may have."""
+        per_address_max = self._per_address_limit.connections_max
+        return per_address_max - self._per_address[host] if per_address_max > 0 else ENOUGH
 
     def left(self, session: ProxySession) -> None:
         """A connection has ended before it was joined."""

@@ -86,7 +86,7 @@ class WebServer:
         self._http.stop_listening()
         await self._reverse.close()
         await self._runner.cleanup()
-        self._http.close()
+        await self._http.close()
 
     @web.middleware
     async def _paced(self, request: web.Request, handler: Handler) -> web.StreamResponse:

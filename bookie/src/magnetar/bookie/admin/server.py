@@ -82,4 +82,4 @@ class AdminServer:
         if runner is not None:
             await runner.cleanup()
         if connections is not None:
-            connections.close()
+            await connections.close()

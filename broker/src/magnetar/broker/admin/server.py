@@ -84,7 +84,7 @@ class AdminServer:
         if runner is not None:
             await runner.cleanup()
         if connections is not None:
-            connections.close()
+            await connections.close()
 
     def _stop_waiting(self) -> None:
         for listening in self._sockets:
