@@ -352,11 +352,11 @@ class Subscriber:
         else:
             if promised.epoch == epoch and owner not in self._world.dead:
                 promised.set_done(acknowledged)
-                newest = self._world.owners[-1]
-                promised.trusted_from = newest.number + (owner is not newest)
                 self._world.note(self.name, f"has its {what} to {len(acknowledged)} acknowledged at {owner.name}")
         finally:
             promised.busy = False
+            newest = self._world.owners[-1]
+            promised.trusted_from = newest.number + (owner is not newest)
         self._maybe_look(LOOKS_AFTER_CHANGE, f"{what} of {self.name}")
 
     def _failed(self, owner: Owner, what: str, error: MagnetarError) -> None:

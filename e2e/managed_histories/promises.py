@@ -57,8 +57,9 @@ class SubscriptionPromises:
     epoch: int = 0
     """Counts what makes receipts that were asked for before worthless: resets and deletions."""
     trusted_from: int = 0
-    """The number of the first owner whose receipts count. After a reset all others of that moment take for stored what
-    is not any more, and give receipts without writing when nothing changes in their memory, as in Pulsar."""
+    """The number of the first owner whose receipts count. After a reset, also one without an answer, all others of that
+    moment take for stored what is not any more, and give receipts without writing when nothing changes in their memory,
+    as in Pulsar."""
     busy: bool = False
     """Such a change is under way: nobody acknowledges meanwhile."""
 

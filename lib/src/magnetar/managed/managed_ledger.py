@@ -420,6 +420,8 @@ class ManagedLedger:
         for cursor in [*self.cursors.values(), *self._non_durable]:
             if with_cursors or not cursor.durable:
                 await self._close_cursor(cursor)
+            else:
+                await cursor.abandon()  # Or a write under way would leave a ledger of which nobody tells.
         self._tell_doubts()
         await self._readers.close()
         for ledger_id in self.ledgers.ids:
