@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 from magnetar.bookie.app import RunningBookie, start_bookie
-from magnetar.bookie.begun_journals import begun_by_last_start, begun_journals_path
+from magnetar.bookie.begun_journals import begun_by_last_start, begun_journals_path, check_journals_are_newest
 from magnetar.bookie.bookie import Bookie
-from magnetar.bookie.cookie import COOKIES_PATH
+from magnetar.bookie.cookie import COOKIES_PATH, InvalidCookie
 from magnetar.bookie.entry_log_note import NOTE_FILE, EntryLogLost, list_logs, read_note, write_note
 from magnetar.bookie.healing import Healer
 from magnetar.bookie.journal_files import JournalDamaged
 from magnetar.bookie.limbo import LIMBO_FILE, Limbo, LimboStage
 from magnetar.bookie.local import LocalBookies
+from magnetar.bookie.loss import Losses, OnLoss
 from magnetar.bookie.operations import LimboState
 from magnetar.bookie.settings import BookieSettings, DiskSettings, standalone_settings
 from magnetar.core.clock import SystemClock
@@ -29,7 +30,9 @@ from magnetar.core.disk import SystemDisk
 from magnetar.core.errors import Unavailable
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.client import BookKeeperClient
+from magnetar.ledger.ledger_paths import AVAILABLE_PATH
 from magnetar.ledger.testing import RecordingListener
+from magnetar.metadata.faulty import Fate, FaultyStore
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import Stat
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
@@ -209,11 +212,53 @@ async def test_what_was_noted_of_a_bookie_that_left_is_no_reason(world: World, n
     shutil.rmtree(world.folder / "one")
     await world.store.put(begun_journals_path("one"), noted)
     await world.store.delete(f"{COOKIES_PATH}/one")
-    assert await begun_by_last_start(world.store, "one") == []
+    assert await begun_by_last_start(world.store, "one", holds_data=False) == []
     assert not await world.store.exists(begun_journals_path("one"))
     await world.start("one")
     await world.stop("one")
     await world.start("one")
+
+
+async def test_an_older_copy_is_told_also_when_its_cookie_was_gone_for_a_while(world: World) -> None:
+    """A cookie in the store is put right by hand, and whatever restarts the bookie starts it in between."""
+    await world.put_back_an_older_copy("one", ("one", "two"))
+    path = f"{COOKIES_PATH}/one"
+    node = await world.store.get(path)
+    assert node is not None
+    await world.store.delete(path)
+    with pytest.raises(InvalidCookie, match="does not know"):
+        await world.start("one")
+    await world.store.put(path, node.value)
+    with pytest.raises(JournalDamaged, match="is an older copy"):
+        await world.start("one")
+
+
+async def test_begun_journals_are_noted_before_anybody_can_find_the_bookie(world: World) -> None:
+    await world.stop("one")
+    written: list[str] = []
+
+    def noted(verb: str, path: str) -> Fate:
+        if verb == "put":
+            written.append(path)
+        return Fate.DONE
+
+    running = await start_bookie(world.settings("one"), FaultyStore(world.store, noted), SystemClock())
+    await running.close()
+    assert written.index(begun_journals_path("one")) < written.index(f"{AVAILABLE_PATH}/one")
+
+
+def test_each_journal_directory_is_compared_with_its_own_newest_file(tmp_path: Path) -> None:
+    directories = [tmp_path / name for name in ("a", "b", "c")]
+    for directory, file_id in zip(directories, (7, 5, 7), strict=True):
+        directory.mkdir()
+        (directory / f"{file_id:x}.txn").touch()
+    losses = Losses(OnLoss.ACCEPT)
+    check_journals_are_newest(SystemDisk(), directories, [7, 6, 8], losses)
+    older = "{} is an older copy: its newest journal file is {:x}, and {:x} was begun"
+    assert [line.partition(" at the")[0] for line in losses.told] == [
+        older.format(directories[1], 5, 6),
+        older.format(directories[2], 7, 8),
+    ]
 
 
 async def test_a_damaged_note_of_begun_journals_is_left_out(world: World) -> None:
@@ -221,7 +266,7 @@ async def test_a_damaged_note_of_begun_journals_is_left_out(world: World) -> Non
     await world.store.put(begun_journals_path("one"), b"not a number")
     await world.start("one")
     newest = max(int(path.stem, 16) for path in (world.folder / "one/journal/current").glob("*.txn"))
-    assert await begun_by_last_start(world.store, "one") == [newest]
+    assert await begun_by_last_start(world.store, "one", holds_data=True) == [newest]
 
 
 async def test_without_limbo_the_same_recovery_loses_what_was_acknowledged(world: World) -> None:

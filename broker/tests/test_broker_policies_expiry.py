@@ -9,10 +9,13 @@ from contextlib import asynccontextmanager
 import pytest
 from magnetar.broker.policies.expiry import FAILED_READS_MAX, ExpirySearch
 from magnetar.broker.policies.settings import PolicySettings
+from magnetar.broker.policies.system_topics import COMPACTION
 from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, ShiftedClock
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import PersistentTopic
-from magnetar.core.ids import Position
+from magnetar.core.ids import EARLIEST, Position
+from magnetar.managed.entry import Entry
+from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -148,3 +151,46 @@ async def test_a_topic_that_nobody_can_read_costs_few_reads(monkeypatch: pytest.
         it.clock.advance(TTL_SECONDS + 1)
         assert await it.expire() == 5
         assert reads == FAILED_READS_MAX
+
+
+async def test_entries_that_nobody_can_read_are_asked_for_once_in_a_search() -> None:
+    """Four of the five failures that a search may meet, and the one behind them tells of them all."""
+    async with world() as it:
+        await it.publish(10)
+        it.lose([5, 6, 7, 8])
+        it.clock.advance(TTL_SECONDS + 1)
+        assert await it.expire() == 0
+
+
+async def test_what_the_compactor_has_not_seen_does_not_expire() -> None:
+    async with world() as it:
+        compactor = await it.topic.create_subscription(COMPACTION, EARLIEST)
+        await it.publish(10)
+        it.clock.advance(TTL_SECONDS + 1)
+        assert await it.expire() == 0
+        assert compactor.backlog == 10
+
+
+async def test_a_search_begins_anew_when_the_topic_is_trimmed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as it:
+        await it.publish(30)
+        it.clock.advance(TTL_SECONDS + 1)
+        await it.publish(5)
+        ledger = it.topic.ledger
+        read = ledger.read_entry
+        trimmed = False
+
+        async def trimming(self: ManagedLedger, position: Position) -> Entry:
+            nonlocal trimmed
+            found = await read(position)
+            if not trimmed:
+                trimmed = True
+                it.topic.subscriptions["s"].cursor.acknowledge_cumulative((ledger.ledgers.ids[1], 9))
+                await ledger.trim(retain=False)
+            return found
+
+        monkeypatch.setattr(ManagedLedger, "read_entry", trimming)
+        search = ExpirySearch(ledger, it.clock.now_ms() - 1000 * TTL_SECONDS)
+        first = ledger.ledgers.ids[0]
+        assert await search.last_expired() == (ledger.ledgers.ids[0], 9)
+        assert ledger.ledgers.ids[0] != first

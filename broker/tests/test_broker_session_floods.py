@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.producer import Producer
-from magnetar.broker.session import ServerSession
+from magnetar.broker.session import TURN_COMMANDS_MAX, ServerSession
 from magnetar.broker.session_consume import ConsumerCommands
 from magnetar.broker.session_produce import ProducerCommands
 from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, command_frame, message
@@ -127,6 +127,38 @@ async def test_messages_pass_by_requests_that_wait(memory_broker: MemoryBroker) 
     hold.set()
     for request_id in asked:
         assert (await client.answer(request_id)).name == "GET_TOPICS_OF_NAMESPACE_RESPONSE"
+
+
+async def test_a_mistake_of_ours_ends_one_connection_and_holds_up_no_other(
+    memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a later turn, where nobody but the session would see it."""
+    original = ServerSession._ping
+    pings = 0
+
+    def ping(session: ServerSession, command: pb.BaseCommand) -> None:
+        nonlocal pings
+        pings += 1
+        if pings == 2 * TURN_COMMANDS_MAX:
+            raise ValueError("a mistake of ours")
+        original(session, command)
+
+    monkeypatch.setattr(ServerSession, "_ping", ping)
+    client = await SilentClient.open(memory_broker.port)
+    await client.send(CONNECT_FRAME + command_frame(Command.PING) * 10 * TURN_COMMANDS_MAX)
+    await until(lambda: pings >= 2 * TURN_COMMANDS_MAX)
+    await until(lambda: not connections(memory_broker))
+    client.close()
+    assert pings == 2 * TURN_COMMANDS_MAX
+    other = await SilentClient.open(memory_broker.port)
+    count = 3 * TURN_COMMANDS_MAX
+    await other.send(CONNECT_FRAME + command_frame(Command.PING) * count)
+    splitter = FrameSplitter()
+    frames = 0
+    async with asyncio.timeout(30):
+        while frames < 1 + count:
+            frames += len(splitter.feed(await other.read(1))[1]) // 2
+    other.close()
 
 
 async def test_producers_that_wait_for_their_turn_stop_nothing(memory_broker: MemoryBroker) -> None:

@@ -125,3 +125,24 @@ async def test_an_answer_that_waits_for_who_has_gone_is_not_made(
     async with asyncio.timeout(10):
         await answering
     assert not made
+
+
+async def test_work_that_fails_holds_up_nobody_who_waits_for_a_turn() -> None:
+    in_all = RequestsInAll()
+    done: list[str] = []
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    mistake = ValueError("a mistake of ours")
+
+    def fail() -> None:
+        raise mistake
+
+    for work in (lambda: done.append("first"), fail, lambda: done.append("second")):
+        in_all.in_turn(work)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    in_all.in_turn(lambda: done.append("later"))
+    await asyncio.sleep(0)
+    assert done == ["first", "second", "later"]
+    assert told == [mistake]
+    assert not in_all.crowded

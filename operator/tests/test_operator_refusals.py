@@ -227,6 +227,12 @@ async def test_a_mistake_of_the_operator_stands_in_the_status(stage: Stage, monk
     ("spec", "words"),
     [
         ({"broker": {"settings": {"maxTopics": [1, 2]}}}, "spec.broker.settings.maxTopics is a list"),
+        ({"broker": {"settings": {"a\nb": "c"}}}, r"spec.broker.settings has 'a\nb': no setting has such a name"),
+        ({"settings": {"": 1}}, "spec.settings has '': no setting has such a name"),
+        ({"settings": {"# a": 1}}, "spec.settings has '# a': no setting has such a name"),
+        ({"balance": "often"}, "spec.balance: Expected `object`, got `str`"),
+        ({"bookkeeper": {"drainBytesPerSecondMax": "9" * 30}}, "is more than the 9223372036854775807 bytes"),
+        ({"bookkeeper": {"drainBytesPerSecondMax": "9" * 5_000}}, "is not a quantity"),
         ({"settings": {"a": {"b": 1}}}, "spec.settings.a is an object"),
         ({"metadata": {"zookeeper": {"settings": {"a": None}}}}, "spec.metadata.zookeeper.settings.a is null"),
         ({"broker": {"replicas": "many"}}, "spec.broker.replicas: Expected `int | null`, got `str`"),

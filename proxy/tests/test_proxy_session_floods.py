@@ -158,6 +158,39 @@ async def test_one_client_takes_a_turn_of_the_loop_like_all_others(
     client.close()
 
 
+async def test_a_mistake_of_ours_ends_one_connection_and_holds_up_no_other(
+    start: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a later turn, where nobody but the session would see it."""
+    original = ProxySession._serve_lookup_connection
+    pings = 0
+
+    def serve(session: ProxySession, command: pb.BaseCommand, size_bytes: int) -> None:
+        nonlocal pings
+        pings += 1
+        if pings == 2 * TURN_COMMANDS_MAX:
+            raise ValueError("a mistake of ours")
+        original(session, command, size_bytes)
+
+    monkeypatch.setattr(ProxySession, "_serve_lookup_connection", serve)
+    proxy = await start("pulsar://nowhere:1")
+    ping = messages.encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
+    client = await SilentClient.open(port_of(proxy))
+    await client.send(messages.encode_command(connect_command()) + ping * 10 * TURN_COMMANDS_MAX)
+    await until(lambda: pings >= 2 * TURN_COMMANDS_MAX)
+    await until(lambda: not proxy.service._sessions)
+    client.close()
+    other = await SilentClient.open(port_of(proxy))
+    count = 3 * TURN_COMMANDS_MAX
+    await other.send(messages.encode_command(connect_command()) + ping * count)
+    splitter = FrameSplitter()
+    frames = 0
+    async with asyncio.timeout(30):
+        while frames < 1 + count:
+            frames += len(splitter.feed(await other.read(1))[1]) // 2
+    other.close()
+
+
 async def test_a_half_frame_counts_as_held(start: StartProxy) -> None:
     proxy = await start("pulsar://nowhere:1")
     client = await SilentClient.open(port_of(proxy))

@@ -62,7 +62,7 @@ _LEDGER_TESTS: Final = _files(
 _MANAGED_TESTS: Final = _files(
     "lib/tests",
     *("managed_info_codec", "managed_cursor", "managed_ledger", "managed_entry_cache", "managed_ack_state"),
-    *("managed_letting_go", "managed_lost_data", "managed_on_bookkeeper", "managed_unsure"),
+    *("managed_letting_go", "managed_lost_data", "managed_on_bookkeeper", "managed_opening", "managed_unsure"),
 )
 _STORE_TESTS: Final = _files(
     "bookie/tests",

@@ -211,7 +211,7 @@ async def start_bookie(
     if not settings.bookie_id and settings.port == 0:
         raise SettingError("bookiePort 0 needs a bookieId: the id must be the same after every start")
     directories = open_directories(settings, environment.disk)
-    begun = await begun_by_last_start(store, bookie_id)
+    begun = await begun_by_last_start(store, bookie_id, holds_data=directories.holds_data())
     await cookie.check_cookies(store, settings, directories, bookie_id)
     mode = WriteMode(settings.disk, directories.spaces, pending_bytes(settings))
     opening = _Opening(settings, directories, clock, environment)

@@ -29,15 +29,16 @@ def begun_journals_path(bookie_id: str) -> str:
     return f"{BEGUN_JOURNALS_PATH}/{bookie_id}"
 
 
-async def begun_by_last_start(store: MetadataStore, bookie_id: str) -> list[int]:
+async def begun_by_last_start(store: MetadataStore, bookie_id: str, *, holds_data: bool) -> list[int]:
     """The ids that were noted; none for a bookie that is new. To be asked before it gets its cookie. `Unavailable`.
 
-    What was noted of a bookie whose cookie is gone was of another life of it: it is removed."""
+    What was noted of a bookie whose cookie is gone, and which holds no data, was of another life of it: it is removed.
+    With data it is kept: the cookie may be about to be put right by hand."""
     path = begun_journals_path(bookie_id)
     node = await store.get(path, watch=False)
     if node is None:
         return []
-    if not await store.exists(f"{COOKIES_PATH}/{bookie_id}"):
+    if not holds_data and not await store.exists(f"{COOKIES_PATH}/{bookie_id}"):
         try:
             await store.delete(path)
         except NodeNotFound:

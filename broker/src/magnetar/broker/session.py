@@ -158,8 +158,7 @@ class ServerSession:
         try:
             self._serve(data)
         except PeerError as error:
-            logger.warning("closing connection of %s: %s", self.peer_address, error)
-            self.connection.close()
+            self._give_up(error)
         if self._splitter.pending_bytes > NOTED_BYTES or self._holds_much:
             self._tell_what_is_held()
 
@@ -254,17 +253,22 @@ class ServerSession:
             return
         try:
             self._serve_waiting()
-        except PeerError as error:
-            logger.warning("closing connection of %s: %s", self.peer_address, error)
-            self._waiting.clear()
-            self._unserved.clear()
-            self.connection.close()
+        except Exception as error:  # noqa: BLE001  (the edge of a connection, and it is logged)
+            # An error of ours must not leave its client waiting for ever.
+            self._give_up(error)
             return
         if not self._unserved and self._waiting_bytes <= WAITING_BYTES_MAX // 2:
             self.connection.resume_reading(PAUSED_FOR_REQUESTS)
         if self._holds_much:
             self._tell_what_is_held()
         self._go_on_soon()
+
+    def _give_up(self, error: Exception) -> None:
+        mistake = None if isinstance(error, PeerError) else error
+        logger.warning("closing connection of %s: %s", self.peer_address, error, exc_info=mistake)
+        self._waiting.clear()
+        self._unserved.clear()
+        self.connection.close()
 
     def _serve_waiting(self) -> None:
         controls = 0
@@ -278,8 +282,7 @@ class ServerSession:
 
     def _tell_what_is_held(self) -> None:
         held_bytes = self._splitter.pending_bytes + self.requests.held_bytes + self._waiting_bytes
-        for buffer, _, _ in self._unserved:
-            held_bytes += len(buffer)
+        held_bytes += sum(len(buffer) for buffer, _, _ in self._unserved)
         self._holds_much = held_bytes > NOTED_BYTES
         self.connection.hold_incoming(held_bytes)
 
@@ -457,10 +460,7 @@ class ServerSession:
             self._go_on_soon()
         elif self._holds_much and not self.ended:
             self._tell_what_is_held()
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is not None:
+        if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a command of %s failed, closing its connection", self.peer_address, exc_info=error)
             self.connection.close()
 

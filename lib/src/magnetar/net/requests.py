@@ -54,7 +54,8 @@ class RequestsInAll:
         return bool(self._left_over)
 
     def in_turn(self, work: Callable[[], None]) -> None:
-        """Call this once, after those that wait already; a connection has one such call at a time."""
+        """Call this once, after those that wait already; a connection has one such call at a time. What it raises goes
+        to the loop, and holds up nobody."""
         self._left_over.append(work)
         if len(self._left_over) == 1:
             self._loop = asyncio.get_running_loop()
@@ -62,16 +63,21 @@ class RequestsInAll:
 
     def _serve(self) -> None:
         ends_seconds = time.perf_counter() + TURN_SECONDS_MAX
-        # Who has still more to do stands at the end again, and is not served twice in a turn.
-        for _ in range(len(self._left_over)):
-            work = self._left_over[0]
-            work()
-            self._left_over.popleft()
-            if time.perf_counter() >= ends_seconds:
-                break
-        if self._left_over:
-            assert self._loop is not None
-            self._loop.call_soon(self._serve)
+        try:
+            # Who has still more to do stands at the end again, and is not served twice in a turn.
+            for _ in range(len(self._left_over)):
+                work = self._left_over[0]
+                try:
+                    work()
+                finally:
+                    self._left_over.popleft()
+                if time.perf_counter() >= ends_seconds:
+                    break
+        finally:
+            # Also when a connection's work fails: the others would wait for ever.
+            if self._left_over:
+                assert self._loop is not None
+                self._loop.call_soon(self._serve)
 
 
 class ConnectionRequests:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -41,6 +42,8 @@ _SIZES: Final = (
 _POLICIES: Final = ("Retain", "Delete")
 KEPT_BYTES_MAX: Final = 64 * 1024
 """Of a spec that is kept in an annotation: Kubernetes allows 256 KiB for all of an object's. A spec has a few."""
+_NAME: Final = re.compile(r"[^\s=:#!\\\x00-\x1f\x7f]+")
+"""Of a setting: in its file another character would end it, and what follows would be read as something else."""
 _JSON_TYPES: Final = {list: "a list", dict: "an object", type(None): "null"}
 
 
@@ -135,7 +138,7 @@ def _spec(manifest: Manifest, type_: type[Spec]) -> Spec:
         found = msgspec.convert(spec, type_)
     except msgspec.ValidationError as error:
         raise SettingError(f"{who}: {_wrong_setting(spec) or _in_words(error)}") from None
-    if words := _wrong_size(spec):
+    if words := _wrong_setting(spec) or _wrong_size(spec):
         raise SettingError(f"{who}: {words}")
     return found
 
@@ -147,6 +150,8 @@ def _wrong_setting(spec: Mapping[str, Any]) -> str:
             if type(value) in _JSON_TYPES:
                 what = _JSON_TYPES[type(value)]
                 return f"spec.{'.'.join(path)}.{name} is {what}: a setting has one text, number, true or false"
+            if not _NAME.fullmatch(name):
+                return f"spec.{'.'.join(path)} has {name[:40]!r}: no setting has such a name"
     return ""
 
 

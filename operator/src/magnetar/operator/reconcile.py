@@ -210,7 +210,7 @@ class Reconciler:
             _logger.debug("%s: its status is not written: %s", key, unwritten)
 
     async def _cluster(self, key: Key, manifest: Manifest, memory: _Memory) -> float:
-        spec = (manifest.get("spec") or {}).get("balance") or {}
+        spec = (manifest.get("spec") or {}).get("balance")
         due_seconds = self._balance_due(memory, spec)
         with_load = due_seconds is not None and due_seconds <= 0
         view = await self._observer.cluster(manifest, with_load=with_load)
@@ -346,9 +346,10 @@ class Reconciler:
             # It went with its last finalizer.
             return
 
-    def _balance_due(self, memory: _Memory, spec: dict[str, Any]) -> float | None:
-        """In how many seconds a round of balancing is due; None: the operator does not balance this cluster."""
-        if spec.get("driver") != "Operator":
+    def _balance_due(self, memory: _Memory, spec: object) -> float | None:
+        """In how many seconds a round of balancing is due; None: the operator does not balance this cluster, or nobody
+        can read whether it does."""
+        if not isinstance(spec, dict) or spec.get("driver") != "Operator":
             memory.balancing = None
             return None
         if memory.balancing is None:

@@ -195,6 +195,10 @@ class ProxySession:
             self._serve_unserved()
         except PeerError as error:
             self._give_up(error)
+        except Exception:
+            # The edge of a connection: an error of ours must not leave its client waiting for ever.
+            logger.exception("closing connection of %s", self.client_address)
+            self._close()
         self._tell_what_is_held()
 
     def _give_up(self, error: PeerError) -> None:

@@ -1,0 +1,167 @@
+"""A topic that is opened, and subscriptions that are deleted, while something goes wrong or comes in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+
+import pytest
+from magnetar.core.ids import EARLIEST
+from magnetar.ledger.api import LedgerListener, LedgerOptions
+from magnetar.managed.errors import ManagedLedgerClosed
+from magnetar.managed.paths import cursor_path, ledger_path
+from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.managed.testing import ManagedWorld, MemoryLedgers, MemoryWriter, append
+from magnetar.metadata.faulty import Fate, FaultyStore
+from magnetar.metadata.store import Node, StoreUnavailable
+from magnetar.sim.virtual_time import VirtualTimeLoop
+
+new_event_loop = VirtualTimeLoop
+
+NAME = "public/default/persistent/topic"
+KEEPING = ManagedLedgerSettings(
+    max_entries_per_ledger=2, minimum_rollover_ms=0, retention_time_ms=-1, retention_size_bytes=-1
+)
+KEEPING_NOTHING = ManagedLedgerSettings(max_entries_per_ledger=2, minimum_rollover_ms=0)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[ManagedWorld]:
+    world = ManagedWorld()
+    yield world
+    await world.close()
+
+
+class RememberedLedgers(MemoryLedgers):
+    """Knows the writers that it made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writers: list[MemoryWriter] = []
+
+    async def create(self, options: LedgerOptions, listener: LedgerListener) -> MemoryWriter:
+        self.writers.append(await super().create(options, listener))
+        return self.writers[-1]
+
+
+class SlowToGet(FaultyStore):
+    """A session whose reads of some paths wait until `go` is set."""
+
+    def __init__(self, world: ManagedWorld, paths: Collection[str]) -> None:
+        super().__init__(world.store, lambda verb, path: Fate.DONE)
+        self.paths = set(paths)
+        self.asked = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def get(self, path: str, *, watch: bool = True) -> Node | None:
+        if path in self.paths:
+            self.asked.set()
+            await self.go.wait()
+        return await super().get(path, watch=watch)
+
+
+def failing(world: ManagedWorld, verb: str, path: str, *fates: Fate) -> FaultyStore:
+    """A session of which these requests come to that."""
+    left = list(fates)
+    return FaultyStore(world.store, lambda its, at: left.pop(0) if left and (its, at) == (verb, path) else Fate.DONE)
+
+
+async def test_an_opening_that_fails_leaves_nothing_open(world: ManagedWorld) -> None:
+    world.ledgers = ledgers = RememberedLedgers()
+    await (await world.factory().open(NAME)).open_cursor("sub", EARLIEST)
+    factory = world.factory(store=failing(world, "get", cursor_path(NAME, "sub"), Fate.LOST))
+    with pytest.raises(StoreUnavailable):
+        await factory.open(NAME)
+    assert len(ledgers.writers) == 2
+    assert ledgers.writers[-1]._closed
+
+
+@pytest.mark.parametrize("fate", [Fate.REFUSED, Fate.LOST])
+async def test_a_ledger_that_a_failed_opening_has_made_is_not_left_over(world: ManagedWorld, fate: Fate) -> None:
+    await append(await world.factory(KEEPING).open(NAME), [b"stored"])
+    factory = world.factory(KEEPING, store=failing(world, "put", ledger_path(NAME), fate))
+    with pytest.raises(StoreUnavailable):
+        await factory.open(NAME)
+    ledger = await factory.open(NAME)
+    await world.settle()
+    assert set(world.ledgers.stored) == set(ledger.ledgers.ids)
+
+
+async def test_what_a_terminated_topic_may_name_is_not_deleted(world: ManagedWorld) -> None:
+    """Nothing is written when it is opened: a write without an answer may still come."""
+    factory = world.factory(KEEPING)
+    ledger = await factory.open(NAME)
+    await append(ledger, [b"stored"])
+    await ledger.terminate()
+    await ledger.close()
+    in_doubt = await world.ledgers.create(LedgerOptions(ensemble_size=1, write_quorum=1, ack_quorum=1), ledger._appends)
+    factory._shared.left_over(NAME, [in_doubt.ledger_id])
+    await factory.open(NAME)
+    await world.settle()
+    assert in_doubt.ledger_id in world.ledgers.stored
+
+
+async def test_the_last_ledger_of_a_terminated_topic_was_closed_when_it_was(world: ManagedWorld) -> None:
+    """Retention and expiry go by it, however often the topic is loaded."""
+    ledger = await world.factory(KEEPING).open(NAME)
+    await append(ledger, [b"stored"])
+    await ledger.terminate()
+    await ledger.close()
+    (record,) = (await world.factory(KEEPING).open(NAME)).ledgers.records()
+    world.clock.ms += 3_600_000
+    (again,) = (await world.factory(KEEPING).open(NAME)).ledgers.records()
+    assert again.closed_ms == record.closed_ms > 0
+
+
+async def test_what_may_go_goes_when_the_topic_is_opened(world: ManagedWorld) -> None:
+    """Its former owner may have been killed before it did that."""
+    ledger = await world.factory(KEEPING).open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    for _ in range(3):
+        await append(ledger, [b"a", b"b"])
+    await cursor.clear_backlog()
+    opened = await world.factory(KEEPING_NOTHING).open(NAME)
+    await world.settle()
+    assert opened.number_of_entries == 0
+
+
+async def test_a_subscription_is_not_deleted_once_its_topic_is_closed(world: ManagedWorld) -> None:
+    """Whoever has closed it has told which ledgers may be left over: nobody would tell of more."""
+    store = SlowToGet(world, ())
+    ledger = await world.factory(store=store).open(NAME)
+    await ledger.open_cursor("sub", EARLIEST)
+    store.paths.add(ledger_path(NAME))
+    deletion = asyncio.create_task(ledger.delete_cursor("sub"))
+    await store.asked.wait()
+    await ledger.close()
+    store.go.set()
+    with pytest.raises(ManagedLedgerClosed):
+        await deletion
+    assert await world.store.exists(cursor_path(NAME, "sub"))
+
+
+async def test_a_subscription_that_is_made_again_while_it_is_deleted_stays(world: ManagedWorld) -> None:
+    ledger = await world.factory().open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    await append(ledger, [b"stored"])
+    cursor.acknowledge([(ledger.ledgers.ids[0], 0)])
+    told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    cursor.persist(told.set_result)
+    assert await told is None
+    # The deletion waits for the cursor's own ledger, when its node is gone.
+    gone, go = asyncio.Event(), asyncio.Event()
+    delete = world.ledgers.delete
+
+    async def slowly(ledger_id: int) -> None:
+        gone.set()
+        await go.wait()
+        await delete(ledger_id)
+
+    world.ledgers.delete = slowly  # type: ignore[method-assign]
+    deletion = asyncio.create_task(ledger.delete_cursor("sub"))
+    await gone.wait()
+    again = await ledger.open_cursor("sub", EARLIEST)
+    go.set()
+    await deletion
+    assert ledger.cursors == {"sub": again}
+    assert again.backlog_entries == 1
