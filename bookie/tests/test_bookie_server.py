@@ -309,3 +309,23 @@ async def test_long_polls_end_with_their_connection_and_leave_room_for_others(
         assert not waiting.done()
         await other.add_v3(1, CODEC.encode_many(1, 8, 5, [b"second"])[0])
         assert (await waiting).last_add_confirmed == 8
+
+
+async def test_long_polls_that_ended_leave_their_places(start: StartBookie, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests_v3, "LONG_POLLS_MAX", 2)
+    running = await start(serve_tcp=True)
+
+    def poll(timeout_ms: int) -> v3.ReadRequest:
+        return v3.ReadRequest(ledger_id=1, entry_id=-1, piggyback=True, previous_lac=7, timeout_ms=timeout_ms)
+
+    async with connect(running) as other, connect(running) as reader:
+        await other.add_v3(0, ENTRIES[0])
+        state = running.parts.states.known(1)
+        assert state is not None
+        for _ in range(5):
+            await reader.ask(poll(1), v3.Operation.READ_ENTRY)
+        waiting = asyncio.ensure_future(reader.ask(poll(300_000), v3.Operation.READ_ENTRY))
+        await until(lambda: len(state.lac_waiters) == 1 or waiting.done())
+        assert not waiting.done()
+        await other.add_v3(1, CODEC.encode_many(1, 8, 5, [b"second"])[0])
+        assert (await waiting).last_add_confirmed == 8

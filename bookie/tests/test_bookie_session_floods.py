@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from magnetar.bookie.app import RunningBookie
+from magnetar.bookie.request_queue import QUEUE_BYTES_MAX
 from magnetar.bookie.session import TURN_FRAMES_MAX, BookieSession
 from magnetar.core.limits import MIB
 from magnetar.net.connection import Connection
@@ -160,4 +161,67 @@ async def test_what_breaks_the_protocol_in_a_later_turn_ends_the_connection(star
     client = await SilentClient.open(running.port)
     await client.send(FORCE * 3 * TURN_FRAMES_MAX + b"\x00\x00\x00\x04\xff\xff\xff\xff")
     await until(lambda: not connections(running) and not living(BookieSession))
+    client.close()
+
+
+async def served(start: StartBookie, first: bytes) -> tuple[SilentClient, BookieSession, Connection]:
+    """A client whose first request is answered, and its session."""
+    running = await start(serve_tcp=True)
+    client = await SilentClient.open(running.port)
+    await client.send(first)
+    await client.read(1)
+    (connection,) = connections(running)
+    session = connection._handler
+    assert isinstance(session, BookieSession)
+    return client, session, connection
+
+
+async def test_requests_are_served_in_the_order_in_which_they_came(start: StartBookie) -> None:
+    """Also those that are read while others wait for their turn."""
+    client, session, _ = await served(start, v2.encode_read_request(1, 0))
+    count = 2 * TURN_FRAMES_MAX + 10
+    taken: list[int] = []
+    put = session._requests.put
+
+    def noted(request: Any, size_bytes: int) -> None:
+        taken.append(request.entry_id)
+        put(request, size_bytes)
+
+    session._requests.put = noted  # type: ignore[method-assign]
+    for first in (0, count):
+        session.data_received(b"".join(v2.encode_read_request(1, first + number) for number in range(count)))
+    await until(lambda: len(taken) == 2 * count)
+    assert taken == list(range(2 * count))
+    client.close()
+
+
+async def test_what_waits_for_its_turn_counts_as_held(start: StartBookie) -> None:
+    client, session, connection = await served(start, v2.encode_read_request(1, 0))
+    frames = v2.encode_read_request(1, 0) * 10_000
+    session.data_received(frames)
+    assert connection.held_bytes >= len(frames)
+    await until(lambda: not connection.held_bytes)
+    client.close()
+
+
+async def test_what_waits_for_its_turn_goes_with_the_connection(start: StartBookie) -> None:
+    client, session, connection = await served(start, v2.encode_read_request(1, 0))
+    session.data_received(v2.encode_read_request(1, 0) * 10 * TURN_FRAMES_MAX)
+    connection.abort()
+    await until(lambda: connection.closed)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not session._unserved
+    assert not session._requests._queue
+    client.close()
+
+
+async def test_large_requests_that_wait_are_bounded_by_their_bytes(start: StartBookie) -> None:
+    """And the client is read again once they are answered, whatever it has asked before."""
+    request = v2.encode_auth("plugin", bytes(QUEUE_BYTES_MAX // 2 + 1))
+    client, session, connection = await served(start, request)
+    for _ in range(3):
+        session.data_received(request * 2)
+        assert connection.reading_paused
+        await until(lambda: not connection.reading_paused)
     client.close()

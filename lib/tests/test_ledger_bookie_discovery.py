@@ -1,14 +1,15 @@
-"""How old the list of bookies may be when the metadata store is slow."""
+"""How old the list of bookies may be when the metadata store is slow or fails, and that it is whole."""
 
 from __future__ import annotations
 
 import asyncio
 
-from magnetar.ledger.ledger_paths import AVAILABLE_PATH
-from magnetar.ledger.tcp_connections import TcpBookieConnections
+from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH
+from magnetar.ledger.tcp_connections import READS_AT_ONCE, RETRY_SECONDS, TcpBookieConnections
 from magnetar.metadata.faulty import Fate, FaultyStore
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.sim.virtual_time import VirtualTimeLoop
+from magnetar.wire.bookkeeper.service_info import Endpoint, encode_service_info
 
 new_event_loop = VirtualTimeLoop
 
@@ -34,3 +35,35 @@ async def test_the_list_of_bookies_is_current_soon_however_many_there_are() -> N
     assert "new:3181" in bookies.writable_bookies()
     await bookies.close()
     await slow.close()
+
+
+async def test_every_bookie_is_reached_where_it_is_registered_however_many_there_are() -> None:
+    tree = MemoryMetadataStore()
+    names = [f"bookie{number}" for number in range(2 * READS_AT_ONCE + 1)]
+    for port, name in enumerate(names, 1):
+        endpoint = encode_service_info([Endpoint(id="bookie", host=f"{name}.example", port=port)])
+        await tree.put(f"{READ_ONLY_PATH if port % 3 == 0 else AVAILABLE_PATH}/{name}", endpoint)
+    bookies = TcpBookieConnections(tree)
+    await bookies.start()
+    assert [bookies.address(name) for name in names] == [
+        (f"{name}.example", port) for port, name in enumerate(names, 1)
+    ]
+    await bookies.close()
+    await tree.close()
+
+
+async def test_a_list_of_bookies_that_could_not_be_read_is_read_again() -> None:
+    """Nothing else may change for hours."""
+    tree = MemoryMetadataStore()
+    await tree.put(f"{AVAILABLE_PATH}/old:3181", b"")
+    fates: list[Fate] = []
+    store = FaultyStore(tree, lambda verb, path: fates.pop() if fates and verb == "children" else Fate.DONE)
+    bookies = TcpBookieConnections(store)
+    await bookies.start()
+    fates += [Fate.REFUSED] * 3
+    await tree.put(f"{AVAILABLE_PATH}/new:3181", b"")
+    await asyncio.sleep(4 * RETRY_SECONDS)
+    assert bookies.writable_bookies() == ["new:3181", "old:3181"]
+    assert not fates
+    await bookies.close()
+    await store.close()
