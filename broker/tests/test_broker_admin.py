@@ -10,7 +10,9 @@ from typing import Any
 
 import aiohttp
 import pytest
+from magnetar.broker.admin import metrics
 from magnetar.broker.admin.metrics import Gathered
+from magnetar.broker.context import BrokerContext
 from magnetar.broker.session_testing import ProtocolClient
 from magnetar.core.limits import MIB
 from magnetar.core.topic_name import TopicName
@@ -336,6 +338,30 @@ async def test_runtime_configuration(admin: Any) -> None:
     assert configuration["clusterName"] == "standalone"
     assert configuration["allowAutoTopicCreation"] == "true"
     assert all(isinstance(value, str) for value in configuration.values())
+
+
+async def test_metrics_are_never_those_of_an_earlier_question(
+    admin: Any, client: ProtocolClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when they could not be gathered for whoever asked before."""
+    gathered = Gathered(admin.broker.running.context)
+    assert b"topic=" not in await gathered.text()
+    await client.producer("persistent://public/default/topic")
+    assert b'topic="persistent://public/default/topic"' in await gathered.text()
+    await client.producer("persistent://public/default/other", producer_id=2)
+    gather, failures = metrics.broker_metrics, [ValueError("a mistake of ours")]
+
+    async def failing(context: BrokerContext) -> bytes:
+        await asyncio.sleep(0)
+        if failures:
+            raise failures.pop()
+        return await gather(context)
+
+    monkeypatch.setattr(metrics, "broker_metrics", failing)
+    first, second = await asyncio.gather(gathered.text(), gathered.text(), return_exceptions=True)
+    assert isinstance(first, ValueError)
+    assert isinstance(second, bytes)
+    assert b'topic="persistent://public/default/other"' in second
 
 
 @pytest.mark.slow

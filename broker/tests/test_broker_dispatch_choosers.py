@@ -270,6 +270,19 @@ def test_entries_that_are_skipped_are_forgotten_in_parts() -> None:
     assert delayed.take_due(timers.now_ms()) == [((1, 2 * AT_ONCE_MAX), 0)]
 
 
+def test_a_timer_that_fires_while_skipped_entries_are_looked_at_is_set_again() -> None:
+    """What stays would else be delivered never."""
+    timers, delayed = staged_delays(2 * AT_ONCE_MAX)
+    delayed.arm(timers.now_ms())
+    delayed.begin_discarding()
+    timers.advance(1_000)
+    assert delayed.take_due(timers.now_ms()) == []
+    while delayed.discard_up_to((1, 10)):
+        pass
+    assert timers.pending == 1
+    assert len(delayed) == 2 * AT_ONCE_MAX - 11
+
+
 def test_all_that_is_delayed_may_become_due_in_parts() -> None:
     timers, delayed = staged_delays(AT_ONCE_MAX + 1)
     delayed.hurry()
@@ -291,6 +304,20 @@ def test_what_consumers_hold_of_skipped_entries_is_let_go_of_in_parts(kind: Subs
     assert len(consumer.pending) == 100
     stage.timers.advance(0)
     assert (len(consumer.pending), stage.subscription.unacked_messages, consumer.unacked_messages) == (0, 0, 0)
+
+
+def test_a_subscription_that_holds_too_much_goes_on_when_that_is_skipped() -> None:
+    limits = DispatchSettings(unacked_messages_per_consumer_max=0, unacked_messages_per_subscription_max=10)
+    stage = Stage(SubscriptionType.SHARED, limits)
+    stage.join("a", permits=100)
+    stage.publish(20)
+    stage.timers.advance(1_000)
+    assert stage.subscription.blocked
+    held = stage.subscription.unacked_messages
+    stage.subscription.expire_up_to((LEDGER, held - 1))
+    stage.timers.advance(1_000)
+    assert stage.subscription.unacked_messages == 20 - held
+    assert not stage.subscription.blocked or stage.subscription.unacked_messages >= 10
 
 
 @pytest.mark.parametrize("kind", list(SubscriptionType))

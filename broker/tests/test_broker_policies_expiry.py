@@ -156,8 +156,8 @@ async def test_a_topic_that_nobody_can_read_costs_few_reads(monkeypatch: pytest.
 async def test_entries_that_nobody_can_read_are_asked_for_once_in_a_search() -> None:
     """Four of the five failures that a search may meet, and the one behind them tells of them all."""
     async with world() as it:
-        await it.publish(10)
-        it.lose([5, 6, 7, 8])
+        await it.publish(9)
+        it.lose([4, 5, 6, 7])
         it.clock.advance(TTL_SECONDS + 1)
         assert await it.expire() == 0
 

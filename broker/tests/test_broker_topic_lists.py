@@ -11,7 +11,9 @@ import pytest
 from magnetar.broker import listings, topic_lists
 from magnetar.broker.listings import Listing
 from magnetar.broker.resources import Resources
+from magnetar.broker.slices import Turn
 from magnetar.broker.topic_lists import TopicLists
+from magnetar.broker.topic_patterns import TopicPattern
 from magnetar.core.topic_name import NamespaceName
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.store import StoreUnavailable
@@ -264,3 +266,86 @@ class Turns:
             begun = time.thread_time()
             await asyncio.sleep(0)
             self.longest_seconds = max(self.longest_seconds, time.thread_time() - begun)
+
+
+class Gated(Watched):
+    """Each reading sees the topics of its moment, and answers when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readings: list[asyncio.Event] = []
+        self.open = True
+
+    async def _topics(self, namespace: NamespaceName, domain: str) -> list[str]:
+        found = await super()._topics(namespace, domain)
+        if not self.open:
+            self.readings.append(asyncio.Event())
+            await self.readings[-1].wait()
+        return found
+
+    async def until_read(self, number: int) -> None:
+        """That many readings have seen the topics."""
+        async with asyncio.timeout(30):
+            while len(self.readings) < number:
+                await asyncio.sleep(0)
+
+
+async def test_a_topic_that_comes_while_the_list_is_read_is_told() -> None:
+    watched = Gated()
+    await watched.watch()
+    watched.open = False
+    await watched.make("a")
+    await watched.until_read(1)
+    await watched.make("b")
+    watched.open = True
+    watched.readings[0].set()
+    await watched.settle()
+    assert watched.told == [([PREFIX + "a"], []), ([PREFIX + "b"], [])]
+    await watched.close()
+
+
+async def test_who_begins_to_watch_while_others_are_told_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where lists are too large to be kept for those who ask next."""
+    monkeypatch.setattr(listings, "KEPT_BYTES_MAX", 0)
+    watched = Gated()
+    await watched.lists.watch(NAMESPACE, ".*", lambda *_: None)
+    watched.open = False
+    await watched.make("a")
+    await watched.until_read(1)
+    told: list[str] = []
+    beginning = asyncio.create_task(watched.lists.watch(NAMESPACE, "public.*", lambda new, *_: told.extend(new)))
+    await watched.until_read(2)
+    await watched.make("b")
+    watched.open = True
+    watched.readings[0].set()
+    await watched.settle()
+    watched.readings[1].set()
+    watcher = await beginning
+    await watched.settle()
+    assert watcher.known == [PREFIX + "a", PREFIX + "b"]
+    await watched.close()
+
+
+async def test_what_was_found_in_a_list_that_was_replaced_meanwhile_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched()
+    await watched.make("a")
+    matching, go = asyncio.Event(), asyncio.Event()
+    match = TopicPattern.filter
+
+    async def slowly(self: TopicPattern, names: list[str], turn: Turn | None = None) -> list[str]:
+        matching.set()
+        await go.wait()
+        return await match(self, names, turn)
+
+    monkeypatch.setattr(TopicPattern, "filter", slowly)
+    asking = asyncio.create_task(watched.lists.topics(NAMESPACE, "persistent", ".*", watched.lists.ticket()))
+    await matching.wait()
+    await watched.make("b")
+    assert (await watched.lists.topics(NAMESPACE, "persistent", None, watched.lists.ticket())).names
+    kept_bytes = watched.lists.kept_bytes
+    go.set()
+    assert (await asking).names == [PREFIX + "a"]
+    assert watched.lists.kept_bytes == kept_bytes
+    await watched.close()

@@ -1,0 +1,113 @@
+"""What comes in one read and takes several turns, and who is written to: nothing is left out, and nobody is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from magnetar.broker.consumer import Consumer, ConsumerIdentity, SubscriptionType
+from magnetar.broker.session import SessionState
+from magnetar.broker.session_acknowledge import ACK_BYTES_PER_TURN
+from magnetar.broker.session_testing import MemoryBroker, command_frame
+from magnetar.broker.testing import StagedConnection
+from magnetar.broker.topic import PersistentTopic
+from magnetar.net.testing import until
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+Command = pb.BaseCommand
+TOPIC = "persistent://public/default/topic"
+SHARED = 1
+
+
+def the_topic(broker: MemoryBroker) -> PersistentTopic:
+    found = broker.service.topics[TOPIC]
+    assert isinstance(found, PersistentTopic)
+    return found
+
+
+def session_of(broker: MemoryBroker) -> Any:
+    (connection,) = broker.running._ports.connections
+    return connection._handler
+
+
+def ack(ledger_id: int, entry_id: int) -> bytes:
+    message_id = {"ledgerId": ledger_id, "entryId": entry_id}
+    return command_frame(Command.ACK, consumer_id=1, ack_type=0, message_id=[message_id])
+
+
+async def test_each_of_many_acknowledgements_in_one_read_counts(memory_broker: MemoryBroker) -> None:
+    """And no more of them than a turn's worth is taken at once."""
+    client = await memory_broker.connect()
+    await client.producer(TOPIC)
+    await client.consumer(TOPIC, subType=SHARED)
+    count = ACK_BYTES_PER_TURN // 10
+    await client.publish(count)
+    topic = the_topic(memory_broker)
+    ledger_id = topic.ledger.ledgers.ids[-1]
+    subscription = topic.subscriptions["s"]
+    session_of(memory_broker).data_received(b"".join(ack(ledger_id, entry_id) for entry_id in range(count)))
+    assert 0 < subscription.backlog < count
+    await until(lambda: not subscription.backlog)
+
+
+@pytest.mark.parametrize("state", [SessionState.CONNECTING, SessionState.REFUSED])
+async def test_an_acknowledgement_before_the_client_is_let_in_is_not_served(
+    memory_broker: MemoryBroker, state: SessionState
+) -> None:
+    client = await memory_broker.connect()
+    session = session_of(memory_broker)
+    session.state = state
+    if state is SessionState.REFUSED:
+        session._refusal = None
+    served: list[bool] = []
+    session._serve_messages = lambda *_: served.append(True)
+    client.send_bytes(ack(1, 1))
+    await until(lambda: client.ended or bool(served))
+    assert not served
+
+
+async def test_who_catches_up_is_sent_what_waited(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect()
+    await client.producer(TOPIC)
+    await client.consumer(TOPIC, subType=SHARED)
+    client.send(Command.FLOW, consumer_id=1, messagePermits=10)
+    await client.round_trip()
+    connection = session_of(memory_broker).connection
+    connection.pause_writing()
+    await client.publish(3)
+    assert [one.name for one in await client.round_trip() if one.name == "MESSAGE"] == []
+    connection.resume_writing()
+    for entry_id in range(3):
+        assert (await client.expect(Command.MESSAGE)).body.message_id.entryId == entry_id
+
+
+async def test_who_closes_a_consumer_that_is_being_opened_leaves_none(
+    memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await memory_broker.connect()
+    await client.producer(TOPIC)
+    topic = the_topic(memory_broker)
+    subscribe, asked, go = PersistentTopic.subscribe, asyncio.Event(), asyncio.Event()
+
+    async def slowly(self: PersistentTopic, *arguments: Any) -> Any:
+        subscription = await subscribe(self, *arguments)
+        asked.set()
+        await go.wait()
+        return subscription
+
+    monkeypatch.setattr(PersistentTopic, "subscribe", slowly)
+    client.start(Command.SUBSCRIBE, topic=TOPIC, subscription="s", consumer_id=1, subType=SHARED)
+    await asked.wait()
+    await client.request(Command.CLOSE_CONSUMER, consumer_id=1)
+    assert len(topic.subscriptions["s"].consumers) == 1
+    go.set()
+    await until(lambda: not topic.subscriptions["s"].consumers)
+
+
+def test_a_consumer_that_is_closed_has_no_room() -> None:
+    consumer = Consumer(ConsumerIdentity(1, "a", SubscriptionType.SHARED), StagedConnection())
+    consumer.allow(10)
+    assert consumer.room == 10
+    consumer.closed = True
+    assert consumer.room == 0
