@@ -1,4 +1,4 @@
-"""What comes in one read and takes several turns, and who is written to: nothing is left out, and nobody is forgotten."""
+"""What one read brings and takes several turns, and who is written to: nothing is left out, nobody is forgotten."""
 
 from __future__ import annotations
 
