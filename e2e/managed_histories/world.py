@@ -205,6 +205,7 @@ class Owner:
             copied = MemoryMetadataStore(world.store.copy_of_tree())
             await apply_all(self.session.late_writes, copied)
             world.excused |= named ^ await named_ledgers(copied)
+            world.excused |= await world.storage.stored(copied) - stored
         world.note(self.name, "dies")
 
     async def close(self) -> None:
