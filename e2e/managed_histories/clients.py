@@ -355,7 +355,7 @@ class Subscriber:
                 self._world.note(self.name, f"has its {what} to {len(acknowledged)} acknowledged at {owner.name}")
         finally:
             promised.busy = False
-            newest = self._world.owners[-1]
+            newest = self._world.owners[-1] if self._world.owners else owner
             promised.trusted_from = newest.number + (owner is not newest)
         self._maybe_look(LOOKS_AFTER_CHANGE, f"{what} of {self.name}")
 
