@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import time
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
@@ -82,8 +83,13 @@ def run_seed(seed: int, *, mistake: str | None = None, keep_trace: bool = False)
     )
 
 
+_NO_LOG: Final = logging.NullHandler()
+"""What a seed logs is in its trace."""
+
+
 def run_batch(work: tuple[range, str | None]) -> list[Verdict]:
     """Some seeds in a row, with a planted mistake or none; for a pool of processes."""
+    logging.getLogger().addHandler(_NO_LOG)
     seeds, mistake = work
     return [run_seed(seed, mistake=mistake) for seed in seeds]
 
