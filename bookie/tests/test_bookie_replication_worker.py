@@ -277,12 +277,14 @@ async def test_an_open_ledger_of_which_a_bookie_has_lost_entries_is_closed_and_c
 
 async def test_an_open_ledger_that_is_whole_is_left_open(cluster: WorkingCluster) -> None:
     writer, listener = await cluster.open_ledger(WHOLE, [b"x"] * 10)
+    writer.append([b"tells the bookies that those before are confirmed"])
+    await listener.until_confirmed(10)
     await cluster.others.mark(writer.ledger_id, [writer.metadata.ensembles[0][1][2]])
     cluster.start()
     await until_unmarked(cluster)
     assert cluster.worker.progress().ledgers_failed == 0
     writer.append([b"y"])
-    await listener.until_confirmed(10)
+    await listener.until_confirmed(11)
     await writer.close()
 
 

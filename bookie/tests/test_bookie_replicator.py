@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from magnetar.bookie.autorecovery.entry_copy import TargetFailed, rebuilt
 from magnetar.bookie.autorecovery.fragments import Move, Verdict, segments_of
-from magnetar.bookie.autorecovery.replication_result import ProblemKind, Scope
+from magnetar.bookie.autorecovery.replication_result import OpenDamage, ProblemKind, Scope
 from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
 from magnetar.bookie.autorecovery.replicator import LedgerReplicator, known_last_add_confirmed
 from magnetar.bookie.autorecovery.testing import MemoryCluster
@@ -17,6 +17,7 @@ from magnetar.ledger.bookie_connection import ADD_FLAG_RECOVERY
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.placement import Adherence
 from magnetar.ledger.places import BookiePlaces
+from magnetar.ledger.writer import OpenLedgerWriter
 from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.entry import EntryCodec, header
@@ -464,10 +465,33 @@ async def test_an_open_segment_waits_for_its_writer_then_the_ledger_is_closed(cl
     await assert_reads(cluster, ledger_id, [*payloads(5), *payloads(5)])
 
 
+async def ledger_with_five_known_confirmed(cluster: MemoryCluster) -> OpenLedgerWriter:
+    """Open, of six entries; only the last tells the bookies that those before are confirmed."""
+    writer, listener = await cluster.open_ledger(WHOLE, payloads(5))
+    writer.append([b"later"])
+    await listener.until_confirmed(5)
+    return writer
+
+
+async def test_bookies_that_lack_confirmed_entries_of_an_open_ledger_are_named_and_no_others(
+    cluster: MemoryCluster,
+) -> None:
+    writer = await ledger_with_five_known_confirmed(cluster)
+    damaged, late, lacking = writer.metadata.ensembles[0][1]
+    cluster.damage(damaged, writer.ledger_id, 4)
+    cluster.drop(lacking, writer.ledger_id, [0])
+    cluster.bookies.bookies[late].mute()
+    result = await cluster.replicator().replicate(writer.ledger_id)
+    assert result.open_damage == OpenDamage((damaged, lacking), 4)
+    assert result.reason == (f"it is open and left to its writer; {damaged}, {lacking} cannot give its entries")
+    await writer.abandon()
+
+
 async def test_an_open_ledger_that_is_whole_stays_open(cluster: MemoryCluster) -> None:
-    writer, _ = await cluster.open_ledger(WHOLE, payloads(5))
+    writer = await ledger_with_five_known_confirmed(cluster)
     replicator = cluster.replicator()
-    assert (await replicator.replicate(writer.ledger_id)).complete
+    result = await replicator.replicate(writer.ledger_id)
+    assert (result.complete, result.open_damage) == (True, None)
     await replicator.close_open_ledger(writer.ledger_id)
     await replicator.close_open_ledger(4711)
     assert (await cluster.metadata(writer.ledger_id)).state is LedgerState.OPEN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import io
 import json
 import subprocess
@@ -21,6 +22,7 @@ from magnetar.broker.policies.api import TopicPolicies
 from magnetar.broker.policies.change_events import ChangeEvents, ChangeEventsParts
 from magnetar.broker.policies.change_events_namespace import ENTRY_BOUNDS
 from magnetar.broker.policies.change_events_settings import ChangeEventsSettings
+from magnetar.broker.policies.change_events_writer import LOCKS_PATH
 from magnetar.broker.policies.change_state import CHANGE_BYTES, POLICIES_BYTES_MAX
 from magnetar.broker.policies.event_codec import (
     NEWER_PROPERTY,
@@ -40,7 +42,8 @@ from magnetar.client.message import Message, MessageId, OutgoingMessage
 from magnetar.client.producer import ProducerOptions
 from magnetar.client.reader import Reader
 from magnetar.core.clock import SystemClock
-from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.core.topic_name import NamespaceName, TopicName, java_url_encode
+from magnetar.metadata.coordination import ResourceLock
 from magnetar.metadata.store import MetadataStore, StoreUnavailable
 from magnetar.wire.pulsar.batch import build_message
 from magnetar.wire.pulsar.compression import Compression
@@ -217,6 +220,27 @@ async def test_no_change_of_several_writers_is_lost(stores: Stores) -> None:
 
     await asyncio.gather(*(broker.update(TOPIC, count_up) for broker in brokers for _ in range(5)))
     await until(lambda: all(broker.peek(TOPIC) == {"maxMessageSize": 15} for broker in brokers))
+
+
+async def test_a_change_waits_for_the_broker_that_makes_another(stores: Stores) -> None:
+    """A deletion is not read back: without the lock, it could take with it what it had never read."""
+    patient = stores.open()
+    await patient.update(TOPIC, put(maxMessageSize=1))
+    path = f"{LOCKS_PATH}/{java_url_encode(str(TOPIC))}"
+    session = stores.broker.store.another_session()
+    lock = ResourceLock(session, path, b"another broker", lambda _: None)
+    await lock.acquire()
+    impatient = stores.open(dataclasses.replace(QUICK, update_timeout_seconds=0.2))
+    assert await impatient.get(TOPIC) == {"maxMessageSize": 1}
+    with pytest.raises(PoliciesUnavailable, match="in time"):
+        await impatient.update(TOPIC, put(maxMessageSize=2))
+    with pytest.raises(PoliciesUnavailable, match="in time"):
+        await impatient.delete(TOPIC)
+    assert await patient.get(TOPIC) == {"maxMessageSize": 1}
+    await lock.release()
+    await session.close()
+    await patient.delete(TOPIC)
+    assert await patient.get(TOPIC) is None
 
 
 async def test_a_change_that_comes_between_is_built_upon(stores: Stores, client: PulsarClient) -> None:

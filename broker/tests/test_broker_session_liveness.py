@@ -29,11 +29,13 @@ class Client(asyncio.Transport):
         super().__init__()
         self.read = True
         self.unread = 0
+        self.asked = 0
         self.answers = True
         self.aborted = False
         self.heard: Callable[[], None] = lambda: None
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.asked += 1
         if self.answers:
             self.unread += 1
             self._give()
@@ -100,12 +102,8 @@ class World:
             peer_address="/127.0.0.1:1",
         )
         self.liveness = Liveness(cast(ServerSession, session))
-        self.client.heard = self.pong
+        self.client.heard = self.liveness.received
         self.liveness.start()
-
-    def pong(self) -> None:
-        self.liveness.received()
-        self.liveness.ponged()
 
     async def held(self, begin_seconds: float, end_seconds: float, until_seconds: float) -> None:
         """Read nothing between these times, counted from the first look."""
@@ -123,6 +121,17 @@ async def world() -> World:
 
 async def test_a_client_that_answers_stays(world: World) -> None:
     await asyncio.sleep(10 * KEEP_ALIVE_SECONDS)
+    assert not world.client.aborted
+
+
+async def test_nothing_is_asked_of_a_client_that_has_gone(world: World) -> None:
+    await asyncio.sleep(KEEP_ALIVE_SECONDS + 1)
+    world.client.answers = False
+    asked = world.client.asked
+    assert asked == 1
+    world.liveness.stop()
+    await asyncio.sleep(3 * KEEP_ALIVE_SECONDS)
+    assert world.client.asked == asked
     assert not world.client.aborted
 
 
@@ -164,7 +173,7 @@ async def test_a_client_that_is_held_back_all_between_two_looks_stays(world: Wor
     loop.call_later(2, world.connection.resume_reading, HELD)
     await asyncio.sleep(KEEP_ALIVE_SECONDS)
     assert not world.client.aborted
-    world.pong()
+    world.liveness.received()
     await asyncio.sleep(1)
     assert not world.client.aborted
 

@@ -157,6 +157,19 @@ def test_no_count_is_kept_of_what_is_acknowledged() -> None:
     assert len(pump.redelivery_counts) == 1
 
 
+def test_no_count_is_kept_of_what_is_acknowledged_while_it_waits() -> None:
+    stage = shared_stage()
+    stage.join("a", permits=2)
+    stage.publish(2)
+    stage.received("a")
+    stage.redeliver("a")
+    pump = stage.subscription._pump
+    assert pump is not None
+    assert len(pump.redelivery_counts) == stage.subscription.waiting_entries == 2
+    stage.ack("a", 0)
+    assert len(pump.redelivery_counts) == 1
+
+
 def test_what_the_broker_acknowledges_is_held_by_nobody() -> None:
     """Up to the mark, and the entry at the mark with it."""
     stage = shared_stage()

@@ -24,7 +24,7 @@ from magnetar.auth.testing import (
     TOKEN_512,
     TOKEN_TILL_2036,
 )
-from magnetar.auth.token import TokenProvider, _milliseconds
+from magnetar.auth.token import TIME_SECONDS_MAX, TokenProvider, _milliseconds
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
 
@@ -184,6 +184,15 @@ async def test_whatever_a_signed_token_says_it_is_taken_or_refused(claim: str, v
 async def test_times_that_are_none_are_refused(claim: str, value: str) -> None:
     with pytest.raises(AuthenticationFailed, match=f"the token's claim {claim} is no (time|number)"):
         await role_of(PROVIDER, signed(f'{{"sub":"a","{claim}":{value}}}'))
+
+
+@pytest.mark.parametrize("claim", ["nbf", "iat"])
+async def test_the_furthest_times_are_times(claim: str) -> None:
+    assert await role_of(PROVIDER, made(sub="a", **{claim: -TIME_SECONDS_MAX})) == "a"
+    assert await role_of(PROVIDER, made(sub="a", exp=TIME_SECONDS_MAX)) == "a"
+    for seconds in (-TIME_SECONDS_MAX - 1, TIME_SECONDS_MAX + 1):
+        with pytest.raises(AuthenticationFailed, match=f"the token's claim {claim} is no time"):
+            await role_of(PROVIDER, made(sub="a", **{claim: seconds}))
 
 
 async def test_a_negative_time_is_long_ago() -> None:

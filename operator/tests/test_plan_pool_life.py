@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from operator.tests.cluster_builders import make_condition
-from operator.tests.plan_builders import NOW
+from operator.tests.plan_builders import NOW, make_pod
 from operator.tests.pool_builders import (
     CRASHED,
     DONE,
     OWNER,
+    POOL,
     STATEFUL,
     PoolWorld,
     bookie_id,
@@ -27,7 +28,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from magnetar.operator.children.naming import REPLACE_ANNOTATION
+from magnetar.operator.children.naming import BOOKIE, REPLACE_ANNOTATION
 from magnetar.operator.plan.actions import Apply, Create, Delete, Scale, SetFinalizer, StartBookieDrain, Tell
 from magnetar.operator.plan.pool import plan_pool
 from magnetar.operator.plan.pool_children import covers
@@ -88,6 +89,15 @@ def test_a_pool_that_is_well_is_left_alone() -> None:
     assert told(again) == []
     # Others may have changed what cannot be seen by its digest.
     assert replicas_of(again) == 3
+
+
+@pytest.mark.parametrize("name", ["blue-bookie-07", "blue-bookie-copy", "blue-bookie-", "7", "blue-bookie-1-7"])
+def test_a_pod_whose_name_no_statefulset_gives_is_nobodys(name: str) -> None:
+    """Somebody has copied one, with its labels."""
+    seen = PoolWorld().seen()
+    strange = make_pod(name, BOOKIE, pool=POOL, ready=False, template_hash="old")
+    with_it = replace(seen, children=replace(seen.children, pods=[*seen.children.pods, strange]))
+    assert plan_pool(with_it) == plan_pool(seen)
 
 
 def test_only_what_differs_is_written() -> None:

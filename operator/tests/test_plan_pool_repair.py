@@ -175,6 +175,13 @@ def test_a_claim_younger_than_the_pod_is_the_next_pods() -> None:
     assert deleted(plan, "Pod") == [pod_name(2)]
 
 
+def test_a_claim_as_old_as_the_pod_is_the_pods() -> None:
+    """A StatefulSet makes both one after the other, and Kubernetes tells the time of either in whole seconds."""
+    same: dict[str, Any] = {"created_seconds": NOW - 3600}
+    world = PoolWorld(replicas=4, bookies={2: DONE}, pods={2: same}, claims={2: same})
+    assert len(deleted(plan_pool(world.seen()), "PersistentVolumeClaim")) == 2
+
+
 def test_claims_that_are_going_are_not_deleted_again() -> None:
     world = PoolWorld(replicas=4, bookies={2: DONE}, claims={2: {"deleting": True}})
     plan = plan_pool(world.seen())

@@ -60,6 +60,8 @@ def test_a_pod_without_room_fails_only_after_a_while() -> None:
         (CRASHED, True),
         ({"ready": False, "waiting_reason": "ContainerCreating"}, False),
         ({"ready": False, "restarts": 1, "exit_code": 1}, False),
+        ({"ready": False, "restarts": 2, "exit_code": 1}, True),
+        ({"ready": False, "restarts": 2, "exit_code": 0}, False),
         ({"ready": False, "restarts": 4, "exit_code": 1}, True),
         ({"ready": True, "restarts": 4, "exit_code": 1}, False),
         ({"ready": False, "waiting_reason": "ImagePullBackOff", "deleting": True}, False),

@@ -22,7 +22,7 @@ class Liveness:
         self._session = session
         self._connection = session.connection
         self._settings = session.context.settings
-        self._ping_outstanding = False
+        self._pinged = False
         self._received_since_ping = False
         self._timer: asyncio.TimerHandle | None = None
         self._pauses = 0
@@ -42,14 +42,10 @@ class Liveness:
         self._answer_checks(alive=False)
 
     def received(self) -> None:
-        """Something came."""
+        """Something came: whatever it is, the client is there."""
         self._received_since_ping = True
         if self._checks:
             self._answer_checks(alive=True)
-
-    def ponged(self) -> None:
-        """An answer to PING."""
-        self._ping_outstanding = False
 
     async def alive(self) -> bool:
         """Whether the client answers a PING soon; when not, the connection is closed."""
@@ -85,7 +81,7 @@ class Liveness:
             logger.warning("closing connection of %s: no CONNECT in time", session.peer_address)
             connection.close()
             return
-        if self._ping_outstanding and not self._received_since_ping and not self._was_paused():
+        if self._pinged and not self._received_since_ping and not self._was_paused():
             logger.warning("closing connection of %s: no answer to PING", session.peer_address)
             connection.abort()
             return
@@ -95,7 +91,7 @@ class Liveness:
             return
         self._received_since_ping = False
         if session.protocol_version >= 1:
-            self._ping_outstanding = True
+            self._pinged = True
             connection.write(PING_FRAME)
         self.start()
 
