@@ -12,7 +12,9 @@ import pytest
 from magnetar.broker.session import ServerSession
 from magnetar.broker.session_liveness import Liveness
 from magnetar.broker.settings import BrokerSettings
+from magnetar.core.limits import MIB
 from magnetar.net.connection import Connection
+from magnetar.net.held_bytes import HeldBytes
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
 new_event_loop = VirtualTimeLoop
@@ -20,6 +22,7 @@ new_event_loop = VirtualTimeLoop
 KEEP_ALIVE_SECONDS = 30.0
 CHECK_SECONDS = 5.0
 HELD = "publish rate"
+SENT_BYTES = 5 * MIB
 
 
 class Client(asyncio.Transport):
@@ -30,12 +33,15 @@ class Client(asyncio.Transport):
         self.read = True
         self.unread = 0
         self.asked = 0
+        self.takes = True
+        self.untaken_bytes = 0
         self.answers = True
         self.aborted = False
         self.heard: Callable[[], None] = lambda: None
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.asked += 1
+        self.untaken_bytes += 0 if self.takes else len(data)
         if self.answers:
             self.unread += 1
             self._give()
@@ -49,7 +55,7 @@ class Client(asyncio.Transport):
         asyncio.get_running_loop().call_soon(self._give)
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.untaken_bytes
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -89,7 +95,9 @@ class World:
     client: Client = field(default_factory=Client)
 
     def __post_init__(self) -> None:
-        self.connection = Connection(asyncio.get_running_loop(), lambda _: Mute())
+        loop = asyncio.get_running_loop()
+        # As those of every server are counted.
+        self.connection = Connection(loop, lambda _: Mute(), held=HeldBytes(loop))
         self.connection.connection_made(self.client)
         settings = BrokerSettings(
             keep_alive_seconds=KEEP_ALIVE_SECONDS, connection_liveness_check_seconds=CHECK_SECONDS
@@ -104,6 +112,14 @@ class World:
         self.liveness = Liveness(cast(ServerSession, session))
         self.client.heard = self.liveness.received
         self.liveness.start()
+
+    async def fall_behind(self) -> None:
+        """The client does not take what it is sent."""
+        self.client.takes = False
+        self.connection.write(bytes(SENT_BYTES))
+        await asyncio.sleep(0)
+        assert self.client.untaken_bytes == SENT_BYTES
+        self.connection.pause_writing()
 
     async def held(self, begin_seconds: float, end_seconds: float, until_seconds: float) -> None:
         """Read nothing between these times, counted from the first look."""
@@ -203,3 +219,28 @@ async def test_who_does_not_answer_loses_its_name(world: World) -> None:
     world.liveness.stop()
     async with asyncio.timeout(1):
         assert not await asking
+
+
+async def test_a_client_that_speaks_but_takes_nothing_goes(world: World) -> None:
+    await world.fall_behind()
+    await asyncio.sleep(2 * KEEP_ALIVE_SECONDS + 1)
+    assert world.client.unread == 0  # It has answered every PING.
+    assert world.client.aborted
+
+
+async def test_a_client_that_takes_little_at_a_time_stays(world: World) -> None:
+    await world.fall_behind()
+    for _ in range(10):
+        await asyncio.sleep(KEEP_ALIVE_SECONDS)
+        world.client.untaken_bytes -= 1
+    assert not world.connection.writable
+    assert not world.client.aborted
+
+
+async def test_a_client_that_catches_up_between_two_looks_stays(world: World) -> None:
+    await world.fall_behind()
+    await asyncio.sleep(KEEP_ALIVE_SECONDS + 1)
+    world.client.takes, world.client.untaken_bytes = True, 0
+    world.connection.resume_writing()
+    await asyncio.sleep(3 * KEEP_ALIVE_SECONDS)
+    assert not world.client.aborted
