@@ -503,6 +503,58 @@ async def test_a_cancelled_drain_leaves_the_bookie_as_it_was(cluster: MemoryClus
     await process.end()
 
 
+async def test_a_drain_that_nobody_runs_yet_is_cancelled_all_the_same(cluster: MemoryCluster) -> None:
+    process = Process(cluster, own=True)
+    await process.drain.start()
+    await process.boot()
+    assert not cluster.bookies.bookies[LEAVING].writable
+    await process.drain.cancel()
+    await until(lambda: cluster.bookies.bookies[LEAVING].writable)
+    await process.end()
+
+
+async def test_a_late_answer_turns_no_bookie_read_only_whose_drain_is_cancelled(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The intention was read before it was deleted, and is acted upon afterwards."""
+    (ledger_id,) = await ledgers_on_it(cluster, 1)
+    others = UnderreplicatedLedgers(cluster.store, "other:3181", cluster.clock)
+    lock = await others.lock(ledger_id)
+    process = Process(cluster, own=True)
+    await process.boot()
+    service = DrainService(process.parts, LEAVING, process)
+    await service.start_drain()
+    await until(lambda: bool(service.drain().blockers))
+    drain, canceller = service._drain, asyncio.current_task()
+    intention, switch = drain._intention, process.set_draining
+    held, cancelled = asyncio.Event(), asyncio.Event()
+    switched: list[bool] = []
+
+    async def late() -> Intention | None:
+        found = await intention()
+        if asyncio.current_task() is not canceller:
+            held.set()
+            await cancelled.wait()
+        return found
+
+    def set_draining(draining: bool) -> None:
+        switched.append(draining)
+        switch(draining)
+        if not draining:
+            cancelled.set()
+
+    monkeypatch.setattr(drain, "_intention", late)
+    monkeypatch.setattr(process, "set_draining", set_draining)
+    await held.wait()
+    assert (await service.cancel_drain()).step is DrainStep.NONE
+    assert switched == [False, True, False]
+    await until(lambda: cluster.bookies.bookies[LEAVING].writable)
+    assert lock is not None
+    await lock.release()
+    await others.close()
+    await process.end()
+
+
 async def test_no_cancel_once_the_cookie_goes(cluster: MemoryCluster) -> None:
     intention = Intention(bookie_id=LEAVING, phase=Phase.REMOVING, started_ms=1)
     await cluster.store.put(intention_path(LEAVING), encode_intention(intention))

@@ -16,7 +16,7 @@ from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.autorecovery.worker import ReplicationWorker
 from magnetar.bookie.cookie import COOKIES_PATH, InvalidCookie
 from magnetar.bookie.drain.drain import DrainParts
-from magnetar.bookie.drain.service import DrainService, ModeSwitch
+from magnetar.bookie.drain.service import REASON_DRAIN, DrainService, ModeSwitch
 from magnetar.bookie.operations import DrainStep
 from magnetar.bookie.settings import BookieSettings, DiskSettings, standalone_settings
 from magnetar.core.clock import SystemClock
@@ -142,3 +142,34 @@ async def test_a_lost_bookie_and_then_a_drained_one(cluster: DiskCluster) -> Non
         metadata, _ = await cluster.client.metadata.read(ledger_id)
         assert all({"disk-0", "disk-1"}.isdisjoint(bookies) for _, bookies in metadata.ensembles)
         assert await cluster.read(ledger_id) == payloads
+
+
+async def test_a_bookie_whose_drain_is_cancelled_takes_writes_again(cluster: DiskCluster) -> None:
+    staying = cluster.running["disk-1"]
+    marks = UnderreplicatedLedgers(cluster.store, "drain")
+    parts = DrainParts(
+        store=cluster.store,
+        client=cluster.client,
+        connections=cluster.connections,
+        underreplicated=marks,
+        replicator=LedgerReplicator(cluster.client, cluster.connections),
+        holder="this process",
+        settle_seconds=3600,
+        retry_seconds=0.05,
+    )
+    service = DrainService(parts, "disk-1", ModeSwitch(staying.mode))
+    staying.mode.add_reason("somebody's own")
+    await service.start_drain()
+    await until(lambda: service.drain().step is DrainStep.VERIFY)
+    assert list(staying.mode.reasons) == ["somebody's own", REASON_DRAIN]
+    assert "disk-1" not in cluster.connections.writable_bookies()
+    await service.cancel_drain()
+    assert list(staying.mode.reasons) == ["somebody's own"]
+    staying.mode.remove_reason("somebody's own")
+    await until(lambda: "disk-1" in cluster.connections.writable_bookies())
+    # One that has started for a drain which was cancelled just then.
+    staying.mode.add_reason(REASON_DRAIN)
+    await service.start()
+    assert not staying.mode.read_only
+    await service.close()
+    await marks.close()

@@ -246,6 +246,8 @@ PARTS: Final = (
         ("auth/access", "auth/authorizer", "auth/rules", "auth/session_access", "auth/peers", "admin/access"),
         _ACCESS_TESTS,
     ),
+    # What is planted here is what somebody has thought of.
+    Part("statistics", f"{_BROKER}/admin", (), _files("broker/tests", "broker_many_subscriptions")),
     Part("tokens", f"{_LIB}/auth", ("token", "authenticator"), _files("lib/tests", "auth_token", "auth_providers")),
     Part(
         "proxy",

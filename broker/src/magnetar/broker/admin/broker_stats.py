@@ -4,7 +4,6 @@ Shapes: Apache's `BrokerStats`, `NamespaceStats`, `AllocatorStats`, and what its
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import threading
@@ -14,17 +13,16 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 from magnetar.broker.admin.responses import CONFLICT, NOT_ACCEPTABLE, AdminError, json, namespace_of
-from magnetar.broker.admin.topic_stats import publisher_stats, without_nulls
+from magnetar.broker.admin.topic_stats import largest_backlog_bytes, publisher_stats, without_nulls
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.service import Topic
 from magnetar.broker.slices import Turn
+from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.topic_name import NamespaceName
 
 BASE: Final = "/admin/v2/broker-stats"
-
-TOPICS_PER_TURN: Final = 200
-"""Topics that are written before other requests get a turn: some ten milliseconds."""
 
 ALLOCATORS: Final = ("default", "ml-cache")
 
@@ -105,14 +103,17 @@ class BrokerStatsHandlers:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         await response.write(b"{")
+        turn = Turn()
         for number, (namespace, topics) in enumerate(self._by_namespace().items()):
             bundles = await self._context.bundles.of_namespace(namespace)
-            by_bundle: dict[str, dict[str, dict[str, Any]]] = {}
-            for index, topic in enumerate(topics):
+            by_bundle: dict[str, dict[str, dict[str, msgspec.Raw]]] = {}
+            for topic in topics:
+                document = await topic_document(topic, turn)
                 of_bundle = by_bundle.setdefault(str(bundles.bundle_of(topic.name).range), {})
-                of_bundle.setdefault(topic.name.domain, {})[str(topic.name)] = topic_document(topic)
-                if index % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
-                    await asyncio.sleep(0)
+                # Encoded one by one, as all of them at once would take long.
+                of_bundle.setdefault(topic.name.domain, {})[str(topic.name)] = msgspec.Raw(
+                    msgspec.json.encode(document)
+                )
             separator = b"," if number else b""
             await response.write(
                 separator + msgspec.json.encode(str(namespace)) + b":" + msgspec.json.encode(by_bundle)
@@ -192,13 +193,21 @@ class BrokerStatsHandlers:
         return found
 
 
-def topic_document(topic: Topic) -> dict[str, Any]:
-    """A topic as the list of all topics has it."""
+async def topic_document(topic: Topic, turn: Turn) -> dict[str, Any]:
+    """A topic as the list of all topics has it, gathered in turns with what clients send."""
+    subscriptions: dict[str, dict[str, Any]] = {}
+    for name in list(topic.subscriptions):
+        if turn.over:
+            await turn.pause()
+        subscription = topic.subscriptions.get(name)
+        if subscription is not None:  # Not removed meanwhile.
+            subscriptions[name] = subscription_document(subscription)
+    if turn.over:
+        await turn.pause()
     publishers = [publisher_stats(producer) for producer in topic.producers.by_name.values()]
-    subscriptions = {name: subscription_document(topic, name) for name in topic.subscriptions}
     stored = topic.ledger if isinstance(topic, PersistentTopic) else None
     document = {
-        "publishers": [{name: one[name] for name in OF_PUBLISHER} for one in publishers],
+        "publishers": [without_nulls({name: one[name] for name in OF_PUBLISHER}) for one in publishers],
         "replication": {},
         "subscriptions": subscriptions,
         "producerCount": len(publishers),
@@ -217,35 +226,31 @@ def topic_document(topic: Topic) -> dict[str, Any]:
         "filteredEntriesCount": 0,
     }
     if stored is not None:
-        marks = [cursor.mark_delete for cursor in stored.cursors.values()]
         document["storageSize"] = stored.total_size_bytes
-        document["backlogSize"] = max((stored.size_bytes_after(mark) for mark in marks), default=0)
-    found: dict[str, Any] = without_nulls(document)
-    return found
+        document["backlogSize"] = largest_backlog_bytes(stored, stored.cursors.values())
+    return document
 
 
-def subscription_document(topic: Topic, name: str) -> dict[str, Any]:
+def subscription_document(subscription: Subscription | NonPersistentSubscription) -> dict[str, Any]:
     """A subscription as the list of all topics has it, and the counters of what it was sent."""
-    subscription = topic.subscriptions[name]
     stats = subscription.statistics()
     consumers = [{key: one[key] for key in OF_CONSUMER} for one in stats["consumers"]]
     document = {key: stats[key] for key in (*OF_SUBSCRIPTION, "msgOutCounter", "bytesOutCounter")}
-    return {
-        **document,
-        "consumers": consumers,
-        "numberOfEntriesSinceFirstNotAckedMessage": stats["msgBacklog"],
-        "totalNonContiguousDeletedMessagesRange": stats["nonContiguousDeletedMessagesRanges"],
-    }
+    found: dict[str, Any] = without_nulls(
+        {
+            **document,
+            "consumers": consumers,
+            "numberOfEntriesSinceFirstNotAckedMessage": stats["msgBacklog"],
+            "totalNonContiguousDeletedMessagesRange": stats["nonContiguousDeletedMessagesRanges"],
+        }
+    )
+    return found
 
 
 async def namespace_metrics(topics: list[Topic]) -> dict[str, Any]:
     """A namespace's part of the metrics, added up over its topics here."""
-    documents: list[dict[str, Any]] = []
     turn = Turn()
-    for topic in topics:
-        if turn.over:
-            await turn.pause()
-        documents.append(topic_document(topic))
+    documents = [await topic_document(topic, turn) for topic in topics]
     subscriptions = [one for document in documents for one in document["subscriptions"].values()]
     return {
         "brk_in_rate": sum(document["msgRateIn"] for document in documents),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 from aiohttp import web
+from magnetar.broker.slices import Turn
 from magnetar.core.errors import Misuse, PeerError
 from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName, is_valid_name_part, java_url_decode
 from magnetar.metadata.paths import check_path
@@ -55,6 +57,17 @@ class AdminError(PeerError):
 def json(document: object, status: int = 200) -> web.Response:
     """A JSON answer."""
     return web.Response(body=msgspec.json.encode(document), status=status, content_type="application/json")
+
+
+async def encoded_in_turns(documents: Mapping[str, object]) -> dict[str, msgspec.Raw]:
+    """Each as JSON, to be a part of an answer: many at once would hold up what clients send."""
+    turn = Turn()
+    found: dict[str, msgspec.Raw] = {}
+    for name, document in documents.items():
+        found[name] = msgspec.Raw(msgspec.json.encode(document))
+        if turn.over:
+            await turn.pause()
+    return found
 
 
 def text(body: str) -> web.Response:

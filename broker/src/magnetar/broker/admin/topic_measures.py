@@ -7,7 +7,7 @@ from typing import Any, Final
 from aiohttp import web
 from magnetar.broker.admin.described import takes
 from magnetar.broker.admin.owners import require_topic_owner
-from magnetar.broker.admin.responses import NOT_FOUND, AdminError, flag, json, topic_of
+from magnetar.broker.admin.responses import NOT_FOUND, AdminError, encoded_in_turns, flag, json, topic_of
 from magnetar.broker.admin.topic_access import TopicAccess
 from magnetar.broker.admin.topic_internals import (
     NOTHING_STORED,
@@ -56,7 +56,9 @@ class MeasureHandlers:
     async def stats(self, request: web.Request) -> web.Response:
         """Rates, counters, publishers and subscriptions of one topic."""
         topic = await self._access.topic(request, topic_of(request))
-        return json(await topic_stats(topic, self._context, StatsOptions.of(request)))
+        document = await topic_stats(topic, self._context, StatsOptions.of(request))
+        document["subscriptions"] = await encoded_in_turns(document["subscriptions"])
+        return json(document)
 
     @takes("authoritative", "metadata")
     async def internal_stats(self, request: web.Request) -> web.Response:

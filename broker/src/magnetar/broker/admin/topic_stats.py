@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from aiohttp import web
 from magnetar.broker.admin.responses import flag
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.producer import Producer
 from magnetar.broker.service import Topic
+from magnetar.broker.slices import Turn
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.ids import Position
 from magnetar.ledger.api import LedgerError
+from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.errors import BadMetadata
 
 ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
@@ -120,17 +123,19 @@ async def topic_stats(topic: Topic, context: BrokerContext, options: StatsOption
         for publisher in publishers:
             publisher["msgDropRate"] = 0.0
         stats["msgDropRate"] = sum((one.get("msgDropRate", 0.0) for one in subscriptions.values()), 0.0)
-    shown: dict[str, Any] = without_nulls(stats)
-    return shown
+    # Those of the subscriptions are without nulls already: there may be many.
+    return {
+        key: value if key == "subscriptions" else without_nulls(value)
+        for key, value in stats.items()
+        if value is not None
+    }
 
 
 def _add_stored(stats: dict[str, Any], topic: PersistentTopic) -> None:
     subscriptions = stats["subscriptions"].values()
     policies = topic.policies
     stats["storageSize"] = topic.ledger.total_size_bytes
-    stats["backlogSize"] = max(
-        (topic.ledger.size_bytes_after(one.cursor.mark_delete) for one in topic.subscriptions.values()), default=0
-    )
+    stats["backlogSize"] = largest_backlog_bytes(topic.ledger, [one.cursor for one in topic.subscriptions.values()])
     stats["backlogQuotaLimitSize"] = policies.size_quota.size_bytes_max
     stats["backlogQuotaLimitTime"] = policies.age_quota.age_seconds_max
     stats["oldestBacklogMessageAgeSeconds"] = -1
@@ -141,30 +146,57 @@ def _add_stored(stats: dict[str, Any], topic: PersistentTopic) -> None:
         stats[name] = sum(one[name] for one in subscriptions)
 
 
+class Marked(Protocol):
+    """A cursor."""
+
+    @property
+    def mark_delete(self) -> Position:
+        """Up to where everything is acknowledged."""
+        ...
+
+
+def largest_backlog_bytes(ledger: ManagedLedger, cursors: Iterable[Marked]) -> int:
+    """Of the cursor that is furthest behind; 0 without any."""
+    furthest = min((cursor.mark_delete for cursor in cursors), default=None)
+    return 0 if furthest is None else ledger.size_bytes_after(furthest)
+
+
 async def subscription_stats(topic: Topic, options: StatsOptions) -> dict[str, dict[str, Any]]:
-    """Every subscription by name."""
-    if not isinstance(topic, PersistentTopic):
-        found = {
-            name: subscription.statistics(with_consumers=options.consumers)
-            for name, subscription in topic.subscriptions.items()
-        }
-    else:
-        found = {}
-        for name, subscription in list(topic.subscriptions.items()):
-            size = topic.ledger.size_bytes_after(subscription.cursor.mark_delete) if options.backlog_sizes else -1
-            one = subscription.statistics(backlog_bytes=size, with_consumers=options.consumers)
-            one["isReplicated"] = is_replicated(topic, name)
-            if subscription.exclusive_holder() is not None and (active := subscription.active_consumer) is not None:
-                one["activeConsumerName"] = active.name
-            if options.earliest_times:
-                one["earliestMsgPublishTimeInBacklog"] = await earliest_publish_ms(
-                    topic, subscription.cursor.mark_delete
-                )
-            found[name] = one
-    for one in found.values():
+    """Every subscription by name, gathered in turns with what clients send."""
+    turn = Turn()
+    found: dict[str, dict[str, Any]] = {}
+    for name in list(topic.subscriptions):
+        if turn.over:
+            await turn.pause()
+        if isinstance(topic, PersistentTopic):
+            one = await _stored_subscription(topic, name, options)
+        elif (unstored := topic.subscriptions.get(name)) is not None:
+            one = unstored.statistics(with_consumers=options.consumers)
+        else:
+            one = None
+        if one is None:
+            continue  # Removed meanwhile.
         one["durable"], one["replicated"] = one["isDurable"], one["isReplicated"]
         one["consumers"] = [consumer_document(consumer, one["type"]) for consumer in one["consumers"]]
+        found[name] = without_nulls(one)
+    if turn.over:
+        await turn.pause()
     return found
+
+
+async def _stored_subscription(topic: PersistentTopic, name: str, options: StatsOptions) -> dict[str, Any] | None:
+    subscription = topic.subscriptions.get(name)
+    if subscription is None:
+        return None
+    mark_delete = subscription.cursor.mark_delete
+    size = topic.ledger.size_bytes_after(mark_delete) if options.backlog_sizes else -1
+    one = subscription.statistics(backlog_bytes=size, with_consumers=options.consumers)
+    one["isReplicated"] = is_replicated(topic, name)
+    if subscription.exclusive_holder() is not None and (active := subscription.active_consumer) is not None:
+        one["activeConsumerName"] = active.name
+    if options.earliest_times:
+        one["earliestMsgPublishTimeInBacklog"] = await earliest_publish_ms(topic, mark_delete)
+    return one
 
 
 def consumer_document(consumer: dict[str, Any], subscription_type: str) -> dict[str, Any]:

@@ -1,0 +1,108 @@
+"""What is told of a topic with very many subscriptions is gathered in turns with what clients send."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from magnetar.broker.admin.broker_stats import namespace_metrics, topic_document
+from magnetar.broker.admin.metrics import broker_metrics
+from magnetar.broker.admin.responses import encoded_in_turns
+from magnetar.broker.admin.topic_stats import StatsOptions, topic_stats
+from magnetar.broker.context import BrokerContext
+from magnetar.broker.session_testing import ProtocolClient
+from magnetar.broker.slices import Turn
+from magnetar.broker.topic import PersistentTopic
+
+pytestmark = pytest.mark.slow
+
+SUBSCRIPTIONS = 10_000
+PAUSE_SECONDS_MAX = 0.05
+ATTEMPTS = 5
+"""The best of them counts: the machine does other things, too."""
+
+
+@pytest.fixture
+async def context(admin: Any, client: ProtocolClient) -> AsyncIterator[BrokerContext]:
+    """Of a broker with one topic; one subscription stands for all, so that nobody waits for ten thousand cursors."""
+    await client.producer("persistent://public/default/topic")
+    await client.consumer("persistent://public/default/topic")
+    found: BrokerContext = admin.broker.running.context
+    topic = topic_of(found)
+    real = topic.subscriptions
+    topic.subscriptions = {f"{number}": real["s"] for number in range(SUBSCRIPTIONS)}
+    yield found
+    topic.subscriptions = real
+
+
+def topic_of(context: BrokerContext) -> PersistentTopic:
+    (topic,) = context.service.topics.values()
+    assert isinstance(topic, PersistentTopic)
+    return topic
+
+
+async def of_prometheus(context: BrokerContext) -> int:
+    return (await broker_metrics(context)).count(b"\npulsar_subscription_back_log{")
+
+
+async def of_the_namespace(context: BrokerContext) -> int:
+    found: int = (await namespace_metrics([topic_of(context)]))["brk_no_of_subscriptions"]
+    return found
+
+
+async def of_the_broker(context: BrokerContext) -> int:
+    return len((await topic_document(topic_of(context), Turn()))["subscriptions"])
+
+
+async def of_the_topic(context: BrokerContext) -> int:
+    document = await topic_stats(topic_of(context), context, StatsOptions())
+    return len(await encoded_in_turns(document["subscriptions"]))
+
+
+@pytest.mark.parametrize("gather", [of_prometheus, of_the_namespace, of_the_broker, of_the_topic])
+async def test_others_have_their_turn_meanwhile(
+    context: BrokerContext, gather: Callable[[BrokerContext], Awaitable[int]]
+) -> None:
+    longest_seconds = 0.0
+
+    async def measure() -> None:
+        nonlocal longest_seconds
+        while True:
+            begun = time.thread_time()
+            await asyncio.sleep(0)
+            longest_seconds = max(longest_seconds, time.thread_time() - begun)
+
+    for _ in range(ATTEMPTS):
+        longest_seconds = 0.0
+        measuring = asyncio.create_task(measure())
+        assert await gather(context) == SUBSCRIPTIONS
+        measuring.cancel()
+        if longest_seconds < PAUSE_SECONDS_MAX:
+            break
+    assert 0 < longest_seconds < PAUSE_SECONDS_MAX
+
+
+@pytest.mark.parametrize("gather", [of_prometheus, of_the_namespace, of_the_broker, of_the_topic])
+async def test_subscriptions_that_are_removed_meanwhile_are_left_out(
+    context: BrokerContext, gather: Callable[[BrokerContext], Awaitable[int]]
+) -> None:
+    subscriptions = topic_of(context).subscriptions
+    gathering = asyncio.ensure_future(gather(context))
+    await asyncio.sleep(0)
+    for number in range(SUBSCRIPTIONS // 2, SUBSCRIPTIONS):
+        del subscriptions[f"{number}"]
+    assert await gathering == SUBSCRIPTIONS // 2
+
+
+async def test_the_answer_is_whole(admin: Any, context: BrokerContext) -> None:
+    topic = topic_of(context)
+    status, document = await admin("GET", "/admin/v2/persistent/public/default/topic/stats")
+    assert status == 200
+    assert len(document["subscriptions"]) == SUBSCRIPTIONS
+    one = document["subscriptions"]["4711"]
+    assert (one["type"], one["durable"], len(one["consumers"])) == ("Exclusive", True, 1)
+    assert "keySharedMode" not in one  # As all that is null.
+    assert document["backlogSize"] == topic.ledger.total_size_bytes
