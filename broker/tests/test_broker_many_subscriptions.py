@@ -11,6 +11,7 @@ import pytest
 from magnetar.broker.admin.broker_stats import namespace_metrics, topic_document
 from magnetar.broker.admin.metrics import broker_metrics
 from magnetar.broker.admin.responses import encoded_in_turns
+from magnetar.broker.admin.topic_internals import internal_stats
 from magnetar.broker.admin.topic_stats import StatsOptions, topic_stats
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.session_testing import ProtocolClient
@@ -32,10 +33,14 @@ async def context(admin: Any, client: ProtocolClient) -> AsyncIterator[BrokerCon
     await client.consumer("persistent://public/default/topic")
     found: BrokerContext = admin.broker.running.context
     topic = topic_of(found)
-    real = topic.subscriptions
+    real, cursor = topic.subscriptions, topic.ledger.cursors["s"]
     topic.subscriptions = {f"{number}": real["s"] for number in range(SUBSCRIPTIONS)}
+    topic.ledger.cursors.update(dict.fromkeys(topic.subscriptions, cursor))
+    del topic.ledger.cursors["s"]
     yield found
     topic.subscriptions = real
+    topic.ledger.cursors.clear()
+    topic.ledger.cursors["s"] = cursor
 
 
 def topic_of(context: BrokerContext) -> PersistentTopic:
@@ -62,7 +67,11 @@ async def of_the_topic(context: BrokerContext) -> int:
     return len(await encoded_in_turns(document["subscriptions"]))
 
 
-@pytest.mark.parametrize("gather", [of_prometheus, of_the_namespace, of_the_broker, of_the_topic])
+async def of_the_ledger(context: BrokerContext) -> int:
+    return len((await internal_stats(topic_of(context)))["cursors"])
+
+
+@pytest.mark.parametrize("gather", [of_prometheus, of_the_namespace, of_the_broker, of_the_topic, of_the_ledger])
 async def test_others_have_their_turn_meanwhile(
     context: BrokerContext, gather: Callable[[BrokerContext], Awaitable[int]]
 ) -> None:

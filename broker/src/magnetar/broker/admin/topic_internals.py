@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from magnetar.broker.admin.topic_stats import iso_time, position_text, without_nulls
 from magnetar.broker.resources import Document
+from magnetar.broker.slices import Turn
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.topic_name import TopicName
@@ -34,13 +35,16 @@ NOTHING_STORED: Final[dict[str, Any]] = {
 NO_LEDGER: Final = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False}
 
 
-def internal_stats(topic: PersistentTopic) -> Document:
-    """Ledgers and cursors of one topic (or partition)."""
+async def internal_stats(topic: PersistentTopic) -> Document:
+    """Ledgers and cursors of one topic (or partition), put into words in turns with what clients send."""
     stats = topic.ledger.internal_stats()
-    cursors = {
-        name: cursor_document(cursor, stats.entries_added, topic.subscriptions.get(name), topic)
-        for name, cursor in stats.cursors.items()
-    }
+    turn = Turn()
+    cursors: dict[str, Document] = {}
+    for name, cursor in stats.cursors.items():
+        if turn.over:
+            await turn.pause()
+        one = cursor_document(cursor, stats.entries_added, topic.subscriptions.get(name), topic)
+        cursors[name] = without_nulls(one)
     document = {
         "entriesAddedCounter": stats.entries_added,
         "numberOfEntries": stats.number_of_entries,
@@ -59,8 +63,10 @@ def internal_stats(topic: PersistentTopic) -> Document:
         "compactedLedger": NO_LEDGER,
         "properties": stats.properties or None,
     }
-    result: Document = without_nulls(document)
-    return result
+    # Those of the cursors are without nulls already: there may be many.
+    return {
+        key: value if key == "cursors" else without_nulls(value) for key, value in document.items() if value is not None
+    }
 
 
 def ledger_document(ledger: LedgerStats) -> Document:

@@ -66,7 +66,7 @@ class MeasureHandlers:
         topic = await self._access.topic(request, topic_of(request))
         if not isinstance(topic, PersistentTopic):
             return json(NOTHING_STORED)
-        document = internal_stats(topic)
+        document = await internal_stats(topic)
         if flag(request, "metadata"):
             await add_ledger_metadata(document, self._ledgers)
         return json(document)
