@@ -90,12 +90,12 @@ async def test_what_statistics_may_leave_out(admin: Any, client: ProtocolClient)
     assert stats["subscriptions"]["s"]["backlogSize"] == -1
 
 
-def test_nothing_is_the_sum_of_no_partitions() -> None:
-    merged = merge_stats([])
+async def test_nothing_is_the_sum_of_no_partitions() -> None:
+    merged = await merge_stats([])
     assert (merged["msgInCounter"], merged["subscriptions"], merged["publishers"]) == (0, {}, [])
 
 
-def test_partitions_add_up() -> None:
+async def test_partitions_add_up() -> None:
     def stats(number: int) -> dict[str, Any]:
         consumer = {"consumerName": f"c{number}", "availablePermits": number, "address": "/1", "lastAckedTimestamp": 7}
         subscription = {
@@ -114,7 +114,7 @@ def test_partitions_add_up() -> None:
             "subscriptions": {"s": subscription},
         }
 
-    merged = merge_stats([stats(1), stats(2)])
+    merged = await merge_stats([stats(1), stats(2)])
     assert (merged["msgInCounter"], merged["averageMsgSize"]) == (3, 10)
     assert "ownerBroker" not in merged
     assert (merged["backlogQuotaLimitTime"], merged["oldestBacklogMessageAgeSeconds"]) == (-1, 0)

@@ -13,6 +13,7 @@ from magnetar.broker.admin.metrics import broker_metrics
 from magnetar.broker.admin.responses import encoded_in_turns
 from magnetar.broker.admin.topic_internals import internal_stats
 from magnetar.broker.admin.topic_stats import StatsOptions, topic_stats
+from magnetar.broker.admin.topic_stats_merge import merge_stats
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.session_testing import ProtocolClient
 from magnetar.broker.slices import Turn
@@ -24,6 +25,13 @@ SUBSCRIPTIONS = 10_000
 PAUSE_SECONDS_MAX = 0.05
 ATTEMPTS = 5
 """The best of them counts: the machine does other things, too."""
+
+
+OF_MANY: dict[str, Any] = {
+    f"{number}": {"msgBacklog": 1, "type": "Shared", "consumers": [{"unackedMessages": 2}]}
+    for number in range(SUBSCRIPTIONS)
+}
+"""What a partition tells."""
 
 
 @pytest.fixture
@@ -67,11 +75,19 @@ async def of_the_topic(context: BrokerContext) -> int:
     return len(await encoded_in_turns(document["subscriptions"]))
 
 
+async def of_partitions(context: BrokerContext) -> int:
+    merged = await merge_stats([{"subscriptions": OF_MANY}] * 3)
+    assert merged["subscriptions"]["4711"] == {"msgBacklog": 3, "type": "Shared", "consumers": [{"unackedMessages": 6}]}
+    return len(merged["subscriptions"])
+
+
 async def of_the_ledger(context: BrokerContext) -> int:
     return len((await internal_stats(topic_of(context)))["cursors"])
 
 
-@pytest.mark.parametrize("gather", [of_prometheus, of_the_namespace, of_the_broker, of_the_topic, of_the_ledger])
+@pytest.mark.parametrize(
+    "gather", [of_prometheus, of_the_namespace, of_the_broker, of_the_topic, of_the_ledger, of_partitions]
+)
 async def test_others_have_their_turn_meanwhile(
     context: BrokerContext, gather: Callable[[BrokerContext], Awaitable[int]]
 ) -> None:

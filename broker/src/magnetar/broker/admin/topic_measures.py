@@ -22,7 +22,7 @@ from magnetar.broker.admin.topics import ONE
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.partitioned_topics import admin_path
 from magnetar.broker.resources import Document
-from magnetar.broker.slices import in_slices
+from magnetar.broker.slices import Turn, in_slices
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.topic_name import PERSISTENT, TopicName
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
@@ -83,9 +83,11 @@ class MeasureHandlers:
             raise AdminError(NOT_FOUND, reason)
         query = {key: value for key, value in request.query.items() if key in STATS_QUERY and key != "authoritative"}
         stats = await self._of_partitions(name, count, "/stats", query)
-        document = merge_stats(list(stats.values()))
+        document = await merge_stats(list(stats.values()))
+        document["subscriptions"] = await encoded_in_turns(document["subscriptions"])
         document["metadata"] = await self._metadata(name, count)
-        document["partitions"] = stats if flag(request, "perPartition", default=True) else {}
+        shown = stats if flag(request, "perPartition", default=True) else {}
+        document["partitions"] = await encoded_in_turns(shown)
         return json(document)
 
     @takes("authoritative")
@@ -96,7 +98,7 @@ class MeasureHandlers:
         if not count:
             raise AdminError(NOT_FOUND, f"Partitioned Topic {name} not found")
         stats = await self._of_partitions(name, count, "/internalStats", {})
-        return json({"metadata": await self._metadata(name, count), "partitions": stats})
+        return json({"metadata": await self._metadata(name, count), "partitions": await encoded_in_turns(stats)})
 
     @takes("authoritative")
     async def internal_info(self, request: web.Request) -> web.Response:
@@ -144,7 +146,10 @@ class MeasureHandlers:
         names = [name.partition(index) for index in range(count)]
         answers = await in_slices(lambda each: self._access.call("GET", admin_path(each) + what, query), names)
         found: dict[str, Any] = {}
+        turn = Turn()
         for each, answer in zip(names, answers, strict=True):
+            if turn.over:
+                await turn.pause()
             if not isinstance(answer, AdminError):
                 found[str(each)] = answer.json()
             elif answer.status != NOT_FOUND:

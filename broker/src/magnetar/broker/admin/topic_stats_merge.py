@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from magnetar.broker.admin.topic_stats import NOTHING_TO_SAY
+from magnetar.broker.slices import Turn
 
 NOTHING_PUBLISHED: Final = {
     "msgRateIn": 0.0,
@@ -60,8 +61,8 @@ OF_ONE_CONNECTION: Final = frozenset(
 CLIENTS: Final = ("publishers", "consumers")
 
 
-def merge_stats(partitions: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sum of the partitions' statistics."""
+async def merge_stats(partitions: list[dict[str, Any]]) -> dict[str, Any]:
+    """The sum of the partitions' statistics, added up in turns with what clients send."""
     merged: dict[str, Any] = {
         **NOTHING_PUBLISHED,
         **NOTHING_TO_SAY,
@@ -70,8 +71,15 @@ def merge_stats(partitions: list[dict[str, Any]]) -> dict[str, Any]:
         "subscriptions": {},
         "replication": {},
     }
+    turn = Turn()
     for stats in partitions:
-        merge(merged, stats, OF_ONE_BROKER)
+        for name, subscription in stats.get("subscriptions", {}).items():
+            if turn.over:
+                await turn.pause()
+            merge(merged["subscriptions"].setdefault(name, {}), subscription)
+        merge(merged, stats, OF_ONE_BROKER | {"subscriptions"})
+        if turn.over:
+            await turn.pause()
     if merged["msgInCounter"]:
         merged["averageMsgSize"] = merged["bytesInCounter"] / merged["msgInCounter"]
     return merged
