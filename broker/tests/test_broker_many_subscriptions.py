@@ -103,6 +103,7 @@ async def test_others_have_their_turn_meanwhile(
     for _ in range(ATTEMPTS):
         longest_seconds = 0.0
         measuring = asyncio.create_task(measure())
+        await asyncio.sleep(0)  # It has begun.
         assert await gather(context) == SUBSCRIPTIONS
         measuring.cancel()
         if longest_seconds < PAUSE_SECONDS_MAX:

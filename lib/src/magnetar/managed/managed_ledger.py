@@ -356,8 +356,8 @@ class ManagedLedger:
         for ledger_id in sorted(doomed.intersection(self.ledgers.ids)):
             await self._shared.delete_ledger(ledger_id)
 
-    def internal_stats(self) -> ManagedLedgerStats:
-        """What administrators see."""
+    def internal_stats(self, *, with_cursors: bool = True) -> ManagedLedgerStats:
+        """What administrators see. Without the cursors for who asks these one by one, as there may be many."""
         appends = self._appends
         current = self.ledgers.last()
         failure = appends.last_creation_error
@@ -382,7 +382,7 @@ class ManagedLedger:
                 )
                 for record in self.ledgers.records()
             ],
-            cursors={name: cursor.stats() for name, cursor in self.cursors.items()},
+            cursors={name: cursor.stats() for name, cursor in self.cursors.items()} if with_cursors else {},
             properties=dict(self.properties),
         )
 

@@ -36,14 +36,17 @@ NO_LEDGER: Final = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": Fals
 
 
 async def internal_stats(topic: PersistentTopic) -> Document:
-    """Ledgers and cursors of one topic (or partition), put into words in turns with what clients send."""
-    stats = topic.ledger.internal_stats()
+    """Ledgers and cursors of one topic (or partition), gathered in turns with what clients send."""
+    stats = topic.ledger.internal_stats(with_cursors=False)
     turn = Turn()
     cursors: dict[str, Document] = {}
-    for name, cursor in stats.cursors.items():
+    for name in list(topic.ledger.cursors):
         if turn.over:
             await turn.pause()
-        one = cursor_document(cursor, stats.entries_added, topic.subscriptions.get(name), topic)
+        cursor = topic.ledger.cursors.get(name)
+        if cursor is None:
+            continue  # Removed meanwhile.
+        one = cursor_document(cursor.stats(), stats.entries_added, topic.subscriptions.get(name), topic)
         cursors[name] = without_nulls(one)
     document = {
         "entriesAddedCounter": stats.entries_added,
