@@ -236,10 +236,20 @@ def test_sectors_of_zeros_are_counted_whatever_the_pieces(runs: list[tuple[int, 
     body = b"".join(bytes([value]) * size for value, size in runs)
     sectors = [body[at : at + 512] for at in range(0, len(body) - 511, 512)]
     assert journal_format.zero_sectors([body]) == sectors.count(bytes(512))
-    # As a group is written: a length, which is never 0, before each record.
+    # As a group is written: a length before each record.
     cut = data.draw(st.integers(0, len(body)))
-    parts = [b"\0\0\0\1", body[:cut], b"\0\0\0\1", body[cut:]]
+    lengths = st.sampled_from([b"\0\0\0\1", b"\0\1\0\0", b"\1\1\1\1"])
+    parts = [data.draw(lengths), body[:cut], data.draw(lengths), body[cut:]]
     assert journal_format.zero_sectors(parts) == journal_format.zero_sectors([b"".join(parts)])
+
+
+@pytest.mark.parametrize("parts", [[4, 1529, 0], [4, 509, 600], [508, 4, 508], [1, 2, 3, 600]])
+def test_a_sector_of_zeros_may_span_parts(parts: list[int]) -> None:
+    for length in (b"\0\0\0\1", b"\0\1\0\0", b"\1\0\0\0"):
+        group = [piece for size in parts for piece in (length, bytes(size))]
+        whole = b"".join(group)
+        sectors = [whole[at : at + 512] for at in range(0, len(whole) - 511, 512)]
+        assert journal_format.zero_sectors(group) == sectors.count(bytes(512))
 
 
 async def test_a_file_that_was_just_being_made_is_no_damage(tmp_path: Path) -> None:

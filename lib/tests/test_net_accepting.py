@@ -330,6 +330,17 @@ def serving(kind: str, certificate: Certificate, files: int) -> Iterator[tuple[i
 
 
 def honest(port: int) -> bytes:
+    """Comes again, as stock clients do: on a loaded machine the flood may outrun it once."""
+    limit = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return ask_once(port)
+        except OSError:
+            if time.monotonic() > limit:
+                raise
+
+
+def ask_once(port: int) -> bytes:
     with (
         socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) as raw,
         trusting_all().wrap_socket(raw) as client,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from magnetar.spark.topics_testing import Topics, wait_until
@@ -16,6 +17,8 @@ from pyspark.sql.functions import col
 from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients, pytest.mark.timeout(400)]
+
+QUERY_STARTS_MAX: Final = 5
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +46,20 @@ def frame(spark: SparkSession, topics: Topics, topic: str, **options: str) -> Da
 
 class Named(Record):  # type: ignore[misc] # The official client has no types.
     name = String()
+
+
+def has_begun_or_ended(query: StreamingQuery) -> bool:
+    return not query.isActive or not str(query.status["message"]).startswith("Initializing")
+
+
+def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Spark waits ten seconds for a Python worker to connect back, which takes longer on a loaded machine."""
+    for _ in range(QUERY_STARTS_MAX - 1):
+        query = start()
+        wait_until(partial(has_begun_or_ended, query))
+        if query.isActive or "Python worker failed to connect back" not in str(query.exception()):
+            return query
+    return start()
 
 
 class TestBatches:
@@ -137,7 +154,7 @@ class TestStreams:
         def numbers() -> list[int]:
             return sorted(row.number for row in spark.read.parquet(str(tmp_path / "out")).collect())
 
-        query = start()
+        query = started(start)
         try:
             # It begins at the end, and says so with an empty micro-batch.
             wait_until(lambda: (tmp_path / "checkpoint" / "commits" / "0").exists())
@@ -150,7 +167,7 @@ class TestStreams:
             query.stop()
         topics.send(topic, [b"%d" % number for number in range(10, 20)])
         assert backlog() == 10
-        query = start()
+        query = started(start)
         try:
             query.processAllAvailable()
             assert numbers() == list(range(20))

@@ -32,7 +32,8 @@ def test_a_worker_walks_its_modules_no_more() -> None:
     made_later: list[list[int]] = [[] for _ in range(1000)]
     settle_worker()
     assert kept > 1000
-    assert gc.get_freeze_count() == kept, "what later tasks make is collected as ever"
+    # Less, when something that was frozen has gone since.
+    assert gc.get_freeze_count() <= kept, "what later tasks make is collected as ever"
     assert len(made_later) == 1000
 
 

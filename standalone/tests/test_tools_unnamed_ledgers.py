@@ -28,7 +28,6 @@ from typer.testing import CliRunner
 TOPIC = "public/default/persistent/a%2Ftopic"
 ONE_COPY = ManagedLedgerSettings(ensemble_size=1, write_quorum=1, ack_quorum=1)
 OF_TOPIC = {"component": b"managed-ledger", "pulsar/managed-ledger": TOPIC.encode()}
-LATER_MS = SystemClock().now_ms() + 10**6
 
 
 @pytest.fixture
@@ -54,7 +53,12 @@ async def topics(cluster: MemoryCluster) -> AsyncIterator[ManagedLedgerFactory]:
     await factory.close()
 
 
-async def found(cluster: MemoryCluster, before_ms: int = LATER_MS) -> list[UnnamedLedger]:
+def later_ms() -> int:
+    return SystemClock().now_ms() + 10**6
+
+
+async def found(cluster: MemoryCluster, before_ms: int | None = None) -> list[UnnamedLedger]:
+    before_ms = later_ms() if before_ms is None else before_ms
     return [each async for each in unnamed_ledgers(cluster.store, cluster.client.metadata, before_ms)]
 
 
@@ -116,7 +120,7 @@ async def test_of_a_node_that_nobody_can_read_nothing_is_told(
 async def test_more_than_are_looked_at_side_by_side(cluster: MemoryCluster) -> None:
     wanted = [await made(cluster, ledger_options(ONE_COPY, TOPIC)) for _ in range(70)]
     looked_at: list[int] = []
-    rows = unnamed_ledgers(cluster.store, cluster.client.metadata, LATER_MS, looked_at.append)
+    rows = unnamed_ledgers(cluster.store, cluster.client.metadata, later_ms(), looked_at.append)
     assert [each.ledger_id async for each in rows] == wanted
     assert looked_at == [64]
 

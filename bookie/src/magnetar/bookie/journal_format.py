@@ -127,15 +127,24 @@ def encode_group(record_lists: list[list[bytes]], position: int, alignment: int)
 
 
 def zero_sectors(parts: list[bytes]) -> int:
-    """How many whole sectors of a group's bytes are zeros. No sector that spans parts is: a length stands there."""
+    """How many whole sectors of a group's bytes are zeros."""
     count = at = 0
+    # Whether the sector that began in a part before is zeros so far: a length between two parts may begin or end so.
+    zeros_so_far = False
     for part in parts:
         size = len(part)
         begin = -at % SECTOR_BYTES
+        if zeros_so_far:
+            zeros_so_far = part.startswith(_SECTOR_OF_ZEROS[: min(begin, size)])
+            if begin <= size:
+                count += zeros_so_far
+                zeros_so_far = False
         while begin + SECTOR_BYTES <= size:
             if part[begin] == 0 and part.startswith(_SECTOR_OF_ZEROS, begin):
                 count += 1
             begin += SECTOR_BYTES
+        if begin < size:
+            zeros_so_far = part[begin] == 0 and part.endswith(_SECTOR_OF_ZEROS[: size - begin])
         at += size
     return count
 
