@@ -185,6 +185,27 @@ async def test_a_log_stays_until_the_deletions_before_are_durable(directory: Dir
     assert (report.problems, report.logs_deleted) == ([], 1)
 
 
+async def test_an_emptied_log_stays_while_the_index_names_it(directory: Directory) -> None:
+    """Nor does it go when the metadata store cannot say which ledgers are gone, nor after a restart."""
+    await directory.add(*entries(1, 30))
+    await directory.roll()
+    index, logs = directory.index, directory.logs()
+    delete = index.delete_ledgers
+
+    def no_room(ledger_ids: Sequence[int]) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    index.delete_ledgers = no_room  # type: ignore[method-assign]
+    assert (await directory.collector.collect()).reclaimed_by_deletion_bytes > 0
+    index.delete_ledgers = delete  # type: ignore[method-assign]
+    directory.live.fail_after = 0
+    for collector in (directory.collector, directory.new_collector(SETTINGS)):
+        assert (await collector.collect(force_major=True)).logs_deleted == 0
+        assert directory.logs() == logs
+    directory.live.fail_after = 1 << 60
+    assert (await directory.collector.collect()).logs_deleted == 1
+
+
 async def test_deleted_ledgers_leave_everything(directory: Directory) -> None:
     await directory.add(*entries(1, 30), *entries(2, 30), *entries(3, 5))
     await directory.roll()

@@ -91,7 +91,7 @@ class LogCollection:
                 if new or gone:
                     await step(self._storage, partial(self.usages.evaluate, log_id, alive))
                 usage = self.usages.get(log_id)
-                if usage is not None and usage.empty:
+                if usage is not None and usage.empty and not await self._named_though_emptied(usage):
                     await (self._empty if deletions_unsure else self._delete)(usage, report)
             except FileNotFoundError:
                 self.usages.remove(log_id)
@@ -111,7 +111,10 @@ class LogCollection:
         shares = [
             (usage.log_id, usage.share(self.full_bytes))
             for usage in self.usages
-            if not usage.damage and usage.log_id not in left_out and usage.log_id not in self.not_compactable
+            if usage.total_bytes
+            and not usage.damage
+            and usage.log_id not in left_out
+            and usage.log_id not in self.not_compactable
         ]
         count = len(self.usages)
         for log_id in compaction_order(shares, threshold):
@@ -167,6 +170,10 @@ class LogCollection:
         self.usages.remove(usage.log_id)
         report.logs_deleted += 1
         report.reclaimed_by_deletion_bytes += usage.total_bytes
+
+    async def _named_though_emptied(self, usage: LogUsage) -> bool:
+        # One without entries may have been emptied, be it before a restart; the index has to forget it first.
+        return not usage.total_bytes and await self._wanted_behind(usage.log_id, 0) is not None
 
     async def _empty(self, usage: LogUsage, report: CollectionReport) -> None:
         if not await step(self._storage, partial(self._empty_file, usage.log_id)):
