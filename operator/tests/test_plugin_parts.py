@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from magnetar.control.generated import broker_pb2
 from magnetar.core.errors import SettingError
+from magnetar.core.sizes import human_bytes
 from magnetar.operator.children.naming import READABLE_ANNOTATION, REPLACE_ANNOTATION
-from magnetar.operator.plugin.drawing import UNICODE, Pace, age, bytes_text, rate_text, signs_for
+from magnetar.operator.plugin.drawing import UNICODE, Pace, age, rate_text, signs_for
 from magnetar.operator.plugin.log_choice import hurting
 from magnetar.operator.plugin.parse import cluster_view, pod_view, pool_view
 from magnetar.operator.plugin.progress import broker_drain_progress, replacement_progress
@@ -40,7 +41,7 @@ def test_ages(seconds: float, shown: str) -> None:
 
 
 def test_numbers() -> None:
-    assert [bytes_text(one) for one in (0, 1023, 1024, 200 << 20, 3 << 40)] == [
+    assert [human_bytes(one) for one in (0, 1023, 1024, 200 << 20, 3 << 40)] == [
         *("0 B", "1023 B", "1.0 KiB", "200 MiB", "3.0 TiB"),
     ]
     assert [rate_text(one) for one in (0, 0.4, 12.3, 12_300, 1_200_000)] == ["0", "0.4", "12", "12.3k", "1.2M"]

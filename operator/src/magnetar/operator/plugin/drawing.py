@@ -12,7 +12,6 @@ BUSY: Final = "yellow"
 BAD: Final = "red"
 QUIET: Final = "dim"
 
-_BYTES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _FULL_PERCENT: Final = 90
 """Bookies turn read-only soon after that (`diskUsageThreshold` is 95)."""
 _HIGH_PERCENT: Final = 75
@@ -65,15 +64,6 @@ def age(seconds: float) -> str:
     if count < 8 * 3600:
         return f"{count // 3600}h{count % 3600 // 60}m"
     return f"{count // 3600}h" if count < 48 * 3600 else f"{count // 86400}d"
-
-
-def bytes_text(count: float) -> str:
-    """A number of bytes to three digits or so."""
-    unit = 0
-    while count >= 1024 and unit < len(_BYTES) - 1:
-        count /= 1024
-        unit += 1
-    return f"{count:.0f} {_BYTES[unit]}" if unit == 0 or count >= 100 else f"{count:.1f} {_BYTES[unit]}"
 
 
 def rate_text(count: float) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from magnetar.core.sizes import human_bytes
 from magnetar.operator.children.naming import REPLACE_ANNOTATION, to_be_replaced
-from magnetar.operator.plugin.drawing import bytes_text
 from magnetar.operator.plugin.status_view import matters
 from magnetar.operator.plugin.views import PodView, PoolView
 from magnetar.operator.resources.bookie import BookieMember
@@ -55,7 +55,7 @@ def replacement_progress(name: str, uid: str, pod: PodView | None, pool: PoolVie
     if drain.ledgers_total and drain.step != "Done":
         words.append(f"{drain.ledgers_left} of {drain.ledgers_total} ledgers left")
     if drain.bytes_per_second:
-        words.append(f"{bytes_text(drain.bytes_per_second)}/s")
+        words.append(f"{human_bytes(drain.bytes_per_second)}/s")
     if drain.message:
         words.append(drain.message)
     done = drain.ledgers_total - drain.ledgers_left

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from magnetar.operator.plugin.drawing import BAD, BUSY, GOOD, QUIET, UNICODE, Signs, age, bar, bytes_text, sign
+from magnetar.core.sizes import human_bytes
+from magnetar.operator.plugin.drawing import BAD, BUSY, GOOD, QUIET, UNICODE, Signs, age, bar, sign
 from magnetar.operator.plugin.views import ClusterView, PodView, PoolView
 from magnetar.operator.resources.bookie import BookieMember, DrainProgress
 from magnetar.operator.resources.cluster import BrokerMember, ComponentStatus
@@ -231,7 +232,7 @@ def drain_line(drain: DrainProgress, drawing: Drawing, remaining_seconds: float 
     if drain.ledgers_total and drain.step != "Done":
         line.append(f"  {drain.ledgers_left} of {drain.ledgers_total} ledgers left")
     if drain.bytes_per_second:
-        line.append(f"  {bytes_text(drain.bytes_per_second)}/s")
+        line.append(f"  {human_bytes(drain.bytes_per_second)}/s")
     if remaining_seconds is not None:
         line.append(f"  about {age(remaining_seconds)} more")
     return line

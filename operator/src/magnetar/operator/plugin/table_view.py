@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from magnetar.core.errors import SettingError
-from magnetar.operator.plugin.drawing import QUIET, Signs, bar, bytes_text, rate_text
+from magnetar.core.sizes import human_bytes
+from magnetar.operator.plugin.drawing import QUIET, Signs, bar, rate_text
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -48,7 +49,7 @@ def rate(title: str, value: Callable[[Any], Any], **rest: Any) -> Column:
 
 def size(title: str, value: Callable[[Any], Any], **rest: Any) -> Column:
     """A column of bytes."""
-    return Column(title, value, bytes_text, **rest)
+    return Column(title, value, human_bytes, **rest)
 
 
 def percent(title: str, value: Callable[[Any], Any], **rest: Any) -> Column:
