@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from magnetar.bookie.journal_note import read_note
 from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ConsumerOptions
-from magnetar.client.message import OutgoingMessage
-from magnetar.client.reader import Reader, ReaderOptions
+from magnetar.client.message import Message, OutgoingMessage
+from magnetar.client.reader import ReaderOptions
 from magnetar.client.settings import ClientSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.disk import SystemDisk
@@ -43,6 +43,8 @@ MESSAGES_AT_ONCE: Final = 10
 SECONDS_MAX: Final = 60.0
 """For one case, on a machine that is busy with others."""
 CLOSE_SECONDS_MAX: Final = 20.0
+LOOK_SECONDS: Final = 0.1
+"""Between two looks at what is logged."""
 TEXT_LOGS: Final = ("LOG", "LOG.old", "LOCK")
 """RocksDB's words for people, and what it locks."""
 CLIENT_SETTINGS: Final = ClientSettings(operation_timeout_seconds=5.0)
@@ -98,9 +100,19 @@ class Lines(logging.Handler):
         """The first line that tells of an entry or of the file; empty: none."""
         return next((line for line in self.errors if "cannot be read" in line or any(n in line for n in names)), "")
 
+    def unreadable(self) -> str:
+        """The first line that tells of an entry which cannot be read; empty: none."""
+        return next((line for line in self.errors if "cannot be read" in line), "")
+
     def denying(self) -> bool:
         """Whether a bookie has said of an entry that it never had it."""
         return any("no bookie has entry" in line for line in self.errors)
+
+
+class Endable(Protocol):
+    """A reader of a topic."""
+
+    async def next_or_end(self) -> Message | None: ...
 
 
 class World:
@@ -232,7 +244,7 @@ async def _read(cluster: RunningCluster, lines: Lines, names: tuple[str, ...]) -
     try:
         async with asyncio.timeout(SECONDS_MAX):
             reader = await client.reader(TOPIC, ReaderOptions())
-            while (message := await _next(reader, lines, names)) is not None:
+            while (message := await next_message(reader, lines)) is not None:
                 if message != payload(received):
                     return Verdict(Outcome.WRONG, f"message {received} is {message[:60]!r}", received)
                 received += 1
@@ -245,17 +257,19 @@ async def _read(cluster: RunningCluster, lines: Lines, names: tuple[str, ...]) -
         await client.close()
     if received == MESSAGES:
         return Verdict(Outcome.RIGHT, "", received)
-    told = next((line for line in lines.errors if "cannot be read" in line), "")
+    told = lines.unreadable()
     return Verdict(Outcome.TOLD if told else Outcome.SILENT, told or "; ".join(lines.errors[:3]), received)
 
 
-async def _next(reader: Reader, lines: Lines, names: tuple[str, ...]) -> bytes | None:
-    """The next message; None at the end, or once the log has said that it does not come."""
+async def next_message(reader: Endable, lines: Lines) -> bytes | None:
+    """The next message; None at the end, or once the log has said that it does not come.
+
+    That a file is damaged says nothing of the message: on a busy machine it may just be late."""
     coming = asyncio.ensure_future(reader.next_or_end())
     try:
         while not coming.done():
-            await asyncio.wait([coming], timeout=0.1)
-            if not coming.done() and (lines.telling(names) or lines.denying()):
+            await asyncio.wait([coming], timeout=LOOK_SECONDS)
+            if not coming.done() and (lines.unreadable() or lines.denying()):
                 return None
         message = coming.result()
     finally:

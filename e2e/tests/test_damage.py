@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from fnmatch import fnmatch
 from pathlib import Path
 from random import Random
 
 import pytest
 from magnetar.bookie import index_database
+from magnetar.client.message import Message, MessageId
 from magnetar.metadata import rocksdb
 from magnetar.standalone import cluster
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageMetadata
 from rocksdict import DBRecoveryMode, Options, Rdict
 
 from e2e.damage.kinds import Kind, damaged
-from e2e.damage.world import Outcome, World
+from e2e.damage.world import LOOK_SECONDS, Outcome, World, listening, next_message
 
 ALWAYS_REFUSED = (
     ("bookie/journal/current/1.txn", Kind.EMPTY),
@@ -115,3 +119,23 @@ def test_damage_changes_what_was_there(kind: Kind) -> None:
     assert content not in changed
     assert (changed == [None] * 50) is (kind is Kind.MISSING)
     assert [damaged(content, kind, Random(seed)) for seed in range(50)] == changed
+
+
+class LateReader:
+    """Its message comes when the reader of the log has looked several times."""
+
+    async def next_or_end(self) -> Message | None:
+        await asyncio.sleep(3 * LOOK_SECONDS)
+        return Message(MessageId(1, 0), MessageMetadata(), None, b"late", 0)
+
+
+async def test_a_message_that_is_late_is_waited_for_though_a_file_is_damaged() -> None:
+    with listening() as lines:
+        logging.getLogger("test").warning("/data/lastId is damaged and left out: the logs that are there count")
+        assert await next_message(LateReader(), lines) == b"late"
+
+
+async def test_a_message_that_the_log_calls_unreadable_is_not_waited_for() -> None:
+    with listening() as lines:
+        logging.getLogger("test").warning("entry 3:1 cannot be read")
+        assert await next_message(LateReader(), lines) is None
