@@ -50,7 +50,9 @@ async def running_cluster(
 
 def talk(service_url: str, count: int, topic: str, **options: Any) -> list[bytes]:
     """Publish and receive; blocking, for a thread."""
-    client = pulsar.Client(service_url, logger=QUIET, operation_timeout_seconds=10, **options)
+    client = pulsar.Client(
+        service_url, logger=QUIET, operation_timeout_seconds=60, connection_timeout_ms=60_000, **options
+    )
     try:
         consumer = client.subscribe(topic, "all", consumer_type=pulsar.ConsumerType.Shared)
         producer = client.create_producer(topic, batching_enabled=True, block_if_queue_full=True)

@@ -186,13 +186,13 @@ class TestStreams:
             writer = source.load().writeStream.foreachBatch(lambda _batch, _number: None)
             return writer.option("checkpointLocation", str(tmp_path / "c")).trigger(processingTime="10 seconds").start()
 
-        query = start()
+        query = started(start)
         wait_until(lambda: (tmp_path / "c" / "commits" / "0").exists())
         query.stop()
         topics.roll(topic)
         topics.truncate(topic)
         topics.send(topic, [b"2"])
-        query = start()
+        query = started(start)
         caught: Any = None
         try:
             query.awaitTermination(60)
@@ -210,7 +210,8 @@ class TestStreams:
             source = spark.readStream.format("pulsar").schema("value binary")
             rows = source.options(**topics.urls, topic=topic, startingOffsets="earliest", **options).load()
             writer = rows.writeStream.format("parquet").option("path", str(tmp_path / "out"))
-            query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+            writer = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
+            query = started(writer.start)
             try:
                 query.awaitTermination(60)
             finally:
