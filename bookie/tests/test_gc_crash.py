@@ -361,6 +361,35 @@ async def test_a_crash_after_one_failing_change(filled: FailingDisk, keep_data: 
         storage.close()
 
 
+async def test_a_log_that_the_index_on_the_disk_still_names_stays(filled: FailingDisk) -> None:
+    """All that was wanted of it has been written again; the index knows in memory, and could not make it durable."""
+    disk = filled.copy()
+    storage = open_storage(disk)
+    index = storage.index
+    collecting = collector(storage, FakeLiveLedgers(*LIVE))
+    await collecting.collect(force_major=False, force_minor=False)
+    old_log_id = (index.location(9, 2) or 0) >> 32
+
+    def fails() -> None:
+        raise Failed(errno.EIO, "not now")
+
+    sync, index.sync = index.sync, fails  # type: ignore[method-assign]
+    for ledger_id, entry_id in WANTED:
+        data = entry(ledger_id, entry_id)
+        storage.cache.active.add(ledger_id, [entry_id], [data], len(data))
+    with pytest.raises(Failed):
+        await storage.flush([])
+    assert (index.location(9, 2) or 0) >> 32 != old_log_id
+    await collecting.collect(force_major=True)
+    after = disk.crash(keep_names=False, keep_data=False)
+    losses = Losses(OnLoss.HEAL)
+    check_entry_logs(after, DIRECTORY, DiskIndex(after, DIRECTORY), losses)
+    assert losses.told == []
+    index.sync = sync  # type: ignore[method-assign]
+    await check(storage)
+    storage.close()
+
+
 async def test_a_full_disk_gives_the_space_of_logs_back(filled: FailingDisk) -> None:
     """Nothing can be written, not even that ledgers are gone; logs without a live ledger are emptied all the same."""
 

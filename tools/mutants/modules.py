@@ -77,6 +77,7 @@ _STORE_TESTS: Final = _files(
     ),
     *("bookie_index", "bookie_read_ahead", "bookie_bookie", "bookie_contract", "bookie_cookie", "bookie_disk_watch"),
     *("bookie_directories", "bookie_limbo", "deleted_ledgers", "bookie_crash", "bookie_power_failure"),
+    "gc_emptied_logs",
 )
 _SUBSCRIPTION_TESTS: Final = _files(
     "broker/tests",
@@ -171,6 +172,7 @@ PARTS: Final = (
         _files(
             "bookie/tests",
             *("gc_live_ledgers", "gc_plan", "gc_logs", "gc_apache_logs", "gc_bookie", "gc_collector", "gc_crash"),
+            "gc_emptied_logs",
         ),
         Simulator.STORAGE,
     ),

@@ -2,7 +2,8 @@
 
 Header of 1024 bytes: "BKLO", version u32, offset of the ledgers map i64, number of ledgers u32, zeros. Then entries,
 each `size u32, entry`; an entry's location is `log id << 32 | position of its first byte` (behind the size). A log
-that was closed well ends with the ledgers map: records that look like entries of ledger -1.
+that was closed well ends with the ledgers map: records that look like entries of ledger -1. A log that garbage
+collection has emptied is a header that points to an empty map behind it (`is_emptied`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ _IDS: Final = struct.Struct(">qq")
 _SIZE_AND_IDS: Final = struct.Struct(">Iqq")
 _CRC32C: Final = struct.Struct(">I")
 _CRC32: Final = struct.Struct(">q")
+
+LEDGER_IN_MAP_BYTES_MAX: Final = _MAP_HEAD.size + _MAP_PAIR.size
+"""What one ledger takes of a map at most: a record of its own."""
 
 DIGEST_UNKNOWN: Final = 0
 DIGEST_CRC32C: Final = 1
@@ -77,6 +81,15 @@ def decode_header(head: bytes) -> tuple[int, int]:
     if magic != _MAGIC or version > VERSION:
         raise NotAnEntryLog(f"the header starts with {head[:8].hex()}")
     return offset, count
+
+
+EMPTIED_LOG: Final = encode_header(HEADER_BYTES)
+"""All of a log that was emptied on purpose. The header alone would be what a damaged file system may leave."""
+
+
+def is_emptied(head: bytes, size_bytes: int) -> bool:
+    """Whether a log of this size, with these first bytes, was emptied on purpose."""
+    return size_bytes == HEADER_BYTES and head == EMPTIED_LOG
 
 
 def encode_entries(entries: Sequence[bytes], position: int) -> tuple[list[bytes], list[int]]:

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 import google_crc32c
 from magnetar.bookie import entry_log_format
-from magnetar.bookie.entry_log_format import SIZE_BYTES
+from magnetar.bookie.entry_log_format import HEADER_BYTES, SIZE_BYTES, is_emptied
 from magnetar.bookie.index_api import LedgerIndex
 from magnetar.bookie.loss import WHAT_TO_DO, Losses, OnLoss
 from magnetar.core.disk import Disk
@@ -86,6 +86,12 @@ class _LostPlaces:
         self._index = index
         self._sizes_bytes = sizes_bytes
         self._losses = losses
+        # Nothing was wanted of those: there was no room, or no time, for the index to say so.
+        self._emptied = frozenset(
+            log_id
+            for log_id, size_bytes in sizes_bytes.items()
+            if size_bytes == HEADER_BYTES and is_emptied(_LogFile(disk, directory, log_id, 0).head, size_bytes)
+        )
         self._told: set[int] = set()
 
     def drop(self) -> None:
@@ -111,13 +117,13 @@ class _LostPlaces:
 
     def _is_cut(self, location: int) -> bool:
         log_id, position = location >> 32, location & 0xFFFF_FFFF
-        word = _LogFile(self._disk, self._directory, log_id, position - SIZE_BYTES).word
+        word = _LogFile(self._disk, self._directory, log_id, position - SIZE_BYTES).head[:SIZE_BYTES]
         return position + int.from_bytes(word, "big") > self._sizes_bytes[log_id]
 
     def _forget(self, lost: Sequence[Place]) -> None:
         for ledger_id, entry_id, location in lost:
             log_id = location >> 32
-            if log_id not in self._told and len(self._told) < LOGS_TOLD_MAX:
+            if log_id not in self._told and log_id not in self._emptied and len(self._told) < LOGS_TOLD_MAX:
                 self._told.add(log_id)
                 path = self._directory / entry_log_format.file_name(log_id)
                 size_bytes = self._sizes_bytes.get(log_id)
@@ -129,13 +135,13 @@ class _LostPlaces:
 
 
 class _LogFile:
-    """An entry log's size, and the size word of an entry in it if a position is given. OSError."""
+    """An entry log's size, and as much as a header of what stands at a position, if one is given. OSError."""
 
     def __init__(self, disk: Disk, directory: Path, log_id: int, position: int | None = None) -> None:
         file = disk.open(directory / entry_log_format.file_name(log_id))
         try:
             self.size_bytes = file.size_bytes()
-            self.word = b"" if position is None else file.pread(SIZE_BYTES, position)
+            self.head = b"" if position is None else file.pread(HEADER_BYTES, position)
         finally:
             file.close()
 

@@ -205,6 +205,11 @@ class GarbageCollector:
 
     async def _collect_into(self, report: CollectionReport, request: CollectionRequest | None) -> None:
         left_out = await self._logs.finish_compactions(report)
+        try:
+            await self._ledgers.settle_deletions()
+        except OSError as error:
+            # Those that are gone since are looked for all the same: without room for the index, their logs give some.
+            report.problems.append(f"what was deleted may come back: {error}")
         # Before the index is asked: what is closed now has all its entries there.
         closed = set(await step(self._storage, self._storage.logs.closed_logs))
         local = await self._ledgers.local_ledgers()
@@ -225,7 +230,6 @@ class GarbageCollector:
         """The ledgers that remain. When the metadata store cannot say, that is all of them."""
         alive = local
         try:
-            await self._ledgers.settle_deletions()
             alive = without(alive, await self._ledgers.delete_missing(alive, report))
             if self._locks is not None and self._bookie_id:
                 gone = await self._ledgers.delete_over_replicated(alive, self._bookie_id, self._locks, report)

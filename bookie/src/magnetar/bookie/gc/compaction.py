@@ -9,6 +9,9 @@ finish what the other has begun):
    log 1 gets its place in log 3; what was written again or deleted meanwhile stays as it is.
 4. The index is durable: `1.log` is deleted, then `3.log.1.compacted`.
 
+A copy that was emptied, as nothing in it is wanted any more, takes nobody's place, and one that cannot be read may not:
+then both logs are collected as any others, and `3.log.1.compacted` goes, of a damaged copy once the old log is gone.
+
 Copied are the entries that the index looks for in the old log, at that very place. What only the write cache or the
 journal has, and ledgers' states, are not touched at all. When anything in the old log cannot be read or verified the
 old log stays and the copy is thrown away.
@@ -209,6 +212,17 @@ class SwitchOver:
         self._disk.delete(self._marker)
         self._disk.sync_directory(self._directory)
 
+    def give_up(self) -> bool:
+        """After `EntryDamaged`: be done with it if the old log is gone or the copy was emptied; whether it was so.
+        OSError."""
+        old_name = entry_log_format.file_name(self._old_log_id)
+        if not self._scan.emptied and old_name in self._disk.list_names(self._directory):
+            return False
+        # The copy keeps its other name, and is collected by that.
+        self._disk.delete(self._marker)
+        self._disk.sync_directory(self._directory)
+        return True
+
     def close(self) -> None:
         """Leave it at this; `finish_compactions` goes on later."""
         self._scan.close()
@@ -223,7 +237,11 @@ def unfinished_compactions(disk: Disk, directory: Path) -> list[tuple[int, int]]
             found.append(logs)
         elif name.endswith(COMPACTING_SUFFIX):
             log.info("deleting the unfinished compaction %s", directory / name)
-            disk.delete(directory / name)
+            try:
+                disk.delete(directory / name)
+            except OSError as error:
+                # It is in nobody's way: no other copy gets its number.
+                log.warning("%s stays until the next time: %s", directory / name, error)
     return sorted(found)
 
 
@@ -241,7 +259,8 @@ def finish_compactions(disk: Disk, directory: Path, index: LedgerIndex) -> int:
             switch.finish()
             count += 1
         except EntryDamaged as error:
-            log.error("the compaction of %x into %x cannot be finished: %s", logs[1], logs[0], error)  # noqa: TRY400
+            if not switch.give_up():
+                log.error("the compaction of %x into %x cannot be finished: %s", logs[1], logs[0], error)  # noqa: TRY400
         finally:
             switch.close()
     return count

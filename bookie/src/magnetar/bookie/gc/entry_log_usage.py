@@ -26,7 +26,10 @@ USAGE_BUCKETS: Final = 10
 class LogUsage:
     """One closed log."""
 
-    __slots__ = ("damage", "ledger_ids", "log_id", "remaining_bytes", "scanned", "sizes_bytes", "total_bytes")
+    __slots__ = (
+        *("damage", "emptied", "ledger_ids", "log_id", "remaining_bytes", "scanned", "sizes_bytes"),
+        "total_bytes",
+    )
 
     def __init__(self, log_id: int) -> None:
         self.log_id = log_id
@@ -40,6 +43,8 @@ class LogUsage:
         """Bytes of each of them."""
         self.scanned = False
         """It has no ledgers map, so reading it again would cost the whole log: its pairs stay in memory."""
+        self.emptied = False
+        """Its entries were taken out while the index might name them: before it goes, the index is asked."""
         self.damage = ""
         """Why nobody can tell what stands in it; it is neither deleted nor compacted then."""
 
@@ -172,7 +177,8 @@ class LogReading:
         sizes_bytes = self._sizes_bytes
         for ledger_id, _, _, entry in self._scan.next_records():
             sizes_bytes[ledger_id] = sizes_bytes.get(ledger_id, 0) + len(entry) + SIZE_BYTES
-        self.doubtful = not self._scan.whole
+        # One without any entry may have been cut off.
+        self.doubtful = not self._scan.whole or not (sizes_bytes or self._scan.emptied)
         self.position = self._scan.position
         return not self._scan.ended
 
@@ -181,6 +187,7 @@ class LogReading:
         usage = LogUsage(self._log_id)
         usage.set_ledgers(self._sizes_bytes)
         usage.scanned = True
+        usage.emptied = self._scan.emptied
         if self.doubtful:
             usage.damage = self._scan.damage or "its end is unfinished"
         return usage

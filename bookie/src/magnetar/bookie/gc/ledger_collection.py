@@ -154,7 +154,8 @@ class LedgerCollection:
             await lock.release()
 
     async def settle_deletions(self) -> None:
-        """To begin a collection with. OSError: what an earlier one deleted may not be durable now, either."""
+        """Before the index is asked for its ledgers: it may be opened again for this, and have ledgers again that an
+        earlier collection has deleted. OSError: what that one deleted may not be durable now, either."""
         if self._deletions_unsure:
             await step(self._storage, self._storage.index.sync)
             self._deletions_unsure = False

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final
 
 from magnetar.bookie.directory_storage import DirectoryStorage
-from magnetar.bookie.entry_log_format import HEADER_BYTES, EntryDamaged
+from magnetar.bookie.entry_log_format import EMPTIED_LOG, HEADER_BYTES, EntryDamaged
 from magnetar.bookie.gc.background import step
 from magnetar.bookie.gc.compaction import LogCopy, SwitchOver, unfinished_compactions
 from magnetar.bookie.gc.entry_log_usage import EntryLogUsages, LogReading, LogUsage
@@ -18,6 +18,7 @@ from magnetar.bookie.gc.plan import Throttle, compaction_order, time_is_up
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.gc.status import CollectionCounters, CollectionReport
 from magnetar.core.clock import Clock
+from magnetar.core.disk import write_all
 from magnetar.core.sizes import human_bytes
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,6 @@ class LogCollection:
             if known.log_id not in closed or (again and known.damage):
                 self.usages.remove(known.log_id)
         gone = not await step(self._storage, partial(alive.issuperset, self._alive))
-        self._alive = alive
         for log_id in sorted(closed):
             try:
                 new = log_id not in self.usages
@@ -90,13 +90,13 @@ class LogCollection:
                     await self._learn(log_id)
                 if new or gone:
                     await step(self._storage, partial(self.usages.evaluate, log_id, alive))
-                usage = self.usages.get(log_id)
-                if usage is not None and usage.empty and not await self._named_though_emptied(usage):
-                    await (self._empty if deletions_unsure else self._delete)(usage, report)
-            except FileNotFoundError:
-                self.usages.remove(log_id)
             except (OSError, EntryDamaged) as error:
-                self._problem(report, f"{log_id:x}.log cannot be collected", error)
+                # The next collection learns it anew.
+                self.usages.remove(log_id)
+                if not isinstance(error, FileNotFoundError):
+                    self._problem(report, f"{log_id:x}.log cannot be collected", error)
+        self._alive = alive
+        await self._remove([usage for usage in self.usages if usage.empty], report, deletions_unsure=deletions_unsure)
 
     async def compact(
         self,
@@ -160,6 +160,35 @@ class LogCollection:
                     return ledger_id, entry_id
         return None
 
+    async def _remove(self, usages: Sequence[LogUsage], report: CollectionReport, *, deletions_unsure: bool) -> None:
+        named = emptied = {usage.log_id for usage in usages if usage.emptied}
+        try:
+            named = await self._named(emptied)
+            if usages and not deletions_unsure:
+                # What the index has said of logs holds after a power cut, too.
+                await step(self._storage, self._storage.index.sync)
+        except OSError as error:
+            deletions_unsure = True
+            self._problem(report, "logs are emptied at the most", error)
+        for usage in usages:
+            if usage.log_id in named:
+                continue
+            try:
+                await (self._empty if deletions_unsure else self._delete)(usage, report)
+            except FileNotFoundError:
+                self.usages.remove(usage.log_id)
+            except OSError as error:
+                self._problem(report, f"{usage.log_id:x}.log cannot be collected", error)
+
+    async def _named(self, log_ids: Collection[int]) -> set[int]:
+        """Those of some logs in which the index looks for anything. Looks at the whole index, once for all."""
+        named: set[int] = set()
+        after: tuple[int, int] | None = (0, -1) if log_ids else None
+        while after is not None and len(named) < len(log_ids):
+            found, after = await step(self._storage, partial(self._storage.index.places, after, ENTRIES_PER_LOOK))
+            named.update(log_id for _, _, location in found if (log_id := location >> 32) in log_ids)
+        return named
+
     async def _delete(self, usage: LogUsage, report: CollectionReport) -> None:
         try:
             await step(self._storage, partial(self._delete_file, usage.log_id))
@@ -171,10 +200,6 @@ class LogCollection:
         report.logs_deleted += 1
         report.reclaimed_by_deletion_bytes += usage.total_bytes
 
-    async def _named_though_emptied(self, usage: LogUsage) -> bool:
-        # One without entries may have been emptied, be it before a restart; the index has to forget it first.
-        return not usage.total_bytes and await self._wanted_behind(usage.log_id, 0) is not None
-
     async def _empty(self, usage: LogUsage, report: CollectionReport) -> None:
         if not await step(self._storage, partial(self._empty_file, usage.log_id)):
             return
@@ -182,15 +207,21 @@ class LogCollection:
         report.reclaimed_by_deletion_bytes += usage.total_bytes
         emptied = LogUsage(usage.log_id)
         emptied.set_ledgers({})
-        emptied.scanned = True
+        emptied.scanned = emptied.emptied = True
         self.usages.keep(emptied)
 
     def _empty_file(self, log_id: int) -> bool:
-        # As `_delete_file`. To cut a file takes no room on a disk that is full.
+        # As `_delete_file`. To write over a header and to cut a file takes no room on a disk that is full.
         file = self._storage.disk.open(self.usages.path(log_id), writable=True)
         try:
             if file.size_bytes() <= HEADER_BYTES:
                 return False
+            try:
+                write_all(file, EMPTIED_LOG, 0)
+                file.sync()
+            except OSError as error:
+                # Where files are copied on each write it does. The room is worth more than what a start is told.
+                log.warning("%s is emptied without saying so: %s", self.usages.path(log_id), error)
             file.truncate(HEADER_BYTES)
             return True
         finally:
@@ -249,6 +280,8 @@ class LogCollection:
         if complete:
             await self._switch((new_log_id, log_id))
         else:
+            # Everything stands elsewhere, as the index says; it has to say so after a power cut as well.
+            await step(storage, storage.index.sync)
             await step(storage, partial(self._delete_file, log_id))
         self.usages.remove(log_id)
         report.entries_copied += copy.copied_entries
@@ -277,6 +310,9 @@ class LogCollection:
             while await step(storage, switch.step):
                 pass
             await step(storage, switch.finish)
+        except EntryDamaged:
+            if not await step(storage, switch.give_up):
+                raise
         finally:
             switch.close()
 

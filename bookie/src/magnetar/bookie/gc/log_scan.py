@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 from magnetar.bookie.entry_log_format import (
     HEADER_BYTES,
+    LEDGER_IN_MAP_BYTES_MAX,
     MAP_BATCH_LEDGERS_MAX,
     MAP_LEDGER_ID,
     SIZE_BYTES,
@@ -20,6 +21,7 @@ from magnetar.bookie.entry_log_format import (
     NotAnEntryLog,
     decode_header,
     decode_ledgers_map,
+    is_emptied,
 )
 from magnetar.core.disk import Disk, DiskFile
 from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX
@@ -50,6 +52,8 @@ class LogScan:
         self.ledgers_map_offset = 0
         """0: the log was not closed, or its header is damaged."""
         self.ledgers_count = 0
+        self.emptied = False
+        """It has no entries because garbage collection has taken them out."""
         self.damage = ""
         """Why the scan ended before the log's end; empty if it did not."""
         self.ended = False
@@ -66,14 +70,19 @@ class LogScan:
     @property
     def whole(self) -> bool:
         """Whether every byte of the log was accounted for: no damage, and no unfinished end."""
-        return self.ended and not self.damage and self.position >= self.size_bytes
+        position = self.position
+        return self.ended and not self.damage and position >= self.size_bytes and position >= self.ledgers_map_offset
 
     def read_map(self) -> dict[int, int]:
         """The ledgers map: bytes of each ledger, size words included. `EntryDamaged` when there is none or it is not
         the whole one."""
         if self.damage or not self.ledgers_map_offset or not self.ledgers_count:
             raise EntryDamaged(self.damage or "there is no ledgers map")
-        data = self._file.pread(max(0, self.size_bytes - self.ledgers_map_offset), self.ledgers_map_offset)
+        if not HEADER_BYTES <= self.ledgers_map_offset < self.size_bytes:
+            raise EntryDamaged(f"the ledgers map should be at {self.ledgers_map_offset}, outside of the log")
+        # A damaged header may point anywhere, and the log may be larger than the memory.
+        map_bytes = min(self.size_bytes - self.ledgers_map_offset, self.ledgers_count * LEDGER_IN_MAP_BYTES_MAX)
+        data = self._file.pread(map_bytes, self.ledgers_map_offset)
         end = 0
         while end + SIZE_BYTES <= len(data):
             size = int.from_bytes(data[end : end + SIZE_BYTES], "big")
@@ -121,7 +130,8 @@ class LogScan:
     def _read_header(self) -> None:
         self.size_bytes = self._file.size_bytes()
         if self.size_bytes <= HEADER_BYTES:
-            # No entry can stand in it, and none was ever said to.
+            # No entry can stand in it; whether one ever did, the index may know.
+            self.emptied = is_emptied(self._file.pread(HEADER_BYTES, 0), self.size_bytes)
             self.position = self.size_bytes
             self.ended = True
             return
