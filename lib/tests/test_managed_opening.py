@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Collection
 import pytest
 from magnetar.core.ids import EARLIEST
 from magnetar.ledger.api import LedgerListener, LedgerOptions
-from magnetar.managed.errors import ManagedLedgerClosed
+from magnetar.managed.errors import ManagedLedgerClosed, ManagedLedgerWriteFailed
+from magnetar.managed.info_codec import decode_ledger_info
 from magnetar.managed.paths import cursor_path, ledger_path
 from magnetar.managed.settings import ManagedLedgerSettings
-from magnetar.managed.testing import ManagedWorld, MemoryLedgers, MemoryWriter, append
+from magnetar.managed.testing import ManagedWorld, MemoryLedgers, MemoryWriter, append, read_all
 from magnetar.metadata.faulty import Fate, FaultyStore
 from magnetar.metadata.store import Node, StoreUnavailable
 from magnetar.sim.virtual_time import VirtualTimeLoop
@@ -74,6 +75,58 @@ async def test_an_opening_that_fails_leaves_nothing_open(world: ManagedWorld) ->
         await factory.open(NAME)
     assert len(ledgers.writers) == 2
     assert ledgers.writers[-1]._closed
+
+
+async def test_a_topic_whose_last_ledger_is_gone_opens_with_the_others(world: ManagedWorld) -> None:
+    """As with Pulsar: somebody has deleted it, and the topic is of use without."""
+    ledger = await world.factory(KEEPING).open(NAME)
+    await ledger.open_cursor("sub", EARLIEST)
+    for number in range(3):
+        await append(ledger, [b"%d" % number])
+    before, last = ledger.ledgers.ids
+    del world.ledgers.stored[last]
+    opened = await world.factory(KEEPING).open(NAME)
+    assert last not in opened.ledgers.ids
+    ledger_id, _ = await append(opened, [b"3"])
+    assert ledger_id not in (before, last)
+    assert await read_all(opened.cursors["sub"]) == [b"0", b"1", b"3"]
+
+
+async def named_ledgers(world: ManagedWorld) -> set[int]:
+    """Those that the topic's node has, empty or not: other programs open what it names."""
+    node = await world.store.get(ledger_path(NAME))
+    assert node is not None
+    return {record.ledger_id for record in decode_ledger_info(node.value).records}
+
+
+@pytest.mark.parametrize("fate", [Fate.REFUSED, Fate.LOST])
+async def test_an_empty_ledger_stays_while_the_list_names_it(world: ManagedWorld, fate: Fate) -> None:
+    await world.factory(KEEPING).open(NAME)
+    (empty,) = await named_ledgers(world)
+    factory = world.factory(KEEPING, store=failing(world, "put", ledger_path(NAME), fate))
+    with pytest.raises(StoreUnavailable):
+        await factory.open(NAME)
+    await world.settle()
+    assert await named_ledgers(world) <= set(world.ledgers.stored)
+    await factory.open(NAME)
+    await world.settle()
+    assert empty not in world.ledgers.stored
+
+
+async def test_a_ledger_that_failed_empty_stays_while_the_list_names_it(world: ManagedWorld) -> None:
+    store = failing(world, "put", ledger_path(NAME), Fate.DONE, Fate.REFUSED)
+    ledger = await world.factory(KEEPING, store=store).open(NAME)
+    (empty,) = await named_ledgers(world)
+    world.ledgers.fail_appends_after = 0
+    with pytest.raises(ManagedLedgerWriteFailed):
+        await append(ledger, [b"not stored"])
+    await world.settle()
+    assert await named_ledgers(world) == {empty}
+    assert empty in world.ledgers.stored
+    await ledger.check_writable()
+    await append(ledger, [b"stored"])
+    await world.settle()
+    assert empty not in world.ledgers.stored
 
 
 @pytest.mark.parametrize("fate", [Fate.REFUSED, Fate.LOST])
