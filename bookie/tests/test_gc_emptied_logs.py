@@ -148,6 +148,31 @@ async def test_a_ledger_that_comes_back_as_the_index_is_opened_again_keeps_its_l
     assert await alive_only(directory)
 
 
+@pytest.mark.parametrize("others", [0, 2])
+async def test_a_ledger_that_could_not_be_struck_off_counts_again(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """Its log could not be emptied either, and the metadata store cannot be asked the next time."""
+    await directory.add(*entries(1, 9), *entries(2, others))
+    await directory.roll()
+    directory.live.ids.add(2)
+
+    def cannot(file: SystemFile, size_bytes: int) -> None:
+        raise OSError(errno.EIO, "not now")
+
+    with no_room_in_the_index(directory), monkeypatch.context() as patched:
+        patched.setattr(SystemFile, "truncate", cannot)
+        assert (await directory.collector.collect()).problems
+    directory.live.fail_after = 0
+    for _ in range(2):
+        await directory.collector.collect(force_major=True)
+        assert logs_named(directory) <= set(list_logs(directory.disk, directory.path))
+    directory.live.fail_after = 1 << 60
+    await directory.collector.collect(force_major=True)
+    assert await alive_only(directory)
+    await directory.check(*entries(2, others))
+
+
 async def test_ledgers_that_go_later_give_their_room_as_well(directory: Directory) -> None:
     """While the index has no room to say what is gone, nothing else could make some."""
     await write(directory, 1, 2)

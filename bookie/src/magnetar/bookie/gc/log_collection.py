@@ -48,6 +48,8 @@ class LogCollection:
         """Logs whose compaction met damage; tried again by the next major one."""
         self.compact_ratio = 0.0
         self._look_again = False
+        self._doubted: set[int] = set()
+        """Logs of which ledgers were dropped that the index may name still: to be learnt again."""
 
     @property
     def full_bytes(self) -> int:
@@ -80,7 +82,7 @@ class LogCollection:
         stay: after a power cut the index may name them again, and a start would miss them."""
         again, self._look_again = self._look_again, False
         for known in list(self.usages):
-            if known.log_id not in closed or (again and known.damage):
+            if known.log_id not in closed or (again and known.damage) or known.log_id in self._doubted:
                 self.usages.remove(known.log_id)
         gone = not await step(self._storage, partial(alive.issuperset, self._alive))
         for log_id in sorted(closed):
@@ -97,6 +99,9 @@ class LogCollection:
                     self._problem(report, f"{log_id:x}.log cannot be collected", error)
         self._alive = alive
         await self._remove([usage for usage in self.usages if usage.empty], report, deletions_unsure=deletions_unsure)
+        self._doubted = {
+            usage.log_id for usage in self.usages if deletions_unsure and usage.remaining_bytes < usage.total_bytes
+        }
 
     async def compact(
         self,
