@@ -431,3 +431,31 @@ async def test_a_map_that_is_damaged_later_is_no_reason_to_keep_a_log(tmp_path: 
     await directory.collector.collect()
     assert "0.log" not in directory.logs()
     directory.storage.close()
+
+
+async def test_a_flipped_bit_in_the_map_costs_no_live_ledger(directory: Directory) -> None:
+    """It may name another ledger, that is gone, in the place of one that is alive."""
+    await directory.add(*entries(2, 2))
+    await directory.roll()
+    directory.live.ids.add(2)
+    path = directory.path / "0.log"
+    whole = path.read_bytes()
+    map_offset, _ = entry_log_format.decode_header(whole)
+    for at in range(map_offset, len(whole)):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << bit
+            path.write_bytes(damaged)
+            assert await usage_of(directory) == 2 * 240
+    for at in range(8, 24):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0xFF
+        path.write_bytes(damaged)
+        assert await usage_of(directory) == 2 * 240
+
+
+async def usage_of(directory: Directory) -> int:
+    """What a new collector finds of live ledgers in the closed logs."""
+    collector = directory.new_collector(SETTINGS)
+    assert (await collector.collect()).logs_deleted == 0
+    return collector.status().live_bytes

@@ -1,8 +1,9 @@
 """The entry log's bytes (BookKeeper: bookie/DefaultEntryLogger). Touches no file.
 
-Header of 1024 bytes: "BKLO", version u32, offset of the ledgers map i64, number of ledgers u32, zeros. Then entries,
-each `size u32, entry`; an entry's location is `log id << 32 | position of its first byte` (behind the size). A log
-that was closed well ends with the ledgers map: records that look like entries of ledger -1. A log that garbage
+Header of 1024 bytes: "BKLO", version u32, offset of the ledgers map i64, number of ledgers u32, then zeros; where the
+first four of these are, which BookKeeper does not read, ours has a checksum of what stands before and of the map. Then
+entries, each `size u32, entry`; an entry's location is `log id << 32 | position of its first byte` (behind the size). A
+log that was closed well ends with the ledgers map: records that look like entries of ledger -1. A log that garbage
 collection has emptied is a header that points to an empty map behind it (`is_emptied`).
 """
 
@@ -68,9 +69,11 @@ def log_id_of(name: str) -> int | None:
         return None
 
 
-def encode_header(ledgers_map_offset: int = 0, ledgers_count: int = 0) -> bytes:
+def encode_header(ledgers_map_offset: int = 0, ledgers_count: int = 0, ledgers_map: bytes = b"") -> bytes:
     """The first 1024 bytes; both numbers are 0 until the log is closed."""
-    return _HEADER.pack(_MAGIC, VERSION, ledgers_map_offset, ledgers_count).ljust(HEADER_BYTES, b"\0")
+    head = _HEADER.pack(_MAGIC, VERSION, ledgers_map_offset, ledgers_count)
+    checksum = _CRC32C.pack(_map_checksum(head, ledgers_map)) if ledgers_map else b""
+    return (head + checksum).ljust(HEADER_BYTES, b"\0")
 
 
 def decode_header(head: bytes) -> tuple[int, int]:
@@ -81,6 +84,18 @@ def decode_header(head: bytes) -> tuple[int, int]:
     if magic != _MAGIC or version > VERSION:
         raise NotAnEntryLog(f"the header starts with {head[:8].hex()}")
     return offset, count
+
+
+def check_ledgers_map(head: bytes, ledgers_map: bytes) -> None:
+    """`EntryDamaged` when a header has a checksum of another map. BookKeeper's have none."""
+    expected: int = _CRC32C.unpack_from(head, _HEADER.size)[0]
+    if expected and expected != _map_checksum(head, ledgers_map):
+        raise EntryDamaged("the checksum of the ledgers map is wrong")
+
+
+def _map_checksum(head: bytes, ledgers_map: bytes) -> int:
+    checksum: int = google_crc32c.extend(google_crc32c.value(head[: _HEADER.size]), ledgers_map)
+    return checksum
 
 
 EMPTIED_LOG: Final = encode_header(HEADER_BYTES)

@@ -88,10 +88,11 @@ class EntryLogWriter:
             return
         map_offset = self._position
         count = len(self._sizes_bytes)
-        self._write([entry_log_format.encode_ledgers_map(self._sizes_bytes)])
+        ledgers_map = entry_log_format.encode_ledgers_map(self._sizes_bytes)
+        self._write([ledgers_map])
         # The map before the header that points to it: a crash in between leaves a log without a map.
         self._file.sync()
-        write_all(self._file, entry_log_format.encode_header(map_offset, count), 0)
+        write_all(self._file, entry_log_format.encode_header(map_offset, count, ledgers_map), 0)
         self._file.sync()
         self._let_go()
 

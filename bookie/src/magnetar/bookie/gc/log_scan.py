@@ -19,6 +19,7 @@ from magnetar.bookie.entry_log_format import (
     SIZE_BYTES,
     EntryDamaged,
     NotAnEntryLog,
+    check_ledgers_map,
     decode_header,
     decode_ledgers_map,
     is_emptied,
@@ -59,6 +60,7 @@ class LogScan:
         self.ended = False
         self.position = HEADER_BYTES
         """Where the next record is; at the end, up to where records stand."""
+        self._head = b""
         self._window = b""
         self._window_at = 0
         try:
@@ -89,9 +91,12 @@ class LogScan:
             if size == 0 or size >> 31:
                 break  # Padding behind the last record.
             end += SIZE_BYTES + size
+        check_ledgers_map(self._head, data[:end])
         sizes_bytes = decode_ledgers_map(data[:end])
         if len(sizes_bytes) != self.ledgers_count:
             raise EntryDamaged(f"the ledgers map has {len(sizes_bytes)} of {self.ledgers_count} ledgers")
+        if min(sizes_bytes.values()) <= 0:
+            raise EntryDamaged("the ledgers map names a ledger that has nothing in the log")
         return sizes_bytes
 
     def next_records(self) -> list[Record]:
@@ -136,7 +141,8 @@ class LogScan:
             self.ended = True
             return
         try:
-            self.ledgers_map_offset, self.ledgers_count = decode_header(self._file.pread(HEADER_BYTES, 0))
+            self._head = self._file.pread(HEADER_BYTES, 0)
+            self.ledgers_map_offset, self.ledgers_count = decode_header(self._head)
         except NotAnEntryLog as error:
             self._damaged(str(error))
 
