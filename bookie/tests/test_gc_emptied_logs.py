@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from magnetar.bookie import entry_log_format
+from magnetar.bookie.entry_log import LAST_ID_FILE, EntryLogs
 from magnetar.bookie.entry_log_format import HEADER_BYTES
 from magnetar.bookie.entry_log_note import check_entry_logs, list_logs, write_note
 from magnetar.bookie.gc.compaction import LogCopy, SwitchOver, compacted_ids
@@ -325,6 +326,22 @@ async def begin_compaction(directory: Directory) -> Path:
     assert copy.finish()
     SwitchOver(storage.disk, directory.path, directory.index, (new_log_id, 0)).close()
     return next(path for path in directory.path.iterdir() if compacted_ids(path.name))
+
+
+async def test_the_number_of_a_copy_is_not_given_again(directory: Directory) -> None:
+    """A crash came before the copy had its second name, and the file of the last number is lost."""
+    marker = await begin_compaction(directory)
+    new_log_id, _ = compacted_ids(marker.name) or (0, 0)
+    (directory.path / f"{new_log_id:x}.log").unlink()
+    (directory.path / LAST_ID_FILE).unlink()
+    directory.storage.logs.close()
+    directory.storage.logs = EntryLogs(directory.disk, directory.path, LOG_BYTES)
+    directory.live.ids.add(2)
+    await directory.add(*entries(3, 3))
+    await directory.roll()
+    directory.live.ids.add(3)
+    await directory.collector.collect()
+    await directory.check(*entries(2, 6), *entries(3, 3))
 
 
 @pytest.mark.parametrize("another_keeps_the_old_log", [False, True])

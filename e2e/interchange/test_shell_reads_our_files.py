@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from magnetar.bookie.entry_log_format import EMPTIED_LOG
 
 from e2e.faults.support import wait_for
 from e2e.interchange.apache import Shell
@@ -111,6 +112,17 @@ def test_readlogmetadata(stopped: Stopped) -> None:
     assert f"total size: {3 * bytes_each}, usage: 1.0" in said
     for ledger in (stopped.plain, stopped.fenced, stopped.explicit):
         assert f"Lid={ledger}, TotalSizeOfEntriesOfLedger={bytes_each} " in said
+
+
+def test_a_log_that_was_emptied(stopped: Stopped) -> None:
+    """It has no entries and a map of no ledgers, so that Apache's garbage collection deletes it as well."""
+    emptied = stopped.bookie.ledgers / "9.log"
+    emptied.write_bytes(EMPTIED_LOG)
+    try:
+        assert "total size: 0, " in stopped.shell.expect("readlogmetadata", "9").said()
+        assert not records(stopped.shell.expect("readlog", "9").said())
+    finally:
+        emptied.unlink()
 
 
 def test_lastmark(stopped: Stopped) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from magnetar.bookie.entry_log_format import LOG_SUFFIX, log_id_of
 from magnetar.bookie.entry_log_note import list_logs, write_note
 from magnetar.bookie.entry_log_reader import EntryLogReader
 from magnetar.bookie.entry_log_writer import EntryLogWriter
@@ -29,7 +31,7 @@ class EntryLogs:
         self.size_bytes_max = size_bytes_max
         self._lock = threading.Lock()
         there = list_logs(disk, directory)
-        self._last_id = max(self._read_last_id(), *there, -1)
+        self._last_id = max(self._read_last_id(), *_ids_taken(disk.list_names(directory)), -1)
         self._noted = frozenset(there)
         self._unindexed: set[int] = set()
         self.writer = EntryLogWriter(disk, directory, size_bytes_max, self._allocate_for_writer)
@@ -118,3 +120,12 @@ class EntryLogs:
             log.warning("%s is damaged and left out: the logs that are there count", path)
             return -1
         return last_id
+
+
+def _ids_taken(names: Sequence[str]) -> Iterator[int]:
+    """Also by the copies of compactions, which a crash may have left without a log's name."""
+    for name in names:
+        stem, suffix, _ = name.partition(LOG_SUFFIX)
+        log_id = log_id_of(stem + suffix)
+        if log_id is not None:
+            yield log_id

@@ -19,6 +19,7 @@ import google_crc32c
 from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX
 from magnetar.wire.bookkeeper.entry import HEADER_BYTES as ENTRY_HEADER_BYTES
 
+LOG_SUFFIX: Final = ".log"
 HEADER_BYTES: Final = 1024
 VERSION: Final = 1
 SIZE_BYTES: Final = 4
@@ -55,7 +56,7 @@ class NotAnEntryLog(ValueError):
 
 def file_name(log_id: int) -> str:
     """The name of a log: its id in hexadecimal."""
-    return f"{log_id:x}.log"
+    return f"{log_id:x}{LOG_SUFFIX}"
 
 
 def log_id_of(name: str) -> int | None:
