@@ -172,7 +172,7 @@ PARTS: Final = (
         _files(
             "bookie/tests",
             *("gc_live_ledgers", "gc_plan", "gc_logs", "gc_apache_logs", "gc_bookie", "gc_collector", "gc_crash"),
-            "gc_emptied_logs",
+            *("gc_emptied_logs", "gc_histories"),
         ),
         Simulator.STORAGE,
     ),
