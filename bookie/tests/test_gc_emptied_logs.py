@@ -328,6 +328,38 @@ async def begin_compaction(directory: Directory) -> Path:
     return next(path for path in directory.path.iterdir() if compacted_ids(path.name))
 
 
+async def test_new_places_that_are_lost_as_the_index_is_opened_again_are_given_again(directory: Directory) -> None:
+    """The index has them in memory, fails to make them durable, and no longer has them after it was opened again."""
+    await begin_compaction(directory)
+    directory.live.ids.add(2)
+    index = directory.index
+    sync = index.sync
+    old_places = [index.location(*ids) or 0 for ids in entries(2, 6)]
+
+    def fail() -> None:
+        index.sync = open_again  # type: ignore[method-assign]
+        raise OSError(errno.EIO, "not on the disk")
+
+    def open_again() -> None:
+        index.put_locations(2, range(6), old_places)
+        index.sync = sync  # type: ignore[method-assign]
+        sync()
+
+    switch = SwitchOver.finish
+
+    def finish_and_fail(its: SwitchOver) -> None:
+        index.sync = fail  # type: ignore[method-assign]
+        switch(its)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SwitchOver, "finish", finish_and_fail)
+        assert (await directory.collector.collect(force_major=False)).problems
+    assert index.location(2, 0) not in old_places
+    for _ in range(2):
+        await directory.collector.collect(force_major=False)
+        await directory.check(*entries(2, 6))
+
+
 async def test_the_number_of_a_copy_is_not_given_again(directory: Directory) -> None:
     """A crash came before the copy had its second name, and the file of the last number is lost."""
     marker = await begin_compaction(directory)

@@ -87,6 +87,9 @@ class ReopenedIndex(DiskIndex):
             self._unsynced.add(writer)
 
     def move_locations(self, old_log_id: int, places: Sequence[tuple[int, int, int]]) -> int:
+        found = self.locations_of([(ledger_id, entry_id) for ledger_id, entry_id, _ in places])
+        if not any(place is not None and place >> 32 == old_log_id for place in found):
+            return 0  # Nothing is written, so it is not opened again for this.
         with self._writing() as writer:
             moved = super().move_locations(old_log_id, places)
             self._unsynced.add(writer)

@@ -181,6 +181,9 @@ class SwitchOver:
         new_path = directory / entry_log_format.file_name(self._new_log_id)
         disk.link(self._marker, new_path)
         disk.sync_directory(directory)
+        # Before its places are looked at: an earlier attempt may have put them into memory only, and after an error the
+        # index is opened again for this, without them.
+        index.sync()
         self._scan = LogScan(disk, new_path)
         self.moved_entries = 0
 
