@@ -14,7 +14,7 @@ from magnetar.bookie.request_queue import QUEUE_BYTES_MAX
 from magnetar.bookie.session import TURN_FRAMES_MAX, BookieSession
 from magnetar.core.limits import MIB
 from magnetar.net.connection import Connection
-from magnetar.net.testing import SilentClient, living, until
+from magnetar.net.testing import LIVING_PAUSE_SECONDS, SilentClient, living, until
 from magnetar.wire.bookkeeper import v2, v3
 from magnetar.wire.bookkeeper.entry import EntryCodec
 from magnetar.wire.bookkeeper.frame import FrameSplitter
@@ -68,7 +68,7 @@ async def with_entries(start: StartBookie, *, flushed: bool) -> RunningBookie:
     client.close()
     if flushed:
         await running.parts.checkpointer.checkpoint(running.parts.journals.marks)
-    await until(lambda: not connections(running) and not living(BookieSession))
+    await until(lambda: not connections(running) and not living(BookieSession), pause_seconds=LIVING_PAUSE_SECONDS)
     return running
 
 
@@ -113,9 +113,14 @@ async def test_what_a_connection_had_is_freed_with_it(start: StartBookie, sent: 
     client = await SilentClient.open(running.port)
     await client.send(sent)
     await until(lambda: not sent or any(map(busy, connections(running))))
-    await until(lambda: set(living(*OF_A_CONNECTION) - before) == {"BookieSession", "Connection", "FrameSplitter"})
+    await until(
+        lambda: set(living(*OF_A_CONNECTION) - before) == {"BookieSession", "Connection", "FrameSplitter"},
+        pause_seconds=LIVING_PAUSE_SECONDS,
+    )
     client.close()
-    await until(lambda: not connections(running) and not living(*OF_A_CONNECTION) - before)
+    await until(
+        lambda: not connections(running) and not living(*OF_A_CONNECTION) - before, pause_seconds=LIVING_PAUSE_SECONDS
+    )
 
 
 def busy(connection: Any) -> bool:
@@ -160,7 +165,7 @@ async def test_what_breaks_the_protocol_in_a_later_turn_ends_the_connection(star
     running = await start(serve_tcp=True)
     client = await SilentClient.open(running.port)
     await client.send(FORCE * 3 * TURN_FRAMES_MAX + b"\x00\x00\x00\x04\xff\xff\xff\xff")
-    await until(lambda: not connections(running) and not living(BookieSession))
+    await until(lambda: not connections(running) and not living(BookieSession), pause_seconds=LIVING_PAUSE_SECONDS)
     client.close()
 
 

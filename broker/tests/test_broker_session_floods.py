@@ -19,7 +19,7 @@ from magnetar.broker.settings import BrokerSettings
 from magnetar.core.limits import KIB, MIB, PROXIED_CONNECT_FRAME_BYTES_MAX
 from magnetar.net.connection import Connection
 from magnetar.net.requests import REQUESTS_MAX
-from magnetar.net.testing import SilentClient, living, until
+from magnetar.net.testing import LIVING_PAUSE_SECONDS, SilentClient, living, until
 from magnetar.wire.pulsar.frame import FrameSplitter
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -254,4 +254,7 @@ async def test_what_a_connection_had_is_freed_with_it(memory_broker: MemoryBroke
     assert how == "before CONNECT" or set(there) >= {"Producer", "Consumer"}
     await (client.abort() if how == "abort" else client.close())
     # Its last tasks may be in the middle of ending.
-    await until(lambda: not connections(memory_broker) and not living(*OF_A_CONNECTION) - before)
+    await until(
+        lambda: not connections(memory_broker) and not living(*OF_A_CONNECTION) - before,
+        pause_seconds=LIVING_PAUSE_SECONDS,
+    )

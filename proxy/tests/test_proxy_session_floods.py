@@ -13,7 +13,7 @@ from magnetar.net.connection import Connection
 from magnetar.net.refused_connections import LimitKind
 from magnetar.net.requests import REQUESTS_BYTES_MAX, REQUESTS_MAX
 from magnetar.net.splice import Splice, SpliceEnd
-from magnetar.net.testing import SilentClient, TestAuthority, living, until
+from magnetar.net.testing import LIVING_PAUSE_SECONDS, SilentClient, TestAuthority, living, until
 from magnetar.net.tls import TlsSettings
 from magnetar.proxy import lookups
 from magnetar.proxy.app import RunningProxy
@@ -276,7 +276,10 @@ async def test_what_a_connection_had_is_freed_with_it(start: StartProxy, how: st
             wire.writer.write(b"anything")
             assert await far.reader.readexactly(8) == b"anything"
             before["FrameSplitter"] += 1  # Of the broker's side.
-        await until(lambda: living(*OF_A_CONNECTION) - before)
+        await until(lambda: living(*OF_A_CONNECTION) - before, pause_seconds=LIVING_PAUSE_SECONDS)
         wire.close()
         del wire  # It has a splitter, too.
-        await until(lambda: not proxy.service.active_connections and not living(*OF_A_CONNECTION) - before)
+        await until(
+            lambda: not proxy.service.active_connections and not living(*OF_A_CONNECTION) - before,
+            pause_seconds=LIVING_PAUSE_SECONDS,
+        )

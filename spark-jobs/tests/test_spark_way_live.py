@@ -38,6 +38,7 @@ class Relay:
         self._target = target
         self._listening: socket.socket | None = None
         self._open: list[socket.socket] = []
+        self._lock = threading.Lock()
 
     def join(self) -> None:
         """Take connections."""
@@ -48,12 +49,13 @@ class Relay:
 
     def cut(self) -> None:
         """Drop all connections; new ones are refused."""
-        listening, self._listening = self._listening, None
-        for each in [*self._open, *([listening] if listening else [])]:
+        with self._lock:
+            listening, self._listening = self._listening, None
+            dropped, self._open = self._open, []
+        for each in [*dropped, *([listening] if listening else [])]:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
-        self._open = []
 
     def _accept(self, listening: socket.socket) -> None:
         while True:
@@ -66,7 +68,15 @@ class Relay:
             except OSError:
                 near.close()
                 continue
-            self._open += [near, far]
+            with self._lock:
+                joined = self._listening is listening
+                if joined:
+                    self._open += [near, far]
+            if not joined:
+                # Cut while this one was on its way.
+                near.close()
+                far.close()
+                return
             for one, other in ((near, far), (far, near)):
                 threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
 

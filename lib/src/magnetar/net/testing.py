@@ -35,11 +35,16 @@ PATIENCE_SECONDS: Final = 120.0
 """How long `until` waits; never reached when all is well."""
 
 
-async def until(reached: Callable[[], object]) -> None:
-    """Wait for something. TimeoutError."""
+async def until(reached: Callable[[], object], *, pause_seconds: float = 0.001) -> None:
+    """Wait for something. TimeoutError. `pause_seconds`: between looks, longer where a look is much work: meanwhile
+    nothing else happens on the loop."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not reached():  # noqa: ASYNC110  (nobody tells tests)
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(pause_seconds)
+
+
+LIVING_PAUSE_SECONDS: Final = 0.1
+"""Between looks at what is alive: among all objects of a process that has run thousands of tests."""
 
 
 def living(*kinds: type) -> Counter[str]:
