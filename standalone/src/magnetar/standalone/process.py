@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -15,6 +14,7 @@ from magnetar.core.crashes import CRASHES
 from magnetar.core.exit_codes import EXIT_STOPPED
 from magnetar.core.log_lines import LineFormatter
 from magnetar.core.log_rate import AlikeFilter
+from magnetar.standalone.collecting import Collecting
 from magnetar.standalone.console import write_lines
 
 THREAD_SWITCH_SECONDS: Final = 0.0005
@@ -100,10 +100,10 @@ async def serve_until_told(
         stop.cancel()
         raise
     started(service)
-    # What stands now stays: the collector, which `main` has held back so far, need not walk it again and again.
-    gc.freeze()
-    gc.enable()
+    collecting = Collecting(loop)
+    collecting.start()  # `main` has held the collector back so far.
     await stop
+    collecting.stop()
     await _close(service, stop_seconds_max)
 
 

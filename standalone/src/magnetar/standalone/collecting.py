@@ -1,0 +1,109 @@
+"""When the collector of cycles looks at what: seldom at everything, as that is one long turn of the event loop.
+
+A look at all objects of a broker with eight thousand connections takes half a second, and CPython takes one whenever
+there are a quarter more of them. Here what has outlived such a look is set aside (`gc.freeze`), and the next one goes
+through what has come since only: tens of thousands of objects, milliseconds. What is set aside becomes free as soon as
+nobody refers to it, as ever. Only cycles among it stay; the code breaks those that peers could make by thousands. For
+all others, everything is looked at when the process has grown by so much that they matter, and seldom.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from magnetar.core.limits import MIB
+from magnetar.core.process_memory import resident_bytes
+
+logger: Final = logging.getLogger(__name__)
+
+ALL_GENERATIONS: Final = 2
+
+SELDOM_SECONDS: Final = 600.0
+"""Between two looks at everything: such a turn is a thousandth of the time."""
+
+SELDOM_GROWTH_BYTES: Final = 128 * MIB
+"""Of the process since everything was looked at, when that is so long ago: some of it may be cycles that nobody refers
+to."""
+
+GROWTH_BYTES: Final = 1024 * MIB
+"""Sooner only after that: half of the memory that pods have by default. What peers may have a broker hold is less, so
+that they cannot ask for long turns."""
+
+SECOND_GENERATIONS: Final = 1
+"""After more looks at the second generation than that, all that is not set aside is looked at: 15 000 objects. It is
+more when as many end meanwhile, as CPython counts what begins less what ends."""
+
+LOOK_SECONDS: Final = 5.0
+"""Between two questions how large the process is."""
+
+
+def due(grown_bytes: int, seconds: float) -> bool:
+    """Whether everything is to be looked at, when the process has grown by so much since the last time."""
+    return grown_bytes > (SELDOM_GROWTH_BYTES if seconds >= SELDOM_SECONDS else GROWTH_BYTES)
+
+
+class Collecting:
+    """Of one process, once it serves: while one runs, it is the only one who freezes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, resident_bytes_now: Callable[[], int] = resident_bytes) -> None:
+        """`resident_bytes_now` is 0 where it is not known: then the automatic looks stay what they are."""
+        self._loop = loop
+        self._resident_bytes_now = resident_bytes_now
+        self._then_bytes = 0
+        self._then_seconds = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._threshold = gc.get_threshold()
+        self.complete = 0
+        """How often everything was looked at."""
+
+    def start(self) -> None:
+        """What stands now stays; turn the collector on."""
+        gc.freeze()
+        gc.collect()  # Of nothing: CPython waits until there is a quarter more than at the last time.
+        gc.enable()
+        self._note()
+        if self._then_bytes:
+            gc.set_threshold(*self._threshold[:ALL_GENERATIONS], SECOND_GENERATIONS)
+            gc.callbacks.append(self._collected)
+            self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    def stop(self) -> None:
+        """Leave the collector to itself. Twice is no error."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            gc.callbacks.remove(self._collected)
+            gc.set_threshold(*self._threshold)
+
+    def _note(self) -> None:
+        self._then_bytes = self._resident_bytes_now()
+        self._then_seconds = self._loop.time()
+
+    def _collected(self, phase: str, told: dict[str, int]) -> None:
+        if phase == "stop" and told["generation"] == ALL_GENERATIONS:
+            gc.freeze()
+
+    def _look(self) -> None:
+        now_bytes = self._resident_bytes_now()
+        # After a flood has passed, the process would else grow by so much again, and beyond what its pod has.
+        self._then_bytes = min(self._then_bytes, now_bytes or self._then_bytes)
+        if due(now_bytes - self._then_bytes, self._loop.time() - self._then_seconds):
+            self._look_at_everything(now_bytes)
+        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    def _look_at_everything(self, before_bytes: int) -> None:
+        begun_seconds = time.perf_counter()
+        gc.unfreeze()
+        found = gc.collect()
+        gc.collect()  # Of what has come since, which is nothing: CPython waits until it is a quarter more than that.
+        self._note()
+        self.complete += 1
+        logger.info(
+            "the process grew to %d MiB: looked for cycles among all objects in %.0f ms, and freed %d",
+            *(before_bytes // MIB, 1000 * (time.perf_counter() - begun_seconds), found),
+        )
