@@ -12,15 +12,9 @@ from magnetar.bookie.autorecovery.testing import QUICK, MemoryCluster
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.bookie.drain.drain import THE_BOOKIE, Drain, DrainParts
+from magnetar.bookie.drain.paths import intention_path, lock_path
 from magnetar.bookie.drain.service import DrainService
-from magnetar.bookie.drain.state import (
-    Intention,
-    Phase,
-    decode_intention,
-    encode_intention,
-    intention_path,
-    lock_path,
-)
+from magnetar.bookie.drain.state import Intention, Phase, decode_intention, encode_intention
 from magnetar.bookie.operations import DrainState, DrainStep, OperationRefused
 from magnetar.core.errors import PeerError
 from magnetar.ledger.api import LedgerOptions

@@ -15,7 +15,8 @@ from magnetar.bookie.autorecovery.worker import ReplicationWorker
 from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.bookie.drain.drain import DrainParts, is_leaving
 from magnetar.bookie.drain.lost import LOOKS_AT_ONCE, LostBookies
-from magnetar.bookie.drain.state import Intention, Phase, encode_intention, intention_path, lock_path
+from magnetar.bookie.drain.paths import intention_path, lock_path
+from magnetar.bookie.drain.state import Intention, Phase, encode_intention
 from magnetar.bookie.operations import LostBookie, OperationRefused
 from magnetar.core.errors import Unavailable
 from magnetar.ledger.api import LedgerOptions

@@ -11,7 +11,8 @@ from magnetar.bookie.autorecovery.replication_settings import ReplicationSetting
 from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
 from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.bookie.disk_watch import WriteMode
-from magnetar.bookie.drain.state import Intention, Phase, encode_intention, intention_path
+from magnetar.bookie.drain.paths import intention_path
+from magnetar.bookie.drain.state import Intention, Phase, encode_intention
 from magnetar.bookie.node import NodeSettings, RunningNode, start_node
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.clock import SystemClock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,38 +21,13 @@ from magnetar.bookie.settings import StorageSettings
 from magnetar.bookie.testing import INDEX_FILE, DiskIndex
 from magnetar.core.clock import SystemClock
 from magnetar.wire.bookkeeper.codes import BookieError
-from magnetar.wire.bookkeeper.entry import EntryCodec
 
 from bookie.tests.failing_disk import Failed, FailingDisk, Inode
+from bookie.tests.listed_ledgers import ListedLedgers, entry
 
 DIRECTORY = Path("/ledgers")
 LOG_BYTES = 3_000
 SETTINGS = GarbageCollectionSettings(entries_per_second=10**9, free_bytes_min=0)
-
-
-class FakeLiveLedgers:
-    """The metadata store."""
-
-    def __init__(self, *ledger_ids: int) -> None:
-        self.ids = set(ledger_ids)
-
-    async def catch_up(self) -> None:
-        """Nothing lags."""
-
-    async def ledger_ids(self) -> AsyncIterator[int]:
-        for ledger_id in sorted(self.ids):
-            yield ledger_id
-
-    async def exists(self, ledger_id: int) -> bool:
-        return ledger_id in self.ids
-
-    async def belongs_to(self, ledger_id: int, bookie_id: str) -> bool | None:
-        return True
-
-
-def entry(ledger_id: int, entry_id: int) -> bytes:
-    payload = b"%d:%d " % (ledger_id, entry_id) * 20
-    return EntryCodec(ledger_id, "CRC32C").encode_many(entry_id, entry_id - 1, 0, [payload])[0]
 
 
 def open_storage(disk: FailingDisk) -> DirectoryStorage:
@@ -72,7 +47,7 @@ async def add(storage: DirectoryStorage, *entries: tuple[int, int]) -> None:
     await storage.flush([(ledger_id, b"state") for ledger_id in {ledger_id for ledger_id, _ in entries}])
 
 
-def collector(storage: DirectoryStorage, live: FakeLiveLedgers) -> GarbageCollector:
+def collector(storage: DirectoryStorage, live: ListedLedgers) -> GarbageCollector:
     return GarbageCollector(storage, live, SETTINGS, SystemClock(), lambda ledger_ids: None)
 
 
@@ -114,7 +89,7 @@ async def check(storage: DirectoryStorage) -> None:
 
 async def check_clean(storage: DirectoryStorage, disk: FailingDisk) -> None:
     """One more collection leaves what is wanted, and little else."""
-    report = await collector(storage, FakeLiveLedgers(*LIVE)).collect(force_major=True)
+    report = await collector(storage, ListedLedgers(*LIVE)).collect(force_major=True)
     assert report.problems == []
     await check(storage)
     names = set(disk.list_names(DIRECTORY)) - {"x", "lastId", NOTE_FILE, INDEX_FILE}
@@ -132,7 +107,7 @@ async def collect_until_failure(disk: FailingDisk, fail_at: int, *, once: bool =
     before = disk.changes
     disk.fail_at = before + fail_at
     disk.once = once
-    report = await collector(storage, FakeLiveLedgers(*LIVE)).collect(force_major=True)
+    report = await collector(storage, ListedLedgers(*LIVE)).collect(force_major=True)
     changes = disk.changes - before
     if once:
         await check(storage)
@@ -148,7 +123,7 @@ async def test_what_a_collection_leaves(filled: FailingDisk) -> None:
     logs = [name for name in disk.list_names(DIRECTORY) if name.endswith(".log")]
     storage = open_storage(disk)
     await check(storage)
-    report = await collector(storage, FakeLiveLedgers(*LIVE)).collect(force_major=True)
+    report = await collector(storage, ListedLedgers(*LIVE)).collect(force_major=True)
     assert (report.problems, report.ledgers_deleted) == ([], 5)
     assert report.logs_deleted >= 1
     assert report.logs_compacted >= 3
@@ -219,7 +194,7 @@ async def test_a_crash_after_one_failing_change(filled: FailingDisk, keep_data: 
         disk = filled.copy()
         storage = open_storage(disk)
         disk.fail_at, disk.once = disk.changes + fail_at, True
-        await collector(storage, FakeLiveLedgers(*LIVE)).collect(force_major=True)
+        await collector(storage, ListedLedgers(*LIVE)).collect(force_major=True)
         after = disk.crash(keep_names=keep_data, keep_data=keep_data)
         storage.close()
         storage = open_storage(after)
@@ -233,7 +208,7 @@ async def test_a_log_that_the_index_on_the_disk_still_names_stays(filled: Failin
     disk = filled.copy()
     storage = open_storage(disk)
     index = storage.index
-    collecting = collector(storage, FakeLiveLedgers(*LIVE))
+    collecting = collector(storage, ListedLedgers(*LIVE))
     await collecting.collect(force_major=False, force_minor=False)
     old_log_id = (index.location(9, 2) or 0) >> 32
 
@@ -279,7 +254,7 @@ async def test_a_full_disk_gives_the_space_of_logs_back(filled: FailingDisk) -> 
     names = disk.list_names(DIRECTORY)
     before_bytes = sum(len(inode.data) for inode in disk.names.values())
     settings = replace(SETTINGS, free_bytes_min=1)
-    full_collector = GarbageCollector(storage, FakeLiveLedgers(*LIVE), settings, SystemClock(), lambda ids: None)
+    full_collector = GarbageCollector(storage, ListedLedgers(*LIVE), settings, SystemClock(), lambda ids: None)
     report = await full_collector.collect(forced=True)
     assert (report.compaction, report.ledgers_deleted, report.logs_deleted) == (None, 0, 0)
     left_bytes = sum(len(inode.data) for inode in disk.names.values())

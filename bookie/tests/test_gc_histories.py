@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,10 +22,9 @@ from magnetar.bookie.loss import Losses, OnLoss
 from magnetar.bookie.settings import StorageSettings
 from magnetar.bookie.testing import INDEX_FILE, DiskIndex
 from magnetar.core.clock import SystemClock
-from magnetar.core.errors import Unavailable
-from magnetar.wire.bookkeeper.entry import EntryCodec
 
 from bookie.tests.failing_disk import Failed, FailingDisk, Inode
+from bookie.tests.listed_ledgers import ListedLedgers, entry
 
 DIRECTORY = Path("/ledgers")
 LOG_BYTES = 3_000
@@ -134,33 +133,6 @@ class ReopenedIndex(DiskIndex):
         self._unsynced.clear()
 
 
-class LiveLedgers:
-    """The metadata store."""
-
-    def __init__(self) -> None:
-        self.ids: set[int] = set()
-        self.away = False
-
-    async def catch_up(self) -> None:
-        if self.away:
-            raise Unavailable("the store is away")
-
-    async def ledger_ids(self) -> AsyncIterator[int]:
-        for ledger_id in sorted(self.ids):
-            yield ledger_id
-
-    async def exists(self, ledger_id: int) -> bool:
-        return ledger_id in self.ids
-
-    async def belongs_to(self, ledger_id: int, bookie_id: str) -> bool | None:
-        return True
-
-
-def entry(ledger_id: int, entry_id: int) -> bytes:
-    payload = b"%d:%d " % (ledger_id, entry_id) * 20
-    return EntryCodec(ledger_id, "CRC32C").encode_many(entry_id, entry_id - 1, 0, [payload])[0]
-
-
 class Life:
     """One directory."""
 
@@ -168,7 +140,7 @@ class Life:
         self.rng = random.Random(seed)
         self.disk = ShakyDisk(self.rng)
         self.disk.names[DIRECTORY / "x"] = self.disk.durable_names[DIRECTORY / "x"] = Inode()
-        self.live = LiveLedgers()
+        self.live = ListedLedgers()
         self.made = 0
         self.stored: set[Ids] = set()
         """Acknowledged, of live ledgers."""

@@ -12,7 +12,8 @@ from typing import Any, Final
 from magnetar.bookie.app import BookieEnvironment, RunningBookie, start_bookie
 from magnetar.bookie.autorecovery.daemon import AutoRecoveryDied
 from magnetar.bookie.cookie import INSTANCE_ID_PATH
-from magnetar.bookie.drain.state import Phase, decode_intention, intention_path
+from magnetar.bookie.drain.paths import intention_path
+from magnetar.bookie.drain.state import Phase, decode_intention
 from magnetar.bookie.settings import BookieSettings, DiskSettings, JournalSettings, StorageSettings
 from magnetar.bookie.testing import DiskIndexes, ExecutorJournalWorker
 from magnetar.core.clock import Clock

@@ -16,6 +16,7 @@ from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.counters import BookieCounters
 from magnetar.bookie.directories import BookieDirectories, open_directories
 from magnetar.bookie.disk_watch import WriteMode
+from magnetar.bookie.drain.departed import finish_departure
 from magnetar.bookie.given_up import tell_given_up
 from magnetar.bookie.index import open_rocksdb_index
 from magnetar.bookie.index_api import OpenIndex
@@ -212,6 +213,7 @@ async def start_bookie(
         raise SettingError("bookiePort 0 needs a bookieId: the id must be the same after every start")
     directories = open_directories(settings, environment.disk)
     begun = await begun_by_last_start(store, bookie_id, holds_data=directories.holds_data())
+    await finish_departure(store, bookie_id, clock.now_ms())
     await cookie.check_cookies(store, settings, directories, bookie_id)
     mode = WriteMode(settings.disk, directories.spaces, pending_bytes(settings))
     opening = _Opening(settings, directories, clock, environment)

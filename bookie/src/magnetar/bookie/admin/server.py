@@ -8,7 +8,7 @@ import ssl
 from typing import TYPE_CHECKING, Final
 
 from magnetar.bookie.operations import BookieOperations
-from magnetar.net.http_connections import HttpConnections
+from magnetar.net.http_connections import SERVER_LOG, HttpConnections
 from magnetar.net.http_pace import LINE_BYTES_MAX, HttpLimits
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class AdminServer:
         runner = web.AppRunner(
             application,
             access_log=None,
+            logger=SERVER_LOG,
             shutdown_timeout=SHUTDOWN_SECONDS,
             auto_decompress=False,
             max_line_size=LINE_BYTES_MAX,

@@ -22,16 +22,9 @@ from magnetar.bookie.autorecovery.replicator import LedgerReplicator
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.bookie.drain.moves import LedgerMover
+from magnetar.bookie.drain.paths import intention_path, lock_path
 from magnetar.bookie.drain.scan import ledgers_naming
-from magnetar.bookie.drain.state import (
-    Capacity,
-    Intention,
-    Phase,
-    decode_intention,
-    encode_intention,
-    intention_path,
-    lock_path,
-)
+from magnetar.bookie.drain.state import Capacity, Intention, Phase, decode_intention, encode_intention
 from magnetar.bookie.operations import DrainState, DrainStep, OperationRefused
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.ledger.bookie_connection import BookieConnections

@@ -24,8 +24,9 @@ from typing import Final
 from magnetar.bookie.autorecovery.parallel import for_each
 from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.bookie.drain.drain import DrainParts
+from magnetar.bookie.drain.paths import intention_path, lock_path
 from magnetar.bookie.drain.scan import Naming, ledgers_naming
-from magnetar.bookie.drain.state import Capacity, intention_path, lock_path
+from magnetar.bookie.drain.state import Capacity
 from magnetar.bookie.operations import LostBookie, OperationRefused
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH

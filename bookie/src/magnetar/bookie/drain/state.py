@@ -9,24 +9,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 from magnetar.core.errors import PeerError
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
-
-DRAINS_PATH: Final = "/magnetar/drain"
-DRAIN_LOCKS_PATH: Final = "/magnetar/drain-lock"
-
-
-def intention_path(bookie_id: str) -> str:
-    """The node of a bookie's drain. It stays when the drain is done, to be read by whoever asks later."""
-    return f"{DRAINS_PATH}/{bookie_id}"
-
-
-def lock_path(bookie_id: str) -> str:
-    """The ephemeral node of whoever drains a bookie now."""
-    return f"{DRAIN_LOCKS_PATH}/{bookie_id}"
 
 
 class Phase(enum.Enum):

@@ -209,7 +209,7 @@ class GarbageCollector:
             await self._ledgers.settle_deletions()
         except OSError as error:
             # Those that are gone since are looked for all the same: without room for the index, their logs give some.
-            report.problems.append(f"what was deleted may come back: {error}")
+            report.problems.append(f"deleted ledgers may come back: the index is not durable: {error}")
         # Before the index is asked: what is closed now has all its entries there.
         closed = set(await step(self._storage, self._storage.logs.closed_logs))
         local = await self._ledgers.local_ledgers()

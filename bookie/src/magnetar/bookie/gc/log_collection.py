@@ -174,7 +174,7 @@ class LogCollection:
                 await step(self._storage, self._storage.index.sync)
         except OSError as error:
             deletions_unsure = True
-            self._problem(report, "logs are emptied at the most", error)
+            self._problem(report, "the index is not durable: logs are emptied, not deleted", error)
         for usage in usages:
             if usage.log_id in named:
                 continue
@@ -226,7 +226,11 @@ class LogCollection:
                 file.sync()
             except OSError as error:
                 # Where files are copied on each write it does. The room is worth more than what a start is told.
-                log.warning("%s is emptied without saying so: %s", self.usages.path(log_id), error)
+                log.warning(
+                    "%s is emptied without its mark, so a start that heals takes it for damage: %s",
+                    self.usages.path(log_id),
+                    error,
+                )
             file.truncate(HEADER_BYTES)
             return True
         finally:
