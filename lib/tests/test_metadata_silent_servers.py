@@ -6,15 +6,19 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from struct import pack, unpack
 
 import pytest
+from magnetar.metadata import zookeeper_session
 from magnetar.metadata.etcd import EtcdMetadataStore
 from magnetar.metadata.store import MetadataStore, StoreClosed, StoreUnavailable
 from magnetar.metadata.testing import EtcdServer, ZookeeperServer
 from magnetar.metadata.zookeeper import ZookeeperMetadataStore
 from magnetar.metadata.zookeeper_session import CLOSE_SECONDS_MAX, LEAVE_SECONDS_MAX
+from magnetar.net.testing import close_server
 
 zookeeper = (pytest.mark.zookeeper, pytest.mark.slow)
 etcd = (
@@ -123,9 +127,56 @@ async def test_a_client_that_hangs_is_left_alone(caplog: pytest.LogCaptureFixtur
         began = time.monotonic()
         with pytest.raises(StoreUnavailable, match="no ZooKeeper answers"):
             await ZookeeperMetadataStore.open(
-                f"zk:127.0.0.1:{port}", session_timeout_ms=3_000, operation_timeout_ms=500
+                f"zk:127.0.0.1:{port}", session_timeout_ms=24_000, operation_timeout_ms=500
             )
         assert time.monotonic() - began < 0.5 + LEAVE_SECONDS_MAX + SLACK_SECONDS
         assert "its client hangs" in caplog.text
         for one in waiting:
             one.close()
+
+
+@asynccontextmanager
+async def slow_to_greet(silent: int, seconds: float) -> AsyncIterator[tuple[str, list[int]]]:
+    """A server that says nothing on its first connections, and greets the others after some time. Gives its URL, and
+    the length of each first packet that came."""
+    came: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            (length,) = unpack(">i", await reader.readexactly(4))
+            await reader.readexactly(length)
+            came.append(length)
+            if len(came) > silent:
+                await asyncio.sleep(seconds)
+                # A ConnectResponse: version, timeout in ms, session, password.
+                writer.write(pack(">iiiqi16s?", 37, 0, 60_000, 7, 16, b"", False))
+            await reader.read()
+        except asyncio.IncompleteReadError:
+            pass  # The client has gone.
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"zk:127.0.0.1:{server.sockets[0].getsockname()[1]}", came
+    finally:
+        await close_server(server)
+
+
+@pytest.mark.slow
+async def test_a_server_that_accepts_and_says_nothing_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ZooKeeper that starts never answers some connections; kazoo waits on them as long as the session lives."""
+    monkeypatch.setattr(zookeeper_session, "FIRST_REPLY_SECONDS_MAX", 0.05)
+    async with slow_to_greet(silent=2, seconds=0) as (url, came):
+        store = await ZookeeperMetadataStore.open(url, session_timeout_ms=200_000, operation_timeout_ms=60_000)
+        await store.close()
+    assert len(came) >= 3
+
+
+@pytest.mark.slow
+async def test_a_slow_server_is_given_more_time_after_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zookeeper_session, "FIRST_REPLY_SECONDS_MAX", 0.05)
+    async with slow_to_greet(silent=0, seconds=0.2) as (url, came):
+        store = await ZookeeperMetadataStore.open(url, session_timeout_ms=200_000, operation_timeout_ms=60_000)
+        await store.close()
+    assert len(came) >= 2

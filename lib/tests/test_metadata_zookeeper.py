@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -32,11 +33,22 @@ def url(server: ZookeeperServer) -> str:
     return f"zk:{server.address}/test-{next(numbers)}/chroot"
 
 
+@asynccontextmanager
+async def opened(url: str, session_timeout_ms: int, operation_timeout_ms: int) -> AsyncIterator[ZookeeperMetadataStore]:
+    """A store that is closed also when the test fails: kazoo's thread would go on into the next ones."""
+    store = await ZookeeperMetadataStore.open(
+        url, session_timeout_ms=session_timeout_ms, operation_timeout_ms=operation_timeout_ms
+    )
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
 @pytest.fixture
 async def store(url: str) -> AsyncIterator[ZookeeperMetadataStore]:
-    opened = await ZookeeperMetadataStore.open(url, session_timeout_ms=3000, operation_timeout_ms=8000)
-    yield opened
-    await opened.close()
+    async with opened(url, 3000, 8000) as store:
+        yield store
 
 
 @pytest.fixture
@@ -111,13 +123,11 @@ async def test_an_ended_session_is_told_and_a_new_one_stands(
 async def test_a_restarted_server_finds_the_same_session(tmp_path: Path) -> None:
     # A slow machine may take long to start Java: a session that lives for 200 s counts as lost after a third of that.
     with ZookeeperServer(tmp_path, tick_ms=10_000) as server:
-        await restart_under_a_session(server)
+        async with opened(server.url, 200_000, 120_000) as store:
+            await restart_under_a_session(server, store)
 
 
-async def restart_under_a_session(server: ZookeeperServer) -> None:
-    store = await ZookeeperMetadataStore.open(
-        f"zk:{server.address}", session_timeout_ms=200_000, operation_timeout_ms=120_000
-    )
+async def restart_under_a_session(server: ZookeeperServer, store: MetadataStore) -> None:
     events = SessionEvents(store)
     heard = Heard(store)
     await store.put("/a", b"1")
@@ -126,9 +136,10 @@ async def restart_under_a_session(server: ZookeeperServer) -> None:
     await store.children("/dir")
     await asyncio.to_thread(server.kill)
     await events.until(SessionEvent.CONNECTION_LOST)
-    waiting = [asyncio.ensure_future(store.put("/a", b"2")), asyncio.ensure_future(store.exists("/e"))]
-    await asyncio.to_thread(server.start)
-    await asyncio.gather(*waiting)
+    async with asyncio.TaskGroup() as waiting:
+        waiting.create_task(store.put("/a", b"2"))
+        waiting.create_task(store.exists("/e"))
+        await asyncio.to_thread(server.start)
     await events.until(SessionEvent.RECONNECTED)
     assert events.seen == [SessionEvent.CONNECTION_LOST, SessionEvent.RECONNECTED]
     assert await value_of(store, "/a") == b"2"
@@ -139,12 +150,15 @@ async def restart_under_a_session(server: ZookeeperServer) -> None:
     heard.notifications.clear()
     await store.put("/a", b"3")
     await heard.until(Change.MODIFIED, "/a")
-    await store.close()
 
 
 @pytest.mark.slow
 async def test_a_server_that_is_silent_for_long_ends_ownership_before_it_can(url: str, server: ZookeeperServer) -> None:
-    store = await ZookeeperMetadataStore.open(url, session_timeout_ms=1000, operation_timeout_ms=500)
+    async with opened(url, 1000, 500) as store:
+        await silence_under_a_session(server, store)
+
+
+async def silence_under_a_session(server: ZookeeperServer, store: MetadataStore) -> None:
     events = SessionEvents(store)
     await store.put("/e", b"", ephemeral=True)
     server.pause()
@@ -160,7 +174,6 @@ async def test_a_server_that_is_silent_for_long_ends_ownership_before_it_can(url
         server.resume()
     await events.until(SessionEvent.SESSION_RESTARTED)
     await store.put("/f", b"", ephemeral=True)
-    await store.close()
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def pair() -> Iterator[Pair]:
 
 @pytest.fixture
 def handler() -> Handler:
-    return Handler(lambda _: None)
+    return Handler(lambda _: None, first_reply_seconds=10.0)
 
 
 def test_replies_are_received_together_and_read_one_by_one(pair: Pair) -> None:
@@ -111,3 +111,35 @@ def test_a_handler_that_hung_up_waits_no_longer(handler: Handler) -> None:
     began = time.monotonic()
     handler.sleep_func(10)
     assert time.monotonic() - began < 5
+
+
+def test_a_first_reply_is_waited_for_twice_as_long_after_each_silence() -> None:
+    handler = Handler(lambda _: None, first_reply_seconds=0.01)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def connect() -> BufferedSocket:
+            return handler.create_connection(address=listening.getsockname(), timeout=10.0)
+
+        def waited_seconds(connection: BufferedSocket) -> float:
+            began = time.monotonic()
+            assert handler.select([connection], [], [], 10.0) == ([], [], [])
+            return time.monotonic() - began
+
+        for least_seconds in (0.01, 0.02, 0.04):
+            connection = connect()
+            assert least_seconds <= waited_seconds(connection) < 5.0
+            connection.close()
+            listening.accept()[0].close()
+        heard = connect()
+        accepted, _ = listening.accept()
+        accepted.sendall(b"x")
+        assert handler.select([heard], [], [], 10.0) == ([heard], [], [])
+        assert heard.recv(1) == b"x"
+        began = time.monotonic()
+        assert handler.select([heard], [], [], 0.1) == ([], [], [])
+        assert time.monotonic() - began >= 0.1, "later replies have kazoo's time"
+        accepted.close()
+        heard.close()
+        again = connect()
+        assert 0.01 <= waited_seconds(again) < 5.0
+        again.close()

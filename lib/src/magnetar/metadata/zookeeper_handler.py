@@ -2,6 +2,9 @@
 
 kazoo asks an epoll object that it makes anew before each of the four reads and writes of a request and its reply, and
 reads the length and the body of each reply by themselves: more than a third of the CPU of a store under load.
+
+It also waits for the first reply on a connection as long as the session lives. A ZooKeeper that starts accepts some
+connections that it never answers (seen with 3.9.5), so here the next one is tried much sooner.
 """
 
 from __future__ import annotations
@@ -43,6 +46,8 @@ class BufferedSocket:
         self._socket = connected
         self._received = b""
         self._start = 0
+        self.heard = False
+        """Whether the other side has ever sent anything, or closed."""
 
     def pending(self) -> int:
         """Bytes that `recv` has without asking the system; kazoo does not wait for the socket then."""
@@ -52,6 +57,7 @@ class BufferedSocket:
         """At most so many bytes; none when the other side has closed. BlockingIOError when there are none yet."""
         if self._start == len(self._received):
             self._received, self._start = self._socket.recv(RECEIVE_BYTES), 0
+            self.heard = True
         piece = self._received[self._start : self._start + count]
         self._start += len(piece)
         return piece
@@ -85,9 +91,13 @@ Pollable = socket.socket | BufferedSocket
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types.
     """kazoo's threads without its two callback threads, which would lose the order between results and watches."""
 
-    def __init__(self, hand_over: Callable[[Result], None]) -> None:
+    def __init__(self, hand_over: Callable[[Result], None], first_reply_seconds: float) -> None:
+        """`first_reply_seconds`: how long a server may take to accept a connection, and to say anything on it. Twice as
+        long after each that did not, up to what kazoo allows: a slow server is not given up for ever."""
         super().__init__()
         self.hand_over = hand_over
+        self._first_reply_seconds = first_reply_seconds
+        self._patience_seconds = first_reply_seconds
         self._hung_up = threading.Event()
         self._connection: BufferedSocket | None = None
 
@@ -105,9 +115,17 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         """Call at once, in kazoo's thread: all our callbacks only post."""
         callback.func(*callback.args)
 
-    def create_connection(self, *arguments: Any, **named: Any) -> BufferedSocket:
+    def create_connection(self, *arguments: Any, timeout: float, **named: Any) -> BufferedSocket:
         """Connect to a server."""
-        connection = self._connection = BufferedSocket(super().create_connection(*arguments, **named))
+        if self._connection is not None and self._connection.heard:
+            self._patience_seconds = self._first_reply_seconds
+        timeout = min(timeout, self._patience_seconds)
+        try:
+            connected = super().create_connection(*arguments, timeout=timeout, **named)
+        except TimeoutError:
+            self._patience_seconds = 2 * timeout
+            raise
+        connection = self._connection = BufferedSocket(connected)
         if self._hung_up.is_set():
             connection.hang_up()
         return connection
@@ -131,6 +149,9 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     ) -> tuple[list[Pollable], list[Pollable], list[Pollable]]:
         """As `select.select`, for files of any number. What failed or was closed counts as ready, to be found so."""
         buffered = [reader for reader in readers if isinstance(reader, BufferedSocket) and reader.pending()]
+        silent = any(isinstance(reader, BufferedSocket) and not reader.heard for reader in readers)
+        if silent:
+            timeout = self._patience_seconds if timeout is None else min(timeout, self._patience_seconds)
         poll = select.poll()
         for reader in readers:
             poll.register(reader, select.POLLIN)
@@ -140,5 +161,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
             # Not the others' turn only: requests must not wait until all replies are read.
             timeout = 0
         ready = dict(poll.poll(None if timeout is None else math.ceil(timeout * 1000)))
+        if silent and not ready and timeout is not None:
+            self._patience_seconds = 2 * timeout  # kazoo tries the next server, or this one again.
         readable = [reader for reader in readers if reader in buffered or reader.fileno() in ready]
         return readable, [writer for writer in writers if writer.fileno() in ready], []

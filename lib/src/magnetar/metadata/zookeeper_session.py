@@ -48,6 +48,13 @@ LOST_AFTER_SHARE: Final = 1 / 3
 """When, as a share of the session's timeout after kazoo saw the connection fail, the session counts as lost. kazoo
 notices at most two thirds after the server last heard of us, so this is before the server can end the session."""
 
+FIRST_REPLY_SHARE: Final = LOST_AFTER_SHARE / 4
+"""How long, as a share of the session's timeout, a server may take to answer first on a connection. The next one has
+twice as long: two that say nothing leave time for a third before the session counts as lost."""
+
+FIRST_REPLY_SECONDS_MAX: Final = 5.0
+"""Of a long session too: operations wait for the connection. A server that is well answers within milliseconds."""
+
 RECONNECT_DELAY_SECONDS_MAX: Final = 1.0
 
 CLOSE_SECONDS_MAX: Final = 0.5
@@ -167,7 +174,8 @@ class ZookeeperSession:
         self._armed: dict[Watch, None] = {}
         self._watchers = {WatchKind.DATA: self._post_data_event, WatchKind.CHILDREN: self._post_children_event}
         self._patience = Patience(self._give_up)
-        self._handler = Handler(self._post_result)
+        first_reply_seconds = min(FIRST_REPLY_SECONDS_MAX, self._session_timeout_seconds * FIRST_REPLY_SHARE)
+        self._handler = Handler(self._post_result, first_reply_seconds)
         self._client = self._new_client(hosts)
 
     async def open(self) -> None:
