@@ -6,6 +6,7 @@ import asyncio
 import gc
 import socket
 from collections.abc import AsyncIterator, Iterator
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, comman
 from magnetar.broker.settings import BrokerSettings
 from magnetar.core.limits import KIB, MIB, PROXIED_CONNECT_FRAME_BYTES_MAX
 from magnetar.net.connection import Connection
-from magnetar.net.requests import REQUESTS_MAX
+from magnetar.net.requests import REQUESTS_BYTES_MAX, REQUESTS_MAX
 from magnetar.net.testing import LIVING_PAUSE_SECONDS, SilentClient, living, until
 from magnetar.wire.pulsar.frame import FrameSplitter
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
@@ -123,7 +124,8 @@ async def test_messages_pass_by_requests_that_wait(memory_broker: MemoryBroker) 
     await client.publish(1)
     assert len(await client.messages(1)) == 1
     (session,) = sessions(memory_broker)
-    assert len(session._tasks) == REQUESTS_MAX
+    assert session.requests._count == REQUESTS_MAX
+    assert len(session._tasks) == 1, "large answers are made one at a time"
     hold.set()
     for request_id in asked:
         assert (await client.answer(request_id)).name == "GET_TOPICS_OF_NAMESPACE_RESPONSE"
@@ -133,17 +135,17 @@ async def test_a_mistake_of_ours_ends_one_connection_and_holds_up_no_other(
     memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also in a later turn, where nobody but the session would see it."""
-    original = ServerSession._ping
+    original = ServerSession.ping
     pings = 0
 
-    def ping(session: ServerSession, command: pb.BaseCommand) -> None:
+    def ping(session: ServerSession) -> None:
         nonlocal pings
         pings += 1
         if pings == 2 * TURN_COMMANDS_MAX:
             raise ValueError("a mistake of ours")
-        original(session, command)
+        original(session)
 
-    monkeypatch.setattr(ServerSession, "_ping", ping)
+    monkeypatch.setattr(ServerSession, "ping", ping)
     client = await SilentClient.open(memory_broker.port)
     await client.send(CONNECT_FRAME + command_frame(Command.PING) * 10 * TURN_COMMANDS_MAX)
     await until(lambda: pings >= 2 * TURN_COMMANDS_MAX)
@@ -174,6 +176,30 @@ async def test_producers_that_wait_for_their_turn_stop_nothing(memory_broker: Me
         assert not (await client.answer(request_id)).body.producer_ready
     assert (await client.request(Command.CLOSE_PRODUCER, producer_id=1)).name == "SUCCESS"
     assert (await client.answer(waiting[0])).body.producer_ready
+
+
+async def test_producers_that_wait_with_large_schemas_stop_nothing(memory_broker: MemoryBroker) -> None:
+    """What they brought is more than a connection's requests may have under way; it is counted with the notes."""
+    client = await memory_broker.connect()
+    schema = {"name": "s", "type": pb.Schema.String, "schema_data": b"", "properties": []}
+    schema["properties"] = [pb.KeyValue(key="k", value="v" * 60 * KIB)]
+    await client.producer(TOPIC, producer_id=1, producer_access_mode=pb.Exclusive, schema=schema)
+    count = REQUESTS_BYTES_MAX // (60 * KIB) + 3
+    for number in range(count):
+        opened = client.start(
+            Command.PRODUCER,
+            topic=TOPIC,
+            producer_id=2 + number,
+            producer_access_mode=pb.WaitForExclusive,
+            schema=schema,
+        )
+        assert not (await client.answer(opened)).body.producer_ready
+    notes = memory_broker.service.limits.notes
+    assert notes.held_bytes > count * 60 * KIB
+    assert (await client.request(Command.CLOSE_PRODUCER, producer_id=1)).name == "SUCCESS"
+    assert (await client.expect(Command.PRODUCER_SUCCESS)).body.producer_ready
+    await client.close()
+    await until(lambda: not notes.held_bytes and not memory_broker.service.limits.requests.count)
 
 
 async def test_a_client_that_takes_nothing_is_cut() -> None:
@@ -258,3 +284,15 @@ async def test_what_a_connection_had_is_freed_with_it(memory_broker: MemoryBroke
         lambda: not connections(memory_broker) and not living(*OF_A_CONNECTION) - before,
         pause_seconds=LIVING_PAUSE_SECONDS,
     )
+
+
+async def test_connections_share_the_tables_of_commands(memory_broker: MemoryBroker) -> None:
+    """What the collector has to walk through grows with connections: two dozen functions each were most of it."""
+    count = 20
+    first = await memory_broker.connect()
+    await first.round_trip()
+    before = living(FunctionType)["function"]
+    clients = [await memory_broker.connect() for _ in range(count)]
+    for client in clients:
+        await client.round_trip()
+    assert living(FunctionType)["function"] - before < 8 * count

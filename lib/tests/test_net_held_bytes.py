@@ -6,7 +6,16 @@ import asyncio
 import logging
 
 import pytest
-from magnetar.net.held_bytes import LOOK_SECONDS, NOTED_BYTES, HeldBytes
+from magnetar.core.limits import KIB, MIB
+from magnetar.net.held_bytes import (
+    BROUGHT_IN_TURN_BYTES_MAX,
+    CUT_IN_TURN_MAX,
+    LOOK_SECONDS,
+    NOTED_BYTES,
+    PAUSED_FOR_ALL,
+    READ_AGAIN_IN_TURN_MAX,
+    HeldBytes,
+)
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
 new_event_loop = VirtualTimeLoop
@@ -25,11 +34,18 @@ class FakeConnection:
         self.moved_bytes = 0
         self.narrowed = False
         self.aborted = False
+        self.paused: set[str] = set()
         held.note(self, held_bytes)
 
     def narrow(self) -> bool:
         self.narrowed = True
         return True
+
+    def pause_reading(self, reason: str) -> None:
+        self.paused.add(reason)
+
+    def resume_reading(self, reason: str) -> None:
+        self.paused.discard(reason)
 
     def abort(self) -> None:
         self.aborted = True
@@ -84,17 +100,26 @@ async def test_who_holds_most_is_cut_among_those_that_do_not_move(held: HeldByte
     assert cut([*small, large]) == ["large"]
 
 
+async def all_cut(count: int) -> None:
+    """As many turns as it takes."""
+    for _ in range(count // CUT_IN_TURN_MAX + 1):
+        await asyncio.sleep(0)
+
+
 async def test_a_burst_does_not_wait_for_the_next_look(held: HeldBytes) -> None:
     connections = [FakeConnection(held, str(index)) for index in range(40)]
     assert held.held_bytes == 40 * SIZE
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert held.held_bytes <= 0.75 * BYTES_MAX
+    await all_cut(33)
     assert len(cut(connections)) == 33
     again = [FakeConnection(held, str(index)) for index in range(40)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert held.held_bytes <= 0.75 * BYTES_MAX, "nor does the next one"
+    assert held.cuts >= 66
+    await all_cut(66)
     assert len(cut(again)) >= 33
 
 
@@ -113,3 +138,101 @@ async def test_who_leaves_is_forgotten(held: HeldBytes) -> None:
     held.forget(connection)
     assert (held.held_bytes, held.holders) == (0, 0)
     await looks(2)
+
+
+class NotingConnection(FakeConnection):
+    """Sends what waits in its outbox when it is asked, as connections do."""
+
+    looks = 0
+
+    @property
+    def moved_bytes(self) -> int:
+        self.looks += 1
+        self._held.note(self, SIZE)
+        return 0
+
+    @moved_bytes.setter
+    def moved_bytes(self, _: int) -> None:
+        pass
+
+
+async def test_a_look_that_has_connections_send_begins_no_other_one(held: HeldBytes) -> None:
+    connections = [NotingConnection(held, str(index)) for index in range(3)]
+    for each in connections:
+        each.looks = 0
+    await looks(10)
+    assert [each.looks for each in connections] == [10, 10, 10]
+
+
+async def test_who_brings_more_in_a_burst_is_read_no_further_until_it_is_over(held: HeldBytes) -> None:
+    """The loop reads all of them in one turn: what each has sent so far is in its socket's buffer."""
+    connections = [FakeConnection(held, str(index)) for index in range(16)]
+    assert [each.paused for each in connections] == 14 * [set()] + 2 * [{PAUSED_FOR_ALL}]
+    held.note(connections[3], 2 * SIZE)
+    assert connections[3].paused == {PAUSED_FOR_ALL}
+    for each in connections:
+        each.held_bytes = NOTED_BYTES
+    await asyncio.sleep(0)
+    assert [each.paused for each in connections] == 16 * [set()]
+
+
+async def test_very_many_are_cut_in_turns_and_none_of_them_is_read_meanwhile(held: HeldBytes) -> None:
+    count = 10 * CUT_IN_TURN_MAX + 7
+    connections = [FakeConnection(held, str(index)) for index in range(count)]
+    while not cut(connections):
+        await asyncio.sleep(0)
+    assert len(cut(connections)) == CUT_IN_TURN_MAX
+    turns = 0
+    while len(cut(connections)) < held.cuts:
+        before = len(cut(connections))
+        await asyncio.sleep(0)
+        assert len(cut(connections)) - before <= CUT_IN_TURN_MAX
+        turns += 1
+    assert held.held_bytes <= 0.75 * BYTES_MAX
+    assert held.cuts == count - 7
+    assert [each.paused for each in connections if not each.aborted] == 7 * [set()]
+    assert 9 <= turns <= 11
+
+
+async def test_a_second_burst_while_connections_are_cut_waits_for_their_end(held: HeldBytes) -> None:
+    """Else what is not cut yet would come on top of the bound."""
+    many = [FakeConnection(held, f"many {index}") for index in range(10 * CUT_IN_TURN_MAX)]
+    while not cut(many):
+        await asyncio.sleep(0)
+    assert held.held_bytes < BYTES_MAX
+    newcomer = FakeConnection(held, "newcomer")
+    assert newcomer.paused
+    while len(cut(many)) < held.cuts:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not newcomer.paused or newcomer.aborted
+
+
+async def test_what_is_brought_in_one_turn_is_bounded_and_all_have_their_turn() -> None:
+    """A loop tells of what it has read of thousands of connections, one after the other, before anything else runs."""
+    held = HeldBytes(asyncio.get_running_loop(), 1024 * MIB)
+    count = 4 * READ_AGAIN_IN_TURN_MAX
+    connections = [FakeConnection(held, str(index)) for index in range(count)]
+    brought_bytes = [0]
+
+    def read_all() -> None:
+        """What a loop reads in a turn: of each that is not paused, as much as it may."""
+        for each in connections:
+            if not each.paused:
+                each.held_bytes += 256 * KIB
+                brought_bytes[-1] += 256 * KIB
+                held.note(each, each.held_bytes)
+
+    for _ in range(40):
+        await asyncio.sleep(0)
+        brought_bytes.append(0)
+        read_all()
+    # One that holds nothing yet is read once; then all are known.
+    assert max(brought_bytes[2:]) <= BROUGHT_IN_TURN_BYTES_MAX + 256 * KIB
+    sizes = {each.held_bytes // (256 * KIB) for each in connections}
+    assert min(sizes) >= 5
+    assert max(sizes) - min(sizes) <= 2
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not any(each.paused for each in connections)
+    assert not cut(connections)

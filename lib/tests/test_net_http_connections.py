@@ -157,7 +157,7 @@ async def test_who_is_idle_is_cut_and_who_works_is_not(tmp_path: Path) -> None:
     certificate = TestAuthority(tmp_path).issue("here", "IP:127.0.0.1")
     tls = ServerTls(TlsSettings(certificate_file=certificate.certificate_file, key_file=certificate.key_file))
     # Far slower than a busy machine.
-    limits = HttpLimits(head_seconds_max=10, idle_seconds_max=1, window_seconds=1, pace_bytes_min=1)
+    limits = HttpLimits(head_seconds_max=30, idle_seconds_max=1, window_seconds=30, pace_bytes_min=1)
     for scheme, context in (("http", None), ("https", tls)):
         async with serving(limits, context) as (port, connections), aiohttp.ClientSession() as session:
             base = f"{scheme}://127.0.0.1:{port}"

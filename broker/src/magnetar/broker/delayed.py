@@ -156,6 +156,11 @@ class DelayedEntries:
         self._hurried = False
         self._disarm()
 
+    def let_go(self) -> None:
+        """Whoever is told what is due is gone: it refers to this object, and would wait for the collector of cycles."""
+        self.clear()
+        self._due = _nothing
+
     def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -168,3 +173,7 @@ class DelayedEntries:
             self.arm(self._clock.now_ms())
         else:
             self._due()
+
+
+def _nothing() -> None:
+    """Nobody is left to be told."""

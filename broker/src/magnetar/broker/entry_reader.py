@@ -92,9 +92,18 @@ class Backoff:
             self._timer.cancel()
             self._timer = None
 
+    def let_go(self) -> None:
+        """Nobody is left who would try again."""
+        self.cancel()
+        self._retry = _nothing
+
     def _over(self) -> None:
         self._timer = None
         self._retry()
+
+
+def _nothing() -> None:
+    """Nobody is left."""
 
 
 class ReadReceiver(Protocol):
@@ -121,6 +130,30 @@ class ReadReceiver(Protocol):
         ...
 
 
+class _Nobody:
+    """A `ReadReceiver` that has gone."""
+
+    def entries_read(self, entries: list[Entry]) -> None:
+        """They are dropped."""
+
+    def entries_replayed(self, entries: list[Entry]) -> None:
+        """They are dropped."""
+
+    def replay_failed(self) -> None:
+        """It does not matter."""
+
+    def unreadable(self, position: Position, *, replayed: bool) -> bool:
+        """Reading does not go on."""
+        del position, replayed
+        return False
+
+    def read_ended(self) -> None:
+        """Nothing follows."""
+
+
+NOBODY: Final = _Nobody()
+
+
 class EntryReader:
     """One cursor's reads. While `busy` the cursor must not be read or moved by anybody else."""
 
@@ -142,7 +175,7 @@ class EntryReader:
     ) -> None:
         self._cursor = cursor
         self._spawn = runtime.spawn
-        self._receiver = receiver
+        self._receiver: ReadReceiver = receiver
         self._label = label
         self._rewind_wanted = False
         self._discard = False
@@ -176,6 +209,13 @@ class EntryReader:
         self._discard = self.busy
         self.read_backoff.cancel()
         self.replay_backoff.cancel()
+
+    def let_go(self) -> None:
+        """The receiver is gone: it refers to this reader, and would wait for the collector of cycles."""
+        self.drop()
+        self._receiver = NOBODY
+        self.read_backoff.let_go()
+        self.replay_backoff.let_go()
 
     async def wait_until_idle(self) -> None:
         """Wait for the read in flight, if there is one."""

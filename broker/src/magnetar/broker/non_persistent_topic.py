@@ -39,7 +39,7 @@ class NonPersistentTopic:
         clock = runtime.clock
         self.name = name
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
-        self.admission = ProducerAdmission(None, self._store_epoch, runtime.spawn)
+        self.admission = ProducerAdmission(None, _store_no_epoch, runtime.spawn)
         self.created_ms = clock.now_ms()
         self.last_active_seconds = clock.monotonic_seconds()
         self.last_publish_ms = 0
@@ -133,10 +133,6 @@ class NonPersistentTopic:
         self._refuse_when_closing()
         return waits
 
-    async def _store_epoch(self, epoch: int) -> None:
-        """Nothing is stored: the epoch is as short-lived as the topic."""
-        del epoch
-
     def remove_producer(self, producer: Producer) -> None:
         """The producer is gone; the next one that waits may come in."""
         self.admission.remove(producer)
@@ -206,3 +202,9 @@ class NonPersistentTopic:
     def _refuse_when_closing(self) -> None:
         if self.closing:
             raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} is being unloaded, look it up again")
+
+
+async def _store_no_epoch(epoch: int) -> None:
+    """Nothing is stored: the epoch is as short-lived as the topic. No method of it: whoever lets its producers in would
+    refer to it, and it to him."""
+    del epoch

@@ -79,7 +79,10 @@ class ConnectionNotes:
 
     def take(self, size_bytes: int) -> Note:
         """Count one of this size. Raises PulsarError: NOT_ALLOWED_ERROR when the connection has too many or too large
-        ones, TOO_MANY_REQUESTS when all connections together have; that may pass."""
+        ones, TOO_MANY_REQUESTS when all connections together have; that may pass. For a connection that has gone
+        meanwhile nothing counts: nobody would take it back."""
+        if self._closed:
+            return Note(self, size_bytes)
         if self._count >= CONNECTION_NOTES_MAX:
             raise PulsarError(
                 ServerError.NOT_ALLOWED_ERROR,

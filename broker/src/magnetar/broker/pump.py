@@ -166,6 +166,14 @@ class Pump:
         self._next_turn = None
         self._handover = None
 
+    def let_go(self) -> None:
+        """Stop for good. What refers to each other here, and to the subscription with its cursor, would else wait for
+        the collector of cycles."""
+        self.stop()
+        self.reader.let_go()
+        self.delayed.let_go()
+        self._caught_up = _nothing
+
     def hand_over(self, *, wait: bool) -> None:
         """Another consumer receives: begin at the first unacknowledged entry.
 
@@ -413,3 +421,7 @@ class Pump:
         if self._dispatcher is not None and items:
             self._dispatcher.redeliver(items)
             self.run()
+
+
+def _nothing() -> None:
+    """The subscription has let go of its pump."""

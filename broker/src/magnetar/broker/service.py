@@ -122,10 +122,6 @@ class BrokerService:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def leave_behind_at_close(self, task: asyncio.Task[None]) -> None:
-        """Do not wait for a task: nothing but its connection needs it."""
-        self._tasks.discard(task)
-
     def _finished(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("background work failed: %s", error, exc_info=error)

@@ -13,23 +13,22 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.auth.rules import Right
 from magnetar.broker.command_limits import COMMAND_BYTES_MAX, FRAME_OVERHEAD_BYTES, refusal_of_size
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.notes import ConnectionNotes
 from magnetar.broker.server_errors import server_error_of
+from magnetar.broker.session_commands import COMMANDS
 from magnetar.broker.session_consume import ConsumerCommands
 from magnetar.broker.session_frames import MessageFrames
 from magnetar.broker.session_liveness import Liveness
 from magnetar.broker.session_lookup import LookupCommands
 from magnetar.broker.session_produce import ProducerCommands
-from magnetar.broker.session_schema import SchemaCommands
 from magnetar.broker.session_topics import TopicListCommands
-from magnetar.broker.session_transactions import TransactionCommands
 from magnetar.broker.settings import SERVER_VERSION
-from magnetar.core.errors import MagnetarError, PeerError
+from magnetar.core.errors import MagnetarError, PeerError, forget_frames
 from magnetar.core.limits import (
     CLIENT_VERSION_CHARACTERS_MAX,
     FRAME_PADDING_BYTES,
@@ -76,8 +75,6 @@ WAITING_BYTES_MAX: Final = 64 * KIB
 """Of control commands that wait for others of their connection; it is read no further beyond that. Until then messages
 and acknowledgements pass by: what is under way may wait for the metadata store."""
 
-ControlCommand: TypeAlias = Callable[[BaseCommand], Coroutine[Any, Any, None] | None]
-
 
 class SessionState(enum.Enum):
     """Where the handshake stands."""
@@ -121,22 +118,11 @@ class ServerSession:
         self._holds_much = False
         self._counted = False
         """Whether it is one of those that the limits of connections count."""
-        self.producers = ProducerCommands(self)
-        self.consumers = ConsumerCommands(self)
+        self.producers: ProducerCommands = ProducerCommands(self)
+        self.consumers: ConsumerCommands = ConsumerCommands(self)
         self._serve_messages = MessageFrames(self.producers.publishes, self.consumers.requests).serve
-        self._lookups = LookupCommands(self)
-        self._topic_lists = TopicListCommands(self)
-        self._commands: dict[int, ControlCommand] = {
-            BaseCommand.PING: self._ping,
-            BaseCommand.PONG: self._pong,
-            BaseCommand.AUTH_RESPONSE: self._auth_response,
-            **self._lookups.commands(),
-            **self.producers.commands(),
-            **self.consumers.commands(),
-            **SchemaCommands(self).commands(),
-            **self._topic_lists.commands(),
-            **TransactionCommands(self).commands(),
-        }
+        self.lookups: LookupCommands = LookupCommands(self)
+        self.topic_lists: TopicListCommands = TopicListCommands(self)
 
     # --- magnetar.net.connection.Handler
 
@@ -182,13 +168,13 @@ class ServerSession:
         # Commands under way end by themselves: one that is cut off between two metadata writes would do harm.
         self.producers.close_all()
         self.consumers.close_all()
-        self._topic_lists.close_all()
+        self.topic_lists.close_all()
         self.notes.close()
         self.requests.close()
         self._waiting.clear()
         self._unserved.clear()
         # What refers to each other would else stay until the collector of cycles comes by.
-        del self._commands, self._serve_messages, self.producers, self.consumers, self._lookups, self._topic_lists
+        del self._serve_messages, self.producers, self.consumers, self.lookups, self.topic_lists
         del self._liveness
 
     # --- serving
@@ -222,7 +208,9 @@ class ServerSession:
                 self._control(kind, buffer, start, end)
             controls += 1
             index += 2
-            controls_max = TURN_COMMANDS_CROWDED if self._in_all.crowded else TURN_COMMANDS_MAX
+            controls_max = TURN_COMMANDS_MAX
+            if self._in_all.crowded:
+                controls_max = 1 if self._in_all.spent() else TURN_COMMANDS_CROWDED
             if controls >= controls_max or self._waiting_bytes > WAITING_BYTES_MAX:
                 self._end_turn(buffer, bounds, index)
                 break
@@ -290,9 +278,9 @@ class ServerSession:
         self._frame_bytes = end - start
         if self.state is SessionState.CONNECTED:
             if kind == TYPE_LOOKUP and self._frame_bytes <= COMMAND_BYTES_MAX:
-                self._lookups.look_up(buffer, start, end)
+                self.lookups.look_up(buffer, start, end)
             elif kind == TYPE_PARTITIONED_METADATA and self._frame_bytes <= COMMAND_BYTES_MAX:
-                self._lookups.count_partitions(buffer, start, end)
+                self.lookups.count_partitions(buffer, start, end)
             else:
                 self._request(buffer, start, end)
             return
@@ -306,7 +294,7 @@ class ServerSession:
 
     def _request(self, buffer: bytes, start: int, end: int) -> None:
         command, has_texts = messages.read_command(buffer, start, end)
-        serve = self._commands.get(command.type)
+        serve = COMMANDS.get(command.type)
         if serve is None:
             # What only a broker sends, or a second CONNECT.
             raise PeerError(f"unexpected command {BaseCommand.Type.Name(command.type)}")
@@ -316,7 +304,7 @@ class ServerSession:
             return
         if has_texts:
             messages.check_texts(command)
-        if (work := serve(command)) is not None:
+        if (work := serve(self, command)) is not None:
             self.spawn(work)
 
     def _connect(self, command: BaseCommand) -> None:
@@ -345,6 +333,7 @@ class ServerSession:
                 self._refuse_later(refusal)
             else:
                 self.refuse(refusal)
+            forget_frames(refusal)
             return
         if not self.ended:
             self._let_in()
@@ -437,21 +426,29 @@ class ServerSession:
         if len(self._tasks) >= CONTROL_COMMANDS_MAX:
             work.close()
             raise PeerError(f"more than {CONTROL_COMMANDS_MAX} requests outstanding on one connection")
+        self.requests.begin(self._frame_bytes)
+        self.context.service.wait_for_at_close(self._start(work, self._frame_bytes))
+
+    def _start(self, work: Coroutine[Any, Any, None], frame_bytes: int) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        self.requests.begin(self._frame_bytes)
-        task.add_done_callback(partial(self._finished, self._frame_bytes))
-        self.context.service.wait_for_at_close(task)
+        task.add_done_callback(partial(self._finished, frame_bytes))
+        return task
 
-    def step_aside(self) -> None:
-        """A request under way begins to wait for what may never come, or for what this client itself has to ask for:
-        it counts as none until `step_back`."""
-        self.requests.end(0)
+    @property
+    def frame_bytes(self) -> int:
+        """Of the command that is being served."""
+        return self._frame_bytes
+
+    def step_aside(self, frame_bytes: int) -> None:
+        """A request under way, of this size, begins to wait for what may never come, or for what this client itself has
+        to ask for: it counts as none until `step_back`, and what it brought is bounded elsewhere."""
+        self.requests.end(frame_bytes)
         self._go_on_soon()
 
-    def step_back(self) -> None:
+    def step_back(self, frame_bytes: int) -> None:
         """The request goes on."""
-        self.requests.begin(0)
+        self.requests.begin(frame_bytes)
 
     def _finished(self, frame_bytes: int, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -470,17 +467,21 @@ class ServerSession:
             await work()
         except PulsarError as error:
             self.send_error(request_id, error.code, error.message)
+            forget_frames(error)
         except MagnetarError as error:
             logger.warning("request %d of %s failed: %s", request_id, self.peer_address, error)
             self.send_error(request_id, server_error_of(error), str(error) or type(error).__name__)
+            forget_frames(error)
 
-    async def answering_large(self, request_id: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """As `answering`, for work that writes nothing but a large answer (`ConnectionRequests.answer_large`)."""
-        task = asyncio.current_task()
-        assert task is not None
-        # A client that does not read must not hold up the end of the broker.
-        self.context.service.leave_behind_at_close(task)
-        await self.answering(request_id, lambda: self.requests.answer_large(work))
+    def answering_large(self, request_id: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """As `answering`, for work that writes nothing but a large answer (`ConnectionRequests.begin_large`). The end
+        of the broker does not wait for it: the client may read nothing."""
+        frame_bytes = self._frame_bytes
+
+        def run() -> None:
+            self._start(self.answering(request_id, lambda: self.requests.answer_large(work)), frame_bytes)
+
+        self.requests.begin_large(frame_bytes, run)
 
     # --- is somebody there?
 
@@ -488,13 +489,12 @@ class ServerSession:
         """Whether the client answers a PING soon; when not, the connection is closed and all it held is free."""
         return self.state is SessionState.CONNECTED and await self._liveness.alive()
 
-    def _auth_response(self, command: BaseCommand) -> None:
+    def auth_response(self, command: BaseCommand) -> None:
+        """The client says anew who it is."""
         if self.access is None:
             raise PeerError("AUTH_RESPONSE that nobody asked for")
         self.access.answered(command.authResponse)
 
-    def _ping(self, _: BaseCommand) -> None:
+    def ping(self) -> None:
+        """The client asks whether we are there."""
         self.write(PONG_FRAME)
-
-    def _pong(self, _: BaseCommand) -> None:
-        """That something came has been noted already."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.consumer import NO_EPOCH, Consumer, ConsumerIdentity, KeySharedPolicy, SubscriptionType
@@ -33,7 +33,8 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from magnetar.broker.session import ControlCommand, ServerSession
+    from magnetar.broker.session import ServerSession
+    from magnetar.broker.session_commands import ControlCommand
 
 
 REDELIVERED_AT_ONCE: Final = 1_000
@@ -42,8 +43,21 @@ REDELIVERED_AT_ONCE: Final = 1_000
 class ConsumerCommands:
     """The consumers of one session. Implements `magnetar.broker.consumer.ConsumerConnection` for them."""
 
+    COMMANDS: ClassVar[dict[int, ControlCommand[ConsumerCommands]]] = {
+        BaseCommand.SUBSCRIBE: lambda self, command: self._subscribe(command.subscribe),
+        BaseCommand.CLOSE_CONSUMER: lambda self, command: self._close(command.close_consumer),
+        BaseCommand.UNSUBSCRIBE: lambda self, command: self._unsubscribe(command.unsubscribe),
+        BaseCommand.SEEK: lambda self, command: self._seek(command.seek),
+        BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: (
+            lambda self, command: self._redeliver(command.redeliverUnacknowledgedMessages)
+        ),
+        BaseCommand.GET_LAST_MESSAGE_ID: lambda self, command: self._last_message_id(command.getLastMessageId),
+        BaseCommand.CONSUMER_STATS: lambda self, command: self._stats(command.consumerStats),
+    }
+    """What this group serves beside ACK and FLOW."""
+
     def __init__(self, session: ServerSession) -> None:
-        self._session = session
+        self._session: ServerSession = session
         self._service = session.context.service
         self.requests = ConsumerRequests(session.connection)
         self._consumers = self.requests.consumers
@@ -51,20 +65,6 @@ class ConsumerCommands:
         self._notes: dict[int, Note] = {}
         """Of the consumers that are open."""
         self._opening: dict[int, Note] = {}
-
-    def commands(self) -> dict[int, ControlCommand]:
-        """What this group serves beside ACK and FLOW."""
-        return {
-            BaseCommand.SUBSCRIBE: lambda command: self._subscribe(command.subscribe),
-            BaseCommand.CLOSE_CONSUMER: lambda command: self._close(command.close_consumer),
-            BaseCommand.UNSUBSCRIBE: lambda command: self._unsubscribe(command.unsubscribe),
-            BaseCommand.SEEK: lambda command: self._seek(command.seek),
-            BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: (
-                lambda command: self._redeliver(command.redeliverUnacknowledgedMessages)
-            ),
-            BaseCommand.GET_LAST_MESSAGE_ID: lambda command: self._last_message_id(command.getLastMessageId),
-            BaseCommand.CONSUMER_STATS: lambda command: self._stats(command.consumerStats),
-        }
 
     def writable_again(self) -> None:
         """The peer caught up: go on sending."""

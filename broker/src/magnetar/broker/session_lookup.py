@@ -23,7 +23,7 @@ from magnetar.wire.pulsar.topic_requests import (
 )
 
 if TYPE_CHECKING:
-    from magnetar.broker.session import ControlCommand, ServerSession
+    from magnetar.broker.session import ServerSession
 
 
 class LookupCommands:
@@ -35,17 +35,12 @@ class LookupCommands:
         self._context = session.context
         self._questions = LookupQuestions(session)
 
-    def commands(self) -> dict[int, ControlCommand]:
-        """What this group serves, for commands that do not come in the usual form."""
-        return {
-            BaseCommand.LOOKUP: self._lookup_command,
-            BaseCommand.PARTITIONED_METADATA: self._partitions_command,
-        }
-
-    def _lookup_command(self, command: BaseCommand) -> Coroutine[Any, Any, None] | None:
+    def serve_lookup(self, command: BaseCommand) -> Coroutine[Any, Any, None] | None:
+        """A LOOKUP that does not come in the usual form."""
         return self._look_up(_lookup_request(command))
 
-    def _partitions_command(self, command: BaseCommand) -> Coroutine[Any, Any, None] | None:
+    def serve_partitions(self, command: BaseCommand) -> Coroutine[Any, Any, None] | None:
+        """A PARTITIONED_METADATA that does not come in the usual form."""
         return self._count_partitions(_partitions_request(command))
 
     # --- LOOKUP

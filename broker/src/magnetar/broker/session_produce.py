@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.lookup_questions import parse_topic
@@ -26,7 +26,8 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from magnetar.broker.session import ControlCommand, ServerSession
+    from magnetar.broker.session import ServerSession
+    from magnetar.broker.session_commands import ControlCommand
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +35,13 @@ logger = logging.getLogger(__name__)
 class Opening:
     """A PRODUCER that is being carried out, and how its client takes it back."""
 
-    __slots__ = ("note", "request_id", "turn", "withdrawn")
+    __slots__ = ("frame_bytes", "note", "request_id", "turn", "withdrawn")
 
-    def __init__(self, request_id: int, note: Note) -> None:
+    def __init__(self, request_id: int, note: Note, frame_bytes: int) -> None:
         self.request_id = request_id
         self.note = note
+        self.frame_bytes = frame_bytes
+        """With its schema: it stays in memory while it is carried out."""
         self.withdrawn = False
         self.turn: asyncio.Future[PulsarError | None] = asyncio.get_running_loop().create_future()
         """Done when a producer that waits for exclusive access may come in, or will not."""
@@ -57,8 +60,14 @@ class Opening:
 class ProducerCommands:
     """The producers of one session."""
 
+    COMMANDS: ClassVar[dict[int, ControlCommand[ProducerCommands]]] = {
+        BaseCommand.PRODUCER: lambda self, command: self._open(command.producer),
+        BaseCommand.CLOSE_PRODUCER: lambda self, command: self._close(command.close_producer),
+    }
+    """What this group serves beside SEND."""
+
     def __init__(self, session: ServerSession) -> None:
-        self._session = session
+        self._session: ServerSession = session
         self._service = session.context.service
         self.publishes = publishes = Publishes(
             session.connection,
@@ -78,13 +87,6 @@ class ProducerCommands:
         self._opening: dict[int, Opening] = {}
         self._draining: dict[Producer, Topic] = {}
         """Closed by the client while some of their messages are not stored yet."""
-
-    def commands(self) -> dict[int, ControlCommand]:
-        """What this group serves beside SEND."""
-        return {
-            BaseCommand.PRODUCER: lambda command: self._open(command.producer),
-            BaseCommand.CLOSE_PRODUCER: lambda command: self._close(command.close_producer),
-        }
 
     def producer_disconnected(self, producer: Producer) -> None:
         """Producer: the broker dropped it. The client hears of it, unless it has the id in use for another one."""
@@ -132,7 +134,7 @@ class ProducerCommands:
         except PulsarError as refusal:
             self._session.send_error(request.request_id, refusal.code, refusal.message)
             return
-        opening = self._opening[producer_id] = Opening(request.request_id, note)
+        opening = self._opening[producer_id] = Opening(request.request_id, note, self._session.frame_bytes)
         self._session.spawn(self._session.answering(request.request_id, lambda: self._open_guarded(request, opening)))
 
     async def _open_guarded(self, request: CommandProducer, opening: Opening) -> None:
@@ -188,12 +190,7 @@ class ProducerCommands:
         refusal: PulsarError | None = None
         try:
             if await topic.add_producer(producer, opening.admitted):
-                self._success(opening.request_id, producer, ready=False)
-                self._session.step_aside()
-                try:
-                    refusal = await opening.turn
-                finally:
-                    self._session.step_back()
+                refusal = await self._wait_for_turn(opening, producer)
         except BaseException:
             topic.remove_producer(producer)
             raise
@@ -209,6 +206,18 @@ class ProducerCommands:
         self._notes[producer.producer_id] = opening.note
         self._opened_seconds[producer.producer_id] = self._session.context.clock.monotonic_seconds()
         self._success(opening.request_id, producer)
+
+    async def _wait_for_turn(self, opening: Opening, producer: Producer) -> PulsarError | None:
+        """Until a producer may come in, or why it may not. What it brought counts with what clients note meanwhile: the
+        turn may come only with what this connection asks for next."""
+        note = self._session.notes.take(opening.frame_bytes)
+        self._success(opening.request_id, producer, ready=False)
+        self._session.step_aside(opening.frame_bytes)
+        try:
+            return await opening.turn
+        finally:
+            self._session.step_back(opening.frame_bytes)
+            note.release()
 
     def _success(self, request_id: int, producer: Producer, *, ready: bool = True) -> None:
         identity = producer.identity

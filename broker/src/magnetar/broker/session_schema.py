@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from magnetar.broker.auth.rules import Right
 from magnetar.broker.lookup_questions import parse_topic
@@ -14,24 +14,24 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandGetOrCreateSchema, CommandGetSchema
 
 if TYPE_CHECKING:
-    from magnetar.broker.session import ControlCommand, ServerSession
+    from magnetar.broker.session import ServerSession
+    from magnetar.broker.session_commands import ControlCommand
 
 
 class SchemaCommands:
     """Serves schemas to one session."""
 
-    def __init__(self, session: ServerSession) -> None:
-        self._session = session
-        self._service = session.context.service
+    COMMANDS: ClassVar[dict[int, ControlCommand[SchemaCommands]]] = {
+        BaseCommand.GET_SCHEMA: lambda self, command: self._session.answering_large(
+            command.getSchema.request_id, lambda: self._get(command.getSchema)
+        ),
+        BaseCommand.GET_OR_CREATE_SCHEMA: lambda self, command: self._get_or_create(command.getOrCreateSchema),
+    }
+    """What this group serves."""
 
-    def commands(self) -> dict[int, ControlCommand]:
-        """What this group serves."""
-        return {
-            BaseCommand.GET_SCHEMA: lambda command: self._session.answering_large(
-                command.getSchema.request_id, lambda: self._get(command.getSchema)
-            ),
-            BaseCommand.GET_OR_CREATE_SCHEMA: lambda command: self._get_or_create(command.getOrCreateSchema),
-        }
+    def __init__(self, session: ServerSession) -> None:
+        self._session: ServerSession = session
+        self._service = session.context.service
 
     async def _get(self, request: CommandGetSchema) -> None:
         try:

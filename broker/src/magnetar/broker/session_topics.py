@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from magnetar.broker.notes import Note, watcher_bytes
 from magnetar.broker.topic_lists import Watcher
@@ -21,7 +20,8 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from magnetar.broker.session import ControlCommand, ServerSession
+    from magnetar.broker.session import ServerSession
+    from magnetar.broker.session_commands import ControlCommand
 
 MODES = {
     CommandGetTopicsOfNamespace.PERSISTENT: "persistent",
@@ -37,8 +37,15 @@ each keeps a list of names, and every topic that comes or goes is matched for ea
 class TopicListCommands:
     """The topic lists that one session asked for or watches."""
 
+    COMMANDS: ClassVar[dict[int, ControlCommand[TopicListCommands]]] = {
+        BaseCommand.GET_TOPICS_OF_NAMESPACE: lambda self, command: self._get(command.getTopicsOfNamespace),
+        BaseCommand.WATCH_TOPIC_LIST: lambda self, command: self._watch(command.watchTopicList),
+        BaseCommand.WATCH_TOPIC_LIST_CLOSE: lambda self, command: self._unwatch(command.watchTopicListClose),
+    }
+    """What this group serves."""
+
     def __init__(self, session: ServerSession) -> None:
-        self._session = session
+        self._session: ServerSession = session
         self._lists = session.context.topic_lists
         self._watchers: dict[int, Watcher] = {}
         self._notes: dict[int, Note] = {}
@@ -46,17 +53,9 @@ class TopicListCommands:
         self._beginning: set[int] = set()
         """Ids of watchers that are being made."""
 
-    def commands(self) -> dict[int, ControlCommand]:
-        """What this group serves."""
-        return {
-            BaseCommand.GET_TOPICS_OF_NAMESPACE: lambda command: self._get(command.getTopicsOfNamespace),
-            BaseCommand.WATCH_TOPIC_LIST: lambda command: self._watch(command.watchTopicList),
-            BaseCommand.WATCH_TOPIC_LIST_CLOSE: lambda command: self._unwatch(command.watchTopicListClose),
-        }
-
-    def _get(self, request: CommandGetTopicsOfNamespace) -> Coroutine[Any, Any, None]:
+    def _get(self, request: CommandGetTopicsOfNamespace) -> None:
         ticket = self._lists.ticket()
-        return self._session.answering_large(request.request_id, lambda: self._answer_list(request, ticket))
+        self._session.answering_large(request.request_id, lambda: self._answer_list(request, ticket))
 
     async def _answer_list(self, request: CommandGetTopicsOfNamespace, ticket: int) -> None:
         pattern = request.topics_pattern if request.HasField("topics_pattern") else None
@@ -77,8 +76,8 @@ class TopicListCommands:
         # In a thread: what RE2 does not know Python compiles, and a few large sets take it fifty milliseconds.
         return len(pattern) <= longest and await asyncio.to_thread(brokers_match, pattern)
 
-    def _watch(self, request: CommandWatchTopicList) -> Coroutine[Any, Any, None]:
-        return self._session.answering_large(request.request_id, lambda: self._begin_watch(request))
+    def _watch(self, request: CommandWatchTopicList) -> None:
+        self._session.answering_large(request.request_id, lambda: self._begin_watch(request))
 
     async def _begin_watch(self, request: CommandWatchTopicList) -> None:
         settings = self._session.context.settings

@@ -6,14 +6,15 @@ The refusals are those of an Apache broker with `transactionCoordinatorEnabled=f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from magnetar.wire.pulsar.errors import ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.messages import encode_command
 
 if TYPE_CHECKING:
-    from magnetar.broker.session import ControlCommand, ServerSession
+    from magnetar.broker.session import ServerSession
+    from magnetar.broker.session_commands import ControlCommand
 
 NOT_ENABLED: Final = "Transactions are not enabled."
 
@@ -21,24 +22,25 @@ NOT_ENABLED: Final = "Transactions are not enabled."
 class TransactionCommands:
     """Refuses the transaction commands of one session."""
 
-    def __init__(self, session: ServerSession) -> None:
-        self._session = session
+    COMMANDS: ClassVar[dict[int, ControlCommand[TransactionCommands]]] = {
+        pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST: lambda self, command: self._refuse(
+            command.tcClientConnectRequest.request_id
+        ),
+        pb.BaseCommand.NEW_TXN: lambda self, command: self._refuse(command.newTxn.request_id),
+        pb.BaseCommand.ADD_PARTITION_TO_TXN: lambda self, command: self._refuse(command.addPartitionToTxn.request_id),
+        pb.BaseCommand.ADD_SUBSCRIPTION_TO_TXN: lambda self, command: self._refuse(
+            command.addSubscriptionToTxn.request_id
+        ),
+        pb.BaseCommand.END_TXN: lambda self, command: self._refuse(command.endTxn.request_id),
+        pb.BaseCommand.END_TXN_ON_PARTITION: lambda self, command: self._on_partition(command.endTxnOnPartition),
+        pb.BaseCommand.END_TXN_ON_SUBSCRIPTION: lambda self, command: self._on_subscription(
+            command.endTxnOnSubscription
+        ),
+    }
+    """What this group answers."""
 
-    def commands(self) -> dict[int, ControlCommand]:
-        """What this group answers."""
-        return {
-            pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST: lambda command: self._refuse(
-                command.tcClientConnectRequest.request_id
-            ),
-            pb.BaseCommand.NEW_TXN: lambda command: self._refuse(command.newTxn.request_id),
-            pb.BaseCommand.ADD_PARTITION_TO_TXN: lambda command: self._refuse(command.addPartitionToTxn.request_id),
-            pb.BaseCommand.ADD_SUBSCRIPTION_TO_TXN: lambda command: self._refuse(
-                command.addSubscriptionToTxn.request_id
-            ),
-            pb.BaseCommand.END_TXN: lambda command: self._refuse(command.endTxn.request_id),
-            pb.BaseCommand.END_TXN_ON_PARTITION: lambda command: self._on_partition(command.endTxnOnPartition),
-            pb.BaseCommand.END_TXN_ON_SUBSCRIPTION: lambda command: self._on_subscription(command.endTxnOnSubscription),
-        }
+    def __init__(self, session: ServerSession) -> None:
+        self._session: ServerSession = session
 
     def _refuse(self, request_id: int) -> None:
         self._session.send_error(request_id, ServerError.NOT_ALLOWED_ERROR, NOT_ENABLED)

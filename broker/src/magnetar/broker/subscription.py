@@ -196,6 +196,7 @@ class Subscription:
             pump.stop()
             if pump.idle:
                 self._pump = None
+                pump.let_go()
             return
         dispatcher.redeliver(held)
         pump.unblock()
@@ -398,8 +399,9 @@ class Subscription:
         """Let go of everything but the cursor, which is the caller's to close or delete."""
         self.fence()
         self.disconnect_all()
-        if self._pump is not None:
-            self._pump.stop()
+        pump, self._pump = self._pump, None
+        if pump is not None:
+            pump.let_go()
 
     def update_rates(self, seconds: float) -> None:
         """Turn counters into rates over the time since the last call."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from magnetar.broker.compacted_cursor import CompactedCursor
@@ -97,7 +98,9 @@ class PersistentTopic:
         self.name = name
         self.ledger = ledger
         self.subscriptions: dict[str, Subscription] = {}
-        self.admission = ProducerAdmission(int(epoch) if epoch is not None else None, self._store_epoch, runtime.spawn)
+        self.admission = ProducerAdmission(
+            int(epoch) if epoch is not None else None, partial(_store_epoch, ledger), runtime.spawn
+        )
         self.created_ms = clock.now_ms()
         self.last_active_seconds = clock.monotonic_seconds()
         self.closing = False
@@ -238,9 +241,6 @@ class PersistentTopic:
     def last_sequence_id(self, producer_name: str) -> int:
         """With deduplication: up to which message a producer need not send anything again; else -1."""
         return self.deduplication.last_sequence_id(producer_name) if self.deduplication is not None else -1
-
-    async def _store_epoch(self, epoch: int) -> None:
-        await self.ledger.set_property(TOPIC_EPOCH_PROPERTY, str(epoch))
 
     def remove_producer(self, producer: Producer) -> None:
         """The producer is gone; the next one that waits may come in."""
@@ -492,3 +492,8 @@ class PersistentTopic:
         subscription = Subscription(str(self.name), name, cursor, self._runtime, self.policies.dispatch)
         subscription.follow(self.policies, self._dispatch_limiter)
         return subscription
+
+
+async def _store_epoch(ledger: ManagedLedger, epoch: int) -> None:
+    """No method of the topic: whoever lets its producers in would refer to it, and it to him."""
+    await ledger.set_property(TOPIC_EPOCH_PROPERTY, str(epoch))

@@ -71,17 +71,17 @@ class Authenticator:
                 raise AuthenticationFailed(f"Unsupported authentication method: [{method}].")
             credentials = provider.http_credentials(authorization, certificate)
             return await provider.authenticate(credentials or Credentials(method))
-        failure: AuthenticationFailed | None = None
+        failure = "Authentication required"
         for provider in self._providers.values():
             try:
                 credentials = provider.http_credentials(authorization, certificate)
                 if credentials is not None:
                     return await provider.authenticate(credentials)
             except AuthenticationFailed as error:
-                failure = error
+                failure = str(error)
         if (anonymous := self.anonymous) is not None:
             return anonymous
-        raise failure or AuthenticationFailed("Authentication required")
+        raise AuthenticationFailed(failure)
 
 
 def _provider(name: str, settings: AuthenticationSettings, clock: Clock) -> Provider:

@@ -28,3 +28,11 @@ class Unavailable(MagnetarError):
 
 class SettingError(MagnetarError):
     """A setting has an unknown name or a value that is out of bounds; the text names both."""
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """It was dealt with, and is not raised again: an error that a variable, a future or a request refers to refers to
+    these by its traceback, and all of it would wait for the collector of cycles."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

@@ -141,8 +141,8 @@ class AppendPipeline:
         connections: BookieConnections,
         context: PipelineContext,
     ) -> None:
-        self._owner: PipelineOwner = owner
-        self._changer: EnsembleChanger = changer
+        self._owner: PipelineOwner | None = owner
+        self._changer: EnsembleChanger | None = changer
         self._appender: Appender = appender
         self._connections: BookieConnections = connections
         self._context: PipelineContext = context
@@ -182,6 +182,8 @@ class AppendPipeline:
 
     def answered(self, place: BookieAnswers, index: int, code: int, entry_ids: Sequence[int]) -> None:
         """A bookie's answer to some adds. Those of bookies that were replaced meanwhile are of no interest."""
+        if not self._places:
+            return  # It is closed.
         if self._places[index] is not place:
             return
         if code == _EOK:
@@ -198,7 +200,8 @@ class AppendPipeline:
         """Give up on everything that is not confirmed. A second failure is ignored."""
         if not self._appender.fail():
             return
-        self._owner.pipeline_failed(error)
+        if self._owner is not None:
+            self._owner.pipeline_failed(error)
         self._pending = None
         self.pending_bytes = 0
         self._set_settled()
@@ -228,6 +231,10 @@ class AppendPipeline:
         self._stop_timer()
         self._set_settled()
         self._pending = None
+        # All of these refer to the pipeline: each ledger that was rolled would else wait for the collector of cycles.
+        self._owner = None
+        self._changer = None
+        self._places = []
         return stop_replacing(self._change_task)
 
     def _place(self, index: int, bookie_id: str) -> BookieAnswers:
@@ -249,7 +256,8 @@ class AppendPipeline:
         if not pending:
             self._pending = None
         self._settle()
-        self._owner.pipeline_confirmed(confirmed)
+        if self._owner is not None:
+            self._owner.pipeline_confirmed(confirmed)
 
     def _settle(self) -> None:
         if not self._pending and self._appender.state is OPEN:
@@ -265,10 +273,11 @@ class AppendPipeline:
     def _bookie_failed(self, index: int, code: int) -> None:
         if index not in self._appender.failed_bookies:
             self._context.bookie_failed(self._places[index].bookie_id, code)
-        if self._appender.bookie_failed(index):
+        changer = self._changer
+        if self._appender.bookie_failed(index) and changer is not None:
             self._settled = False
             self._change_task = self._loop.create_task(
-                replace_failed_bookies(self, self._changer),
+                replace_failed_bookies(self, changer),
                 name=f"ensemble change of ledger {self._context.ledger_id}",
             )
 

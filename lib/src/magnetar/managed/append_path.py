@@ -210,6 +210,11 @@ class AppendPath:
         """Once, before anything is appended."""
         self._rollover = rollover
 
+    def let_go(self) -> None:
+        """Closed or fenced, and so for good: what would be told refers to this object."""
+        self._rollover = None
+        self.on_rolled = None
+
     def start_rollover(self, *, stay_closed: bool = False) -> None:
         """Use the ledger no more, and have the next one made."""
         assert self._rollover is not None

@@ -333,10 +333,7 @@ class ManagedLedger:
             await cursor.abandon()
         if writer is not None:
             await writer.abandon()
-        self._tell_doubts()
-        await self._readers.close()
-        for ledger_id in self.ledgers.ids:
-            self.cache.remove_ledger(ledger_id)
+        await self._let_go()
 
     async def delete(self) -> None:
         """Remove everything: cursors, ledgers, metadata. `ManagedLedgerFenced`: nothing, as another owner has it."""
@@ -422,10 +419,15 @@ class ManagedLedger:
                 await self._close_cursor(cursor)
             else:
                 await cursor.abandon()  # Or a write under way would leave a ledger of which nobody tells.
+        await self._let_go()
+
+    async def _let_go(self) -> None:
         self._tell_doubts()
         await self._readers.close()
+        self._appends.let_go()
         for ledger_id in self.ledgers.ids:
             self.cache.remove_ledger(ledger_id)
+        self.cursors, self._non_durable = {}, []  # They refer to this object.
 
     def _tell_doubts(self) -> None:
         """After this nobody would know of ledgers that writes without an answer may have left behind."""

@@ -221,6 +221,11 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.abort()
 
+    @property
+    def closing(self) -> bool:
+        """Whether it is over, or will be once what was sent before is taken."""
+        return self.closed or self._closing
+
     # --- what is held
 
     @property

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
+from itertools import islice
 from typing import Final, Protocol
 
 from magnetar.core.limits import KIB, MIB
@@ -27,7 +29,20 @@ CUT_TO_SHARE: Final = 0.75
 """Of the bound is left when connections were cut, so that not each further one leads to the next cut."""
 
 BURST_SHARE: Final = 1.5
-"""Of the bound: above it even those are cut that have only just begun to hold anything."""
+"""Of the bound: above it even those are cut that have only just begun to hold anything, and whoever brings more is read
+no further in this turn of the loop."""
+
+BROUGHT_IN_TURN_BYTES_MAX: Final = 4 * MIB
+"""To all connections together, in one turn of the loop: beyond it those that hold anything are read no further in this
+turn. Three milliseconds of reading."""
+
+READ_AGAIN_IN_TURN_MAX: Final = 16
+"""Of the connections that were stopped, in one turn: the loop may read a quarter of a megabyte from each."""
+
+PAUSED_FOR_ALL: Final = "too much is held"
+
+CUT_IN_TURN_MAX: Final = 4
+"""Connections: each has something to give back, a tenth of a millisecond."""
 
 LOOK_SECONDS: Final = 1.0
 """Between two looks, while anybody holds anything: how long a peer has to show that it moves."""
@@ -53,6 +68,14 @@ class Holder(Protocol):
 
     def narrow(self) -> bool:
         """Get along with a smaller outbox until what is in it is sent. False: there is little in it."""
+        ...
+
+    def pause_reading(self, reason: str) -> None:
+        """Bring nothing more."""
+        ...
+
+    def resume_reading(self, reason: str) -> None:
+        """Go on."""
         ...
 
     def abort(self) -> None:
@@ -82,6 +105,14 @@ class HeldBytes:
         self._noted: dict[Holder, _Noted] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._hurried = False
+        self._paused: dict[Holder, None] = {}
+        """Until it is decided who is cut, or until it is their turn."""
+        self._brought_bytes = 0
+        """In this turn."""
+        self._letting_go_on = False
+        self._condemned: deque[tuple[Holder, int]] = deque()
+        """They are read no more, and cut in the next turns; with what each held."""
+        self._condemned_bytes = 0
         self._told = Seldom(self._tell_cut, loop.call_later)
         self._last_cut = ""
         self.held_bytes = 0
@@ -105,37 +136,84 @@ class HeldBytes:
         if noted is None:
             noted = self._noted[holder] = _Noted()
             noted.moved_before_bytes = holder.moved_bytes
-        self.held_bytes += size_bytes - noted.size_bytes
+        grown_bytes = size_bytes - noted.size_bytes
+        self.held_bytes += grown_bytes
         noted.size_bytes = size_bytes
         if self._timer is None:
             self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
-        elif self.held_bytes > BURST_SHARE * self._bytes_max and not self._hurried:
-            # In the next turn: what was written in this one may be sent by then.
-            self._hurried = True
-            self._loop.call_soon(self._hurry)
+        if grown_bytes > 0:
+            self._brought(grown_bytes)
+        # The loop reads thousands of connections in one turn, each several times.
+        if self.held_bytes + self._condemned_bytes > BURST_SHARE * self._bytes_max:
+            self._pause(holder)
+            if not self._hurried:
+                # In the next turn: what was written in this one may be sent by then.
+                self._hurried = True
+                self._loop.call_soon(self._hurry)
+        elif grown_bytes > 0 and (self._paused or self._brought_bytes > BROUGHT_IN_TURN_BYTES_MAX):
+            self._pause(holder)  # Behind those that wait.
+
+    def _brought(self, size_bytes: int) -> None:
+        before_bytes = self._brought_bytes
+        if not before_bytes:
+            self._loop.call_soon(self._turn_over)
+        self._brought_bytes += size_bytes
+        if before_bytes <= BROUGHT_IN_TURN_BYTES_MAX < self._brought_bytes:
+            for holder in self._noted:
+                self._pause(holder)
+
+    def _pause(self, holder: Holder) -> None:
+        if holder not in self._paused:
+            self._paused[holder] = None
+            holder.pause_reading(PAUSED_FOR_ALL)
+
+    def _turn_over(self) -> None:
+        self._brought_bytes = 0
+        self._let_go_on()
 
     def forget(self, holder: Holder) -> None:
         """The connection is gone."""
+        self._paused.pop(holder, None)
         noted = self._noted.pop(holder, None)
         if noted is not None:
             self.held_bytes -= noted.size_bytes
 
     def _hurry(self) -> None:
-        self._hurried = False
-        self._count()
-        self._limit()
+        try:
+            self._count()
+            self._limit()
+        finally:
+            self._hurried = False
+            self._let_go_on()
+
+    def _let_go_on(self) -> None:
+        if self._paused and not self._letting_go_on:
+            self._letting_go_on = True
+            self._let_some_go_on()
+
+    def _let_some_go_on(self) -> None:
+        if self._hurried or self._condemned:
+            self._letting_go_on = False  # Once it is decided who is cut, this begins anew.
+            return
+        for holder in list(islice(self._paused, READ_AGAIN_IN_TURN_MAX)):
+            del self._paused[holder]
+            holder.resume_reading(PAUSED_FOR_ALL)
+        self._letting_go_on = bool(self._paused)
+        if self._paused:
+            self._loop.call_soon(self._let_some_go_on)
 
     def _look(self) -> None:
-        self._timer = None
-        self._count()
-        for holder, noted in self._noted.items():
-            moved = holder.moved_bytes
-            noted.moved_bytes = moved - noted.moved_before_bytes
-            noted.moved_before_bytes = moved
-            noted.looks += 1
-        self._limit()
-        if self._noted:
-            self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+        try:
+            self._count()
+            for holder, noted in self._noted.items():
+                moved = holder.moved_bytes
+                noted.moved_bytes = moved - noted.moved_before_bytes
+                noted.moved_before_bytes = moved
+                noted.looks += 1
+            self._limit()
+        finally:
+            # Not before: holders that are asked may note something, and each would begin looks of its own.
+            self._timer = self._loop.call_later(LOOK_SECONDS, self._look) if self._noted else None
 
     def _count(self) -> None:
         """How much it really is: nobody says when something is sent."""
@@ -167,10 +245,24 @@ class HeldBytes:
             self._last_cut = f"{holder.peer_address} with {size_bytes} bytes"
             self.forget(holder)
             cut += 1
-            holder.abort()
+            holder.pause_reading(PAUSED_FOR_ALL)
+            self._condemned.append((holder, size_bytes))
+            self._condemned_bytes += size_bytes
         self.cuts += cut
         if cut:
             self._told.happened(cut)
+            if cut == len(self._condemned):  # Else it is under way.
+                self._abort_some()
+
+    def _abort_some(self) -> None:
+        for _ in range(min(CUT_IN_TURN_MAX, len(self._condemned))):
+            holder, size_bytes = self._condemned.popleft()
+            self._condemned_bytes -= size_bytes
+            holder.abort()
+        if self._condemned:
+            self._loop.call_soon(self._abort_some)
+        else:
+            self._let_go_on()
 
     def _tell_cut(self, count: int) -> None:
         logger.warning(

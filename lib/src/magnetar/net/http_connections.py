@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from socket import socket
-from typing import Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
+from magnetar.core.errors import forget_frames
 from magnetar.net.accepting import ENOUGH, Acceptor, MakeProtocol, bound
 from magnetar.net.descriptors import open_files_max
 from magnetar.net.http_head import HeadBounds
@@ -45,14 +46,26 @@ Answer = TypeVar("Answer")
 class _Content(Protocol):
     def is_eof(self) -> bool: ...
 
+    def exception(self) -> BaseException | None: ...
+
 
 class _Writer(Protocol):
     @property
     def output_size(self) -> int: ...
 
 
+class _Match(Protocol):
+    @property
+    def http_exception(self) -> BaseException | None: ...
+
+
 class Request(Protocol):
     """What is used of aiohttp's."""
+
+    @property
+    def match_info(self) -> _Match:
+        """Its route, or why it has none."""
+        ...
 
     @property
     def transport(self) -> asyncio.Transport | None:
@@ -107,7 +120,8 @@ class HttpConnections:
         await acceptor.start_serving()
 
     async def serve(self, request: AnyRequest, handler: Callable[[AnyRequest], Awaitable[Answer]]) -> Answer:
-        """A middleware, the outermost."""
+        """A middleware, the outermost. `handler` returns aiohttp's errors as responses: the request refers to them, and
+        raised, they would refer to it by their traceback, until the collector of cycles comes by."""
         watched = None if request.transport is None else self._connections.get(request.transport)
         if watched is None:
             return await handler(request)
@@ -117,6 +131,8 @@ class HttpConnections:
         finally:
             watched.let_go()
             watched.answering = True
+            forget_frames(request.match_info.http_exception)
+            forget_frames(request.content.exception())
 
     def stop_listening(self) -> None:
         """Connections go on. Twice is no error."""
@@ -399,6 +415,24 @@ class _Watched(asyncio.Protocol):
             self._request = None
             self._in_head = True
             self.pace.ended(self._owner.now_seconds())
+
+
+class _ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """What aiohttp tells of errors, at any level: then it is done with them. Their tracebacks refer to what was read,
+    and that to the errors."""
+
+    def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[object, MutableMapping[str, Any]]:
+        return msg, kwargs
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        super().log(level, msg, *args, **kwargs)
+        error = kwargs.get("exc_info")
+        if isinstance(error, BaseException):
+            forget_frames(error)
+
+
+SERVER_LOG: Final = _ServerLog(logging.getLogger("aiohttp.server"))
+"""For aiohttp's runners."""
 
 
 def _not_a_clients_mistake(record: logging.LogRecord) -> bool:

@@ -31,8 +31,10 @@ LARGE_ANSWERS_AT_ONCE: Final = 2
 """Of one server: lists of topics and schemas that are being made. They take the processor's time, so more at once are
 no sooner there; one may wait for the metadata store."""
 
-TURN_SECONDS_MAX: Final = 0.005
-"""In one turn of the loop for what connections have left over from their last one, however many have."""
+TURN_SECONDS_MAX: Final = 0.001
+"""In one turn of the loop for what connections have left over from their last one, however many have. As much for large
+answers; when new requests have had it too, each further read has one of its requests served, and leaves the rest. A
+message passes through about four turns from its producer to its consumer."""
 
 PAUSED_FOR_REQUESTS: Final = "requests under way"
 
@@ -40,18 +42,30 @@ PAUSED_FOR_REQUESTS: Final = "requests under way"
 class RequestsInAll:
     """Those of all connections of a server."""
 
-    __slots__ = ("_left_over", "_loop", "count", "large_answers")
+    __slots__ = ("_left_over", "_loop", "_share_ends_seconds", "count", "large_answers")
 
     def __init__(self) -> None:
         self.count = 0
         self.large_answers = asyncio.Semaphore(LARGE_ANSWERS_AT_ONCE)
         self._left_over: deque[Callable[[], None]] = deque()
+        self._share_ends_seconds: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def crowded(self) -> bool:
         """Whether other connections wait for a turn."""
         return bool(self._left_over)
+
+    def spent(self) -> bool:
+        """Whether requests have had their share of this turn of the loop, which begins when this is asked first."""
+        if self._share_ends_seconds is None:
+            self._share_ends_seconds = time.perf_counter() + TURN_SECONDS_MAX
+            asyncio.get_running_loop().call_soon(self._turn_over)
+            return False
+        return time.perf_counter() >= self._share_ends_seconds
+
+    def _turn_over(self) -> None:
+        self._share_ends_seconds = None
 
     def in_turn(self, work: Callable[[], None]) -> None:
         """Call this once, after those that wait already; a connection has one such call at a time. What it raises goes
@@ -83,14 +97,17 @@ class RequestsInAll:
 class ConnectionRequests:
     """Those of one connection."""
 
-    __slots__ = ("_bytes", "_caught_up", "_connection", "_count", "_in_all", "_large_answers", "ended")
+    __slots__ = ("_answering_large", "_bytes", "_caught_up", "_connection", "_count", "_in_all", "_large", "ended")
 
     def __init__(self, connection: Connection, in_all: RequestsInAll) -> None:
         self._connection = connection
         self._in_all = in_all
         self._count = 0
         self._bytes = 0
-        self._large_answers = asyncio.Lock()
+        self._answering_large = False
+        self._large: deque[tuple[int, Callable[[], None]]] = deque()
+        """Those that wait for it: the bytes that each brought, and what runs it. No tasks: a client that reads nothing
+        has a hundred of them, and a thousand such clients would have a hundred thousand tasks."""
         self._caught_up: asyncio.Future[None] | None = None
         self.ended = False
 
@@ -121,16 +138,47 @@ class ConnectionRequests:
         self._bytes -= size_bytes
         self._in_all.count -= 1
 
+    def begin_large(self, size_bytes: int, run: Callable[[], None]) -> None:
+        """One begins whose answer may be large. `run` is called at once, or when those before it are answered; not at
+        all when the connection has ended by then. It starts a task that awaits `answer_large`, and that ends it."""
+        self.begin(size_bytes)
+        if self._answering_large:
+            self._large.append((size_bytes, run))
+        else:
+            self._answering_large = True
+            run()
+
     async def answer_large(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run the work of a request whose answer may be large: one at a time, once the client has taken the answers
-        before. Not at all when the connection has ended by then."""
-        async with self._large_answers:
-            while not self.ended and self._connection.narrow():
-                self._caught_up = asyncio.get_running_loop().create_future()
-                await self._caught_up
-            if not self.ended:
-                async with self._in_all.large_answers:
-                    await work()
+        """Run the work of a request that was begun by `begin_large`, once the client has taken the answers before. Not
+        at all when the connection has ended by then."""
+        try:
+            await self._answer_in_turn(work)
+        finally:
+            if self._large:
+                _, run = self._large.popleft()
+                run()
+            else:
+                self._answering_large = False
+
+    async def _answer_in_turn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while not self._gone() and self._connection.narrow():
+            self._caught_up = asyncio.get_running_loop().create_future()
+            await self._caught_up
+        if self._gone():
+            return
+        async with self._in_all.large_answers:
+            if self._gone():
+                return  # Since it waits here: hundreds may have gone, and nobody takes these answers.
+            self._in_all.spent()  # Its turn begins.
+            await work()
+            if self._in_all.spent():
+                # An answer from memory waits for nothing: hundreds of clients that catch up together would be
+                # answered in this turn.
+                await asyncio.sleep(0)
+
+    def _gone(self) -> bool:
+        # One that is closing takes what was sent before, or nothing: narrow, it would be sent all that it asked for.
+        return self.ended or self._connection.closing
 
     def caught_up(self) -> None:
         """The client has taken what was unsent."""
@@ -140,4 +188,7 @@ class ConnectionRequests:
     def close(self) -> None:
         """The connection is gone."""
         self.ended = True
+        for size_bytes, _ in self._large:
+            self.end(size_bytes)
+        self._large.clear()
         self.caught_up()

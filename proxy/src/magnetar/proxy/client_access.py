@@ -29,7 +29,11 @@ logger: Final = logging.getLogger(__name__)
 RENEWAL_SECONDS_MAX: Final = 20.0
 """For an answer to the question for fresh credentials: less than clients wait for the lookup behind it (30 s)."""
 
-NOT_LET_IN: Final = PulsarError(ServerError.AUTHENTICATION_ERROR, "Failed to authenticate")
+
+def not_let_in() -> PulsarError:
+    """A new one each time: one that is raised again and again keeps what it was raised by, with its connection, in a
+    traceback that only grows."""
+    return PulsarError(ServerError.AUTHENTICATION_ERROR, "Failed to authenticate")
 
 
 class NotRenewed(Unavailable):
@@ -92,7 +96,7 @@ class ClientAccess:
             )
         except AuthenticationFailed as failure:
             logger.warning("%s failed to authenticate by %s: %s", self.address, self._method, failure)
-            raise NOT_LET_IN from None
+            raise not_let_in() from None
         self._become(identity, connect.auth_data)
 
     def _take(self, connect: CommandConnect) -> None:
@@ -215,7 +219,8 @@ class ClientAccess:
 
     def _refuse(self) -> None:
         self.close()
-        self._connection.write(messages.error(messages.SERVER_REQUEST_ID, NOT_LET_IN.code, NOT_LET_IN.message))
+        refusal = not_let_in()
+        self._connection.write(messages.error(messages.SERVER_REQUEST_ID, refusal.code, refusal.message))
         self._connection.close()
 
     def _renewed(self) -> None:

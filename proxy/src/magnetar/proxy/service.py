@@ -154,13 +154,14 @@ class ProxyService:
         host, port = self._targets.check_name(target)
         await self._proven.check(target)
         addresses = self._targets.allowed(target, await _resolve(host, port))
-        failure = BrokerUnreachable(f"{host} has no address")
+        # The text alone: an error would refer to itself, by its traceback and this variable.
+        failure = f"{host} has no address"
         for address in addresses:
             try:
                 return await self.connector.open(BrokerAddress(address, port, host), greet, relay)
             except BrokerUnreachable as error:
-                failure = error
-        raise failure
+                failure = str(error)
+        raise BrokerUnreachable(failure)
 
     def spawn(self, session: ProxySession, work: Coroutine[Any, Any, None]) -> None:
         """Run something for a session; each connection has one, or lookups, which are limited."""

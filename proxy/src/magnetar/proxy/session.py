@@ -229,8 +229,15 @@ class ProxySession:
 
     def _serve_lookup_connection(self, command: BaseCommand, size_bytes: int) -> None:
         if command.type in REQUESTS:
-            self._requests.begin(size_bytes)
-            self._service.spawn(self, self._serve_request(command, size_bytes))
+
+            def run() -> None:
+                self._service.spawn(self, self._serve_request(command, size_bytes))
+
+            if command.type in LARGE_ANSWERS:
+                self._requests.begin_large(size_bytes, run)
+            else:
+                self._requests.begin(size_bytes)
+                run()
         elif command.type == BaseCommand.PING:
             self.connection.write(PONG_FRAME)
         elif command.type == BaseCommand.AUTH_RESPONSE:

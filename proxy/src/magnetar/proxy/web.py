@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from aiohttp import web
-from magnetar.net.http_connections import HttpConnections
+from magnetar.net.http_connections import SERVER_LOG, HttpConnections
 from magnetar.net.http_pace import HttpLimits, head_bytes_max
 from magnetar.net.tls import ServerTls
 from magnetar.proxy import metrics
@@ -52,7 +52,7 @@ class WebServer:
             ),
             service.refused,
         )
-        application = web.Application(middlewares=[self._paced, *([] if gate is None else [self._checked])])
+        application = web.Application(middlewares=[self._paced, _returned, *([] if gate is None else [self._checked])])
         application.router.add_get("/status.html", self._status)
         application.router.add_get(METRICS, self._metrics)
         application.router.add_get(METRICS + "/", self._metrics)
@@ -65,6 +65,7 @@ class WebServer:
         self._runner = web.AppRunner(
             application,
             access_log=None,
+            logger=SERVER_LOG,
             shutdown_timeout=SHUTDOWN_SECONDS,
             max_line_size=http.header_bytes_max,
             max_field_size=http.header_bytes_max,
@@ -136,3 +137,12 @@ class WebServer:
         # Pulsar's proxy reads all messages for these where proxyLogLevel says so; this one reads none, ever.
         reason = {"reason": "Proxy doesn't have logging level 2"}
         return web.json_response(reason, status=_PRECONDITION_FAILED)
+
+
+@web.middleware
+async def _returned(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """aiohttp's errors as responses (`HttpConnections.serve`)."""
+    try:
+        return await handler(request)
+    except web.HTTPException as answer:
+        return web.Response(body=answer.body, status=answer.status, reason=answer.reason, headers=answer.headers)

@@ -57,10 +57,10 @@ from magnetar.broker.peer_client import PeerRefused
 from magnetar.broker.policies.events_topic import PoliciesTooLarge
 from magnetar.broker.schema.errors import InvalidSchemaData, NoSchema
 from magnetar.broker.server_errors import server_error_of
-from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.core.errors import MagnetarError, Unavailable, forget_frames
 from magnetar.core.limits import MIB
 from magnetar.metadata.store import NodeNotFound, NodeTooLarge, VersionConflict
-from magnetar.net.http_connections import HttpConnections
+from magnetar.net.http_connections import SERVER_LOG, HttpConnections
 from magnetar.net.http_pace import HttpLimits, head_bytes_max
 from magnetar.wire.pulsar.errors import PulsarError
 
@@ -148,6 +148,7 @@ def make_runner(context: BrokerContext, connections: HttpConnections) -> web.App
     return web.AppRunner(
         application,
         access_log=None,
+        logger=SERVER_LOG,
         shutdown_timeout=SHUTDOWN_SECONDS,
         max_line_size=header_bytes_max,
         max_field_size=header_bytes_max,
@@ -166,12 +167,13 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         return error(answer.status, f"the body is larger than {BODY_BYTES_MAX} bytes, which no setting changes")
     except web.HTTPException as answer:
         if answer.status < 400:
-            raise
+            return web.Response(body=answer.body, status=answer.status, reason=answer.reason, headers=answer.headers)
         return error(answer.status, answer.reason)
     except MagnetarError as problem:
         status = status_of(problem)
         if status == INTERNAL_ERROR:
             logger.warning("%s %s failed: %s", request.method, request.path, problem)
+        forget_frames(problem)
         return error(status, reason_of(problem))
     except Exception as problem:
         logger.exception("%s %s failed", request.method, request.path)

@@ -20,6 +20,7 @@ from magnetar.broker.service import Topic
 from magnetar.broker.slices import Turn
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import PersistentTopic
+from magnetar.core.process_memory import resident_bytes
 from magnetar.core.topic_name import NamespaceName
 
 BASE: Final = "/admin/v2/broker-stats"
@@ -277,12 +278,3 @@ def process_metrics() -> dict[str, Any]:
         "threadCount": threading.active_count(),
         "collections": [generation["collections"] for generation in gc.get_stats()],
     }
-
-
-def resident_bytes() -> int:
-    """The memory that the process has of the machine's; 0 where the system does not tell."""
-    try:
-        with open("/proc/self/statm", "rb") as statm:
-            return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
-    except OSError:
-        return 0

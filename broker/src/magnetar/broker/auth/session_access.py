@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger(__name__)
 
-_NOT_LET_IN: Final = PulsarError(ServerError.AUTHENTICATION_ERROR, "Failed to authenticate")
+
+def _not_let_in() -> PulsarError:
+    """A new one each time: one that is raised again and again keeps what it was raised by, with its connection, in a
+    traceback that only grows."""
+    return PulsarError(ServerError.AUTHENTICATION_ERROR, "Failed to authenticate")
 
 
 class SessionAccess:
@@ -75,7 +79,7 @@ class SessionAccess:
             self.principal = await self._authenticate(connect)
         except AuthenticationFailed as failure:
             logger.warning("%s failed to authenticate by %s: %s", self.address, self._method, failure)
-            raise _NOT_LET_IN from None
+            raise _not_let_in() from None
         if self._session.ended:
             return
         if self._access.authorizer is not None:
@@ -156,7 +160,7 @@ class SessionAccess:
             identity = await self._access.authenticator.authenticate(Credentials(self._method, data, self._certificate))
         except AuthenticationFailed as failure:
             logger.warning("%s failed to renew its credentials: %s", self.address, failure)
-            self._session.refuse(_NOT_LET_IN)
+            self._session.refuse(_not_let_in())
             return
         if identity.role != before.role:
             logger.warning("closing connection of %s: it was %s and is %s", self.address, before.role, identity.role)

@@ -209,28 +209,28 @@ class _Parser:
 
 def identity(root: AvroType) -> str:
     """A text that is the same for schemas which Pulsar takes for the same: documentation and aliases do not count."""
-    defined: set[str] = set()
+    return json.dumps(_described(root, set()), sort_keys=True)
 
-    def describe(part: AvroType) -> object:
-        if part.full_name:
-            if part.full_name in defined:
-                return part.full_name
-            defined.add(part.full_name)
-        return [
-            part.kind,
-            part.full_name,
-            [
-                [field.name, describe(field.type), field.has_default, field.default, field.order, field.properties]
-                for field in part.fields
-            ],
-            part.symbols,
-            part.size,
-            None if part.item is None else describe(part.item),
-            [describe(branch) for branch in part.branches],
-            part.properties,
-        ]
 
-    return json.dumps(describe(root), sort_keys=True)
+def _described(part: AvroType, defined: set[str]) -> object:
+    if part.full_name:
+        if part.full_name in defined:
+            return part.full_name
+        defined.add(part.full_name)
+    fields = [
+        [field.name, _described(field.type, defined), field.has_default, field.default, field.order, field.properties]
+        for field in part.fields
+    ]
+    return [
+        part.kind,
+        part.full_name,
+        fields,
+        part.symbols,
+        part.size,
+        None if part.item is None else _described(part.item, defined),
+        [_described(branch, defined) for branch in part.branches],
+        part.properties,
+    ]
 
 
 def default_fits(part: AvroType, value: object, steps: Steps) -> bool:
