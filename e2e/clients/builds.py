@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -62,8 +67,17 @@ def build_java() -> Path:
     jar = JAVA_TARGET / "e2e-java-client-1.jar"
     sources = [HERE / "java" / "pom.xml", *(HERE / "java" / "src").rglob("*.java")]
     if not jar.exists() or any(source.stat().st_mtime > jar.stat().st_mtime for source in sources):
-        subprocess.run(["mvn", "-q", "-B", "package"], cwd=HERE / "java", check=True)
+        with _one_maven():
+            subprocess.run(["mvn", "-q", "-B", "package"], cwd=HERE / "java", check=True)
     return jar
+
+
+@contextmanager
+def _one_maven() -> Iterator[None]:
+    """Maven's folder of artifacts is shared by all builds of a user, and breaks when two fill it at once."""
+    with (Path(tempfile.gettempdir()) / f"magnetar-maven-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def java_command(main_class: str) -> list[str]:

@@ -49,7 +49,8 @@ class Named(Record):  # type: ignore[misc] # The official client has no types.
 
 
 def has_begun_or_ended(query: StreamingQuery) -> bool:
-    return not query.isActive or not str(query.status["message"]).startswith("Initializing")
+    # Not by its status: that says more before the worker is there. A first batch without rows is progress, too.
+    return not query.isActive or query.lastProgress is not None
 
 
 def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:

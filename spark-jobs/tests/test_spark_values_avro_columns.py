@@ -112,7 +112,8 @@ def check_same(reader: AvroPayloads, payloads: list[bytes | None]) -> dict[int, 
     assert found.bad == expected.bad
     for one, other in zip(found.columns, expected.columns, strict=True):
         one.validate(full=True)
-        assert one.equals(other)
+        # A float that is no number is not equal to itself.
+        assert one.equals(other) or (one.type, repr(one.to_pylist())) == (other.type, repr(other.to_pylist()))
     return found.bad
 
 
