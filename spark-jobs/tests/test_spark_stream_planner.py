@@ -95,10 +95,51 @@ async def test_what_takes_long_is_not_done_all_the_time(
     planner, made = stream(monkeypatch, ledgers)
     made.look_seconds = 0.1
     start = await planner.initial()
+    begun_at = asyncio.get_running_loop().time()
     for _ in range(10):
         await planner.latest(start)
         await asyncio.sleep(0.005)
-    assert made.looks <= 2
+    # As long without a look as the one before it took.
+    assert made.looks - 1 <= (asyncio.get_running_loop().time() - begun_at) / (2 * made.look_seconds)
+
+
+@pytest.mark.parametrize("look_seconds", [0.0, 3.0])
+async def test_nothing_new_is_never_told_of_a_look_before_the_question(
+    monkeypatch: pytest.MonkeyPatch, ledgers: dict[int, int], look_seconds: float
+) -> None:
+    planner, made = stream(monkeypatch, ledgers)
+    made.look_seconds = look_seconds
+    start = await planner.initial()
+    await planner.latest(start)
+    for published in range(1, 4):
+        ledgers[1] = 100 + published
+        start = await planner.latest(start)
+        assert start == {TOPIC: f"1:{100 + published}"}
+
+
+async def test_what_is_known_to_be_there_waits_for_no_look(
+    monkeypatch: pytest.MonkeyPatch, ledgers: dict[int, int]
+) -> None:
+    planner, made = stream(monkeypatch, ledgers, startingOffsets="earliest", maxBytesPerTrigger="1000")
+    made.look_seconds = 3.0
+    start = await planner.initial()
+    begun_at = asyncio.get_running_loop().time()
+    assert await planner.latest(start) == {TOPIC: "1:10"}
+    assert asyncio.get_running_loop().time() == begun_at
+
+
+async def test_a_poll_that_is_far_away_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, ledgers: dict[int, int]
+) -> None:
+    planner, made = stream(monkeypatch, ledgers, pollInterval="1h")
+    start = await planner.initial()
+    await planner.latest(start)
+    ledgers[1] += 1
+    begun_at = asyncio.get_running_loop().time()
+    assert await planner.latest(start) == start
+    assert asyncio.get_running_loop().time() == begun_at
+    await asyncio.sleep(3600)
+    assert await planner.latest(start) == {TOPIC: "1:101"}
 
 
 @pytest.mark.parametrize(("fail", "known", "told"), [("true", False, 1), ("false", False, 0), ("true", True, 0)])

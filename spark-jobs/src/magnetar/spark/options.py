@@ -171,7 +171,12 @@ READING_OPTIONS: Final = (
         default="1min",
         what="How often a stream looks for new topics and partitions.",
     ),
-    Option(name="pollInterval", default="200ms", what="How often a stream asks at the most where its topics end."),
+    Option(
+        name="pollInterval",
+        default="200ms",
+        what="How often a stream asks at most where its topics end. Above 5s, processAllAvailable() may return before "
+        "the newest messages are read.",
+    ),
 )
 
 SOURCE_OPTIONS: Final = (*SELECTION_OPTIONS, *RANGE_OPTIONS, *FILTER_OPTIONS, *READING_OPTIONS)

@@ -38,6 +38,9 @@ error of its source."""
 PAUSE_SECONDS_MAX: Final = 5.0
 """Between attempts; doubled from a tenth of a second on."""
 
+NEW_LOOK_WAIT_SECONDS_MAX: Final = 5.0
+"""How long Spark's call may wait for the next poll: `query.stop()` waits as long."""
+
 MISSING: Final = "missing"
 """Beside the topics in where a query begins: what is named and not there. Only a new query goes on from that, and fails
 of it. Those that have a checkpoint are asked where they begin, too, and may have read a topic before it was deleted.
@@ -166,7 +169,7 @@ class StreamPlanner:
             self._topics_at_seconds = now
             self._states_at_seconds = float("-inf")
         now = _now_seconds()
-        if now - self._states_at_seconds >= max(self._options.poll_seconds, self._look_seconds):
+        if now >= self._next_poll_seconds():
             self._states = await planner.states(self._topics)
             self._states_at_seconds = _now_seconds()
             self._look_seconds = self._states_at_seconds - now
@@ -179,6 +182,22 @@ class StreamPlanner:
                 kept |= {ledger.ledger_id: ledger.entries for ledger in state.ledgers if ledger.closed_ms}
                 self._known_entries[topic] = kept
 
+    def _next_poll_seconds(self) -> float:
+        return self._states_at_seconds + max(self._options.poll_seconds, self._look_seconds)
+
+    async def _refresh_unless_more(self, begin: Mapping[str, MessagePosition]) -> None:
+        """As `_refresh`; but "nothing new" is an answer of a poll that began after Spark asked. What was published
+        before `processAllAvailable()` is read before that returns."""
+        known = self._states
+        await self._refresh()
+        has_more = any(topic not in begin or begin[topic] < end for topic, end in self._ends().items())
+        if has_more or self._stop_at is not None or self._states is not known:
+            return
+        wait_seconds = self._next_poll_seconds() - _now_seconds()
+        if wait_seconds <= NEW_LOOK_WAIT_SECONDS_MAX:
+            await asyncio.sleep(wait_seconds)
+            await self._refresh()
+
     def _ends(self) -> dict[str, MessagePosition]:
         """Where topics end now. At a ledger's end that is the next one's beginning: the ledger may be trimmed then,
         and nobody could say later whether all of it was read."""
@@ -190,7 +209,7 @@ class StreamPlanner:
         }
 
     async def _latest(self, begin: dict[str, MessagePosition]) -> dict[str, MessagePosition]:
-        await self._refresh()
+        await self._refresh_unless_more(begin)
         planner = await self._plan()
         deleted = await self._not_there(begin)
         self._tell_missing()
