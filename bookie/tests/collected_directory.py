@@ -6,12 +6,12 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from magnetar.bookie.directory_storage import DirectoryStorage
-from magnetar.bookie.entry_log import EntryLogs
 from magnetar.bookie.gc.collector import GarbageCollector
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
-from magnetar.bookie.index import Index
 from magnetar.bookie.settings import StorageSettings
+from magnetar.bookie.storage.directory_storage import DirectoryStorage
+from magnetar.bookie.storage.entry_log import EntryLogs
+from magnetar.bookie.storage.index import Index
 from magnetar.core.clock import SystemClock
 from magnetar.core.disk import SystemDisk
 from magnetar.core.errors import Unavailable

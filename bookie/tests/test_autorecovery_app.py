@@ -13,8 +13,8 @@ from magnetar.bookie.autorecovery.settings import AuditorSettings, AutoRecoveryS
 from magnetar.bookie.settings import BookieSettings, DiskSettings, standalone_settings
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.api import LedgerOptions
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.ledger.client import BookKeeperClient
-from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.ledger.testing import RecordingListener
 from magnetar.metadata.memory import MemoryMetadataStore
 

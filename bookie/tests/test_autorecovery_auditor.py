@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from magnetar.bookie.autorecovery import auditor as auditor_module
 from magnetar.bookie.autorecovery import paths
-from magnetar.bookie.autorecovery.auditor import Auditor
-from magnetar.bookie.autorecovery.auditor_checks import (
+from magnetar.bookie.autorecovery.auditor import auditor as auditor_module
+from magnetar.bookie.autorecovery.auditor.auditor import Auditor
+from magnetar.bookie.autorecovery.auditor.checks import (
     AllLedgersCheck,
     AuditorParts,
     BookieCheck,
@@ -18,9 +18,9 @@ from magnetar.bookie.autorecovery.auditor_checks import (
     PlacementCheck,
     ReplicationDisabled,
 )
+from magnetar.bookie.autorecovery.auditor.replicas_check import ReplicasCheck, missing_replicas
 from magnetar.bookie.autorecovery.fragments import Segment
 from magnetar.bookie.autorecovery.registered_bookies import available_bookies
-from magnetar.bookie.autorecovery.replicas_check import ReplicasCheck, missing_replicas
 from magnetar.bookie.autorecovery.settings import AuditorSettings
 from magnetar.bookie.autorecovery.testing import QUICK, MemoryCluster
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
@@ -30,7 +30,7 @@ from magnetar.core.errors import SettingError
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH, ledger_path
-from magnetar.ledger.places import BookiePlaces, decode_places
+from magnetar.ledger.placement.places import BookiePlaces, decode_places
 from magnetar.metadata.store import MetadataStore
 from magnetar.sim.virtual_time import VirtualTimeLoop
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError

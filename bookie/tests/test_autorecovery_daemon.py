@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 from magnetar.bookie.autorecovery.app import start_autorecovery
-from magnetar.bookie.autorecovery.auditor import Auditor
+from magnetar.bookie.autorecovery.auditor.auditor import Auditor
 from magnetar.bookie.autorecovery.daemon import AutoRecoveryDaemon, AutoRecoveryDied
 from magnetar.bookie.autorecovery.election import ElectionKind
-from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
+from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
+from magnetar.bookie.autorecovery.replication.worker import WorkerProgress
 from magnetar.bookie.autorecovery.settings import UPSTREAM_NAMES, AuditorSettings, AutoRecoverySettings
 from magnetar.bookie.autorecovery.testing import QUICK, MemoryCluster
-from magnetar.bookie.autorecovery.worker import WorkerProgress
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.client import BookKeeperClient

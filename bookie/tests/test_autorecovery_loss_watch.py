@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from magnetar.bookie.autorecovery.loss_watch import LossWatch
+from magnetar.bookie.autorecovery.auditor.loss_watch import LossWatch
 
 ALL = ("a", "b", "c", "d")
 DELAY = 100.0

@@ -10,20 +10,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from magnetar.bookie import journal_format
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.disk_watch import REASON_DISK_FULL, disk_full
-from magnetar.bookie.index import Index
-from magnetar.bookie.index_database import IndexFailed
-from magnetar.bookie.journal_replay import JournalReplay
+from magnetar.bookie.journal import format as journal_format
+from magnetar.bookie.journal.replay import JournalReplay
 from magnetar.bookie.local import LocalBookies
 from magnetar.bookie.settings import BookieSettings, DiskSettings, JournalSettings, StorageSettings
+from magnetar.bookie.storage.index import Index
+from magnetar.bookie.storage.index_database import IndexFailed
 from magnetar.core.clock import SystemClock
 from magnetar.core.disk import SystemDisk
 from magnetar.core.limits import MIB
 from magnetar.ledger.api import LedgerOptions
-from magnetar.ledger.bookie_connection import ADD_FLAG_HIGH_PRIORITY, ADD_FLAG_RECOVERY, READ_FLAG_FENCE
+from magnetar.ledger.bookie_client.bookie_connection import ADD_FLAG_HIGH_PRIORITY, ADD_FLAG_RECOVERY, READ_FLAG_FENCE
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.testing import RecordingListener
 from magnetar.metadata.memory import MemoryMetadataStore

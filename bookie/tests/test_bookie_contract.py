@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.local import LocalBookieConnection
-from magnetar.ledger.bookie_connection import BookieConnection
-from magnetar.ledger.contract import BookieConnectionContract
-from magnetar.ledger.tcp_connections import TcpBookieConnections
+from magnetar.ledger.bookie_client.bookie_connection import BookieConnection
+from magnetar.ledger.bookie_client.contract import BookieConnectionContract
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.metadata.memory import MemoryMetadataStore
 
 StartBookie = Callable[..., Awaitable[RunningBookie]]

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, cast
 
 import pytest
-from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
-from magnetar.bookie.autorecovery.replicator import LedgerReplicator
+from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator
+from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
 from magnetar.bookie.autorecovery.testing import QUICK, MemoryCluster
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.cookie import COOKIES_PATH
@@ -18,7 +18,7 @@ from magnetar.bookie.drain.state import Intention, Phase, decode_intention, enco
 from magnetar.bookie.operations import DrainState, DrainStep, OperationRefused
 from magnetar.core.errors import PeerError
 from magnetar.ledger.api import LedgerOptions
-from magnetar.ledger.bookie_connection import READ_FLAG_NONE, AddCallback
+from magnetar.ledger.bookie_client.bookie_connection import READ_FLAG_NONE, AddCallback
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH, ledger_path
 from magnetar.ledger.testing import MemoryBookie, RecordingListener

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
-from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
-from magnetar.bookie.autorecovery.replicator import LedgerReplicator
+from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator
+from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
+from magnetar.bookie.autorecovery.replication.worker import ReplicationWorker
 from magnetar.bookie.autorecovery.testing import QUICK, MemoryCluster
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
-from magnetar.bookie.autorecovery.worker import ReplicationWorker
 from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.bookie.drain.drain import DrainParts, is_leaving
 from magnetar.bookie.drain.lost import LOOKS_AT_ONCE, LostBookies

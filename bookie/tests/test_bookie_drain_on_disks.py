@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from magnetar.bookie.app import RunningBookie, start_bookie
-from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
-from magnetar.bookie.autorecovery.replicator import LedgerReplicator
+from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator
+from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
+from magnetar.bookie.autorecovery.replication.worker import ReplicationWorker
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
-from magnetar.bookie.autorecovery.worker import ReplicationWorker
 from magnetar.bookie.cookie import COOKIES_PATH, InvalidCookie
 from magnetar.bookie.drain.drain import DrainParts
 from magnetar.bookie.drain.service import REASON_DRAIN, DrainService, ModeSwitch
@@ -21,8 +21,8 @@ from magnetar.bookie.operations import DrainStep
 from magnetar.bookie.settings import BookieSettings, DiskSettings, standalone_settings
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.api import LedgerOptions
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.ledger.client import BookKeeperClient
-from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.ledger.testing import RecordingListener
 from magnetar.metadata.memory import MemoryMetadataStore
 

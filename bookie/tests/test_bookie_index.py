@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from magnetar.bookie.index import Index
-from magnetar.bookie.index_api import LedgerIndex
+from magnetar.bookie.storage.index import Index
+from magnetar.bookie.storage.index_api import LedgerIndex
 from magnetar.bookie.testing import DiskIndex
 from magnetar.core.disk import SystemDisk
 from magnetar.core.limits import MIB

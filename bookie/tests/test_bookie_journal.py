@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from magnetar.bookie import journal_files
-from magnetar.bookie.journal import Context, Journal
-from magnetar.bookie.journal_files import JournalDamaged
-from magnetar.bookie.journal_replay import JournalReplay
-from magnetar.bookie.journal_worker import ThreadJournalWorker
+from magnetar.bookie.journal import files as journal_files
+from magnetar.bookie.journal.files import JournalDamaged
+from magnetar.bookie.journal.journal import Context, Journal
+from magnetar.bookie.journal.replay import JournalReplay
+from magnetar.bookie.journal.worker import ThreadJournalWorker
 from magnetar.bookie.settings import JournalSettings
 from magnetar.core.disk import Disk, SystemDisk, SystemFile
 from magnetar.core.limits import MIB

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.bookie import journal_format, journal_header
 from magnetar.bookie.directories import decode_mark, encode_mark
-from magnetar.bookie.journal import Journal, Mark
-from magnetar.bookie.journal_files import JournalDamaged
-from magnetar.bookie.journal_note import NOTE_FILE, encode_note, read_note
-from magnetar.bookie.journal_replay import JournalReplay
-from magnetar.bookie.journal_worker import ThreadJournalWorker
+from magnetar.bookie.journal import format as journal_format
+from magnetar.bookie.journal import header as journal_header
+from magnetar.bookie.journal.files import JournalDamaged
+from magnetar.bookie.journal.journal import Journal, Mark
+from magnetar.bookie.journal.note import NOTE_FILE, encode_note, read_note
+from magnetar.bookie.journal.replay import JournalReplay
+from magnetar.bookie.journal.worker import ThreadJournalWorker
 from magnetar.bookie.loss import Losses, OnLoss
 from magnetar.bookie.settings import JournalSettings
 from magnetar.core.disk import SystemDisk

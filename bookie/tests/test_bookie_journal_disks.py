@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from magnetar.bookie.journal import Journal, JournalFile
-from magnetar.bookie.journal_worker import ThreadJournalWorker
+from magnetar.bookie.journal.journal import Journal, JournalFile
+from magnetar.bookie.journal.worker import ThreadJournalWorker
 from magnetar.bookie.settings import JournalSettings
 from magnetar.core.disk import SystemDisk, SystemFile
 

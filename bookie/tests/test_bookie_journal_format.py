@@ -7,9 +7,10 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.bookie import journal_format, journal_header
-from magnetar.bookie.journal_format import HEADER_BYTES, Ending, JournalScan
-from magnetar.bookie.journal_header import NotAJournal
+from magnetar.bookie.journal import format as journal_format
+from magnetar.bookie.journal import header as journal_header
+from magnetar.bookie.journal.format import HEADER_BYTES, Ending, JournalScan
+from magnetar.bookie.journal.header import NotAJournal
 
 records_lists = st.lists(
     st.lists(st.lists(st.binary(min_size=16, max_size=300), min_size=1, max_size=4), min_size=1, max_size=4),

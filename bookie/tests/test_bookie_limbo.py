@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 from magnetar.bookie.app import RunningBookie, start_bookie
-from magnetar.bookie.begun_journals import begun_by_last_start, begun_journals_path, check_journals_are_newest
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.cookie import COOKIES_PATH, InvalidCookie
-from magnetar.bookie.entry_log_note import NOTE_FILE, EntryLogLost, list_logs, read_note, write_note
-from magnetar.bookie.healing import Healer
-from magnetar.bookie.journal_files import JournalDamaged
-from magnetar.bookie.limbo import LIMBO_FILE, Limbo, LimboStage
+from magnetar.bookie.integrity.begun_journals import begun_by_last_start, begun_journals_path, check_journals_are_newest
+from magnetar.bookie.integrity.healing import Healer
+from magnetar.bookie.integrity.limbo import LIMBO_FILE, Limbo, LimboStage
+from magnetar.bookie.journal.files import JournalDamaged
 from magnetar.bookie.local import LocalBookies
 from magnetar.bookie.loss import Losses, OnLoss
 from magnetar.bookie.operations import LimboState
 from magnetar.bookie.settings import BookieSettings, DiskSettings, standalone_settings
+from magnetar.bookie.storage.entry_log_note import NOTE_FILE, EntryLogLost, list_logs, read_note, write_note
 from magnetar.core.clock import SystemClock
 from magnetar.core.disk import SystemDisk
 from magnetar.core.errors import Unavailable

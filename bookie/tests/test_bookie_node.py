@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from magnetar.bookie import app
-from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
+from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
 from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
 from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.bookie.disk_watch import WriteMode

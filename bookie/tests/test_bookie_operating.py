@@ -16,8 +16,8 @@ from magnetar.bookie.admin.server import AdminServer
 from magnetar.bookie.admin.testing import FakeOperations
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.autorecovery.election import ElectionKind
-from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
-from magnetar.bookie.autorecovery.replicator import LedgerReplicator
+from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator
+from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.drain.drain import DrainParts
 from magnetar.bookie.gc.collector import GarbageCollector
@@ -33,9 +33,9 @@ from magnetar.control.settings import ControlSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import LedgerOptions
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
+from magnetar.ledger.bookie_client.v3_query import V3Queries
 from magnetar.ledger.client import BookKeeperClient
-from magnetar.ledger.tcp_connections import TcpBookieConnections
-from magnetar.ledger.v3_query import V3Queries
 from magnetar.metadata.memory import MemoryMetadataStore
 
 HOST = "127.0.0.1"

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from magnetar.bookie import entry_log_format
-from magnetar.bookie.directory_storage import DirectoryStorage
-from magnetar.bookie.read_ahead import ENTRY_OVERHEAD_BYTES, FIRST_BYTES, ReadAheadCache
 from magnetar.bookie.settings import StorageSettings
+from magnetar.bookie.storage import entry_log_format
+from magnetar.bookie.storage.directory_storage import DirectoryStorage
+from magnetar.bookie.storage.read_ahead import ENTRY_OVERHEAD_BYTES, FIRST_BYTES, ReadAheadCache
 from magnetar.bookie.testing import DiskIndex
 from magnetar.core.disk import SystemDisk
 from magnetar.core.limits import MIB

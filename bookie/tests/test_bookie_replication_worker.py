@@ -6,11 +6,11 @@ import itertools
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from magnetar.bookie.autorecovery import worker as worker_module
-from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
+from magnetar.bookie.autorecovery.replication import worker as worker_module
+from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
+from magnetar.bookie.autorecovery.replication.worker import ReplicationWorker
 from magnetar.bookie.autorecovery.testing import MemoryCluster
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
-from magnetar.bookie.autorecovery.worker import ReplicationWorker
 from magnetar.bookie.drain.moves import LedgerMover
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.ledger_paths import ledger_path

@@ -5,18 +5,18 @@ import dataclasses
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
-from magnetar.bookie.autorecovery.entry_copy import TargetFailed, rebuilt
 from magnetar.bookie.autorecovery.fragments import Move, Verdict, segments_of
-from magnetar.bookie.autorecovery.replication_result import OpenDamage, ProblemKind, Scope
-from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
-from magnetar.bookie.autorecovery.replicator import LedgerReplicator, known_last_add_confirmed
+from magnetar.bookie.autorecovery.replication.entry_copy import TargetFailed, rebuilt
+from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator, known_last_add_confirmed
+from magnetar.bookie.autorecovery.replication.result import OpenDamage, ProblemKind, Scope
+from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
 from magnetar.bookie.autorecovery.testing import MemoryCluster
 from magnetar.core.errors import SettingError
 from magnetar.ledger.api import LedgerOptions
-from magnetar.ledger.bookie_connection import ADD_FLAG_RECOVERY
+from magnetar.ledger.bookie_client.bookie_connection import ADD_FLAG_RECOVERY
 from magnetar.ledger.client import BookKeeperClient
-from magnetar.ledger.placement import Adherence
-from magnetar.ledger.places import BookiePlaces
+from magnetar.ledger.placement.places import BookiePlaces
+from magnetar.ledger.placement.policy import Adherence
 from magnetar.ledger.writer import OpenLedgerWriter
 from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
 from magnetar.wire.bookkeeper.codes import BookieCode

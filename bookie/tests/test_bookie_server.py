@@ -8,9 +8,9 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
-from magnetar.bookie import requests_v3
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.availability import decode_availability
+from magnetar.bookie.server import requests_v3
 from magnetar.net.testing import until
 from magnetar.wire.bookkeeper import v2, v3
 from magnetar.wire.bookkeeper.codes import BookieCode

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from magnetar.bookie.app import RunningBookie
-from magnetar.bookie.request_queue import QUEUE_BYTES_MAX
-from magnetar.bookie.session import TURN_FRAMES_MAX, BookieSession
+from magnetar.bookie.server.request_queue import QUEUE_BYTES_MAX
+from magnetar.bookie.server.session import TURN_FRAMES_MAX, BookieSession
 from magnetar.core.limits import MIB
 from magnetar.net.connection import Connection
 from magnetar.net.testing import LIVING_PAUSE_SECONDS, SilentClient, living, until

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.bookie import entry_log_format
 from magnetar.bookie.availability import decode_availability, encode_availability
-from magnetar.bookie.directory_storage import DirectoryStorage
-from magnetar.bookie.entry_log import EntryLogs
-from magnetar.bookie.entry_log_format import EntryDamaged
-from magnetar.bookie.entry_log_note import list_logs
-from magnetar.bookie.index import Index
-from magnetar.bookie.index_database import IndexFailed
 from magnetar.bookie.settings import StorageSettings
-from magnetar.bookie.write_cache import WriteCache
+from magnetar.bookie.storage import entry_log_format
+from magnetar.bookie.storage.directory_storage import DirectoryStorage
+from magnetar.bookie.storage.entry_log import EntryLogs
+from magnetar.bookie.storage.entry_log_format import EntryDamaged
+from magnetar.bookie.storage.entry_log_note import list_logs
+from magnetar.bookie.storage.index import Index
+from magnetar.bookie.storage.index_database import IndexFailed
+from magnetar.bookie.storage.write_cache import WriteCache
 from magnetar.core.disk import SystemDisk, SystemFile
 from magnetar.core.limits import MIB
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError

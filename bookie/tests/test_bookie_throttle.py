@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from magnetar.bookie.autorecovery import throttle
-from magnetar.bookie.autorecovery.throttle import RateMeter, Throttle
+from magnetar.bookie.autorecovery.replication import throttle
+from magnetar.bookie.autorecovery.replication.throttle import RateMeter, Throttle
 
 
 class PlayedTime:

@@ -10,10 +10,10 @@ from magnetar.bookie.availability import decode_availability
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.api import LedgerOptions
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
+from magnetar.ledger.bookie_client.v3_query import V3Queries
 from magnetar.ledger.client import BookKeeperClient
-from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.ledger.testing import RecordingListener
-from magnetar.ledger.v3_query import V3Queries
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from magnetar.bookie.deleted_ledgers import DeletedLedgers
-from magnetar.bookie.index import Index
-from magnetar.bookie.index_api import LedgerIndex
-from magnetar.bookie.index_database import Database, IndexFailed
+from magnetar.bookie.storage.deleted_ledgers import DeletedLedgers
+from magnetar.bookie.storage.index import Index
+from magnetar.bookie.storage.index_api import LedgerIndex
+from magnetar.bookie.storage.index_database import Database, IndexFailed
 from magnetar.bookie.testing import DiskIndex
 from magnetar.core.disk import SystemDisk
 from magnetar.core.limits import MIB

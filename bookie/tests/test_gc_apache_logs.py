@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from magnetar.bookie.entry_log_format import DIGEST_CRC32C, digest_kind
-from magnetar.bookie.entry_log_reader import EntryLogReader
 from magnetar.bookie.gc.compaction import LogCopy, SwitchOver, compacted_name, finish_compactions
 from magnetar.bookie.gc.entry_log_usage import EntryLogUsages, LogReading
+from magnetar.bookie.storage.entry_log_format import DIGEST_CRC32C, digest_kind
+from magnetar.bookie.storage.entry_log_reader import EntryLogReader
 from magnetar.bookie.testing import DiskIndex
 from magnetar.core.disk import SystemDisk
 

@@ -15,7 +15,7 @@ from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.limits import MIB
-from magnetar.ledger.bookie_connection import ADD_FLAG_RECOVERY
+from magnetar.ledger.bookie_client.bookie_connection import ADD_FLAG_RECOVERY
 from magnetar.ledger.ledger_paths import ledger_path
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from magnetar.bookie import entry_log_format
-from magnetar.bookie.entry_log import EntryLogs
 from magnetar.bookie.gc import ledger_collection
 from magnetar.bookie.gc.compaction import LogCopy, SwitchOver, compacted_ids, compacted_name
 from magnetar.bookie.gc.plan import Compaction
 from magnetar.bookie.gc.status import CollectionReport
+from magnetar.bookie.storage import entry_log_format
+from magnetar.bookie.storage.entry_log import EntryLogs
 from magnetar.wire.bookkeeper.entry import EntryCodec
 
 from bookie.tests.collected_directory import SETTINGS, Directory, entries, entry

@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from magnetar.bookie.directory_storage import DirectoryStorage
-from magnetar.bookie.entry_log import EntryLogs
-from magnetar.bookie.entry_log_note import NOTE_FILE, check_entry_logs
 from magnetar.bookie.gc.collector import GarbageCollector
 from magnetar.bookie.gc.compaction import finish_compactions
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.loss import Losses, OnLoss
 from magnetar.bookie.settings import StorageSettings
+from magnetar.bookie.storage.directory_storage import DirectoryStorage
+from magnetar.bookie.storage.entry_log import EntryLogs
+from magnetar.bookie.storage.entry_log_note import NOTE_FILE, check_entry_logs
 from magnetar.bookie.testing import INDEX_FILE, DiskIndex
 from magnetar.core.clock import SystemClock
 from magnetar.wire.bookkeeper.codes import BookieError

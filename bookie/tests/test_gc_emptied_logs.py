@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from magnetar.bookie import entry_log_format
-from magnetar.bookie.entry_log import LAST_ID_FILE, EntryLogs
-from magnetar.bookie.entry_log_format import HEADER_BYTES
-from magnetar.bookie.entry_log_note import check_entry_logs, list_logs, write_note
 from magnetar.bookie.gc.compaction import LogCopy, SwitchOver, compacted_ids
 from magnetar.bookie.loss import Losses, OnLoss
+from magnetar.bookie.storage import entry_log_format
+from magnetar.bookie.storage.entry_log import LAST_ID_FILE, EntryLogs
+from magnetar.bookie.storage.entry_log_format import HEADER_BYTES
+from magnetar.bookie.storage.entry_log_note import check_entry_logs, list_logs, write_note
 from magnetar.core.disk import SystemFile
 
 from bookie.tests.collected_directory import LOG_BYTES, SETTINGS, Directory, entries

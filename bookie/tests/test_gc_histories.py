@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from magnetar.bookie.directory_storage import DirectoryStorage
-from magnetar.bookie.entry_log import EntryLogs
-from magnetar.bookie.entry_log_format import log_id_of
-from magnetar.bookie.entry_log_note import check_entry_logs
 from magnetar.bookie.gc.collector import GarbageCollector
 from magnetar.bookie.gc.log_scan import LogScan
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.loss import Losses, OnLoss
 from magnetar.bookie.settings import StorageSettings
+from magnetar.bookie.storage.directory_storage import DirectoryStorage
+from magnetar.bookie.storage.entry_log import EntryLogs
+from magnetar.bookie.storage.entry_log_format import log_id_of
+from magnetar.bookie.storage.entry_log_note import check_entry_logs
 from magnetar.bookie.testing import INDEX_FILE, DiskIndex
 from magnetar.core.clock import SystemClock
 

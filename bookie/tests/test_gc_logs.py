@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from magnetar.bookie import entry_log_format
-from magnetar.bookie.entry_log_format import HEADER_BYTES, EntryDamaged
-from magnetar.bookie.entry_log_writer import EntryLogWriter
 from magnetar.bookie.gc.entry_log_usage import EntryLogUsages, LogReading
 from magnetar.bookie.gc.log_scan import STEP_BYTES, LogScan, Record
+from magnetar.bookie.storage import entry_log_format
+from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, EntryDamaged
+from magnetar.bookie.storage.entry_log_writer import EntryLogWriter
 from magnetar.core.disk import SystemDisk
 from magnetar.wire.bookkeeper.entry import EntryCodec
 

@@ -24,7 +24,7 @@ from magnetar.broker.session_testing import MemoryBroker, ProtocolClient
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import PersistentTopic
 from magnetar.ledger.append_pipeline import BookieAnswers
-from magnetar.managed.cursor import Cursor
+from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.net.connection import Connection
 from magnetar.net.http_connections import _Watched

@@ -18,8 +18,8 @@ from magnetar.broker.settings import AutoCreationSettings, BrokerSettings
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
 from magnetar.core.settings_file import GivenSettings, SettingNames, unit_factor
+from magnetar.ledger.bookie_client.tcp_bookie import TcpBookieSettings
 from magnetar.ledger.settings import LedgerClientSettings
-from magnetar.ledger.tcp_bookie import TcpBookieSettings
 from magnetar.managed.settings import ManagedLedgerSettings
 
 LISTED = Path(__file__).parents[1] / "src" / "magnetar" / "broker" / "upstream_settings.txt"

@@ -20,16 +20,16 @@ from random import Random
 from typing import Final
 
 from magnetar.bookie.autorecovery.settings import AuditorSettings, AutoRecoverySettings
-from magnetar.bookie.limbo import LimboStage
+from magnetar.bookie.integrity.limbo import LimboStage
 from magnetar.bookie.node import NodeSettings, RunningNode, start_node
 from magnetar.bookie.settings import BookieSettings, DiskSettings, standalone_settings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import LedgerOptions
-from magnetar.ledger.bookie_connection import ADD_FLAG_NONE
+from magnetar.ledger.bookie_client.bookie_connection import ADD_FLAG_NONE
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.entry_reader import DENIALS
-from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.ledger.testing import RecordingListener
 from magnetar.metadata.rocksdb import RocksdbMetadataStore
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError

@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
-from magnetar.bookie.journal_note import read_note
+from magnetar.bookie.journal.note import read_note
 from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ConsumerOptions
 from magnetar.client.message import Message, OutgoingMessage

@@ -19,7 +19,7 @@ def intervals_by_the_wall_clock() -> list[Patch]:
 
 def answered_before_durable() -> list[Patch]:
     """A bookie answers adds that its journal has not written yet."""
-    from magnetar.bookie.journal import Journal
+    from magnetar.bookie.journal.journal import Journal
 
     right = Journal.append
 

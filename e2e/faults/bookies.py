@@ -21,10 +21,10 @@ from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
 from magnetar.broker.settings import BrokerSettings
 from magnetar.core.clock import Clock, SystemClock
+from magnetar.ledger.bookie_client.tcp_bookie import TcpBookieSettings
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.settings import LedgerClientSettings
-from magnetar.ledger.tcp_bookie import TcpBookieSettings
-from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.net.free_ports import free_port

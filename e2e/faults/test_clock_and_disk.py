@@ -84,7 +84,7 @@ def test_a_stalled_disk_holds_receipts_back_and_loses_nothing(tmp_path: Path) ->
 INDEX = """
 import sys, threading, time
 from pathlib import Path
-from magnetar.bookie.index import Index
+from magnetar.bookie.storage.index import Index
 
 folder, beats = Path(sys.argv[1]), Path(sys.argv[2])
 folder.mkdir()

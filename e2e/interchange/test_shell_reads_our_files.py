@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from magnetar.bookie.entry_log_format import EMPTIED_LOG
+from magnetar.bookie.storage.entry_log_format import EMPTIED_LOG
 
 from e2e.faults.support import wait_for
 from e2e.interchange.apache import Shell

@@ -10,7 +10,7 @@ from magnetar.broker.policies.deduplication import Verdict
 from magnetar.broker.producer import Producer, ProducerIdentity, PublishBatch
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
-from magnetar.managed.cursor import Cursor
+from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.errors import ManagedLedgerFenced
 
 from e2e.managed_histories.promises import WHOLE_BATCH, Message, SubscriptionPromises

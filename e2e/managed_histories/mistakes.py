@@ -12,9 +12,10 @@ from typing import Any, Final
 from magnetar.broker.policies.deduplication import Deduplication
 from magnetar.core.ids import Position
 from magnetar.ledger.api import LedgerNotFound, LedgerUnavailable
-from magnetar.managed import cursor_recovery, managed_ledger
-from magnetar.managed.cursor_opening import CursorOpening
-from magnetar.managed.cursor_storage import CursorStorage
+from magnetar.managed import managed_ledger
+from magnetar.managed.cursors import recovery as cursor_recovery
+from magnetar.managed.cursors.opening import CursorOpening
+from magnetar.managed.cursors.storage import CursorStorage
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.info_codec import POSITION_IN_NODE, LedgerInfo
 from magnetar.managed.info_node import InfoNode

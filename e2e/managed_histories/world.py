@@ -14,7 +14,7 @@ from magnetar.broker.policies.deduplication import CURSOR_NAME, Deduplication, o
 from magnetar.broker.policies.settings import PolicySettings
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
-from magnetar.managed.cursor import Cursor
+from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.info_codec import decode_cursor_info, decode_ledger_info
 from magnetar.managed.managed_ledger import ManagedLedger

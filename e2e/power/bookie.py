@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from magnetar.core.clock import SystemClock
-from magnetar.ledger.bookie_connection import LAST_ADD_CONFIRMED, READ_FLAG_FENCE
-from magnetar.ledger.tcp_bookie import TcpBookie, TcpBookieSettings
+from magnetar.ledger.bookie_client.bookie_connection import LAST_ADD_CONFIRMED, READ_FLAG_FENCE
+from magnetar.ledger.bookie_client.tcp_bookie import TcpBookie, TcpBookieSettings
 from magnetar.net.free_ports import free_port
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import DigestMismatch, EntryCodec, master_key

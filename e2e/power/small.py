@@ -12,9 +12,9 @@ from functools import partial
 from types import ModuleType
 from typing import Final
 
-from magnetar.bookie import index_database
 from magnetar.bookie import settings as bookie_settings
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
+from magnetar.bookie.storage import index_database
 from magnetar.core.limits import MIB
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata import rocksdb

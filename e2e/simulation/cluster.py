@@ -19,11 +19,11 @@ from magnetar.bookie.testing import DiskIndexes, ExecutorJournalWorker
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.limits import KIB, MIB
+from magnetar.ledger.bookie_client.tcp_bookie import TcpBookieSettings
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH
 from magnetar.ledger.settings import LedgerClientSettings
-from magnetar.ledger.tcp_bookie import TcpBookieSettings
-from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.tree import NO_OWNER, Outcome
 from magnetar.sim.disk import Platter

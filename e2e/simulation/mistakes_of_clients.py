@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from magnetar.ledger.append_pipeline import AppendPipeline, BookieAnswers
 from magnetar.ledger.appender import Appender
-from magnetar.ledger.bookie_connection import READ_FLAG_NONE
+from magnetar.ledger.bookie_client.bookie_connection import READ_FLAG_NONE
 from magnetar.ledger.entry_reader import DENIALS
 from magnetar.ledger.ledger_paths import ledger_path
 from magnetar.ledger.metadata_ops import LedgerMetadataOps

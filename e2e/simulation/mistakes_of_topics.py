@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from magnetar.core.ids import Position
-from magnetar.managed import cursor_recovery, managed_ledger
+from magnetar.managed import managed_ledger
 from magnetar.managed.append_path import AppendPath
-from magnetar.managed.cursor_storage import CursorStorage
+from magnetar.managed.cursors import recovery as cursor_recovery
+from magnetar.managed.cursors.storage import CursorStorage
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.info_codec import POSITION_IN_NODE, LedgerInfo, decode_position
 from magnetar.managed.info_node import InfoNode

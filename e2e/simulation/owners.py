@@ -10,7 +10,7 @@ from typing import Final, cast
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.ledger.api import LedgerClient
-from magnetar.managed.cursor import Cursor
+from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.errors import ManagedLedgerWriteFailed
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.managed_ledger import ManagedLedger

@@ -11,7 +11,7 @@ from typing import Final
 
 from magnetar.core.ids import Position
 from magnetar.ledger.ledger_paths import ledger_id_of
-from magnetar.managed.cursor import Cursor
+from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.info_codec import POSITION_IN_NODE, decode_cursor_info, decode_ledger_info, decode_position
 from magnetar.managed.paths import ROOT, cursor_path, ledger_path
 from magnetar.metadata.tree import NodeTable, Outcome

@@ -9,7 +9,7 @@ from typing import Final
 
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.autorecovery.daemon import AutoRecoveryDaemon
-from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
+from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
 from magnetar.bookie.autorecovery.settings import AuditorSettings, AutoRecoverySettings
 from magnetar.bookie.drain.drain import DrainParts
 from magnetar.bookie.drain.service import DrainService, ModeSwitch
@@ -20,10 +20,10 @@ from magnetar.bookie.operations import OperationRefused
 from magnetar.core.clock import Clock
 from magnetar.core.errors import Unavailable
 from magnetar.core.limits import KIB
+from magnetar.ledger.bookie_client.tcp_bookie import TcpBookieSettings
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.settings import LedgerClientSettings
-from magnetar.ledger.tcp_bookie import TcpBookieSettings
-from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.metadata.store import MetadataStore
 
 from e2e.simulation.watched import WatchedConnections

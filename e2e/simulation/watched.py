@@ -8,18 +8,18 @@ from typing import Final
 
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import LedgerListener, LedgerOptions
-from magnetar.ledger.bookie_connection import (
+from magnetar.ledger.bookie_client.bookie_connection import (
     ADD_FLAG_RECOVERY,
     READ_FLAG_FENCE,
     READ_FLAG_NONE,
     AddCallback,
     BookieConnection,
 )
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.entry_reader import DENIALS
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.ledger.reader import OpenLedgerReader
-from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.ledger.writer import OpenLedgerWriter
 from magnetar.wire.bookkeeper.codes import BookieError
 

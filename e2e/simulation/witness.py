@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from magnetar.bookie.journal_format import FENCE_RECORD, MASTER_KEY_RECORD
+from magnetar.bookie.journal.format import FENCE_RECORD, MASTER_KEY_RECORD
 from magnetar.core.ids import NO_ENTRY
 from magnetar.ledger.ledger_paths import LEDGERS_ROOT, ledger_id_of
 from magnetar.ledger.recovery_driver import codec_for

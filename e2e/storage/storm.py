@@ -30,10 +30,10 @@ from pathlib import Path
 import uvloop
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.api import LedgerOptions
+from magnetar.ledger.bookie_client.tcp_bookie import TcpBookieSettings
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.settings import LedgerClientSettings
-from magnetar.ledger.tcp_bookie import TcpBookieSettings
-from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.metadata.factory import open_store
 
 from e2e import processes

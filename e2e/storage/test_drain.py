@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from magnetar.core.clock import SystemClock
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.ledger.client import BookKeeperClient
-from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.metadata.factory import open_store
 
 from e2e.interchange.cluster import Cluster

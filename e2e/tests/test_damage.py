@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from magnetar.bookie import index_database
+from magnetar.bookie.storage import index_database
 from magnetar.client.message import Message, MessageId
 from magnetar.metadata import rocksdb
 from magnetar.standalone import cluster

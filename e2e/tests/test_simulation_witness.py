@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from magnetar.bookie import entry_log_format, journal_format, journal_header
+from magnetar.bookie.journal import format as journal_format
+from magnetar.bookie.journal import header as journal_header
 from magnetar.bookie.settings import BookieSettings
+from magnetar.bookie.storage import entry_log_format
 from magnetar.bookie.testing import DiskIndex
 from magnetar.core.clock import SystemClock
 from magnetar.core.ids import Position

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from magnetar.ledger.bookie_client.tcp_connections import READS_AT_ONCE, RETRY_SECONDS, TcpBookieConnections
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH
-from magnetar.ledger.tcp_connections import READS_AT_ONCE, RETRY_SECONDS, TcpBookieConnections
 from magnetar.metadata.faulty import Fate, FaultyStore
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.sim.virtual_time import VirtualTimeLoop

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from magnetar.ledger.bookie_connection import BookieConnection
-from magnetar.ledger.contract import BookieConnectionContract
+from magnetar.ledger.bookie_client.bookie_connection import BookieConnection
+from magnetar.ledger.bookie_client.contract import BookieConnectionContract
 from magnetar.ledger.testing import MemoryBookies
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from magnetar.ledger.pending_adds import AddBatch, PendingAdds
+from magnetar.ledger.bookie_client.pending_adds import AddBatch, PendingAdds
 from magnetar.wire.bookkeeper.codes import BookieCode
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from magnetar.ledger.api import LedgerFenced, LedgerOptions, LedgerUnavailable
-from magnetar.ledger.bookie_connection import (
+from magnetar.ledger.bookie_client.bookie_connection import (
     ADD_FLAG_HIGH_PRIORITY,
     LAST_ADD_CONFIRMED,
     READ_FLAG_FENCE,

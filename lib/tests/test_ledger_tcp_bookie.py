@@ -6,10 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from magnetar.ledger.addressed_bookies import AddressedBookies
-from magnetar.ledger.bookie_connection import READ_FLAG_FENCE, BookieConnection
-from magnetar.ledger.contract import KEY, LEDGER, NOT_THERE, Answers, BookieConnectionContract, add, entries_of
-from magnetar.ledger.tcp_bookie import TcpBookie, TcpBookieSettings
+from magnetar.ledger.bookie_client.addressed_bookies import AddressedBookies
+from magnetar.ledger.bookie_client.bookie_connection import READ_FLAG_FENCE, BookieConnection
+from magnetar.ledger.bookie_client.contract import (
+    KEY,
+    LEDGER,
+    NOT_THERE,
+    Answers,
+    BookieConnectionContract,
+    add,
+    entries_of,
+)
+from magnetar.ledger.bookie_client.tcp_bookie import TcpBookie, TcpBookieSettings
 from magnetar.ledger.testing import MemoryBookie
 from magnetar.managed.testing import ManualClock
 from magnetar.net.connection import Connection

@@ -9,7 +9,7 @@ import pytest
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.ledger.api import LedgerNotFound
-from magnetar.managed.cursor import Cursor
+from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.errors import ManagedLedgerFenced
 from magnetar.managed.info_codec import decode_cursor_info
 from magnetar.managed.managed_ledger import ManagedLedger

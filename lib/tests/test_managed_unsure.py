@@ -12,7 +12,7 @@ import pytest
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.ledger.api import LedgerReader, LedgerUnauthorized, LedgerUnavailable
-from magnetar.managed.cursor import Cursor
+from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.errors import CursorNotFound, ManagedLedgerFenced
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.info_codec import decode_cursor_info, decode_ledger_info

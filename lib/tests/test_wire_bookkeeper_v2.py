@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.core.errors import PeerError
-from magnetar.ledger.bookie_connection import ADD_FLAG_HIGH_PRIORITY, ADD_FLAG_RECOVERY
+from magnetar.ledger.bookie_client.bookie_connection import ADD_FLAG_HIGH_PRIORITY, ADD_FLAG_RECOVERY
 from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.entry import EntryCodec, master_key

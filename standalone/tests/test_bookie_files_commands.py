@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from magnetar.bookie.app import start_bookie
-from magnetar.bookie.entry_log_format import encode_header
 from magnetar.bookie.local import LocalBookies
 from magnetar.bookie.settings import BookieSettings, DiskSettings
+from magnetar.bookie.storage.entry_log_format import encode_header
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import LedgerOptions

@@ -12,8 +12,8 @@ from magnetar.bookie.autorecovery.testing import MemoryCluster
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.ledger.api import LedgerOptions
-from magnetar.ledger.tcp_connections import TcpBookieConnections
-from magnetar.ledger.v3_query import V3Queries
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
+from magnetar.ledger.bookie_client.v3_query import V3Queries
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.standalone.tools import recovery
 from magnetar.standalone.tools.cluster import Cluster

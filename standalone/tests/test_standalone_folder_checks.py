@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from magnetar.bookie.cookie import InvalidCookie
-from magnetar.bookie.journal_files import JournalDamaged
+from magnetar.bookie.journal.files import JournalDamaged
 from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ConsumerOptions
 from magnetar.client.message import OutgoingMessage

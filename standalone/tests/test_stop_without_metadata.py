@@ -17,8 +17,8 @@ import pytest
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import LedgerOptions
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.ledger.client import BookKeeperClient
-from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.metadata.testing import ZookeeperServer
 from magnetar.metadata.zookeeper import ZookeeperMetadataStore
 from magnetar.net.free_ports import free_port

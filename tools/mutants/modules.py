@@ -114,7 +114,7 @@ PARTS: Final = (
                 "writer",
                 "ledger_appends",
                 "ensemble_change",
-                "bookie_chooser",
+                "placement/bookie_chooser",
             ),
             *("recovery", "recovery_driver", "last_confirmed", "entry_reader", "metadata_ops"),
         ),
@@ -126,8 +126,9 @@ PARTS: Final = (
         "managed",
         f"{_LIB}/managed",
         (
-            *("append_path", "cursor", "cursor_storage", "info_node", "ack_state", "entry_bitmap", "ledger_list"),
-            *("trim", "factory", "managed_ledger", "ledger_rollover", "cursor_reading"),
+            *("append_path", "cursors/cursor", "cursors/storage", "info_node", "cursors/ack_state"),
+            *("cursors/entry_bitmap", "ledger_list"),
+            *("trim", "factory", "managed_ledger", "ledger_rollover", "cursors/reading"),
         ),
         _MANAGED_TESTS,
     ),
@@ -155,9 +156,9 @@ PARTS: Final = (
         "bookie",
         _BOOKIE,
         (
-            *("bookie", "adds", "ledger_state", "journal", "journal_files", "journal_format", "checkpoint"),
-            *("replay", "write_cache", "directory_storage", "index", "cookie", "disk_watch"),
-            *("entry_log_writer", "entry_log_reader"),
+            *("bookie", "adds", "ledger_state", "journal/journal", "journal/files", "journal/format", "checkpoint"),
+            *("replay", "storage/write_cache", "storage/directory_storage", "storage/index", "cookie", "disk_watch"),
+            *("storage/entry_log_writer", "storage/entry_log_reader"),
         ),
         _STORE_TESTS,
         Simulator.STORAGE,
@@ -180,8 +181,9 @@ PARTS: Final = (
         "autorecovery",
         f"{_BOOKIE}/autorecovery",
         (
-            *("replicator", "worker", "underreplication", "fragments", "entry_copy", "fragment_check"),
-            *("replication_lock", "auditor"),
+            *("replication/replicator", "replication/worker", "underreplication", "fragments"),
+            *("replication/entry_copy", "fragment_check"),
+            *("replication_lock", "auditor/auditor"),
         ),
         _files(
             "bookie/tests",
@@ -295,7 +297,7 @@ PARTS: Final = (
 
 
 def part_of(module: str) -> Part:
-    """The part that a module belongs to; of one that stands in none the first part in its folder."""
-    folder = module.rpartition("/")[0]
+    """The part that a module belongs to; of one that stands in none the first part with the nearest folder above it."""
     named = (part for part in PARTS if module in part.paths())
-    return next(named, None) or next(part for part in PARTS if part.folder == folder)
+    above = (part for part in PARTS if module.startswith(f"{part.folder}/"))
+    return next(named, None) or max(above, key=lambda part: len(part.folder))

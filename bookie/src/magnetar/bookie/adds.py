@@ -14,14 +14,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from magnetar.bookie import journal_format
 from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.counters import BookieCounters, TimedAdd
-from magnetar.bookie.journal import Context, Journal
+from magnetar.bookie.journal import format as journal_format
+from magnetar.bookie.journal.journal import Context, Journal
 from magnetar.bookie.ledger_state import LedgerState, LedgerStates, unreadable_state
-from magnetar.bookie.write_cache import WriteCache
+from magnetar.bookie.storage.write_cache import WriteCache
 from magnetar.core.limits import MIB
-from magnetar.ledger.bookie_connection import ADD_FLAG_HIGH_PRIORITY, ADD_FLAG_RECOVERY, AddCallback
+from magnetar.ledger.bookie_client.bookie_connection import ADD_FLAG_HIGH_PRIORITY, ADD_FLAG_RECOVERY, AddCallback
 from magnetar.wire.bookkeeper.codes import BookieCode
 
 HELD_BYTES_MAX: Final = 64 * MIB

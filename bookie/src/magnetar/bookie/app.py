@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from magnetar.bookie import cookie, disk_watch
-from magnetar.bookie.begun_journals import begun_by_last_start, check_journals_are_newest, note_begun_journals
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.bookie_status import StatusKeeper, read_status
 from magnetar.bookie.checkpoint import Checkpointer
@@ -17,25 +16,26 @@ from magnetar.bookie.counters import BookieCounters
 from magnetar.bookie.directories import BookieDirectories, open_directories
 from magnetar.bookie.disk_watch import WriteMode
 from magnetar.bookie.drain.departed import finish_departure
-from magnetar.bookie.given_up import tell_given_up
-from magnetar.bookie.index import open_rocksdb_index
-from magnetar.bookie.index_api import OpenIndex
-from magnetar.bookie.journal_worker import JournalWorker, ThreadJournalWorker
+from magnetar.bookie.integrity.begun_journals import begun_by_last_start, check_journals_are_newest, note_begun_journals
+from magnetar.bookie.integrity.given_up import tell_given_up
+from magnetar.bookie.integrity.limbo import Limbo, LimboStage, leave_limbo, ledgers_in_limbo
+from magnetar.bookie.journal.worker import JournalWorker, ThreadJournalWorker
 from magnetar.bookie.journals import Journals, open_journals
 from magnetar.bookie.ledger_state import LedgerStates
-from magnetar.bookie.limbo import Limbo, LimboStage, leave_limbo, ledgers_in_limbo
 from magnetar.bookie.loss import Losses, OnLoss
 from magnetar.bookie.registration import Registration, encode_service_info
 from magnetar.bookie.replay import Replay
 from magnetar.bookie.settings import BookieSettings
-from magnetar.bookie.storage import LedgerStorage, open_storage
+from magnetar.bookie.storage.index import open_rocksdb_index
+from magnetar.bookie.storage.index_api import OpenIndex
+from magnetar.bookie.storage.ledger_storage import LedgerStorage, open_storage
 from magnetar.core.clock import Clock
 from magnetar.core.disk import Disk, SystemDisk
 from magnetar.core.errors import SettingError
 from magnetar.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
-    from magnetar.bookie.server import BookieServer
+    from magnetar.bookie.server.bookie_server import BookieServer
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class RunningBookie:
         """Listen and register."""
         if settings.serve_tcp:
             # Both protocols' codecs, 20 ms of start-up that a bookie inside a standalone cluster does not need.
-            from magnetar.bookie.server import BookieServer
+            from magnetar.bookie.server.bookie_server import BookieServer
 
             self.server = BookieServer(self.bookie, self.parts.directories.usage, clock)
             await self.server.start(settings.listen_host, settings.port)

@@ -7,17 +7,17 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from magnetar.bookie import journal_format
 from magnetar.bookie.adds import BookieAdds
 from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.counters import BookieCounters
-from magnetar.bookie.directory_storage import NOT_READ, READ_BYTES_UNBOUNDED, ReadResult
-from magnetar.bookie.journal import Journal
+from magnetar.bookie.journal import format as journal_format
+from magnetar.bookie.journal.journal import Journal
 from magnetar.bookie.ledger_state import LedgerState, LedgerStates, explicit_lac, unreadable_state
-from magnetar.bookie.storage import LedgerStorage
+from magnetar.bookie.storage.directory_storage import NOT_READ, READ_BYTES_UNBOUNDED, ReadResult
+from magnetar.bookie.storage.ledger_storage import LedgerStorage
 from magnetar.core.clock import SystemClock
 from magnetar.core.ids import NO_ENTRY
-from magnetar.ledger.bookie_connection import AddCallback
+from magnetar.ledger.bookie_client.bookie_connection import AddCallback
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import HEADER_BYTES, MASTER_KEY_BYTES
 

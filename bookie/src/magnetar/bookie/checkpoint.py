@@ -17,7 +17,7 @@ from typing import Any, Final
 from magnetar.bookie.counters import BookieCounters
 from magnetar.bookie.directories import BookieDirectories, Marks
 from magnetar.bookie.ledger_state import LedgerStates
-from magnetar.bookie.storage import LedgerStorage
+from magnetar.bookie.storage.ledger_storage import LedgerStorage
 
 log = logging.getLogger(__name__)
 

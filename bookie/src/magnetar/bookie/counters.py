@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Final, TypeVar
 
 from magnetar.core.clock import Clock
-from magnetar.ledger.bookie_connection import AddCallback
+from magnetar.ledger.bookie_client.bookie_connection import AddCallback
 from magnetar.net.refused_connections import LimitKind, RefusedConnections
 
 BUCKETS_PER_DECADE: Final = 8

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import google_crc32c
-from magnetar.bookie import journal_files
-from magnetar.bookie.entry_log_note import list_logs
-from magnetar.bookie.journal import Mark
+from magnetar.bookie.journal import files as journal_files
+from magnetar.bookie.journal.journal import Mark
 from magnetar.bookie.settings import BookieSettings
+from magnetar.bookie.storage.entry_log_note import list_logs
 from magnetar.core.disk import Disk
 
 log = logging.getLogger(__name__)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from magnetar.bookie import journal_files
 from magnetar.bookie.directories import BookieDirectories, Marks
-from magnetar.bookie.journal import Journal, Mark
-from magnetar.bookie.journal_worker import JournalWorker
+from magnetar.bookie.journal import files as journal_files
+from magnetar.bookie.journal.journal import Journal, Mark
+from magnetar.bookie.journal.worker import JournalWorker
 from magnetar.bookie.settings import JournalSettings
 
 

@@ -6,7 +6,12 @@ from collections.abc import Callable, Sequence
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.local_adds import LocalAdds
-from magnetar.ledger.bookie_connection import READ_FLAG_FENCE, READ_FLAG_NONE, AddCallback, BookieConnection
+from magnetar.ledger.bookie_client.bookie_connection import (
+    READ_FLAG_FENCE,
+    READ_FLAG_NONE,
+    AddCallback,
+    BookieConnection,
+)
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 
 

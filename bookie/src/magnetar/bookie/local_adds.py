@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from magnetar.ledger.bookie_connection import AddCallback
+from magnetar.ledger.bookie_client.bookie_connection import AddCallback
 from magnetar.wire.bookkeeper.codes import BookieCode
 
 _UNREACHABLE: Final = int(BookieCode.UNREACHABLE)

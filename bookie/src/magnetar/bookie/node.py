@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final
 from magnetar.bookie.admin.server import AdminServer
 from magnetar.bookie.app import RunningBookie, start_bookie
 from magnetar.bookie.autorecovery.app import RunningAutoRecovery, open_autorecovery
-from magnetar.bookie.autorecovery.replicator import LedgerReplicator
+from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator
 from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
 from magnetar.bookie.counters import RecoveryCounters
 from magnetar.bookie.drain.drain import DrainParts, is_leaving
 from magnetar.bookie.drain.service import REASON_DRAIN, DrainService, ModeSwitch
 from magnetar.bookie.gc.collectors import Collectors
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
-from magnetar.bookie.healing import Healer
-from magnetar.bookie.limbo import LimboStage
+from magnetar.bookie.integrity.healing import Healer
+from magnetar.bookie.integrity.limbo import LimboStage
 from magnetar.bookie.operating.cluster import ClusterClient
 from magnetar.bookie.operating.local import LocalOperations, LocalParts
 from magnetar.bookie.operating.recovery import RecoveryAdmin
@@ -31,8 +31,8 @@ from magnetar.bookie.operations import BookieOperations
 from magnetar.bookie.settings import BookieSettings
 from magnetar.control.settings import ControlSettings
 from magnetar.core.clock import Clock
+from magnetar.ledger.bookie_client.v3_query import V3Queries
 from magnetar.ledger.settings import LedgerClientSettings
-from magnetar.ledger.v3_query import V3Queries
 from magnetar.metadata.store import MetadataStore
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from magnetar.bookie.index_api import DELETED_LEDGERS_MAX
+from magnetar.bookie.storage.index_api import DELETED_LEDGERS_MAX
 from magnetar.core.disk import Disk, DiskFile, write_all
 
 INDEX_FILE: Final = "index.log"

@@ -10,7 +10,7 @@ from magnetar.broker.compacted_topic import Compaction, read_compacted, sized
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import NO_ENTRY, Position
 from magnetar.ledger.api import LedgerReader
-from magnetar.managed.cursor import Cursor
+from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.entry import Entry
 from magnetar.managed.managed_ledger import ManagedLedger
 

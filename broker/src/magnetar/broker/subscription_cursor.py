@@ -1,4 +1,4 @@
-"""What dispatch needs of a cursor: `magnetar.managed.cursor.Cursor` has it, and so has the tests' cursor in memory.
+"""What dispatch needs of a cursor: the `Cursor` of managed ledgers has it, and so has the tests' cursor in memory.
 
 A Protocol and not that class, because compiled code takes a class at its word. It is called per batch, so that calls
 that the compiler cannot bind cost nothing that could be measured.

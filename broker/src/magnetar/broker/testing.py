@@ -33,7 +33,7 @@ def stored_message(payload: bytes = b"x", **fields: Any) -> bytes:
 
 
 class MemoryCursor:
-    """A cursor over a list of entries, by the contract of `magnetar.managed.cursor.Cursor` as dispatch uses it."""
+    """A cursor over a list of entries, by the contract of the `Cursor` of managed ledgers as dispatch uses it."""
 
     def __init__(self) -> None:
         self.name = "s"

@@ -15,7 +15,7 @@ from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import LedgerFenced, LedgerUnauthorized
 from magnetar.ledger.appender import CHANGING, FAILED, OPEN, Appender, Send
-from magnetar.ledger.bookie_connection import BookieConnection, BookieConnections
+from magnetar.ledger.bookie_client.bookie_connection import BookieConnection, BookieConnections
 from magnetar.ledger.ensemble_change import EnsembleChanger, replace_failed_bookies, stop_replacing
 from magnetar.wire.bookkeeper.codes import BookieCode, known_code
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from magnetar.core.ids import NO_ENTRY
-from magnetar.ledger.bookie_connection import LAST_ADD_CONFIRMED, EntryGivers
+from magnetar.ledger.bookie_client.bookie_connection import LAST_ADD_CONFIRMED, EntryGivers
 from magnetar.ledger.entry_reader import DENIALS
 from magnetar.ledger.recovery import LastConfirmedRound
 from magnetar.wire.bookkeeper.codes import BookieError

@@ -12,7 +12,7 @@ from magnetar.core.ids import NO_ENTRY
 from magnetar.ledger.api import LedgerClosed, LedgerFenced, LedgerListener, LedgerUnavailable
 from magnetar.ledger.append_pipeline import AppendPipeline, PipelineContext
 from magnetar.ledger.appender import Appender
-from magnetar.ledger.bookie_connection import BookieConnections
+from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.ensemble_change import EnsembleChanger
 from magnetar.wire.bookkeeper.entry import EntryCodec, header
 

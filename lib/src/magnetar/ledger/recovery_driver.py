@@ -11,7 +11,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import LedgerUnauthorized, LedgerUnavailable
 from magnetar.ledger.append_pipeline import AppendPipeline
 from magnetar.ledger.appender import Appender
-from magnetar.ledger.bookie_connection import (
+from magnetar.ledger.bookie_client.bookie_connection import (
     ADD_FLAG_HIGH_PRIORITY,
     ADD_FLAG_RECOVERY,
     LAST_ADD_CONFIRMED,

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from magnetar.ledger.bookie_connection import (
+from magnetar.ledger.bookie_client.bookie_connection import (
     ADD_FLAG_RECOVERY,
     LAST_ADD_CONFIRMED,
     READ_FLAG_FENCE,

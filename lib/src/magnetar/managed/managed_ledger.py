@@ -11,12 +11,12 @@ from typing import Final
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.ledger.api import EntryNotFound, LedgerReader
-from magnetar.managed.ack_state import AckState
 from magnetar.managed.append_path import AppendCallback, AppendPath
-from magnetar.managed.cursor import Cursor, start_mark
-from magnetar.managed.cursor_opening import CursorOpening
-from magnetar.managed.cursor_recovery import recover_cursor
-from magnetar.managed.cursor_storage import CursorStorage
+from magnetar.managed.cursors.ack_state import AckState
+from magnetar.managed.cursors.cursor import Cursor, start_mark
+from magnetar.managed.cursors.opening import CursorOpening
+from magnetar.managed.cursors.recovery import recover_cursor
+from magnetar.managed.cursors.storage import CursorStorage
 from magnetar.managed.entry import Entry
 from magnetar.managed.entry_cache import EntryCache
 from magnetar.managed.errors import CursorNotFound, ManagedLedgerClosed, ManagedLedgerFenced

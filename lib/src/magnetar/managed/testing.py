@@ -18,7 +18,7 @@ from magnetar.ledger.api import (
     LedgerUnavailable,
     NotEnoughBookies,
 )
-from magnetar.managed.cursor import Cursor
+from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.settings import ManagedLedgerSettings

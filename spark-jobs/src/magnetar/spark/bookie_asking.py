@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from magnetar.core.limits import MIB
-from magnetar.ledger.bookie_connection import EntryGivers
+from magnetar.ledger.bookie_client.bookie_connection import EntryGivers
 from magnetar.ledger.entry_reader import DENIALS
 from magnetar.ledger.striping import write_set
 from magnetar.spark.ledger_place import LedgerPlace, Piece

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
 
 from magnetar.core.limits import MIB
-from magnetar.ledger.bookie_connection import EntryGivers
+from magnetar.ledger.bookie_client.bookie_connection import EntryGivers
 from magnetar.spark.bookie_asking import (
     ANSWER_BYTES_MAX,
     EACH_COUNT_MAX,

@@ -9,11 +9,11 @@ from contextlib import AsyncExitStack
 from typing import Any, Final, Protocol, TypeAlias
 
 from magnetar.core.errors import MagnetarError, Misuse, PeerError, SettingError, Unavailable
-from magnetar.ledger.addressed_bookies import AddressedBookies
+from magnetar.ledger.bookie_client.addressed_bookies import AddressedBookies
+from magnetar.ledger.bookie_client.tcp_bookie import TcpBookieSettings
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.ledger.last_confirmed import ask_last_confirmed
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, ledger_path
-from magnetar.ledger.tcp_bookie import TcpBookieSettings
-from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.managed.paths import cursor_path
 from magnetar.metadata.factory import open_store
 from magnetar.metadata.store import MetadataStore

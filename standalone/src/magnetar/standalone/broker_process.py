@@ -25,10 +25,10 @@ from magnetar.control.settings import ControlSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
 from magnetar.core.settings_file import GivenSettings
+from magnetar.ledger.bookie_client.tcp_bookie import TcpBookieSettings
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.settings import LedgerClientSettings
-from magnetar.ledger.tcp_bookie import TcpBookieSettings
-from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.urls import store_url, zookeeper_url

@@ -2,7 +2,7 @@
 
 Messages are found by the metadata alone. Garbage collection deletes what they do not name, and with older metadata
 the ids of newer ledgers would be given again, whose entries then stand in ledgers of other topics. Older messages
-are refused by the bookie itself (`magnetar.bookie.begun_journals`).
+are refused by the bookie itself (`magnetar.bookie.integrity.begun_journals`).
 """
 
 from __future__ import annotations

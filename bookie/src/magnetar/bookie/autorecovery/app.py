@@ -10,10 +10,10 @@ from magnetar.bookie.autorecovery.progress import RecoveryProgress
 from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
 from magnetar.bookie.counters import RecoveryCounters
 from magnetar.core.clock import Clock
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
+from magnetar.ledger.bookie_client.v3_query import V3Queries
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.settings import LedgerClientSettings
-from magnetar.ledger.tcp_connections import TcpBookieConnections
-from magnetar.ledger.v3_query import V3Queries
 from magnetar.metadata.store import MetadataStore
 
 

@@ -8,20 +8,20 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from magnetar.bookie.autorecovery.auditor import Auditor
-from magnetar.bookie.autorecovery.auditor_checks import AuditorParts
+from magnetar.bookie.autorecovery.auditor.auditor import Auditor
+from magnetar.bookie.autorecovery.auditor.checks import AuditorParts
+from magnetar.bookie.autorecovery.auditor.replicas_check import EntryLists
 from magnetar.bookie.autorecovery.election import current_auditor, election
 from magnetar.bookie.autorecovery.elector import AuditorElector
 from magnetar.bookie.autorecovery.progress import RecoveryProgress
-from magnetar.bookie.autorecovery.replicas_check import EntryLists
-from magnetar.bookie.autorecovery.replicator import LedgerReplicator
+from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator
+from magnetar.bookie.autorecovery.replication.worker import ReplicationWorker, WorkerProgress
 from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
-from magnetar.bookie.autorecovery.worker import ReplicationWorker, WorkerProgress
 from magnetar.bookie.counters import RecoveryCounters
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, Unavailable
-from magnetar.ledger.bookie_connection import BookieConnections
+from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.metadata.store import MetadataStore
 

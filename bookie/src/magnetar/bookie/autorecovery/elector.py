@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from magnetar.bookie.autorecovery.auditor import Auditor
+from magnetar.bookie.autorecovery.auditor.auditor import Auditor
 from magnetar.bookie.autorecovery.election import Election
 from magnetar.core.errors import MagnetarError, Unavailable
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from magnetar.bookie.autorecovery.fragments import Segment, Verdict
 from magnetar.core.ids import NO_ENTRY
-from magnetar.ledger.bookie_connection import BookieConnections
+from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.entry_reader import DENIALS
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import DigestMismatch, EntryCodec

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from magnetar.bookie.autorecovery.election import ElectionKind
-from magnetar.bookie.autorecovery.replication_settings import DEFAULT_REPLICATION_SETTINGS, ReplicationSettings
+from magnetar.bookie.autorecovery.replication.settings import DEFAULT_REPLICATION_SETTINGS, ReplicationSettings
 from magnetar.core.errors import SettingError
 
 YEAR_SECONDS: Final = 366 * 86_400.0

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from magnetar.bookie.autorecovery.fragments import segments_of
-from magnetar.bookie.autorecovery.replication_settings import DEFAULT_REPLICATION_SETTINGS, ReplicationSettings
-from magnetar.bookie.autorecovery.replicator import LedgerReplicator
+from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator
+from magnetar.bookie.autorecovery.replication.settings import DEFAULT_REPLICATION_SETTINGS, ReplicationSettings
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.client import BookKeeperClient

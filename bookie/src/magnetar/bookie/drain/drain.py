@@ -18,7 +18,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from magnetar.bookie.autorecovery.replicator import LedgerReplicator
+from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.bookie.drain.moves import LedgerMover
@@ -27,7 +27,7 @@ from magnetar.bookie.drain.scan import ledgers_naming
 from magnetar.bookie.drain.state import Capacity, Intention, Phase, decode_intention, encode_intention
 from magnetar.bookie.operations import DrainState, DrainStep, OperationRefused
 from magnetar.core.clock import Clock, SystemClock
-from magnetar.ledger.bookie_connection import BookieConnections
+from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH
 from magnetar.metadata.coordination import LockState, LockTaken, ResourceLock

@@ -10,16 +10,16 @@ from typing import Final
 
 from magnetar.bookie.autorecovery.fragments import Verdict
 from magnetar.bookie.autorecovery.parallel import for_each
+from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator
+from magnetar.bookie.autorecovery.replication.result import ProblemKind, ReplicationResult, Scope
+from magnetar.bookie.autorecovery.replication.throttle import RateMeter
+from magnetar.bookie.autorecovery.replication.worker import unless_lost
 from magnetar.bookie.autorecovery.replication_lock import ReplicationLock
-from magnetar.bookie.autorecovery.replication_result import ProblemKind, ReplicationResult, Scope
-from magnetar.bookie.autorecovery.replicator import LedgerReplicator
-from magnetar.bookie.autorecovery.throttle import RateMeter
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
-from magnetar.bookie.autorecovery.worker import unless_lost
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import LedgerNotFound
-from magnetar.ledger.bookie_connection import BookieConnections
+from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.client import BookKeeperClient
 
 log: Final = logging.getLogger(__name__)

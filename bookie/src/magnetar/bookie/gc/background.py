@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from magnetar.bookie.directory_storage import DirectoryStorage
+from magnetar.bookie.storage.directory_storage import DirectoryStorage
 
 _Result = TypeVar("_Result")
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from magnetar.bookie.directory_storage import DirectoryStorage
 from magnetar.bookie.gc.background import step
 from magnetar.bookie.gc.ledger_collection import LedgerCollection, without
 from magnetar.bookie.gc.live_ledgers import LedgerLocks, LiveLedgers
@@ -25,6 +24,7 @@ from magnetar.bookie.gc.log_collection import LogCollection
 from magnetar.bookie.gc.plan import CollectionRequest, Compaction, CompactionClock, DiskLevel, disk_level
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.gc.status import CollectionCounters, CollectionReport, CollectionStatus
+from magnetar.bookie.storage.directory_storage import DirectoryStorage
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.sizes import human_bytes

@@ -27,11 +27,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from magnetar.bookie import entry_log_format
-from magnetar.bookie.entry_log_format import DIGEST_UNKNOWN, SIZE_BYTES, EntryDamaged
-from magnetar.bookie.entry_log_writer import EntryLogWriter
 from magnetar.bookie.gc.log_scan import LogScan, Record
-from magnetar.bookie.index_api import LedgerIndex
+from magnetar.bookie.storage import entry_log_format
+from magnetar.bookie.storage.entry_log_format import DIGEST_UNKNOWN, SIZE_BYTES, EntryDamaged
+from magnetar.bookie.storage.entry_log_writer import EntryLogWriter
+from magnetar.bookie.storage.index_api import LedgerIndex
 from magnetar.core.disk import Disk
 
 log = logging.getLogger(__name__)

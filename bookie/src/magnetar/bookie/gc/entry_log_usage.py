@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from magnetar.bookie import entry_log_format
-from magnetar.bookie.entry_log_format import SIZE_BYTES, EntryDamaged
 from magnetar.bookie.gc.log_scan import LogScan
+from magnetar.bookie.storage import entry_log_format
+from magnetar.bookie.storage.entry_log_format import SIZE_BYTES, EntryDamaged
 from magnetar.core.disk import Disk
 
 log = logging.getLogger(__name__)

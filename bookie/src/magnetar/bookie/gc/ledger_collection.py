@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from magnetar.bookie.directory_storage import DirectoryStorage
 from magnetar.bookie.gc.background import step
 from magnetar.bookie.gc.live_ledgers import LedgerLocks, LiveLedgers
 from magnetar.bookie.gc.plan import MissingLedgers
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.gc.status import CollectionReport
+from magnetar.bookie.storage.directory_storage import DirectoryStorage
 from magnetar.core.clock import Clock
 
 log = logging.getLogger(__name__)

@@ -9,14 +9,14 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final
 
-from magnetar.bookie.directory_storage import DirectoryStorage
-from magnetar.bookie.entry_log_format import EMPTIED_LOG, HEADER_BYTES, EntryDamaged
 from magnetar.bookie.gc.background import step
 from magnetar.bookie.gc.compaction import LogCopy, SwitchOver, unfinished_compactions
 from magnetar.bookie.gc.entry_log_usage import EntryLogUsages, LogReading, LogUsage
 from magnetar.bookie.gc.plan import Throttle, compaction_order, time_is_up
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.gc.status import CollectionCounters, CollectionReport
+from magnetar.bookie.storage.directory_storage import DirectoryStorage
+from magnetar.bookie.storage.entry_log_format import EMPTIED_LOG, HEADER_BYTES, EntryDamaged
 from magnetar.core.clock import Clock
 from magnetar.core.disk import write_all
 from magnetar.core.sizes import human_bytes

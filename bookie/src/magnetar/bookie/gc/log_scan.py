@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from magnetar.bookie.entry_log_format import (
+from magnetar.bookie.storage.entry_log_format import (
     HEADER_BYTES,
     LEDGER_IN_MAP_BYTES_MAX,
     MAP_BATCH_LEDGERS_MAX,

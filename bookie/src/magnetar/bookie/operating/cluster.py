@@ -10,10 +10,10 @@ from typing import Final
 from magnetar.bookie.autorecovery.registered_bookies import known_bookies
 from magnetar.bookie.operations import BookieSpace
 from magnetar.core.errors import Unavailable
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
+from magnetar.ledger.bookie_client.v3_query import V3Queries
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_NAME, READ_ONLY_PATH
-from magnetar.ledger.tcp_connections import TcpBookieConnections
-from magnetar.ledger.v3_query import V3Queries
 from magnetar.metadata.store import MetadataStore
 from magnetar.wire.bookkeeper.codes import BookieError
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata

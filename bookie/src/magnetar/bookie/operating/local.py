@@ -10,16 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from magnetar.bookie import entry_log_format, journal_files, journal_format
 from magnetar.bookie.counters import BookieCounters, RecoveryCounters
 from magnetar.bookie.directories import BookieDirectories
-from magnetar.bookie.directory_storage import DirectoryStorage
 from magnetar.bookie.disk_watch import REASON_MANUAL, DiskState, WriteMode
-from magnetar.bookie.entry_log_note import list_logs
 from magnetar.bookie.gc.collector import GarbageCollector
+from magnetar.bookie.integrity.limbo import Limbo
+from magnetar.bookie.journal import files as journal_files
+from magnetar.bookie.journal import format as journal_format
 from magnetar.bookie.journals import Journals
 from magnetar.bookie.ledger_state import LedgerStates, decode_state
-from magnetar.bookie.limbo import Limbo
 from magnetar.bookie.operations import (
     BookieState,
     CollectionState,
@@ -34,7 +33,10 @@ from magnetar.bookie.operations import (
     StoredLedger,
 )
 from magnetar.bookie.settings import BookieSettings
-from magnetar.bookie.storage import LedgerStorage
+from magnetar.bookie.storage import entry_log_format
+from magnetar.bookie.storage.directory_storage import DirectoryStorage
+from magnetar.bookie.storage.entry_log_note import list_logs
+from magnetar.bookie.storage.ledger_storage import LedgerStorage
 
 log = logging.getLogger(__name__)
 

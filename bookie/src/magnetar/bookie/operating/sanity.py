@@ -12,7 +12,7 @@ from typing import Final
 
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import LedgerOptions
-from magnetar.ledger.bookie_connection import BookieConnection, BookieConnections
+from magnetar.ledger.bookie_client.bookie_connection import BookieConnection, BookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.metadata.store import MetadataStore
 

@@ -33,8 +33,8 @@ from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.topic_name import java_url_decode
+from magnetar.managed.cursors.entry_bitmap import words_of
 from magnetar.managed.entry import Entry
-from magnetar.managed.entry_bitmap import words_of
 
 ONE_SUBSCRIPTION: Final = ONE + "/subscription/{subscription}"
 EXPIRE_ALL: Final = ONE + "/all_subscription/expireMessages/{seconds}"

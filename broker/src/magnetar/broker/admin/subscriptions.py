@@ -33,7 +33,7 @@ from magnetar.broker.service import Topic
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.ids import LATEST
 from magnetar.core.topic_name import PERSISTENT, TopicName
-from magnetar.managed.cursor import Cursor
+from magnetar.managed.cursors.cursor import Cursor
 
 EXISTS_ALREADY: Final = "Subscription already exists for topic"
 

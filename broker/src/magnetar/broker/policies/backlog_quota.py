@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from magnetar.broker.policies.sweep import Work
     from magnetar.broker.topic import PersistentTopic
     from magnetar.core.ids import Position
-    from magnetar.managed.cursor import Cursor
+    from magnetar.managed.cursors.cursor import Cursor
 
 logger = logging.getLogger(__name__)
 

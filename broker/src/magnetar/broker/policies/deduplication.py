@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from magnetar.core.clock import Clock
     from magnetar.core.errors import MagnetarError
     from magnetar.core.ids import Position
-    from magnetar.managed.cursor import Cursor
+    from magnetar.managed.cursors.cursor import Cursor
     from magnetar.managed.entry import Entry
     from magnetar.managed.managed_ledger import ManagedLedger
 

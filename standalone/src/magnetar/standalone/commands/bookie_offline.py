@@ -131,7 +131,7 @@ def _journal_row(found: JournalRecord, body_format: BodyFormat) -> EntryRow:
 
 
 def _tell_ending(reading: JournalReading) -> None:
-    from magnetar.bookie.journal_format import Ending
+    from magnetar.bookie.journal.format import Ending
 
     what = f"version {reading.version}, {'with' if reading.has_checksums else 'without'} checksums"
     if reading.damage:
@@ -206,7 +206,7 @@ def _log_rows(
 
 
 def _log_row(found: LogRecord, body_format: BodyFormat) -> EntryRow:
-    from magnetar.bookie.entry_log_format import digest_kind
+    from magnetar.bookie.storage.entry_log_format import digest_kind
     from magnetar.standalone.tools.journal_reading import DIGESTS
 
     digest = DIGESTS[digest_kind(found.entry)] if found.entry else ""

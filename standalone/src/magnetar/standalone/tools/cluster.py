@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.core.clock import SystemClock
+from magnetar.ledger.bookie_client.tcp_bookie import TcpBookieSettings
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
+from magnetar.ledger.bookie_client.v3_query import V3Queries
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.ledger.settings import LedgerClientSettings
-from magnetar.ledger.tcp_bookie import TcpBookieSettings
-from magnetar.ledger.tcp_connections import TcpBookieConnections
-from magnetar.ledger.v3_query import V3Queries
 from magnetar.metadata.store import MetadataStore
 from magnetar.standalone.bookie_process import MetadataSettings
 

@@ -10,8 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from magnetar.bookie import entry_log_format
-from magnetar.bookie.entry_log_format import DIGEST_UNKNOWN, HEADER_BYTES, MAP_ENTRY_ID, MAP_LEDGER_ID, SIZE_BYTES
+from magnetar.bookie.storage import entry_log_format
+from magnetar.bookie.storage.entry_log_format import (
+    DIGEST_UNKNOWN,
+    HEADER_BYTES,
+    MAP_ENTRY_ID,
+    MAP_LEDGER_ID,
+    SIZE_BYTES,
+)
 from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX
 from magnetar.standalone.tools.errors import UnreadableFile
 from magnetar.standalone.tools.journal_reading import DIGESTS

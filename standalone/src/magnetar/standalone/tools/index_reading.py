@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from magnetar.bookie.index import LEDGERS_DIRECTORY, LOCATIONS_DIRECTORY
-from magnetar.bookie.index_database import IndexFailed
 from magnetar.bookie.ledger_state import decode_state
+from magnetar.bookie.storage.index import LEDGERS_DIRECTORY, LOCATIONS_DIRECTORY
+from magnetar.bookie.storage.index_database import IndexFailed
 from magnetar.metadata.rocksdb_files import check_iterator
 from rocksdict import AccessType, Options, Rdict, RdictIter
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from magnetar.bookie import entry_log_format, journal_format, journal_header
-from magnetar.bookie.journal_format import Ending, JournalScan
-from magnetar.bookie.journal_replay import FileReading
+from magnetar.bookie.journal import format as journal_format
+from magnetar.bookie.journal import header as journal_header
+from magnetar.bookie.journal.format import Ending, JournalScan
+from magnetar.bookie.journal.replay import FileReading
+from magnetar.bookie.storage import entry_log_format
 from magnetar.core.disk import SystemDisk
 from magnetar.standalone.tools.errors import UnreadableFile
 

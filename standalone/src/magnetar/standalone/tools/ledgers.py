@@ -10,7 +10,7 @@ from typing import Final
 
 from magnetar.core.errors import PeerError
 from magnetar.ledger.api import EntryNotFound, EntryUnreadable, LedgerNotFound, LedgerUnavailable
-from magnetar.ledger.bookie_connection import BookieConnection
+from magnetar.ledger.bookie_client.bookie_connection import BookieConnection
 from magnetar.ledger.entry_reader import DENIALS
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.ledger.striping import keeps

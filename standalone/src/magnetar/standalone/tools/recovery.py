@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator
+from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
+from magnetar.bookie.autorecovery.replication.worker import unless_lost
 from magnetar.bookie.autorecovery.replication_lock import ReplicationLock
-from magnetar.bookie.autorecovery.replication_settings import ReplicationSettings
-from magnetar.bookie.autorecovery.replicator import LedgerReplicator
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
-from magnetar.bookie.autorecovery.worker import unless_lost
 from magnetar.bookie.drain.drain import Drain, DrainParts
 from magnetar.bookie.operations import DrainState
 from magnetar.core.clock import SystemClock

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from magnetar.bookie.entry_log_format import EntryDamaged
-from magnetar.bookie.entry_log_reader import EntryLogReader
+from magnetar.bookie.storage.entry_log_format import EntryDamaged
+from magnetar.bookie.storage.entry_log_reader import EntryLogReader
 from magnetar.core.disk import SystemDisk
 from magnetar.standalone.tools.bookie_files import BookieFolders, current
 from magnetar.standalone.tools.index_reading import IndexReading

@@ -1,0 +1,1 @@
+"""The auditor: finds ledgers that lack copies, and marks them (BookKeeper: replication/Auditor)."""

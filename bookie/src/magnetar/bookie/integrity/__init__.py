@@ -1,0 +1,1 @@
+"""What a bookie does about entries that it has lost (BookKeeper: bookie/datainteg)."""

@@ -1,0 +1,42 @@
+"""The bookie's TCP server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.server.requests_v3 import LongPolls, V3Answerer
+from magnetar.bookie.server.session import BookieSession
+from magnetar.core.clock import Clock
+from magnetar.net.connection import Connection
+from magnetar.net.endpoints import Listener, listen
+
+
+class BookieServer:
+    """Serves versions 2 and 3 on one port."""
+
+    def __init__(self, bookie: Bookie, disk_usage: Callable[[], tuple[int, int]], clock: Clock) -> None:
+        self._bookie = bookie
+        self._answerer = V3Answerer(bookie, disk_usage)
+        self._long_polls = LongPolls(bookie, clock.now_ms)
+        self._listener: Listener | None = None
+
+    @property
+    def port(self) -> int:
+        """The port in use; 0 before `start`."""
+        return self._listener.port if self._listener is not None else 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. OSError when the address is taken."""
+        self._listener = await listen(host, port, self._make_session)
+        self._listener.refused_connections = self._bookie.counters.refused_connections
+
+    async def close(self) -> None:
+        """Stop listening and close every connection."""
+        await self._long_polls.close()
+        if self._listener is not None:
+            await self._listener.close()
+            self._listener = None
+
+    def _make_session(self, connection: Connection) -> BookieSession:
+        return BookieSession(connection, self._bookie, self._answerer, self._long_polls)

@@ -1,0 +1,1 @@
+"""The client of single bookies: connections, adds and reads that are under way (BookKeeper: proto/BookieClient)."""

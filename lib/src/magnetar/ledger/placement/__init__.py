@@ -1,0 +1,1 @@
+"""Which bookies an ensemble is made of (BookKeeper: EnsemblePlacementPolicy)."""

@@ -1,0 +1,297 @@
+"""One reader's place in a managed ledger: what it has acknowledged and what it reads next.
+
+Compiled, so it waits for nothing (docs/adr/0022): what it returns to be awaited is made by `reading.py` and
+`storage.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import EARLIEST, LATEST, NO_ENTRY, Position
+from magnetar.managed.cursors.ack_state import AckState
+from magnetar.managed.cursors.reading import closed, durable, nothing, read_next, read_positions
+from magnetar.managed.cursors.storage import CursorStorage
+from magnetar.managed.entry import Entry
+from magnetar.managed.stats import CursorStats
+
+if TYPE_CHECKING:
+    from magnetar.managed.managed_ledger import ManagedLedger
+
+
+class Cursor:
+    """Durable cursors are kept in the store and hold back trimming; the others live in memory only."""
+
+    __slots__ = ("_ledger", "_storage", "acks", "closed", "cursor_properties", "name", "properties", "read_position")
+
+    def __init__(self, ledger: ManagedLedger, name: str, acks: AckState, storage: CursorStorage | None = None) -> None:
+        self._ledger: ManagedLedger = ledger
+        self._storage: CursorStorage | None = storage
+        self.name: str = name
+        self.acks: AckState = acks
+        self.closed: bool = False
+        self.properties: dict[str, int] = storage.properties if storage is not None else {}
+        """Stored with each position (Pulsar: of the mark-delete, e.g. the deduplication snapshot)."""
+        self.cursor_properties: dict[str, str] = storage.cursor_properties if storage is not None else {}
+        self.read_position: Position = ledger.next_position(acks.mark_delete)
+
+    @property
+    def durable(self) -> bool:
+        """Whether the cursor is kept in the store."""
+        return self._storage is not None
+
+    @property
+    def storage(self) -> CursorStorage | None:
+        """Where a durable one is kept."""
+        return self._storage
+
+    @property
+    def mark_delete(self) -> Position:
+        """Everything up to here is acknowledged."""
+        return self.acks.mark_delete
+
+    @property
+    def backlog_entries(self) -> int:
+        """Confirmed entries that are not acknowledged."""
+        return self.acks.backlog(self._ledger.last_confirmed)
+
+    def has_more(self) -> bool:
+        """Whether there are confirmed entries at or after the read position."""
+        return self.read_position <= self._ledger.last_confirmed
+
+    def read_cached(self, count_max: int, size_bytes_max: int) -> list[Entry] | None:
+        """See the next entries that are not acknowledged, and move past them, without waiting.
+
+        Empty: caught up. None: the next entry is not in the cache, so call `read`. Fewer than `count_max` entries mean
+        nothing; at least one is returned whatever its size."""
+        assert count_max > 0
+        ledger = self._ledger
+        last_ledger, last_entry = ledger.last_confirmed
+        while True:
+            ledger_id, entry_id = self.read_position
+            if ledger_id == last_ledger:
+                stop = last_entry
+                if entry_id > stop:
+                    return []
+            elif ledger_id > last_ledger:
+                return []
+            else:
+                stop = self._end_of_ledger()
+                if stop == NO_ENTRY:
+                    continue
+            available = stop - entry_id + 1
+            count = count_max if count_max < available else available
+            entries = ledger.cache.read(ledger_id, entry_id, count, size_bytes_max)
+            if not entries:
+                return None
+            self.read_position = (ledger_id, entry_id + len(entries))
+            if self.acks.individual_count:
+                entries = self.unacknowledged(entries)
+                if not entries:
+                    continue
+            return entries
+
+    def read(self, count_max: int, size_bytes_max: int) -> Coroutine[Any, Any, list[Entry]]:
+        """As `read_cached`, and from bookies when the cache has not got them. Empty: caught up.
+
+        Raises what the ledger client raises; the read position then stays."""
+        return read_next(self, self._ledger, count_max, size_bytes_max)
+
+    def read_positions(self, positions: Sequence[Position]) -> Coroutine[Any, Any, list[Entry]]:
+        """The entries at these positions, ascending, without those that are acknowledged or gone.
+
+        Does not move the read position."""
+        return read_positions(self.acks, self._ledger, positions)
+
+    def acknowledge(self, positions: Sequence[Position]) -> None:
+        """Single entries; what is acknowledged already, or no entry, is ignored."""
+        before = self.acks.mark_delete
+        if self.acks.acknowledge(positions):
+            self._acknowledged(before)
+
+    def acknowledge_batch_indexes(self, position: Position, remaining: list[int], batch_size: int) -> bool:
+        """Messages of a batch: words in which 1 = still unacknowledged. Intersects with what was acknowledged before.
+
+        Whether the entry became wholly acknowledged."""
+        before = self.acks.mark_delete
+        whole = self.acks.acknowledge_batch_indexes(position, remaining, batch_size)
+        self._acknowledged(before)
+        return whole
+
+    def acknowledge_cumulative(self, position: Position, remaining: list[int] | None = None) -> None:
+        """Everything up to the position; with `remaining` the last entry only in part.
+
+        Positions that were never confirmed are ignored."""
+        before = self.acks.mark_delete
+        if self.acks.acknowledge_cumulative(position, remaining):
+            self._acknowledged(before)
+
+    def is_acknowledged(self, position: Position) -> bool:
+        """Whether the whole entry is acknowledged."""
+        return self.acks.is_acknowledged(position)
+
+    def remaining_ack_set(self, position: Position) -> list[int] | None:
+        """Words of what is left of a batch; None when nothing of it is acknowledged by itself."""
+        return self.acks.remaining_ack_set(position)
+
+    def unacknowledged_at(self, number: int) -> Position:
+        """The `number`-th entry of the backlog, from 1."""
+        return self.acks.unacknowledged_at(number)
+
+    @property
+    def individual_ranges(self) -> int:
+        """How many stretches beyond the mark are acknowledged."""
+        return self.acks.range_count()
+
+    def individually_acknowledged(self) -> list[tuple[Position, Position]]:
+        """Stretches beyond the mark: lower end excluded, upper end included."""
+        return self.acks.ranges()
+
+    def rewind(self) -> None:
+        """Read again from the first entry that is not acknowledged."""
+        self.read_position = self._ledger.next_position(self.acks.mark_delete)
+
+    def skip_to(self, position: Position) -> None:
+        """Read on from here; acknowledges nothing."""
+        self.read_position = self._ledger.start_of_reading(position)
+
+    def reset(self, position: Position) -> Coroutine[Any, Any, None]:
+        """Seek: everything before the position counts as acknowledged, nothing from it on. Durable on return."""
+        start = self._ledger.start_of_reading(position)
+        self.acks.reset(self._ledger.previous_position(start))
+        self.read_position = start
+        return self._changed_and_durable(self._ledger.trim_later)
+
+    def skip_entries(self, count: int) -> Coroutine[Any, Any, None]:
+        """Acknowledge the next `count` unacknowledged entries. Durable on return."""
+        assert count >= 0
+        count = min(count, self.backlog_entries)
+        if count:
+            self.acknowledge_cumulative(self.acks.unacknowledged_at(count))
+        return self._changed_and_durable()
+
+    def clear_backlog(self) -> Coroutine[Any, Any, None]:
+        """Acknowledge everything that is confirmed now. Durable on return."""
+        self.acknowledge_cumulative(self._ledger.last_confirmed)
+        return self._changed_and_durable()
+
+    def persist(self, done: Callable[[MagnetarError | None], None]) -> None:
+        """Call `done`, later, once everything acknowledged so far is durable; with the error if that failed.
+
+        One write is in flight at a time: calls made meanwhile share the next one. At once for non-durable cursors."""
+        if self._storage is None:
+            self._ledger.loop.call_soon(done, None)
+        else:
+            self._storage.persist(done)
+
+    def set_properties(self, properties: Mapping[str, int]) -> Coroutine[Any, Any, None]:
+        """Replace the properties that are stored with the position. Durable on return."""
+        self.properties.clear()
+        self.properties.update(properties)
+        return self._changed_and_durable()
+
+    def set_cursor_properties(self, properties: Mapping[str, str]) -> Coroutine[Any, Any, None]:
+        """Replace the cursor's own properties. Durable on return."""
+        self.cursor_properties.clear()
+        self.cursor_properties.update(properties)
+        return nothing() if self._storage is None else self._storage.rewrite_node()
+
+    def close(self) -> Coroutine[Any, Any, None]:
+        """Durable: write the state and let go. Non-durable: it is gone."""
+        if self.closed:
+            return nothing()
+        self.closed = True
+        return closed(self._storage, self._told_closed)
+
+    def abandon(self) -> Coroutine[Any, Any, None]:
+        """Let go and write nothing."""
+        self.closed = True
+        return nothing() if self._storage is None else self._storage.abandon()
+
+    def delete_stored(self) -> Coroutine[Any, Any, None]:
+        """Remove what is stored; `ManagedLedger.delete_cursor` calls it."""
+        self.closed = True
+        return nothing() if self._storage is None else self._storage.delete()
+
+    def ledgers_removed(self) -> None:
+        """Some ledgers are no more: stand on those that there are."""
+        self.acks.renormalise()
+        self._not_behind_mark()
+
+    def stats(self) -> CursorStats:
+        """What administrators see."""
+        storage = self._storage
+        ranges = ", ".join([f"({low[0]}:{low[1]}..{high[0]}:{high[1]}]" for low, high in self.acks.ranges(100)])
+        return CursorStats(
+            mark_delete=self.acks.mark_delete,
+            read_position=self.read_position,
+            individually_acknowledged=f"[{ranges}]",
+            cursor_ledger=storage.ledger_id if storage is not None else -1,
+            cursor_ledger_last_entry=storage.last_entry_id if storage is not None else -1,
+            backlog_entries=self.backlog_entries,
+            individual_count=self.acks.individual_count,
+            last_ledger_switch_ms=storage.switched_ms if storage is not None else 0,
+            dirty=storage is not None and storage.dirty,
+            properties=dict(self.properties),
+            cursor_properties=dict(self.cursor_properties),
+        )
+
+    def _acknowledged(self, before: Position) -> None:
+        mark = self.acks.mark_delete
+        if mark != before:
+            if self.read_position <= mark:
+                self.read_position = self._ledger.next_position(mark)
+            if mark[0] != before[0]:
+                self._ledger.trim_later()
+        if self._storage is not None:
+            self._storage.changed()
+
+    def _told_closed(self) -> None:
+        self._ledger.cursor_closed(self)
+
+    def _changed_and_durable(self, then: Callable[[], None] | None = None) -> Coroutine[Any, Any, None]:
+        if self._storage is not None:
+            self._storage.changed()
+        return durable(self._storage, then)
+
+    def _not_behind_mark(self) -> None:
+        if self.read_position <= self.acks.mark_delete:
+            self.read_position = self._ledger.next_position(self.acks.mark_delete)
+
+    def _end_of_ledger(self) -> int:
+        """The last entry id of the older ledger that is read now; -1 after moving on because nothing is left there."""
+        ledger_id, entry_id = self.read_position
+        entries = self._ledger.entries_in(ledger_id)
+        if 0 <= entry_id < entries:
+            return entries - 1
+        self.read_position = self._ledger.valid_position(self.read_position)
+        return NO_ENTRY
+
+    def unacknowledged(self, entries: list[Entry]) -> list[Entry]:
+        """Those that are still to be delivered."""
+        acks = self.acks
+        return [entry for entry in entries if not acks.is_acknowledged((entry.ledger_id, entry.entry_id))]
+
+    def skip_lost(self, position: Position) -> bool:
+        """After a read failed for good: whether reading may go on elsewhere (trimmed meanwhile, or lost data)."""
+        if self.read_position != position:
+            return True
+        if not self._ledger.contains(position):
+            self.read_position = self._ledger.valid_position(position)
+            return True
+        if not self._ledger.settings.skip_lost_data:
+            return False
+        end = (position[0], self._ledger.entries_in(position[0]) - 1)
+        self.read_position = self._ledger.next_position(end)
+        return True
+
+
+def start_mark(ledger: ManagedLedger, start: Position) -> Position:
+    """The mark-delete position of a cursor that begins to read at `start`."""
+    if start == EARLIEST:
+        return ledger.previous_position(ledger.first_position)
+    if start >= LATEST:
+        return ledger.last_confirmed
+    return ledger.previous_position(ledger.valid_position(start))

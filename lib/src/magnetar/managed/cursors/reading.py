@@ -1,0 +1,165 @@
+"""What a cursor waits for: entries from bookies, and its own state's way to the disks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+from magnetar.core.ids import Position
+from magnetar.ledger.api import EntryNotFound, LedgerNotFound
+from magnetar.managed.cursors.ack_state import AckState
+from magnetar.managed.cursors.storage import CursorStorage
+from magnetar.managed.entry import Entry
+from magnetar.managed.entry_cache import EntryCache
+from magnetar.managed.settings import ManagedLedgerSettings
+
+READ_AHEAD_ENTRIES: Final = 500
+READ_AHEAD_BYTES: Final = 1024 * 1024
+"""What one read from bookies brings at least, if it is there: a backlog is read in large pieces and then served from
+the cache, so that a slow reader costs few round trips."""
+
+
+class ReadingCursor(Protocol):
+    """The cursor, as its reads need it."""
+
+    read_position: Position
+
+    def read_cached(self, count_max: int, size_bytes_max: int) -> list[Entry] | None:
+        """See `Cursor.read_cached`."""
+        ...
+
+    def unacknowledged(self, entries: list[Entry]) -> list[Entry]:
+        """Those that are still to be delivered."""
+        ...
+
+    def skip_lost(self, position: Position) -> bool:
+        """After a read failed for good: whether reading may go on elsewhere."""
+        ...
+
+
+class CursorLedger(Protocol):
+    """The managed ledger, as a cursor reads it."""
+
+    cache: EntryCache
+
+    @property
+    def settings(self) -> ManagedLedgerSettings:
+        """The policies in force."""
+        ...
+
+    def contains(self, position: Position) -> bool:
+        """Whether there is a confirmed entry at the position."""
+        ...
+
+    def entries_in(self, ledger_id: int) -> int:
+        """Confirmed entries of one ledger."""
+        ...
+
+    def average_entry_bytes(self, ledger_id: int) -> int:
+        """Of one ledger."""
+        ...
+
+    async def read_range(self, ledger_id: int, first_entry_id: int, last_entry_id: int) -> list[Entry]:
+        """See `ManagedLedger.read_range`."""
+        ...
+
+
+async def read_next(cursor: ReadingCursor, ledger: CursorLedger, count_max: int, size_bytes_max: int) -> list[Entry]:
+    """See `Cursor.read`."""
+    while True:
+        found = cursor.read_cached(count_max, size_bytes_max)
+        if found is not None:
+            return found
+        position = cursor.read_position
+        try:
+            entries = await _read_ahead(ledger, position, count_max, size_bytes_max)
+        except (LedgerNotFound, EntryNotFound):
+            if not cursor.skip_lost(position):
+                raise
+            continue
+        if cursor.read_position != position:
+            continue  # Moved by a seek while we waited: what was read is not what is wanted.
+        entries = _within(entries, count_max, size_bytes_max)
+        cursor.read_position = (position[0], position[1] + len(entries))
+        entries = cursor.unacknowledged(entries)
+        if entries:
+            return entries
+
+
+async def read_positions(acks: AckState, ledger: CursorLedger, positions: Sequence[Position]) -> list[Entry]:
+    """See `Cursor.read_positions`."""
+    found: list[Entry] = []
+    missing: list[Position] = []
+    cache = ledger.cache
+    for position in positions:
+        if not acks.is_acknowledged(position) and ledger.contains(position):
+            entry = cache.get(position[0], position[1])
+            if entry is None:
+                missing.append(position)
+            else:
+                found.append(entry)
+    for ledger_id, first, last in _runs(sorted(missing)):
+        try:
+            while first <= last:
+                some = await ledger.read_range(ledger_id, first, last)
+                found += some
+                first += len(some)
+        except LedgerNotFound:
+            if ledger.contains((ledger_id, last)) and not ledger.settings.skip_lost_data:
+                raise
+    if missing:
+        found = [entry for entry in found if not acks.is_acknowledged(entry.position)]
+        found.sort(key=_position_of)
+    return found
+
+
+async def durable(storage: CursorStorage | None, then: Callable[[], None] | None) -> None:
+    """Until what changed is stored, if anything of the cursor is; `then` follows."""
+    if storage is not None:
+        await storage.flush()
+    if then is not None:
+        then()
+
+
+async def closed(storage: CursorStorage | None, then: Callable[[], None]) -> None:
+    """Until the state is written and let go of; `then` follows."""
+    if storage is not None:
+        await storage.close()
+    then()
+
+
+async def nothing() -> None:
+    """For a cursor that has nothing to wait for."""
+
+
+async def _read_ahead(ledger: CursorLedger, position: Position, count_max: int, size_bytes_max: int) -> list[Entry]:
+    ledger_id, entry_id = position
+    average = max(1, ledger.average_entry_bytes(ledger_id))
+    count = min(max(count_max, READ_AHEAD_ENTRIES), max(READ_AHEAD_BYTES, size_bytes_max) // average)
+    last = min(ledger.entries_in(ledger_id) - 1, entry_id + max(1, count) - 1)
+    return await ledger.read_range(ledger_id, entry_id, last)
+
+
+def _position_of(entry: Entry) -> Position:
+    return (entry.ledger_id, entry.entry_id)
+
+
+def _within(entries: list[Entry], count_max: int, size_bytes_max: int) -> list[Entry]:
+    """The first entries that fit, at least one."""
+    size = 0
+    for index, entry in enumerate(entries):
+        size += len(entry.data)
+        if index == count_max or (size > size_bytes_max and index):
+            return entries[:index]
+    return entries
+
+
+def _runs(positions: Iterable[Position]) -> list[tuple[int, int, int]]:
+    """Ascending positions as (ledger id, first, last) of consecutive ones."""
+    runs: list[tuple[int, int, int]] = []
+    for ledger_id, entry_id in positions:
+        if runs and runs[-1][0] == ledger_id and entry_id - runs[-1][2] <= 1:
+            runs[-1] = (ledger_id, runs[-1][1], entry_id)
+        else:
+            runs.append((ledger_id, entry_id, entry_id))
+    return runs

@@ -1,0 +1,397 @@
+"""Where a durable cursor's state is kept: a node in the metadata store, and while it moves, a ledger of its own.
+
+One write is in flight at most; all that ask meanwhile share the next one. The first change opens the cursor ledger; the
+node is pointed at it once the state is in there, and only then the old one is deleted (Pulsar: ManagedCursorImpl).
+
+When the metadata store does not say whether it took that write, the next owner may find either ledger named. So both
+are kept, and nobody is told that anything is durable until a write is known to be done: first the node is pointed at
+the old ledger again, then the other one is deleted, then the state is written as ever. One ledger is in doubt at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.ledger.api import LedgerError, LedgerUnavailable, LedgerWriter
+from magnetar.managed.append_path import AppendPath
+from magnetar.managed.cursors.ack_state import AckState
+from magnetar.managed.cursors.recovery import RecoveredCursor
+from magnetar.managed.errors import CursorClosed, ManagedLedgerFenced
+from magnetar.managed.info_codec import (
+    POSITION_IN_NODE,
+    BrokenMetadata,
+    decode_cursor_info,
+    encode_cursor_info,
+    encode_position,
+)
+from magnetar.managed.owned_node import NodeTaken, OwnedNode
+from magnetar.managed.shared import LEDGER_CREATION_SECONDS_MAX, Shared, ledger_options
+from magnetar.managed.states import LedgerState
+
+log = logging.getLogger(__name__)
+
+CLOSE_ATTEMPTS_MAX: Final = 3
+"""Each waits for a connection to the metadata store as long as the store itself does."""
+
+WORDS_IN_METADATA_MAX: Final = 32_768
+"""Words of ack sets in a cursor's node, 350 KB: a node of ZooKeeper has 1 MB."""
+
+PersistCallback = Callable[[MagnetarError | None], None]
+
+
+class NextLedger(NamedTuple):
+    """The ledger that will be the cursor's once its first entry and the node are written."""
+
+    writer: LedgerWriter
+    first_entry: asyncio.Future[None]
+    """Done when that entry is durable, or never will be."""
+
+
+class CursorStorage:
+    """Writes one cursor's state; it is the listener of the cursor's ledger."""
+
+    __slots__ = (
+        "_appends",
+        "_busy",
+        "_by_node",
+        "_closed",
+        "_in_flight",
+        "_last_write_seconds",
+        "_next",
+        "_shared",
+        "_waiting",
+        "_writer",
+        "acks",
+        "cursor_properties",
+        "deleting",
+        "dirty",
+        "ledger_id",
+        "name",
+        "node",
+        "properties",
+        "switched_ms",
+    )
+
+    def __init__(self, shared: Shared, appends: AppendPath, name: str, recovered: RecoveredCursor) -> None:
+        self._shared: Shared = shared
+        self._appends: AppendPath = appends
+        self._busy: bool = False
+        self._by_node: bool = False
+        """The write in flight is on its way to another ledger: its old one may fail meanwhile."""
+        self._closed: bool = False
+        self._writer: LedgerWriter | None = None
+        self._next: NextLedger | None = None
+        self._in_flight: list[PersistCallback] | None = None
+        self._waiting: list[PersistCallback] | None = None
+        self._last_write_seconds: float = float("-inf")
+        self.name: str = name
+        self.node: OwnedNode = recovered.node
+        self.acks: AckState = recovered.acks
+        self.properties: dict[str, int] = recovered.properties
+        self.cursor_properties: dict[str, str] = recovered.cursor_properties
+        self.dirty: bool = False
+        self.deleting: bool = False
+        """Its deletion has begun; whether that is done is known when `delete` returns."""
+        self.ledger_id: int = recovered.cursor_ledger_id
+        """What the node named when that was last known for sure: where the state is that was told to be durable."""
+        self.switched_ms: int = 0
+
+    @property
+    def last_entry_id(self) -> int:
+        """The last entry of the cursor's ledger, -1 without one."""
+        return self._writer.last_add_confirmed if self._writer is not None else -1
+
+    def changed(self) -> None:
+        """The state differs from what is stored: have it written at the cursor's rate."""
+        if not self.dirty and not self._closed:
+            self.dirty = True
+            self._shared.flush_later(self)
+
+    def flush_if_due(self, now_seconds: float) -> bool:
+        """From the timer: write if the rate allows; whether there is nothing left to look after."""
+        if not self.dirty or self._closed or self._appends.state is LedgerState.FENCED:
+            return True
+        if not self._busy and now_seconds - self._last_write_seconds >= 1.0 / self._appends.settings.mark_delete_rate:
+            self._write()
+        return not self.dirty
+
+    def persist(self, done: PersistCallback) -> None:
+        """See `Cursor.persist`."""
+        if self._closed:
+            self._shared.loop.call_soon(done, CursorClosed(self.name))
+        elif self._busy:
+            if not self.dirty and self._in_flight is not None:
+                self._in_flight.append(done)
+            elif self._waiting is None:
+                self._waiting = [done]
+            else:
+                self._waiting.append(done)
+        elif self.dirty:
+            self._waiting = [done]
+            self._write()
+        else:
+            self._shared.loop.call_soon(done, None)
+
+    async def flush(self) -> None:
+        """Wait until the state of now is durable; raises what made that fail."""
+        outcome: asyncio.Future[None] = self._shared.loop.create_future()
+        self.persist(lambda error: _settle(outcome, error))
+        await outcome
+
+    def ledgers_in_doubt(self) -> set[int]:
+        """Those of which nobody knows whether the node names them."""
+        doubtful = set(self.node.ledgers_in_doubt)
+        if self.deleting or self.node.unsure:
+            doubtful.add(self.ledger_id)
+        return doubtful
+
+    async def create_node(self) -> None:
+        """For a new cursor: write the node with the position in it."""
+        await self._put_node(POSITION_IN_NODE)
+
+    async def rewrite_node(self) -> None:
+        """Write the node again because the cursor's own properties changed."""
+        await self._put_node(None)
+
+    async def close(self) -> None:
+        """Everything durable and the cursor ledger given up, if the state is small enough for the node."""
+        if self._closed:
+            return
+        if self.dirty or self._busy:
+            few = self.acks.individual_count == 0 or self._fits_into_node()
+            if not few or self._busy:
+                await self.flush()
+        writer = self._writer
+        self._closed = True
+        self._shared.flushed(self)
+        self._writer = None
+        if writer is not None:
+            await _close_quietly(writer)
+        if not self._fits_into_node():
+            if self.node.unsure:
+                await self._put_last(None)
+        elif self.dirty or self.ledger_id != POSITION_IN_NODE or self.node.unsure:
+            await self._put_last(POSITION_IN_NODE)
+            self.dirty = False
+
+    async def abandon(self) -> None:
+        """Write nothing more: another owner may have the cursor by now."""
+        self._closed = True
+        self._shared.flushed(self)
+        writer, self._writer = self._writer, None
+        upcoming, error = self._next, CursorClosed(self.name)
+        if upcoming is not None:
+            _settle(upcoming.first_entry, error)
+        self._finished(error)
+        if writer is not None:
+            await writer.abandon()
+        if upcoming is not None:
+            await upcoming.writer.abandon()
+
+    async def delete(self) -> None:
+        """Remove the node and the ledger. May be repeated until it returns: an error leaves open whether the node is
+        gone, and the ledger is kept until it is. `ManagedLedgerFenced`: somebody else changed the cursor."""
+        self._closed = self.deleting = True
+        self._shared.flushed(self)
+        writer, self._writer = self._writer, None
+        self._finished(CursorClosed(self.name))
+        if writer is not None:
+            await _close_quietly(writer)
+        async with self.node.lock:
+            try:
+                unnamed = await self.node.delete()
+            except NodeTaken as taken:
+                raise self._fenced(taken) from taken
+            ledger_id, self.ledger_id = self.ledger_id, POSITION_IN_NODE
+        for doomed in {*unnamed, ledger_id} - {POSITION_IN_NODE}:
+            await self._shared.delete_ledger(doomed)
+
+    def confirmed(self, ledger_id: int, last_add_confirmed: int) -> None:
+        """From the cursor ledger's writer: the write in flight is durable."""
+        if self._next is not None and self._next.writer.ledger_id == ledger_id:
+            _settle(self._next.first_entry, None)
+        elif self._writer is not None and self._writer.ledger_id == ledger_id and self._busy:
+            self._finished(None)
+
+    def failed(self, ledger_id: int, error: MagnetarError) -> None:
+        """From the cursor ledger's writer: the write in flight goes to a new ledger."""
+        if self._next is not None and self._next.writer.ledger_id == ledger_id:
+            _settle(self._next.first_entry, error)
+        elif self._writer is not None and self._writer.ledger_id == ledger_id:
+            writer, self._writer = self._writer, None
+            log.warning("%s: the ledger of cursor %s failed: %s", self._appends.name, self.name, error)
+            self._shared.start(_close_quietly(writer))
+            if self._busy and not self._by_node:
+                self._start_by_node()
+
+    def _write(self) -> None:
+        self._busy = True
+        self._in_flight, self._waiting = self._waiting or [], None
+        self._last_write_seconds = self._shared.clock.monotonic_seconds()
+        if self.node.unsure or not self._written_to_ledger():
+            self._start_by_node()
+
+    def _start_by_node(self) -> None:
+        self._by_node = True
+        self._shared.start(self._write_by_node())
+
+    def _written_to_ledger(self) -> bool:
+        """Send the state to the ledger that the node names, if this process writes it and it takes more."""
+        writer = self._writer
+        if writer is None or self._ledger_full(writer):
+            return False
+        try:
+            writer.append([self._snapshot()])
+        except (LedgerError, LedgerUnavailable):
+            self._writer = None
+            self._shared.start(_close_quietly(writer))
+            return False
+        return True
+
+    def _snapshot(self) -> bytes:
+        self.dirty = False
+        return encode_position(self.acks, self.properties, self._appends.settings)
+
+    def _ledger_full(self, writer: LedgerWriter) -> bool:
+        settings = self._appends.settings
+        age_ms = self._shared.clock.now_ms() - self.switched_ms
+        return (
+            writer.last_add_pushed + 1 >= settings.cursor_ledger_entries_max
+            or age_ms >= settings.cursor_ledger_age_ms_max
+        )
+
+    def _fits_into_node(self) -> bool:
+        bound = self._appends.settings.unacked_ranges_in_metadata_max
+        if self.acks.partial_words > WORDS_IN_METADATA_MAX:
+            return False
+        return self.acks.individual_count <= bound or len(self.acks.ranges(bound + 1)) <= bound
+
+    async def _write_by_node(self) -> None:
+        """Once it is known what the node names: write to that ledger, or make another, write the state there, point the
+        node at it and delete the old one."""
+        shared, appends = self._shared, self._appends
+        try:
+            if appends.state is LedgerState.FENCED:
+                raise ManagedLedgerFenced(appends.name)
+            async with asyncio.timeout(LEDGER_CREATION_SECONDS_MAX):
+                if self.node.unsure:
+                    await self._put_node(None)
+                    self._by_node = False
+                    if self._written_to_ledger():
+                        return
+                    self._by_node = True
+                options = ledger_options(appends.settings, appends.name, self.name)
+                writer = await shared.ledgers.create(options, self)
+                self._next = upcoming = NextLedger(writer, shared.loop.create_future())
+                writer.append([self._snapshot()])
+                await upcoming.first_entry
+                await self._put_node(writer.ledger_id)
+        except (MagnetarError, TimeoutError) as error:
+            await self._give_up_next()
+            if self._closed:
+                shared.left_over(appends.name, self.ledgers_in_doubt() - {POSITION_IN_NODE})
+            self._by_node = False
+            known = error if isinstance(error, MagnetarError) else Unavailable("no cursor ledger within the time")
+            self.dirty = False
+            self.changed()
+            self._finished(known)
+            return
+        old_writer, self._writer = self._writer, writer
+        self._next = None
+        self.switched_ms = shared.clock.now_ms()
+        self._by_node = False
+        self._finished(None)
+        if old_writer is not None:
+            await _close_quietly(old_writer)
+
+    async def _give_up_next(self) -> None:
+        """The new ledger is not used. If the node may name it, it is deleted when a later write has settled that."""
+        upcoming, self._next = self._next, None
+        if upcoming is not None:
+            await _close_quietly(upcoming.writer)
+            if upcoming.writer.ledger_id not in self.node.ledgers_in_doubt:
+                await self._shared.delete_ledger(upcoming.writer.ledger_id)
+
+    async def _put_last(self, cursor_ledger_id: int | None) -> None:
+        """As `_put_node`, for a cursor that is closed. It is tried again, as after this nobody would know of a ledger
+        that a write without an answer left behind."""
+        for attempt in range(CLOSE_ATTEMPTS_MAX):
+            try:
+                await self._put_node(cursor_ledger_id, closing=True)
+            except Unavailable as error:
+                if attempt == CLOSE_ATTEMPTS_MAX - 1:
+                    raise
+                log.info("%s: cursor %s is closed once more: %r", self._appends.name, self.name, error)
+            else:
+                return
+
+    async def _put_node(self, cursor_ledger_id: int | None, *, closing: bool = False) -> None:
+        """Have the node name a ledger (None: the one that it named before), then delete what it names no more."""
+        async with self.node.lock:
+            if self._closed and not closing:
+                raise CursorClosed(self.name)
+            ledger_id = self.ledger_id if cursor_ledger_id is None else cursor_ledger_id
+            value = encode_cursor_info(
+                self.acks,
+                self.properties,
+                self.cursor_properties,
+                self._appends.settings,
+                self._shared.clock.now_ms(),
+                ledger_id,
+            )
+            try:
+                unnamed = set(await self.node.put(value, [ledger_id]))
+            except NodeTaken as taken:
+                raise self._fenced(taken) from taken
+            if self.ledger_id != ledger_id:
+                unnamed.add(self.ledger_id)
+            self.ledger_id = ledger_id
+        for doomed in unnamed - {POSITION_IN_NODE}:
+            self._shared.delete_later(doomed)
+
+    def _fenced(self, taken: NodeTaken) -> ManagedLedgerFenced:
+        """No write of ours can happen any more: a ledger in doubt that the other owner does not name, nobody names."""
+        named = POSITION_IN_NODE
+        doubt = self.node.ledgers_in_doubt - {self.ledger_id}
+        try:
+            if taken.value is not None:
+                named = decode_cursor_info(taken.value).cursorsLedgerId
+        except BrokenMetadata:
+            doubt = frozenset()
+        for ledger_id in doubt - {named, POSITION_IN_NODE}:
+            self._shared.delete_later(ledger_id)
+        fenced = ManagedLedgerFenced(f"cursor {self.name} of {self._appends.name} was changed by another owner")
+        self._appends.fence(fenced)
+        return fenced
+
+    def _finished(self, error: MagnetarError | None) -> None:
+        told, self._in_flight = self._in_flight, None
+        self._busy = False
+        for done in told or ():
+            done(error)
+        if self._waiting and not self._busy:
+            if self._closed or (error is not None and not self.dirty):
+                waiting, self._waiting = self._waiting, None
+                for done in waiting:
+                    done(error)
+            else:
+                self._write()
+
+
+def _settle(outcome: asyncio.Future[None], error: MagnetarError | None) -> None:
+    if not outcome.done():
+        if error is None:
+            outcome.set_result(None)
+        else:
+            outcome.set_exception(error)
+
+
+async def _close_quietly(writer: LedgerWriter) -> None:
+    try:
+        await writer.close()
+    except MagnetarError as error:
+        log.info("cursor ledger %d is not closed: %r", writer.ledger_id, error)
