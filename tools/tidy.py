@@ -25,6 +25,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 MODULE_LINES_MAX: Final = 500
 TEST_MODULE_LINES_MAX: Final = 900
 FUNCTION_LINES_MAX: Final = 60
+ACYCLIC_MEMBERS: Final = frozenset({"lib", "bookie", "proxy", "standalone", "spark-jobs"})
 
 _SKIPPED_FOLDERS: Final = frozenset({"__pycache__", "build", "data", "dist", "node_modules", "target"})
 _TEXT_SUFFIXES: Final = frozenset(
@@ -227,6 +228,28 @@ def check_dead_modules(tree: Tree) -> Iterator[Violation]:
             yield Violation(module.path, 1, "nothing imports this module", "use it or remove it")
 
 
+def check_cycles(tree: Tree) -> Iterator[Violation]:
+    """No two modules of these members import each other, not even for a type or over others."""
+    members = {module.name: module for module in tree.modules if module.path.parts[0] in ACYCLIC_MEMBERS}
+    imported = {
+        name: [other for other, _ in _imports(module) if other in members and other != name]
+        for name, module in members.items()
+    }
+    done: set[str] = set()
+
+    def follow(name: str, above: tuple[str, ...]) -> Iterator[Violation]:
+        if name in above:
+            circle = " -> ".join([*above[above.index(name) :], name])
+            yield Violation(members[name].path, 1, f"imports in a circle, {circle}", "give one side a Protocol")
+        elif name not in done:
+            for other in imported[name]:
+                yield from follow(other, (*above, name))
+            done.add(name)
+
+    for name in members:
+        yield from follow(name, ())
+
+
 def _entry_points(tree: Tree) -> Iterator[str]:
     """Modules that installed distributions name: commands and plugins."""
     for path in tree.files:
@@ -315,6 +338,7 @@ CHECKS: Final[tuple[Callable[[Tree], Iterator[Violation]], ...]] = (
     check_silence,
     check_mocks,
     check_dead_modules,
+    check_cycles,
     check_makefile,
     check_decisions,
     check_order,

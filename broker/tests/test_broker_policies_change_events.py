@@ -46,7 +46,7 @@ from magnetar.core.topic_name import NamespaceName, TopicName, java_url_encode
 from magnetar.metadata.coordination import ResourceLock
 from magnetar.metadata.store import MetadataStore, StoreUnavailable
 from magnetar.wire.pulsar.batch import build_message
-from magnetar.wire.pulsar.compression import Compression
+from magnetar.wire.pulsar.enums import Compression
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, MessageMetadata, Schema
 from magnetar.wire.pulsar.metadata import full_metadata, metadata_bounds

@@ -21,7 +21,7 @@ from magnetar.client.reader import Reader
 from magnetar.client.settings import ClientSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import TopicName
-from magnetar.wire.pulsar.compression import Compression
+from magnetar.wire.pulsar.enums import Compression
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 from e2e.faults.support import wait_for

@@ -31,6 +31,10 @@ IGNORE = "# type" + ": ignore"
 LONG = "".join(f"    x = {number}\n" for number in range(tidy.FUNCTION_LINES_MAX))
 COMPILED = HOT_MODULES[0]
 PURE = "[importlinter:contract:pure]\nsource_modules =\n    tools.**\n"
+CIRCLE = {
+    "lib/src/magnetar/a.py": f"{GOOD}if TYPE_CHECKING:\n    from magnetar.b import B\n",
+    "lib/src/magnetar/b.py": f"{GOOD}from magnetar import a\n",
+}
 
 CASES = [
     (tidy.check_sizes, {"tools/a.py": GOOD + "x = 1\n" * tidy.MODULE_LINES_MAX}, "tools/a.py:500"),
@@ -47,6 +51,7 @@ CASES = [
     (tidy.check_silence, {"tools/a.py": "with contextlib.suppress(Exception):\n    pass\n"}, "tools/a.py:1"),
     (tidy.check_mocks, {"lib/tests/test_a.py": "from unittest import mock\n"}, "lib/tests/test_a.py:1"),
     (tidy.check_dead_modules, {"broker/src/magnetar/broker/a.py": GOOD}, "broker/src/magnetar/broker/a.py:1"),
+    (tidy.check_cycles, CIRCLE, "lib/src/magnetar/a.py:1"),
     (tidy.check_makefile, {"Makefile": "VALUE := 1\nall: one\n"}, "Makefile:2"),
     (tidy.check_makefile, {"Makefile": "TARGETS := one \\\n  two\none: ## A\nthree: ## B\n"}, "Makefile:4"),
     (tidy.check_decisions, {"docs/adr/0001-a.md": "# A\n"}, "docs/adr/0001-a.md:1"),

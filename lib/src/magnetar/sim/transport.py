@@ -6,12 +6,10 @@ import asyncio
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from random import Random
+from typing import Any, Final, Protocol, TypeAlias
 
 from magnetar.sim.process import Process
-
-if TYPE_CHECKING:
-    from magnetar.sim.network import Network
 
 HIGH_WATER_BYTES: Final = 64 * 1024
 """As asyncio's own default."""
@@ -21,10 +19,38 @@ Chunk: TypeAlias = bytes | None
 """What travels: bytes, or the end of the stream."""
 
 
+class Paths(Protocol):
+    """The network between all hosts, as a connection needs it."""
+
+    loop: Any
+    rng: Random
+    delivered_chunks: int
+
+    def is_up(self, host: str) -> bool:
+        """Whether a process runs there."""
+        ...
+
+    def is_blocked(self, source: str, target: str) -> bool:
+        """Whether nothing gets through in this direction now."""
+        ...
+
+    def delay_seconds(self, source: str, target: str) -> float:
+        """How long the next chunk takes."""
+        ...
+
+    def splits_next(self) -> bool:
+        """Whether the next chunk arrives in two pieces."""
+        ...
+
+    def gone(self, transport: SimulatedTransport) -> None:
+        """Both ends of a connection have ended."""
+        ...
+
+
 class SimulatedTransport(asyncio.Transport):
     """Sends to `other`, the far end. Runs what it tells its protocol on behalf of its process."""
 
-    def __init__(self, network: Network, process: Process, address: tuple[str, int]) -> None:
+    def __init__(self, network: Paths, process: Process, address: tuple[str, int]) -> None:
         super().__init__()
         self.process = process
         self.address = address
@@ -86,7 +112,7 @@ class SimulatedTransport(asyncio.Transport):
         if not self.other.process.alive and self._network.is_up(self.other.process.host):
             self.reset_soon()
         rng = self._network.rng
-        if len(content) > 1 and rng.random() < self._network.settings.split_share:
+        if len(content) > 1 and self._network.splits_next():
             at = rng.randrange(1, len(content))
             self._send(content[:at])
             content = content[at:]

@@ -11,7 +11,7 @@ import enum
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.core.limits import CLIENT_VERSION_CHARACTERS_MAX, CONNECT_FRAME_BYTES_MAX
@@ -21,6 +21,7 @@ from magnetar.net.requests import PAUSED_FOR_REQUESTS, ConnectionRequests
 from magnetar.proxy.client_access import ClientAccess
 from magnetar.proxy.handshake import PROTOCOL_VERSION, BrokerConnection, Greeting
 from magnetar.proxy.proven_targets import TargetUnknown
+from magnetar.proxy.service import ProxyService
 from magnetar.proxy.settings import SERVER_VERSION
 from magnetar.proxy.targets import TargetDenied
 from magnetar.wire.haproxy import ProxiedConnection, encode_v1, encode_v2
@@ -30,9 +31,6 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.frame import FrameSplitter
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandConnect, CommandConnected, FeatureFlags
 from magnetar.wire.pulsar.refusals import heard_at_first_request, refusal_of
-
-if TYPE_CHECKING:
-    from magnetar.proxy.service import ProxyService
 
 logger: Final = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
@@ -38,9 +39,24 @@ class ReadingCursor(Protocol):
 
 
 class CursorLedger(Protocol):
-    """The managed ledger, as a cursor reads it."""
+    """The managed ledger, as a cursor needs it."""
 
     cache: EntryCache
+
+    @property
+    def loop(self) -> AbstractEventLoop:
+        """Where everything of it runs."""
+        ...
+
+    @property
+    def first_position(self) -> Position:
+        """The first entry there is, or the one to come."""
+        ...
+
+    @property
+    def last_confirmed(self) -> Position:
+        """The last confirmed entry; (ledger, -1) when there is none."""
+        ...
 
     @property
     def settings(self) -> ManagedLedgerSettings:
@@ -61,6 +77,30 @@ class CursorLedger(Protocol):
 
     async def read_range(self, ledger_id: int, first_entry_id: int, last_entry_id: int) -> list[Entry]:
         """See `ManagedLedger.read_range`."""
+        ...
+
+    def next_position(self, position: Position) -> Position:
+        """See `LedgerList.next_position`."""
+        ...
+
+    def previous_position(self, position: Position) -> Position:
+        """See `LedgerList.previous_position`."""
+        ...
+
+    def valid_position(self, position: Position) -> Position:
+        """See `LedgerList.valid_position`."""
+        ...
+
+    def start_of_reading(self, position: Position) -> Position:
+        """See `ManagedLedger.start_of_reading`."""
+        ...
+
+    def trim_later(self) -> None:
+        """Delete ledgers that nobody needs any more, soon."""
+        ...
+
+    def cursor_closed(self, cursor: ReadingCursor) -> None:
+        """The cursor is used no more."""
         ...
 
 
