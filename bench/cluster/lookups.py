@@ -15,8 +15,9 @@ from pathlib import Path
 import uvloop
 from magnetar.net.connection import Connection
 from magnetar.net.endpoints import connect
+from magnetar.wire.framing import LENGTH_BYTES
 from magnetar.wire.pulsar import requests
-from magnetar.wire.pulsar.frame import SIZE_BYTES, FrameSplitter
+from magnetar.wire.pulsar.frame import command_splitter
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 from bench.cluster import sides
@@ -54,7 +55,7 @@ class Asker:
         self._asked_at = [0.0] * len(topics)
         self._outstanding = outstanding
         self._next = 0
-        self._splitter = FrameSplitter()
+        self._splitter = command_splitter()
         self.latencies_s: list[float] = []
         self.failed = 0
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -67,7 +68,7 @@ class Asker:
         now = time.perf_counter()
         for index in range(0, len(bounds), 2):
             # Answers carry no payload: the command is all that follows its size.
-            command = pb.BaseCommand.FromString(buffer[bounds[index] + SIZE_BYTES : bounds[index + 1]])
+            command = pb.BaseCommand.FromString(buffer[bounds[index] + LENGTH_BYTES : bounds[index + 1]])
             if command.type == pb.BaseCommand.LOOKUP_RESPONSE:
                 answer = command.lookupTopicResponse
                 self.latencies_s.append(now - self._asked_at[answer.request_id])

@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from magnetar.core.limits import MIB
+from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX, MIB
 from magnetar.net.testing import SilentClient, until
 from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.entry import EntryCodec
-from magnetar.wire.bookkeeper.frame import FrameSplitter
+from magnetar.wire.framing import FrameSplitter
 
 BOOKIE = """
 import asyncio, dataclasses, sys
@@ -85,7 +85,7 @@ class Honest:
         self._client = client
         self._codec = EntryCodec(ledger_id, "CRC32C")
         self._ledger_id = ledger_id
-        self._splitter = FrameSplitter()
+        self._splitter = FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX)
 
     async def add(self, entry_id: int, payload: bytes) -> None:
         (entry,) = self._codec.encode_many(entry_id, entry_id - 1, 0, [payload])

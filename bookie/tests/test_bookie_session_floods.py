@@ -12,12 +12,12 @@ import pytest
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.server.request_queue import QUEUE_BYTES_MAX
 from magnetar.bookie.server.session import TURN_FRAMES_MAX, BookieSession
-from magnetar.core.limits import MIB
+from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX, MIB
 from magnetar.net.connection import Connection
 from magnetar.net.testing import LIVING_PAUSE_SECONDS, SilentClient, living, until
 from magnetar.wire.bookkeeper import v2, v3
 from magnetar.wire.bookkeeper.entry import EntryCodec
-from magnetar.wire.bookkeeper.frame import FrameSplitter
+from magnetar.wire.framing import FrameSplitter
 
 StartBookie = Callable[..., Awaitable[RunningBookie]]
 CODEC = EntryCodec(1, "CRC32C")
@@ -86,7 +86,7 @@ async def test_replies_that_nobody_reads_are_bounded(start: StartBookie, name: s
         assert connection.unsent_bytes <= UNSENT_BYTES_MAX
         await asyncio.sleep(0.001)
     assert connection.unsent_bytes
-    splitter = FrameSplitter()
+    splitter = FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX)
     replies = 0
     async with asyncio.timeout(30):
         while replies < REQUESTS:
@@ -137,7 +137,7 @@ async def test_one_client_takes_a_turn_of_the_loop_like_all_others(start: StartB
     """However many requests one read brings; all are answered."""
     running = await start(serve_tcp=True)
     client = await SilentClient.open(running.port)
-    splitter = FrameSplitter()
+    splitter = FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX)
     frames = 0
 
     async def receive(count: int) -> None:

@@ -21,7 +21,8 @@ from magnetar.core.limits import KIB, MIB, PROXIED_CONNECT_FRAME_BYTES_MAX
 from magnetar.net.connection import Connection
 from magnetar.net.requests import REQUESTS_BYTES_MAX, REQUESTS_MAX
 from magnetar.net.testing import LIVING_PAUSE_SECONDS, SilentClient, living, until
-from magnetar.wire.pulsar.frame import FrameSplitter
+from magnetar.wire.framing import FrameSplitter
+from magnetar.wire.pulsar.frame import command_splitter
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 Command = pb.BaseCommand
@@ -155,7 +156,7 @@ async def test_a_mistake_of_ours_ends_one_connection_and_holds_up_no_other(
     other = await SilentClient.open(memory_broker.port)
     count = 3 * TURN_COMMANDS_MAX
     await other.send(CONNECT_FRAME + command_frame(Command.PING) * count)
-    splitter = FrameSplitter()
+    splitter = command_splitter()
     frames = 0
     async with asyncio.timeout(30):
         while frames < 1 + count:

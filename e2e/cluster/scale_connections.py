@@ -15,7 +15,7 @@ from magnetar.net.endpoints import connect
 from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.batch import build_message
 from magnetar.wire.pulsar.command import PING_FRAME, PONG_FRAME
-from magnetar.wire.pulsar.frame import FrameSplitter
+from magnetar.wire.pulsar.frame import command_splitter
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.messages import decode_command
 
@@ -65,7 +65,7 @@ class Idler:
         self.lost = False
         self.receipts = 0
         self._sequence_id = 0
-        self._splitter = FrameSplitter()
+        self._splitter = command_splitter()
 
     def connection_made(self) -> None:
         self.connection.write(requests.connect(client_version="scale", proxy_to_broker_url=self._broker_address))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX
 from magnetar.ledger.bookie_client.addressed_bookies import AddressedBookies
 from magnetar.ledger.bookie_client.bookie_connection import READ_FLAG_FENCE, BookieConnection
 from magnetar.ledger.bookie_client.contract import (
@@ -24,7 +25,7 @@ from magnetar.net.connection import Connection
 from magnetar.net.endpoints import Listener, listen
 from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
-from magnetar.wire.bookkeeper.frame import FrameSplitter
+from magnetar.wire.framing import FrameSplitter
 
 QUICK = TcpBookieSettings(
     add_timeout_seconds=0.08, read_timeout_seconds=0.08, backoff_seconds_min=0.01, backoff_seconds_max=0.02
@@ -63,7 +64,7 @@ class ServerLink:
     def __init__(self, server: Server, connection: Connection) -> None:
         self.server = server
         self.connection = connection
-        self.splitter = FrameSplitter()
+        self.splitter = FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX)
 
     def connection_made(self) -> None: ...
 

@@ -6,22 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.core.errors import PeerError
+from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX
 from magnetar.ledger.bookie_client.bookie_connection import ADD_FLAG_HIGH_PRIORITY, ADD_FLAG_RECOVERY
 from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.entry import EntryCodec, master_key
-from magnetar.wire.bookkeeper.frame import FrameSplitter
+from magnetar.wire.framing import FrameSplitter
 
 KEY = master_key(b"")
 ids = st.integers(-1, 2**63 - 1)
 
 
 def requests_of(stream: bytes) -> list[v2.Request]:
-    return v2.decode_requests(*FrameSplitter().feed(stream))
+    return v2.decode_requests(*FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX).feed(stream))
 
 
 def responses_of(stream: bytes) -> list[v2.Response]:
-    return v2.decode_responses(*FrameSplitter().feed(stream))
+    return v2.decode_responses(*FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX).feed(stream))
 
 
 def fields(item: object) -> dict[str, object]:

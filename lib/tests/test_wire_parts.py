@@ -5,19 +5,17 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
-from magnetar.core.limits import KIB
-from magnetar.wire.bookkeeper import frame as bookkeeper
+from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX, KIB
+from magnetar.wire.framing import FrameSplitter
 from magnetar.wire.parts import JOINED_BYTES_MIN, PARTS_MAX, join_newest
-from magnetar.wire.pulsar import frame as pulsar
+from magnetar.wire.pulsar.frame import command_splitter
 
 SIZE = 100 * KIB
 
 
-@pytest.mark.parametrize("splitter", [pulsar.FrameSplitter(), bookkeeper.FrameSplitter()])
+@pytest.mark.parametrize("splitter", [command_splitter(), FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX)])
 @pytest.mark.parametrize("piece", [1, 7])
-def test_small_pieces_of_a_frame_take_little_memory(
-    splitter: pulsar.FrameSplitter | bookkeeper.FrameSplitter, piece: int
-) -> None:
+def test_small_pieces_of_a_frame_take_little_memory(splitter: FrameSplitter, piece: int) -> None:
     body = bytes(range(256)) * (SIZE // 256)
     stream = len(body).to_bytes(4, "big") + body
     tracemalloc.start()

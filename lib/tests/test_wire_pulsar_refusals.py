@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.errors import ServerError
-from magnetar.wire.pulsar.frame import FrameSplitter
+from magnetar.wire.pulsar.frame import command_splitter
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     AuthenticationError,
     BaseCommand,
@@ -40,7 +40,7 @@ def answered(kind: int) -> BaseCommand | None:
     frame = refusal_of(command, CODE, "no")
     if frame is None:
         return None
-    buffer, bounds = FrameSplitter().feed(frame)
+    buffer, bounds = command_splitter().feed(frame)
     return messages.decode_command(buffer, bounds[0], bounds[1])
 
 

@@ -20,8 +20,9 @@ from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.client_access import ClientAccess
 from magnetar.proxy.session import TURN_COMMANDS_MAX, ProxySession
 from magnetar.proxy.testing import ScriptedBroker, Wire, connect_command
+from magnetar.wire.framing import FrameSplitter
 from magnetar.wire.pulsar import messages
-from magnetar.wire.pulsar.frame import FrameSplitter
+from magnetar.wire.pulsar.frame import command_splitter
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 StartProxy = Callable[..., Awaitable[RunningProxy]]
@@ -92,7 +93,7 @@ async def test_answers_that_nobody_reads_are_bounded(start: StartProxy) -> None:
             await asyncio.sleep(0.001)
         assert proxy.service.lookups.under_way <= 1
         assert proxy.service.requests.count == REQUESTS_MAX
-        splitter = FrameSplitter()
+        splitter = command_splitter()
         frames = 0
         async with asyncio.timeout(30):
             while frames < 1 + count:
@@ -148,7 +149,7 @@ async def test_one_client_takes_a_turn_of_the_loop_like_all_others(
     count = 10 * TURN_COMMANDS_MAX
     client = await SilentClient.open(port_of(proxy))
     await client.send(messages.encode_command(connect_command()) + ping * count)
-    splitter = FrameSplitter()
+    splitter = command_splitter()
     frames = 0
     async with asyncio.timeout(30):
         while frames < 1 + count:
@@ -184,7 +185,7 @@ async def test_a_mistake_of_ours_ends_one_connection_and_holds_up_no_other(
     other = await SilentClient.open(port_of(proxy))
     count = 3 * TURN_COMMANDS_MAX
     await other.send(messages.encode_command(connect_command()) + ping * count)
-    splitter = FrameSplitter()
+    splitter = command_splitter()
     frames = 0
     async with asyncio.timeout(30):
         while frames < 1 + count:
@@ -217,7 +218,7 @@ async def test_large_requests_under_way_are_bounded_by_their_bytes(
         await clients[0].send(messages.encode_command(connect_command()) + request * 30)
         await until(lambda: len(broker.commands) == REQUESTS_BYTES_MAX // name_bytes + 1)
         await clients[1].send(messages.encode_command(connect_command()) + request * 3)
-        splitter = FrameSplitter()
+        splitter = command_splitter()
         frames = 0
         async with asyncio.timeout(30):
             while frames < 3:  # CONNECTED, and two refusals.

@@ -42,7 +42,7 @@ from magnetar.net.requests import PAUSED_FOR_REQUESTS, ConnectionRequests
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.command import PONG_FRAME, command_type
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
-from magnetar.wire.pulsar.frame import FrameSplitter
+from magnetar.wire.pulsar.frame import command_splitter
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandConnect
 from magnetar.wire.pulsar.refusals import heard_at_first_request, refusal_of
 from magnetar.wire.pulsar.topic_requests import TYPE_LOOKUP, TYPE_PARTITIONED_METADATA
@@ -101,7 +101,7 @@ class ServerSession:
         """Who the client is and what it may do; None where nobody has to say who he is."""
         self._refusal: PulsarError | None = None
         self.peer_address = connection.peer_address
-        self._splitter = FrameSplitter(PROXIED_CONNECT_FRAME_BYTES_MAX)
+        self._splitter = command_splitter(PROXIED_CONNECT_FRAME_BYTES_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._liveness = Liveness(self)
         self._in_all = context.service.limits.requests

@@ -16,7 +16,7 @@ from magnetar.net.connection import Connection
 from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.command import PING_FRAME, PONG_FRAME
 from magnetar.wire.pulsar.errors import PulsarError
-from magnetar.wire.pulsar.frame import FrameSplitter
+from magnetar.wire.pulsar.frame import command_splitter
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     BaseCommand,
     CommandConnected,
@@ -78,7 +78,7 @@ class BrokerConnection:
         self._settings = settings
         self._authentication = authentication
         self._loop = asyncio.get_running_loop()
-        self._splitter = FrameSplitter(settings.frame_bytes_max)
+        self._splitter = command_splitter(settings.frame_bytes_max)
         self._connected: asyncio.Future[CommandConnected] = self._loop.create_future()
         self._over: asyncio.Future[None] = self._loop.create_future()
         # Bounded by `requests_max`.

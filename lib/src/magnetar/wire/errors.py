@@ -7,3 +7,11 @@ from magnetar.core.errors import PeerError
 
 class BadProtobuf(PeerError):
     """Bytes that are no protobuf: a number or a field reaches over its end, or a tag is none."""
+
+
+class BadFrame(PeerError):
+    """The byte stream cannot be cut into frames; nothing after it can be understood."""
+
+
+class FrameTooLarge(BadFrame):
+    """A frame announces more bytes than the connection takes."""

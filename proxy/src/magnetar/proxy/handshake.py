@@ -21,7 +21,7 @@ from magnetar.proxy.settings import PROXY_VERSION
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.command import PONG_FRAME
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
-from magnetar.wire.pulsar.frame import FrameSplitter
+from magnetar.wire.pulsar.frame import command_splitter
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandConnect, CommandConnected
 
 logger: Final = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ class _Greeter:
         self._challenged = challenged
         self._client = NOBODY
         self._answer = answer
-        self._splitter = FrameSplitter(HANDSHAKE_FRAME_BYTES_MAX)
+        self._splitter = command_splitter(HANDSHAKE_FRAME_BYTES_MAX)
 
     def connection_made(self) -> None:
         try:

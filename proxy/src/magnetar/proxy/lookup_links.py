@@ -29,7 +29,7 @@ from magnetar.proxy.handshake import (
 )
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.command import PING_FRAME, PONG_FRAME
-from magnetar.wire.pulsar.frame import FrameSplitter
+from magnetar.wire.pulsar.frame import command_splitter
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand
 
 logger: Final = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class BrokerLink:
         self._connection: Connection = opened.connection
         self._key = key
         self._credentials = credentials
-        self._splitter = FrameSplitter(frame_bytes_max)
+        self._splitter = command_splitter(frame_bytes_max)
         self._request_id = 0
         # At most as many as lookups may be under way in the whole proxy.
         self._waiting: dict[int, asyncio.Future[BaseCommand]] = {}

@@ -28,7 +28,7 @@ from magnetar.wire.haproxy import ProxiedConnection, encode_v1, encode_v2
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.command import PING_FRAME, PONG_FRAME
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
-from magnetar.wire.pulsar.frame import FrameSplitter
+from magnetar.wire.pulsar.frame import command_splitter
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandConnect, CommandConnected, FeatureFlags
 from magnetar.wire.pulsar.refusals import heard_at_first_request, refusal_of
 
@@ -79,7 +79,7 @@ class ProxySession:
         self.client_address = f"/{proxied.source_host}:{proxied.source_port}" if proxied else connection.peer_address
         addresses = connection.socket_addresses
         self.client_host = proxied.source_host if proxied else addresses[0][0] if addresses else ""
-        self._splitter = FrameSplitter(CONNECT_FRAME_BYTES_MAX)
+        self._splitter = command_splitter(CONNECT_FRAME_BYTES_MAX)
         self._protocol_version = 0
         self._client_version = ""
         self._refusal: PulsarError | None = None

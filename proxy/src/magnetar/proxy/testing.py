@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 from magnetar.net.testing import close_server
 from magnetar.wire.haproxy import ProxyHeaderDecoder
 from magnetar.wire.pulsar import messages
-from magnetar.wire.pulsar.frame import FrameSplitter
+from magnetar.wire.pulsar.frame import command_splitter
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 PATIENCE_SECONDS: Final = 30.0
@@ -32,7 +32,7 @@ class Wire:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
-        self._splitter = FrameSplitter()
+        self._splitter = command_splitter()
         self._commands: list[pb.BaseCommand] = []
 
     @staticmethod
@@ -173,7 +173,7 @@ class ScriptedBroker:
         # A PROXY header, if there is one, comes with CONNECT in one write.
         first = await wire.reader.read(65536)
         self.first_bytes.append(first)
-        buffer, bounds = FrameSplitter().feed(ProxyHeaderDecoder().feed(first))
+        buffer, bounds = command_splitter().feed(ProxyHeaderDecoder().feed(first))
         if not bounds:
             return
         self.connects.append(messages.decode_command(buffer, bounds[0], bounds[1]).connect)

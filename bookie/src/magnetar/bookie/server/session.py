@@ -16,12 +16,12 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.server.request_queue import RequestQueue
 from magnetar.bookie.server.requests_v3 import LongPolls, V3Answerer, add_flags, add_problem
 from magnetar.core.errors import PeerError
-from magnetar.core.limits import MIB
+from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX, MIB
 from magnetar.net.connection import Connection
 from magnetar.net.held_bytes import NOTED_BYTES
 from magnetar.wire.bookkeeper import v2, v3
 from magnetar.wire.bookkeeper.codes import BookieCode
-from magnetar.wire.bookkeeper.frame import FrameSplitter
+from magnetar.wire.framing import FrameSplitter
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class BookieSession:
         self._connection = connection
         self._bookie = bookie
         self._long_polls = long_polls
-        self._splitter = FrameSplitter()
+        self._splitter = FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX)
         self._loop = asyncio.get_running_loop()
         self._version = 3
         self._unserved: list[tuple[bytes, list[int]]] = []

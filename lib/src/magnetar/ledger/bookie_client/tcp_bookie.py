@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 
 from magnetar.core.clock import Clock
 from magnetar.core.errors import PeerError
+from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX
 from magnetar.ledger.bookie_client.bookie_connection import READ_FLAG_NONE, AddCallback
 from magnetar.ledger.bookie_client.pending_adds import AddBatch, PendingAdds
 from magnetar.net.connection import Connection
@@ -25,7 +26,7 @@ from magnetar.net.endpoints import connect
 from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import EntryRun, run_of
-from magnetar.wire.bookkeeper.frame import FrameBuffer
+from magnetar.wire.framing import FrameBuffer
 
 logger: Final = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class BookieLink:
     def __init__(self, bookie: TcpBookie, connection: Connection) -> None:
         self._bookie = bookie
         self._connection = connection
-        self._frames = FrameBuffer()
+        self._frames = FrameBuffer(BOOKKEEPER_FRAME_BYTES_MAX)
 
     def connection_made(self) -> None:
         """Nothing to be said first: version 2 needs no greeting."""

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.core.errors import PeerError
+from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX
 from magnetar.net.connection import Connection
 from magnetar.net.endpoints import connect
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
-from magnetar.wire.bookkeeper.frame import FrameSplitter
 from magnetar.wire.bookkeeper.v3 import (
     INFO_FREE_DISK_SPACE,
     INFO_TOTAL_DISK_CAPACITY,
@@ -26,6 +26,7 @@ from magnetar.wire.bookkeeper.v3 import (
     decode_response,
     encode_request,
 )
+from magnetar.wire.framing import FrameSplitter
 
 TIMEOUT_SECONDS: Final = 30.0
 """For the connection and the answer together; a list of entries makes the bookie walk its index."""
@@ -82,7 +83,7 @@ class _Answer:
     def __init__(self, connection: Connection, answer: asyncio.Future[Response]) -> None:
         self._connection = connection
         self._answer = answer
-        self._splitter = FrameSplitter()
+        self._splitter = FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX)
 
     def connection_made(self) -> None:
         """The question is written by whoever asks it."""

@@ -14,8 +14,8 @@ from typing import Final, TypeAlias, cast
 from google.protobuf.message import DecodeError, EncodeError
 from magnetar.core.errors import PeerError
 from magnetar.wire.bookkeeper.codes import CODE_OF_V3_STATUS, V3_STATUS, BookieCode
-from magnetar.wire.bookkeeper.frame import frame
 from magnetar.wire.bookkeeper.generated import bookkeeper_protocol_pb2 as pb
+from magnetar.wire.framing import frame
 
 HIGH_PRIORITY: Final = 100
 """What BookKeeper's clients put into the header of requests that may use a full bookie's reserve."""

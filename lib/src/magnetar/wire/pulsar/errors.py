@@ -47,14 +47,6 @@ class PulsarError(PeerError):
         self.message = message
 
 
-class BadFrame(PeerError):
-    """The byte stream cannot be cut into frames; nothing after it can be understood."""
-
-
-class FrameTooLarge(BadFrame):
-    """A frame announces more bytes than the connection takes."""
-
-
 class BadCommand(PeerError):
     """A frame whose command cannot be read or lacks a required field."""
 

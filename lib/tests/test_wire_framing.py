@@ -5,14 +5,9 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.wire.bookkeeper.frame import (
-    MEMORY_BYTES,
-    MEMORY_KEPT_BYTES_MAX,
-    FrameBuffer,
-    FrameSplitter,
-    FrameTooLarge,
-    frame,
-)
+from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX
+from magnetar.wire.errors import FrameTooLarge
+from magnetar.wire.framing import MEMORY_BYTES, MEMORY_KEPT_BYTES_MAX, FrameBuffer, FrameSplitter, frame
 
 
 def frames_of(splitter: FrameSplitter, chunks: list[bytes]) -> list[bytes]:
@@ -43,20 +38,20 @@ def test_any_chunking_gives_the_same_frames(bodies: list[bytes], cuts: list[int]
     stream = b"".join(frame(body) for body in bodies)
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     chunks = [stream[start:end] for start, end in itertools.pairwise(edges)]
-    assert frames_of(FrameSplitter(), chunks) == bodies
-    assert frames_of(FrameSplitter(), [stream]) == bodies
-    assert frames_of(FrameSplitter(), [bytes([byte]) for byte in stream]) == bodies
+    assert frames_of(FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX), chunks) == bodies
+    assert frames_of(FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX), [stream]) == bodies
+    assert frames_of(FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX), [bytes([byte]) for byte in stream]) == bodies
 
 
 def test_a_whole_read_is_not_copied() -> None:
     chunk = frame(b"one") + frame(b"two")
-    buffer, bounds = FrameSplitter().feed(chunk)
+    buffer, bounds = FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX).feed(chunk)
     assert buffer is chunk
     assert bounds == [4, 7, 11, 14]
 
 
 def test_a_large_frame_in_many_parts_is_joined_once() -> None:
-    splitter = FrameSplitter()
+    splitter = FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX)
     stream = frame(bytes(5_000_000))
     copied = 0
     for at in range(0, len(stream), 16_384):
@@ -79,11 +74,11 @@ def test_a_buffer_gives_the_frames_that_a_splitter_gives(bodies: list[bytes], cu
     stream = b"".join(frame(body) for body in bodies)
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     chunks = [stream[start:end] for start, end in itertools.pairwise(edges)]
-    assert frames_received(FrameBuffer(), chunks) == bodies
+    assert frames_received(FrameBuffer(BOOKKEEPER_FRAME_BYTES_MAX), chunks) == bodies
 
 
 def test_a_buffer_grows_for_a_large_frame_and_gives_back_what_is_not_needed_often() -> None:
-    frames = FrameBuffer()
+    frames = FrameBuffer(BOOKKEEPER_FRAME_BYTES_MAX)
     assert len(frames.room()) == MEMORY_BYTES
     large = bytes(range(256)) * 4_096
     assert frames_received(frames, [frame(large)]) == [large]

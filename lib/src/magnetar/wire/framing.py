@@ -1,0 +1,130 @@
+"""Cuts a byte stream into frames, as Pulsar and BookKeeper make them: a big-endian u32 length, then that many bytes."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from magnetar.core.limits import MIB
+from magnetar.wire.errors import BadFrame, FrameTooLarge
+from magnetar.wire.parts import PARTS_MAX, join_newest
+
+LENGTH_BYTES: Final = 4
+_LENGTH: Final = Struct(">I")
+
+_HTTP: Final = ". The other side speaks HTTP: is it the port of the admin API?"
+_TLS: Final = ". The other side speaks TLS: is it a port with TLS?"
+_OTHER_PROTOCOLS: Final = {b"HT": _HTTP, b"GE": _HTTP, b"PO": _HTTP, b"PU": _HTTP, b"\x15\x03": _TLS, b"\x16\x03": _TLS}
+"""What may be said of a stream that begins like this: HTTP's answers and requests, TLS's alerts and handshakes."""
+
+MEMORY_BYTES: Final = 64 * 1024
+"""What a `FrameBuffer` begins with: many small frames."""
+
+MEMORY_KEPT_BYTES_MAX: Final = 2 * MIB
+"""What it keeps between large frames; it has one for each connection. Answers to batch reads have 1 MB at about."""
+
+
+def frame(body: bytes) -> bytes:
+    """The body with its length in front."""
+    return _LENGTH.pack(len(body)) + body
+
+
+class FrameSplitter:
+    """Any chunking in, whole frames out. Holds less than one frame: at most `frame_bytes_max` and one chunk."""
+
+    def __init__(self, frame_bytes_max: int, frame_bytes_min: int = 0) -> None:
+        self._frame_bytes_max: int = frame_bytes_max
+        self._frame_bytes_min: int = frame_bytes_min
+        self._parts: list[bytes] = []
+        self._pending_bytes: int = 0
+        self._wanted_bytes: int = LENGTH_BYTES
+
+    @property
+    def pending_bytes(self) -> int:
+        """What it holds."""
+        return self._pending_bytes
+
+    def allow(self, frame_bytes_max: int) -> None:
+        """From now on frames may be so long."""
+        self._frame_bytes_max = frame_bytes_max
+
+    def feed(self, chunk: bytes) -> tuple[bytes, list[int]]:
+        """A buffer and the bounds [start0, end0, start1, end1, …] of the complete frames in it, without their lengths.
+
+        The buffer is `chunk` itself when nothing was left over from before. A frame that comes in many chunks is
+        joined once. Raises `FrameTooLarge` or `BadFrame`; frames before the bad one in the same chunk are lost with
+        it, as the connection has to be closed anyway.
+        """
+        if not self._parts:
+            buffer = chunk
+        else:
+            self._parts.append(chunk)
+            self._pending_bytes += len(chunk)
+            if self._pending_bytes < self._wanted_bytes:
+                if len(self._parts) >= PARTS_MAX:
+                    self._parts = join_newest(self._parts)
+                return b"", []
+            buffer = b"".join(self._parts)
+            self._parts = []
+            self._pending_bytes = 0
+        filled_bytes = len(buffer)
+        bounds, self._wanted_bytes = _whole_frames(buffer, filled_bytes, self._frame_bytes_max, self._frame_bytes_min)
+        at = bounds[-1] if bounds else 0
+        if at < filled_bytes:
+            # A copy of the tail only: keeping the whole buffer alive for it would hold all its frames in memory.
+            self._parts.append(buffer[at:])
+            self._pending_bytes = filled_bytes - at
+        return buffer, bounds
+
+
+class FrameBuffer:
+    """What a `FrameSplitter` does, in memory that is used again: frames are copied once, when they are whole."""
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max: int = frame_bytes_max
+        self._memory: memoryview = memoryview(bytearray(MEMORY_BYTES))
+        self._filled_bytes: int = 0
+
+    def room(self) -> memoryview:
+        """Where the next bytes go: there is room for more than the frame that is coming, or else for that."""
+        return self._memory[self._filled_bytes :]
+
+    def received(self, size_bytes: int) -> tuple[bytes, list[int]]:
+        """So many bytes were put into the room. The frames that are complete now, as `FrameSplitter.feed` gives them.
+        Raises `FrameTooLarge`, after which this is of no more use."""
+        filled = self._filled_bytes + size_bytes
+        memory = self._memory
+        bounds, needed_bytes = _whole_frames(memory, filled, self._frame_bytes_max, 0)
+        end = bounds[-1] if bounds else 0
+        frames = bytes(memory[:end])
+        rest = filled - end
+        if needed_bytes > len(memory) or (not rest and len(memory) > MEMORY_KEPT_BYTES_MAX):
+            self._memory = memoryview(bytearray(max(MEMORY_BYTES, 1 << (needed_bytes - 1).bit_length())))
+        if end or memory is not self._memory:
+            self._memory[:rest] = memory[end:filled]
+        self._filled_bytes = rest
+        return frames, bounds
+
+
+def _whole_frames(
+    buffer: bytes | memoryview, filled_bytes: int, frame_bytes_max: int, frame_bytes_min: int
+) -> tuple[list[int], int]:
+    """Bounds of the frames that are complete, and how many bytes the next one has as far as that is known, its length
+    with them."""
+    bounds: list[int] = []
+    at = 0
+    while filled_bytes - at >= LENGTH_BYTES:
+        size: int = _LENGTH.unpack_from(buffer, at)[0]
+        if size > frame_bytes_max:
+            seems = _OTHER_PROTOCOLS.get(bytes(buffer[at : at + 2]), "")
+            raise FrameTooLarge(f"a frame of {size} bytes; the limit is {frame_bytes_max}{seems}")
+        if size < frame_bytes_min:
+            raise BadFrame(f"a frame of {size} bytes; the least is {frame_bytes_min}")
+        start = at + LENGTH_BYTES
+        end = start + size
+        if end > filled_bytes:
+            return bounds, LENGTH_BYTES + size
+        bounds.append(start)
+        bounds.append(end)
+        at = end
+    return bounds, LENGTH_BYTES
