@@ -15,7 +15,7 @@ from magnetar.auth.testing import token_of
 from magnetar.broker.auth.session_access import SessionAccess
 from magnetar.broker.auth.testing import ADMIN, broker_settings
 from magnetar.broker.delayed import DelayedEntries
-from magnetar.broker.entry_reader import Backoff, EntryReader
+from magnetar.broker.entry_reader import EntryReader, RetryTimer
 from magnetar.broker.non_persistent_topic import NonPersistentTopic
 from magnetar.broker.producer_admission import ProducerAdmission
 from magnetar.broker.pump import Pump
@@ -34,7 +34,7 @@ from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 Command = pb.BaseCommand
 TOPIC = "persistent://public/default/t"
 OTHER = "non-persistent://public/default/t"
-OF_A_SUBSCRIPTION = (Pump, EntryReader, Backoff, DelayedEntries)
+OF_A_SUBSCRIPTION = (Pump, EntryReader, RetryTimer, DelayedEntries)
 OF_A_READER = (*OF_A_SUBSCRIPTION, Subscription, Cursor)
 OF_A_TOPIC = (PersistentTopic, NonPersistentTopic, ProducerAdmission, ManagedLedger, Cursor, BookieAnswers)
 OF_A_SESSION = (ServerSession, SessionAccess, Connection)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from magnetar.client.addresses import BrokerAddress, parse_service_url
-from magnetar.client.backoff import Backoff
 from magnetar.client.client import PulsarClient
 from magnetar.client.connection import Authentication
 from magnetar.client.errors import ConnectionFailed, TimedOut
 from magnetar.client.message import Message, MessageId, OutgoingMessage, messages_of_entry
 from magnetar.client.producer import AccessMode, Producer, ProducerOptions
 from magnetar.client.settings import ClientSettings
+from magnetar.core.backoff import Backoff
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
 from magnetar.core.topic_name import TopicName

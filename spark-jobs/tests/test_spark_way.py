@@ -210,7 +210,7 @@ async def test_bookies_are_read_from_again(world: World, warnings: pytest.LogCap
     await asyncio.sleep(0)
     await planner.states([TOPIC])
     assert world.attempts == 3
-    assert world._look_pause_seconds == 240  # Ever less often.
+    assert world._look_pauses.next_seconds() == 240  # Ever less often.
     time_passes()
     world.can_be_opened = True
     await planner.states([TOPIC])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.settings import PolicySettings
+from magnetar.core.backoff import Backoff
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import EntryUnreadable
 
@@ -53,12 +54,12 @@ class SubscriptionRuntime:
         self.limits = limits if limits is not None else BrokerLimits(PolicySettings(), clock, call_later)
 
 
-class Backoff:
-    """A pause that doubles with each failure in a row."""
+class RetryTimer:
+    """Tries again after a pause, which doubles with each failure in a row."""
 
     __slots__ = (
         "_call_later",
-        "_failures",
+        "_pauses",
         "_retry",
         "_timer",
     )
@@ -67,7 +68,7 @@ class Backoff:
         self._call_later = call_later
         self._retry = retry
         self._timer: TimerHandle | None = None
-        self._failures = 0
+        self._pauses = Backoff(BACKOFF_FIRST_SECONDS, BACKOFF_SECONDS_MAX)
 
     @property
     def pausing(self) -> bool:
@@ -76,18 +77,17 @@ class Backoff:
 
     def failed(self) -> None:
         """Pause, then retry."""
-        seconds = min(BACKOFF_FIRST_SECONDS * 2 ** min(self._failures, 16), BACKOFF_SECONDS_MAX)
-        self._failures += 1
+        seconds = self._pauses.next_seconds()
         if self._timer is None:
             self._timer = self._call_later(seconds, self._over)
 
     def succeeded(self) -> None:
         """Begin with a short pause next time."""
-        self._failures = 0
+        self._pauses.reset()
 
     def cancel(self) -> None:
         """No retry any more."""
-        self._failures = 0
+        self._pauses.reset()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -181,8 +181,8 @@ class EntryReader:
         self._discard = False
         self._waiters: list[asyncio.Future[None]] = []
         self.busy = False
-        self.read_backoff = Backoff(runtime.call_later, receiver.read_ended)
-        self.replay_backoff = Backoff(runtime.call_later, receiver.read_ended)
+        self.read_backoff = RetryTimer(runtime.call_later, receiver.read_ended)
+        self.replay_backoff = RetryTimer(runtime.call_later, receiver.read_ended)
 
     def read(self, count_max: int, size_bytes_max: int) -> None:
         """Read ahead in the background."""

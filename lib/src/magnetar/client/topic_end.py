@@ -10,12 +10,12 @@ from random import Random
 from typing import Any, Final
 
 from magnetar.client.addresses import BrokerAddress, parse_service_url
-from magnetar.client.backoff import Backoff
 from magnetar.client.connection import BrokerConnection
 from magnetar.client.errors import ClientClosed, ConnectionFailed, TimedOut, is_final
 from magnetar.client.lookup import LookupService
 from magnetar.client.pool import ConnectionPool
 from magnetar.client.settings import ClientSettings
+from magnetar.core.backoff import Backoff
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, SettingError
 from magnetar.core.topic_name import TopicName

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
+from magnetar.core.backoff import doubled
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import LedgerUnavailable
 
@@ -18,9 +19,9 @@ at the same moment."""
 CHANGES_IN_A_ROW_MAX: Final = 30
 """After so many the ledger fails. A bookie that cannot be reached answers at once, so without this bound and the pauses
 a writer whom the network has cut off would change its ensemble as fast as it can, for ever."""
-CHANGE_PAUSES_DOUBLED_MAX: Final = 4
-"""How often the pause is doubled; with the settings' default it grows from 50 ms to 0.8 s, and thirty changes take
-some 18 s."""
+CHANGE_PAUSE_GROWTH_MAX: Final = 16
+"""What the first pause may grow to, as its multiple; with the settings' default from 50 ms to 0.8 s, and thirty
+changes take some 18 s."""
 
 
 class EnsembleChanger(Protocol):
@@ -105,5 +106,5 @@ async def _pause(pipeline: ChangingPipeline) -> None:
         )
     pauses = changes - CHANGES_AT_ONCE_MAX
     if pauses > 0:
-        doubled = 1 << min(pauses - 1, CHANGE_PAUSES_DOUBLED_MAX)
-        await asyncio.sleep(pipeline.change_pause_seconds * doubled)
+        first_seconds = pipeline.change_pause_seconds
+        await asyncio.sleep(doubled(first_seconds, CHANGE_PAUSE_GROWTH_MAX * first_seconds, pauses - 1))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import kopf
+from magnetar.core.backoff import Backoff
 from magnetar.operator.api import BOOKIE_POOL, KINDS, PULSAR_CLUSTER
 from magnetar.operator.children.naming import INSTANCE_LABEL, NAME_LABEL, POOL_LABEL
 from magnetar.operator.lightkube_api import plural
@@ -103,10 +104,9 @@ class Patience:
     that is missing in one namespace, or for one kind, would end the work in all others."""
 
     def __iter__(self) -> Iterator[float]:
-        seconds = RETRY_SECONDS_FIRST
+        pauses = Backoff(RETRY_SECONDS_FIRST, RETRY_SECONDS_MAX)
         while True:
-            yield seconds
-            seconds = min(seconds * 2, RETRY_SECONDS_MAX)
+            yield pauses.next_seconds()
 
 
 class NoDifferences(kopf.DiffBaseStorage):

@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+from magnetar.core.backoff import doubled
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.operator.api import Refused, ServerUnavailable
@@ -177,7 +178,7 @@ class Loops:
         else:
             _logger.error("%s: a pass failed", key, exc_info=error)
         most_seconds = BACKOFF_REFUSED_SECONDS_MAX if isinstance(error, Refused) else BACKOFF_SECONDS_MAX
-        longest_seconds = min(most_seconds, BACKOFF_SECONDS_FIRST * 2.0 ** min(failures, 10))
+        longest_seconds = doubled(BACKOFF_SECONDS_FIRST, most_seconds, failures)
         pause_seconds = longest_seconds * self._chance.uniform(0.5, 1.0)
         asked_seconds = error.retry_after_seconds if isinstance(error, ServerUnavailable) else 0.0
         return max(pause_seconds, min(asked_seconds, BACKOFF_SECONDS_MAX)), True

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.client.backoff import Backoff
+from magnetar.core.backoff import Backoff
 from magnetar.core.topic_name import TopicName, java_url_encode
 from magnetar.spark.broker_errors import HOW_TO_SHOW
 from magnetar.spark.client_factory import credentials_of, tls_of

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
 
+from magnetar.core.backoff import Backoff
 from magnetar.core.limits import MIB
 from magnetar.ledger.bookie_client.bookie_connection import EntryGivers
 from magnetar.spark.bookie_asking import (
@@ -182,7 +183,7 @@ class BookieEntries:
         `ClusterUnreachable` when a bookie that may have it is not to be reached."""
         place = piece.place
         give_up_at = asyncio.get_running_loop().time() + self._give_up_seconds
-        patience_seconds, pause_seconds = PATIENCE_SECONDS, PAUSE_SECONDS
+        patience_seconds, pauses = PATIENCE_SECONDS, Backoff(PAUSE_SECONDS, PAUSE_SECONDS_MAX)
         while True:
             payloads, reasons = await self._asker.some(piece, first, patience_seconds)
             if payloads:
@@ -203,8 +204,7 @@ class BookieEntries:
                     "Executors must reach the bookies; readMode=brokers reads through brokers instead"
                 )
             if not moved:
-                await asyncio.sleep(pause_seconds)
-                pause_seconds = min(2 * pause_seconds, PAUSE_SECONDS_MAX)
+                await asyncio.sleep(pauses.next_seconds())
                 patience_seconds *= 2
 
     async def _measure_hole(self, fetched: Fetched, reasons: list[Reason]) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final, TypeVar
 
-from magnetar.client.backoff import Backoff
 from magnetar.client.errors import is_final
+from magnetar.core.backoff import Backoff
 from magnetar.core.errors import MagnetarError, PeerError, Unavailable
 from magnetar.spark.connecting import ConnectionOptions
 from magnetar.spark.errors import AccessRefused, ClusterUnreachable, SparkSourceError, TopicMissing

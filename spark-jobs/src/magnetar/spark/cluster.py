@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from magnetar.client.client import PulsarClient
+from magnetar.core.backoff import Backoff
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.spark.admin_api import AdminApi
 from magnetar.spark.broker_catalog import BrokerCatalog
@@ -56,7 +57,7 @@ class Cluster:
         self._opened_at_seconds = 0.0
         self._looking: asyncio.Task[None] | None = None
         self._look_at_seconds = time.monotonic() + TRIED_AGAIN_SECONDS
-        self._look_pause_seconds = TRIED_AGAIN_SECONDS
+        self._look_pauses = Backoff(TRIED_AGAIN_SECONDS, LOOKED_FOR_AGAIN_SECONDS_MAX)
         self._direct_catalog: DirectCatalog | None = None
         self._tasks: TaskAccess | None = None
 
@@ -88,7 +89,7 @@ class Cluster:
                 return
             self._direct = None
             if time.monotonic() - self._opened_at_seconds > LOOKED_FOR_AGAIN_SECONDS_MAX:
-                self._look_pause_seconds = TRIED_AGAIN_SECONDS
+                self._look_pauses.reset()
             if refuse:
                 self._refuse(reason)
         try:
@@ -117,8 +118,7 @@ class Cluster:
     def _refuse(self, reason: str) -> None:
         now = time.monotonic()
         self._refused = now + TRIED_AGAIN_SECONDS, reason
-        self._look_at_seconds = now + self._look_pause_seconds
-        self._look_pause_seconds = min(2 * self._look_pause_seconds, LOOKED_FOR_AGAIN_SECONDS_MAX)
+        self._look_at_seconds = now + self._look_pauses.next_seconds()
 
     async def direct_catalog(self) -> DirectCatalog:
         """Topics by the metadata store. Raises `ClusterUnreachable`."""

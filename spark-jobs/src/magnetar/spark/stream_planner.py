@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from magnetar.core.backoff import Backoff
 from magnetar.spark.admission import admit
 from magnetar.spark.catalog import TopicState
 from magnetar.spark.durable_cursor import DurableCursor
@@ -35,8 +36,9 @@ PATIENCE_SECONDS: Final = 300.0
 """How long a cluster may be away before the query fails: a whole cluster's restart. Spark ends a query at the first
 error of its source."""
 
+PAUSE_SECONDS_MIN: Final = 0.1
 PAUSE_SECONDS_MAX: Final = 5.0
-"""Between attempts; doubled from a tenth of a second on."""
+"""Between attempts."""
 
 NEW_LOOK_WAIT_SECONDS_MAX: Final = 5.0
 """How long Spark's call may wait for the next poll: `query.stop()` waits as long."""
@@ -341,8 +343,9 @@ class StreamPlanner:
     async def _patiently(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Ask again while the cluster is away, for a bounded time."""
         give_up_at_seconds = _now_seconds() + PATIENCE_SECONDS
-        pause_seconds = 0.1
+        pauses = Backoff(PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX)
         while True:
+            pause_seconds = pauses.next_seconds()
             try:
                 return await ask()
             except ClusterUnreachable as error:
@@ -350,7 +353,6 @@ class StreamPlanner:
                     raise
                 logger.warning("asked again in %.1f s: %s", pause_seconds, error)
             await asyncio.sleep(pause_seconds)
-            pause_seconds = min(2 * pause_seconds, PAUSE_SECONDS_MAX)
 
 
 def _now_seconds() -> float:

@@ -26,6 +26,7 @@ from magnetar.bookie.drain.paths import intention_path, lock_path
 from magnetar.bookie.drain.scan import ledgers_naming
 from magnetar.bookie.drain.state import Capacity, Intention, Phase, decode_intention, encode_intention
 from magnetar.bookie.operations import DrainState, DrainStep, OperationRefused
+from magnetar.core.backoff import doubled
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.client import BookKeeperClient
@@ -99,7 +100,8 @@ class Drain:
         self._total = 0
         self._left = 0
         self._bookie_problem: str | None = None
-        self._last_pause_seconds = parts.retry_seconds
+        self._unmoved = 0
+        """Attempts in a row that moved no ledger."""
         self._refuses_since: float | None = None
         self._known: tuple[bytes, int] | None = None
         self._news = asyncio.Event()
@@ -294,11 +296,9 @@ class Drain:
         """Try these ledgers; a pause follows when some are left, longer when none has moved."""
         await self._mover.move(naming, self._count_down)
         if self._left:
-            pause_seconds = self._parts.retry_seconds
-            if self._left == len(naming):
-                pause_seconds = min(2 * self._last_pause_seconds, 10 * pause_seconds)
-            self._last_pause_seconds = pause_seconds
-            await asyncio.sleep(pause_seconds)
+            self._unmoved = self._unmoved + 1 if self._left == len(naming) else 0
+            retry_seconds = self._parts.retry_seconds
+            await asyncio.sleep(doubled(retry_seconds, 10 * retry_seconds, self._unmoved))
 
     def _count_down(self) -> None:
         self._left -= 1

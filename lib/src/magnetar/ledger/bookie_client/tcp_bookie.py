@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from magnetar.core.backoff import Backoff
 from magnetar.core.clock import Clock
 from magnetar.core.errors import PeerError
 from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX
@@ -143,7 +144,7 @@ class TcpBookie:
         self._state = LinkState.IDLE
         self._connection: Connection | None = None
         self._connect_task: asyncio.Task[None] | None = None
-        self._backoff_seconds = 0.0
+        self._backoff = Backoff(settings.backoff_seconds_min, settings.backoff_seconds_max)
         self._not_before_seconds = 0.0
         # What was asked for while connecting; bounded like the adds themselves, and by the connect timeout.
         self._unsent: list[bytes] = []
@@ -382,10 +383,7 @@ class TcpBookie:
             self._fail_all()
 
     def _back_off(self) -> None:
-        settings = self._settings
-        doubled = max(2 * self._backoff_seconds, settings.backoff_seconds_min)
-        self._backoff_seconds = min(doubled, settings.backoff_seconds_max)
-        self._not_before_seconds = self._clock.monotonic_seconds() + self._backoff_seconds
+        self._not_before_seconds = self._clock.monotonic_seconds() + self._backoff.next_seconds()
 
     def _pause_batch_reads(self) -> None:
         self._batch_reads_refused_until_seconds = self._clock.monotonic_seconds() + BATCH_READ_PAUSE_SECONDS
@@ -416,9 +414,8 @@ class TcpBookie:
         if self._adds.expire(now - self._settings.add_timeout_seconds):
             logger.warning("bookie %s does not answer adds", self.bookie_id)
             self._send_held_adds()
-        else:
-            # Answers came in time: the next loss is a first one again.
-            self._backoff_seconds = 0.0 if self._state is LinkState.CONNECTED else self._backoff_seconds
+        elif self._state is LinkState.CONNECTED:
+            self._backoff.reset()  # Answers came in time: the next loss is a first one again.
         if self._oldest_read_seconds() <= now - self._settings.read_timeout_seconds and self._connection is not None:
             logger.warning("bookie %s does not answer reads; the connection is given up", self.bookie_id)
             self._connection.abort()

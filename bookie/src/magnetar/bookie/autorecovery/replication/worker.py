@@ -22,6 +22,7 @@ from magnetar.bookie.autorecovery.underreplication import (
     UnderreplicatedLedger,
     UnderreplicatedLedgers,
 )
+from magnetar.core.backoff import doubled
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import MagnetarError, Unavailable
 
@@ -31,8 +32,8 @@ FAILED_LEDGERS_MAX: Final = 2_000
 """Ledgers whose failures are counted and whose locks are kept for a while, as in BookKeeper. What is beyond may be
 tried again at once, after the worker's back-off."""
 
-BACKOFF_DOUBLINGS: Final = 5
-"""The first failure costs 1/32 of the longest back-off."""
+LOCK_GROWTH: Final = 32
+"""The first failure costs this part of the longest back-off."""
 
 LOOK_SECONDS: Final = 0.5
 """How often what nobody tells of is looked at: whether our own bookie is read-only."""
@@ -242,8 +243,8 @@ class ReplicationWorker:
 
     def _defer_failed(self, ledger_id: int, lock: ReplicationLock) -> None:
         """Keep the lock for a time that grows with each failure, so that nobody else runs into the same."""
-        doublings = min(self._count_failure(ledger_id) - 1, BACKOFF_DOUBLINGS)
-        seconds = self._settings.failed_lock_seconds_max / 2 ** (BACKOFF_DOUBLINGS - doublings)
+        longest_seconds = self._settings.failed_lock_seconds_max
+        seconds = doubled(longest_seconds / LOCK_GROWTH, longest_seconds, self._count_failure(ledger_id) - 1)
         self._defer(ledger_id, lock, _release_later(lock, seconds))
 
     def _defer(self, ledger_id: int, lock: ReplicationLock, later: Coroutine[Any, Any, None]) -> None:
