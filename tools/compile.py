@@ -27,6 +27,7 @@ HOT_MODULES: Final = (
     "lib/src/magnetar/core/topic_name.py",
     "lib/src/magnetar/core/bundle.py",
     "lib/src/magnetar/wire/framing.py",
+    "lib/src/magnetar/wire/pulsar/enums.py",
     "lib/src/magnetar/wire/pulsar/varint.py",
     "lib/src/magnetar/wire/pulsar/command.py",
     "lib/src/magnetar/wire/pulsar/topic_requests.py",

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.broker import compacted_cursor
 from magnetar.broker.compacted_cursor import CHUNK_ENTRIES, CompactedCursor
-from magnetar.broker.compacted_topic import LEDGER_PROPERTY, Compaction, compaction_of
-from magnetar.broker.policies.system_topics import COMPACTION
+from magnetar.broker.compacted_topic import Compaction, compaction_of
 from magnetar.broker.session_testing import MemoryBroker
 from magnetar.client.client import PulsarClient
 from magnetar.client.message import EARLIEST_ID, LATEST_ID, Message, MessageId, OutgoingMessage
@@ -23,6 +22,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.topic_name import TopicName
 from magnetar.ledger.api import LedgerOptions, LedgerReader
+from magnetar.managed.compaction import COMPACTION_CURSOR, LEDGER_PROPERTY
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.compacted import decode_compacted, encode_compacted
 from magnetar.wire.pulsar.errors import BadMetadata
@@ -49,7 +49,7 @@ async def compact(broker: MemoryBroker, kept: list[MessageId], up_to: MessageId)
         entries = [await topic.ledger.read_entry(message_id.position) for message_id in kept]
         writer.append([encode_compacted(entry.position, entry.data) for entry in entries])
     await writer.close()
-    subscription = await topic.create_subscription(COMPACTION, EARLIEST)
+    subscription = await topic.create_subscription(COMPACTION_CURSOR, EARLIEST)
     subscription.cursor.acknowledge_cumulative(up_to.position)
     await subscription.cursor.set_properties({LEDGER_PROPERTY: writer.ledger_id})
 

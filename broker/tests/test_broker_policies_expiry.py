@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 import pytest
 from magnetar.broker.policies.expiry import FAILED_READS_MAX, ExpirySearch
 from magnetar.broker.policies.settings import PolicySettings
-from magnetar.broker.policies.system_topics import COMPACTION
 from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, ShiftedClock
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.managed.entry import Entry
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.settings import ManagedLedgerSettings
@@ -164,7 +164,7 @@ async def test_entries_that_nobody_can_read_are_asked_for_once_in_a_search() -> 
 
 async def test_what_the_compactor_has_not_seen_does_not_expire() -> None:
     async with world() as it:
-        compactor = await it.topic.create_subscription(COMPACTION, EARLIEST)
+        compactor = await it.topic.create_subscription(COMPACTION_CURSOR, EARLIEST)
         await it.publish(10)
         it.clock.advance(TTL_SECONDS + 1)
         assert await it.expire() == 0

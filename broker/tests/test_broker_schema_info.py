@@ -22,6 +22,7 @@ from magnetar.broker.schema.schema_info import (
     from_rest,
     from_storage,
     key_value_data,
+    known_type,
     rest_text,
     split_key_value,
     to_storage,
@@ -80,10 +81,10 @@ def test_wire_numbers_are_those_of_the_proto() -> None:
     for name, schema_type in names.items():
         assert schema_type.wire_number == pulsar_api.Schema.Type.Value(name)
     for number in pulsar_api.Schema.Type.values():
-        assert SchemaType.from_wire_number(number).wire_number == number
+        assert known_type(SchemaType.from_wire_number(number), number).wire_number == number
     assert SchemaType.BYTES.wire_number == 0
     with pytest.raises(InvalidSchemaData):
-        SchemaType.from_wire_number(99)
+        known_type(SchemaType.from_wire_number(99), 99)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,13 @@ from magnetar.broker.policies.settings import PolicySettings
 from magnetar.broker.session_testing import MemoryBroker
 from magnetar.broker.settings import BrokerSettings
 from magnetar.client.client import PulsarClient
-from magnetar.client.consumer import Consumer, ConsumerOptions, SubscriptionType
+from magnetar.client.consumer import Consumer, ConsumerOptions
 from magnetar.client.message import OutgoingMessage
 from magnetar.client.producer import Producer, ProducerOptions
 from magnetar.client.settings import ClientSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
 

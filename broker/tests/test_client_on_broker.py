@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from magnetar.broker.session_testing import MemoryBroker
 from magnetar.client.client import PulsarClient
-from magnetar.client.consumer import ConsumerOptions, SubscriptionType
+from magnetar.client.consumer import ConsumerOptions
 from magnetar.client.errors import ClientClosed, TimedOut
 from magnetar.client.message import LATEST_ID, Message, OutgoingMessage
 from magnetar.client.producer import AccessMode, ProducerOptions
@@ -17,7 +17,7 @@ from magnetar.client.settings import ClientSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import Misuse
 from magnetar.core.topic_name import TopicName
-from magnetar.wire.pulsar.enums import Compression
+from magnetar.wire.pulsar.enums import Compression, SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 TOPIC = TopicName.parse("persistent://public/default/t")

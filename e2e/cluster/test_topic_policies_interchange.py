@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 from magnetar.client.client import PulsarClient
-from magnetar.client.consumer import ConsumerOptions, SubscriptionType
+from magnetar.client.consumer import ConsumerOptions
 from magnetar.client.message import Message, OutgoingMessage
 from magnetar.client.producer import AccessMode, ProducerOptions
 from magnetar.client.reader import Reader
 from magnetar.client.settings import ClientSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import TopicName
-from magnetar.wire.pulsar.enums import Compression
+from magnetar.wire.pulsar.enums import Compression, SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 from e2e.faults.support import wait_for

@@ -7,8 +7,6 @@ from typing import Any
 
 import pulsar
 import pytest
-from magnetar.broker.compacted_topic import LEDGER_PROPERTY
-from magnetar.broker.policies.system_topics import COMPACTION
 from magnetar.broker.session_testing import MemoryBroker, message
 from magnetar.client.consumer import ConsumerOptions
 from magnetar.client.message import Message, MessageId, OutgoingMessage, messages_of_entry
@@ -17,6 +15,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST
 from magnetar.core.topic_name import TopicName
 from magnetar.ledger.api import LedgerOptions
+from magnetar.managed.compaction import COMPACTION_CURSOR, LEDGER_PROPERTY
 from magnetar.spark import broker_entries
 from magnetar.spark.broker_entries import BrokerEntries
 from magnetar.spark.client_factory import make_client
@@ -348,7 +347,7 @@ async def compact(broker: MemoryBroker, kept: list[MessageId], up_to: MessageId)
     entries = [await topic.ledger.read_entry(message_id.position) for message_id in kept]
     writer.append([encode_compacted(entry.position, entry.data) for entry in entries])
     await writer.close()
-    subscription = await topic.create_subscription(COMPACTION, EARLIEST)
+    subscription = await topic.create_subscription(COMPACTION_CURSOR, EARLIEST)
     subscription.cursor.acknowledge_cumulative(up_to.position)
     await subscription.cursor.set_properties({LEDGER_PROPERTY: writer.ledger_id})
 

@@ -18,12 +18,13 @@ from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.testing import RecordingListener
 from magnetar.ledger.writer import OpenLedgerWriter
+from magnetar.managed.compaction import COMPACTION_CURSOR, LEDGER_PROPERTY
 from magnetar.managed.paths import cursor_path
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import MetadataStore
 from magnetar.net.free_ports import free_port
 from magnetar.spark import cluster_access
-from magnetar.spark.assembly.compaction import COMPACTION_CURSOR, LEDGER_PROPERTY, Compaction
+from magnetar.spark.assembly.compaction import Compaction
 from magnetar.spark.cluster_access import DirectAccess, TaskAccess, choose, open_direct
 from magnetar.spark.connecting import ConnectionOptions
 from magnetar.spark.errors import ClusterUnreachable

@@ -57,7 +57,8 @@ from magnetar.spark.jobs.running import (
 )
 from magnetar.spark.jobs.window_aggregation import WindowJob
 from magnetar.spark.jobs.window_columns import Aggregate, Duration, check_names, parse_windows
-from magnetar.spark.values.api import SchemaDefinition, SchemaType
+from magnetar.spark.values.api import SchemaDefinition
+from magnetar.wire.pulsar.enums import SchemaType
 from rich.console import Console
 
 CHOICES = ConnectionChoices(service_url="pulsar://localhost:6650")

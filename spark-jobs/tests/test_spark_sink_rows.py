@@ -30,8 +30,9 @@ from magnetar.spark.sink_rows import (
     split_entry,
 )
 from magnetar.spark.sink_targets import encoder_of
-from magnetar.spark.values.api import SchemaDefinition, SchemaType
+from magnetar.spark.values.api import SchemaDefinition
 from magnetar.spark.values.definitions import definition_for
+from magnetar.wire.pulsar.enums import SchemaType
 
 
 class TextEncoder:

@@ -24,8 +24,9 @@ from magnetar.spark.sink_options import SinkOptions, parse_sink_options
 from magnetar.spark.sink_rows import BATCH_SHIFT, FINGERPRINT_BITS
 from magnetar.spark.sink_targets import TargetFinder
 from magnetar.spark.sink_writing import TaskIdentity, TaskWriter, prepare
-from magnetar.spark.values.api import SchemaDefinition, SchemaType
+from magnetar.spark.values.api import SchemaDefinition
 from magnetar.standalone.threaded import ThreadedCluster
+from magnetar.wire.pulsar.enums import SchemaType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from pulsar.schema import AvroSchema, Long
 from pulsar.schema import Record as AvroRecord

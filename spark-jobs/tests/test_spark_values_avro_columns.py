@@ -12,13 +12,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from magnetar.spark.values.api import SchemaDefinition, SchemaType
+from magnetar.spark.values.api import SchemaDefinition
 from magnetar.spark.values.avro_columns import NotInStep
 from magnetar.spark.values.avro_cursor import AvroCursor
 from magnetar.spark.values.avro_encoding import StepEncoder
 from magnetar.spark.values.avro_values import AvroPayloads
 from magnetar.spark.values.encoders import AvroWriter, encoder_for
 from magnetar.spark.values.shapes import AvroDefinition
+from magnetar.wire.pulsar.enums import SchemaType
 
 
 def record(*fields: Any) -> dict[str, Any]:

@@ -12,12 +12,13 @@ import fastavro
 import pyarrow as pa
 import pytest
 from magnetar.spark.errors import SinkRefused
-from magnetar.spark.values.api import SchemaDefinition, SchemaType
+from magnetar.spark.values.api import SchemaDefinition
 from magnetar.spark.values.definitions import DefinitionKind, definition_for
 from magnetar.spark.values.encoders import encoder_for
 from magnetar.spark.values.registry import decoder_for
 from magnetar.spark.values.shapes import list_type, map_type, struct_type
 from magnetar.spark.values.spark_schema import arrow_schema_of, struct_type_of
+from magnetar.wire.pulsar.enums import SchemaType
 from pulsar import schema as stock
 
 TABLE: list[tuple[str, pa.DataType]] = [

@@ -14,10 +14,11 @@ from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, messa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.spark.errors import SchemaRefused, SinkRefused
-from magnetar.spark.values.api import SchemaDefinition, SchemaType, SchemaVersions
+from magnetar.spark.values.api import SchemaDefinition, SchemaVersions
 from magnetar.spark.values.encoders import encoder_for
 from magnetar.spark.values.key_value import inline, joined, split_inline
 from magnetar.spark.values.registry import SchemaDecoder, decoder_for
+from magnetar.wire.pulsar.enums import SchemaType
 
 INNER = (
     '{"type":"record","name":"Inner","namespace":"Enc","fields":[{"name":"a","type":"int"},'

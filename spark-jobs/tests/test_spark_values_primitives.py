@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from magnetar.spark.values.api import SchemaDefinition, SchemaType
+from magnetar.spark.values.api import SchemaDefinition
 from magnetar.spark.values.primitives import encode_primitives
 from magnetar.spark.values.registry import SchemaDecoder, decoder_for
+from magnetar.wire.pulsar.enums import SchemaType
 
 # As org.apache.pulsar.client.api.Schema.<type>.encode gave them.
 JAVA: list[tuple[SchemaType, str, Any]] = [

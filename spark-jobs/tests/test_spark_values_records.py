@@ -14,8 +14,9 @@ import fastavro
 import pyarrow as pa
 import pytest
 from magnetar.spark.errors import SchemaRefused
-from magnetar.spark.values.api import SchemaDefinition, SchemaType, SchemaVersions
+from magnetar.spark.values.api import SchemaDefinition, SchemaVersions
 from magnetar.spark.values.registry import SchemaDecoder, decoder_for
+from magnetar.wire.pulsar.enums import SchemaType
 from pulsar import schema as stock
 
 # Java's definition of a class with int, long, float, double, boolean, String, byte[], an enum, a class, List, Map,

@@ -7,19 +7,16 @@ before the horizon may be gone from the topic then.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from magnetar.broker.policies.system_topics import COMPACTION
 from magnetar.core.ids import NO_ENTRY, Position
 from magnetar.ledger.api import LedgerReader
+from magnetar.managed.compaction import COMPACTION_CURSOR, LEDGER_PROPERTY
 from magnetar.managed.entry import Entry
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.batch import split_batch
 from magnetar.wire.pulsar.compacted import decode_compacted
 from magnetar.wire.pulsar.errors import BadMetadata
-
-LEDGER_PROPERTY: Final = "CompactedTopicLedger"
-"""Stored with the position of the compaction's cursor (Pulsar: `Compactor.COMPACTED_TOPIC_LEDGER_PROPERTY`)."""
 
 
 class Compaction(NamedTuple):
@@ -32,7 +29,7 @@ class Compaction(NamedTuple):
 
 def compaction_of(ledger: ManagedLedger) -> Compaction | None:
     """The newest compaction of a topic; None when there was none."""
-    cursor = ledger.cursors.get(COMPACTION)
+    cursor = ledger.cursors.get(COMPACTION_CURSOR)
     ledger_id = None if cursor is None else cursor.properties.get(LEDGER_PROPERTY)
     return None if cursor is None or ledger_id is None else Compaction(ledger_id, cursor.mark_delete)
 

@@ -5,12 +5,12 @@ The subscription decides what goes to which consumer; this file turns a list of 
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.pending_acknowledgements import PendingAcknowledgements
 from magnetar.broker.rates import ConsumerRates
 from magnetar.wire.pulsar.command import MessageHeaderEncoder
+from magnetar.wire.pulsar.enums import SubscriptionType as SubscriptionType
 
 if TYPE_CHECKING:
     from magnetar.core.ids import Position
@@ -27,33 +27,6 @@ PERMITS_MAX: Final = 0x7FFF_FFFF
 
 NO_EPOCH: Final = -1
 """A consumer that named no epoch: MESSAGE then carries none."""
-
-
-class SubscriptionType(IntEnum):
-    """How a subscription shares its entries, by the numbers of `CommandSubscribe.SubType`."""
-
-    EXCLUSIVE = 0
-    SHARED = 1
-    FAILOVER = 2
-    KEY_SHARED = 3
-
-    @property
-    def display_name(self) -> str:
-        """As the admin API writes it."""
-        return DISPLAY_NAMES[self]
-
-    @property
-    def acknowledges_individually(self) -> bool:
-        """Several consumers at once: unacknowledged entries are kept per consumer, cumulative acks are refused."""
-        return self in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
-
-
-DISPLAY_NAMES: Final[dict[SubscriptionType, str]] = {
-    SubscriptionType.EXCLUSIVE: "Exclusive",
-    SubscriptionType.SHARED: "Shared",
-    SubscriptionType.FAILOVER: "Failover",
-    SubscriptionType.KEY_SHARED: "Key_Shared",
-}
 
 
 class ConsumerOutput(Protocol):

@@ -21,7 +21,7 @@ from magnetar.broker.policies.deduplication import Deduplication, open_deduplica
 from magnetar.broker.policies.expiry import published_since
 from magnetar.broker.policies.limiter import RateLimiter, limiter_for
 from magnetar.broker.policies.model import EffectivePolicies
-from magnetar.broker.policies.system_topics import COMPACTION, belongs_to_brokers, is_compacted
+from magnetar.broker.policies.system_topics import belongs_to_brokers, is_compacted
 from magnetar.broker.producer import Producer, PublishBatch
 from magnetar.broker.producer_admission import Admitted, ProducerAdmission
 from magnetar.broker.producers import Producers
@@ -39,6 +39,7 @@ from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.topic_name import TopicName
+from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.managed.errors import ManagedLedgerFenced, ManagedLedgerTerminated, ManagedLedgerWriteFailed
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -135,7 +136,7 @@ class PersistentTopic:
         await self._follow_deduplication()
         if is_compacted(self.name):
             # It keeps the ledgers: readers alone would let all be deleted when the topic is loaded again.
-            await self.create_subscription(COMPACTION, EARLIEST)
+            await self.create_subscription(COMPACTION_CURSOR, EARLIEST)
 
     @property
     def clock(self) -> Clock:

@@ -8,7 +8,6 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import partial
 from typing import Final, cast
 
@@ -19,19 +18,12 @@ from magnetar.client.topic_end import ClientParts, TopicEnd
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar import requests
+from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import BadMetadata, PulsarError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import CommandMessage, CommandSubscribe, Schema
 from magnetar.wire.pulsar.metadata import checksum_ok, skim, strip_broker_entry_metadata
 
 logger: Final = logging.getLogger(__name__)
-
-
-class SubscriptionType(IntEnum):
-    """How consumers of one subscription share its messages; the wire's numbers."""
-
-    EXCLUSIVE = 0
-    SHARED = 1
-    FAILOVER = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,11 @@ from magnetar.ledger.bookie_client.tcp_bookie import TcpBookieSettings
 from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.ledger.last_confirmed import ask_last_confirmed
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, ledger_path
+from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.managed.paths import cursor_path
 from magnetar.metadata.factory import open_store
 from magnetar.metadata.store import MetadataStore
-from magnetar.spark.assembly.compaction import COMPACTION_CURSOR, Compaction, read_compaction
+from magnetar.spark.assembly.compaction import Compaction, read_compaction
 from magnetar.spark.bookie_entries import GIVE_UP_SECONDS, BookieEntries
 from magnetar.spark.catalog import TopicLedger
 from magnetar.spark.connecting import ConnectionOptions

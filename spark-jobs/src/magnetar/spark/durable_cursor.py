@@ -12,13 +12,14 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from magnetar.client.client import PulsarClient
-from magnetar.client.consumer import Consumer, ConsumerOptions, SubscriptionType
+from magnetar.client.consumer import Consumer, ConsumerOptions
 from magnetar.client.errors import is_final
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.spark.broker_errors import HOW_TO_SHOW
 from magnetar.spark.errors import AccessRefused, BadOption, SparkSourceError
 from magnetar.spark.positions import MessagePosition
+from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 logger: Final = logging.getLogger(__name__)

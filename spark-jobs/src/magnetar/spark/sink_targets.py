@@ -14,10 +14,11 @@ from magnetar.spark.errors import SchemaRefused, SinkRefused
 from magnetar.spark.sink_errors import deduplication_off, explained
 from magnetar.spark.sink_options import SinkOptions
 from magnetar.spark.sink_rows import Target
-from magnetar.spark.values.api import VALUE_COLUMN, SchemaDefinition, SchemaType, ValueEncoder
+from magnetar.spark.values.api import VALUE_COLUMN, SchemaDefinition, ValueEncoder
 from magnetar.spark.values.definitions import definition_for, is_bytes
 from magnetar.spark.values.encoders import encoder_for
 from magnetar.spark.values.registry import decoder_for
+from magnetar.wire.pulsar.enums import SchemaType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import KeyValue, Schema
 

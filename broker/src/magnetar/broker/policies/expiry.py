@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.slices import Turn
 from magnetar.core.errors import MagnetarError
+from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.wire.pulsar.errors import BadMetadata, PulsarError
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from magnetar.managed.managed_ledger import ManagedLedger
 
 logger = logging.getLogger(__name__)
-
-COMPACTION: Final = "__compaction"
-"""The subscription of the compactor; what it has not seen must not expire."""
 
 FAILED_READS_MAX: Final = 5
 """Of one search: each may last as long as a bookie may take to answer, and other topics wait for their turn."""
@@ -107,7 +105,9 @@ async def last_expired(topic: PersistentTopic, ttl_seconds: int) -> Position | N
 
     Mostly one look at the oldest entry of the slowest subscription tells."""
     ledger = topic.ledger
-    behind = [one.cursor.mark_delete for name, one in topic.subscriptions.items() if one.backlog and name != COMPACTION]
+    behind = [
+        one.cursor.mark_delete for name, one in topic.subscriptions.items() if one.backlog and name != COMPACTION_CURSOR
+    ]
     if not behind:
         return None
     oldest = ledger.next_position(min(behind))
@@ -131,7 +131,7 @@ async def expire_messages(topic: PersistentTopic, ttl_seconds: int) -> int:
     for name, subscription in list(topic.subscriptions.items()):
         if turn.over:
             await turn.pause()
-        if name != COMPACTION and subscription.cursor.mark_delete < position and not topic.closing:
+        if name != COMPACTION_CURSOR and subscription.cursor.mark_delete < position and not topic.closing:
             expired += subscription.expire_up_to(position)
     return expired
 
@@ -163,7 +163,7 @@ def check_subscriptions(topic: PersistentTopic) -> Work | None:
 
 def _unused(topic: PersistentTopic, name: str, subscription: Subscription, minutes: int) -> bool:
     idle_seconds = topic.clock.monotonic_seconds() - subscription.last_active_seconds
-    return subscription.durable and subscription.is_idle and name != COMPACTION and idle_seconds > minutes * 60
+    return subscription.durable and subscription.is_idle and name != COMPACTION_CURSOR and idle_seconds > minutes * 60
 
 
 async def _delete_unused(topic: PersistentTopic, names: list[str]) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.core.limits import MIB
 from magnetar.core.topic_name import TopicName
+from magnetar.managed.compaction import COMPACTION_CURSOR
 
 if TYPE_CHECKING:
     from magnetar.broker.load.settings import LoadSettings
@@ -18,13 +19,10 @@ LIVENESS_TENANT: Final = "sla-monitor"
 BROKERS_TENANT: Final = "pulsar"
 """Its namespaces are called by the brokers' ids, `host:port`, and hold the topic that a health check uses."""
 
-COMPACTION: Final = "__compaction"
-"""The subscription by which compaction goes through a topic."""
-
 SYSTEM_READER: Final = "__system_reader"
 """What the subscriptions of brokers that read each other's topics begin with (Pulsar: `SYSTEM_READER_PREFIX`)."""
 
-BROKERS_SUBSCRIPTIONS: Final = (COMPACTION, SYSTEM_READER, "pulsar.dedup", "pulsar.repl.")
+BROKERS_SUBSCRIPTIONS: Final = (COMPACTION_CURSOR, SYSTEM_READER, "pulsar.dedup", "pulsar.repl.")
 """What the names of subscriptions begin with that brokers use themselves on their own topics."""
 
 COMPACTED: Final = frozenset(

@@ -5,7 +5,6 @@ Facts: Pulsar 4.0 SchemaType, SchemaRegistryFormat, KeyValueSchemaInfo, SchemaUt
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import json
 import struct
@@ -16,83 +15,11 @@ from typing import Final
 from magnetar.broker.schema.errors import InvalidSchemaData
 from magnetar.broker.schema.limits import check_data_size, check_properties_number, check_properties_size
 from magnetar.wire.protobuf import parse
+from magnetar.wire.pulsar.enums import SchemaType as SchemaType
 from magnetar.wire.pulsar.generated import schema_storage_pb2 as storage_format
 
 _LENGTH: Final = struct.Struct(">i")
 
-
-class SchemaType(enum.IntEnum):
-    """Types by the names of the admin REST API; values are those of Pulsar's SchemaType. Below zero: never stored."""
-
-    AUTO_PUBLISH = -4
-    AUTO_CONSUME = -3
-    AUTO = -2
-    BYTES = -1
-    NONE = 0
-    STRING = 1
-    JSON = 2
-    PROTOBUF = 3
-    AVRO = 4
-    BOOLEAN = 5
-    INT8 = 6
-    INT16 = 7
-    INT32 = 8
-    INT64 = 9
-    FLOAT = 10
-    DOUBLE = 11
-    DATE = 12
-    TIME = 13
-    TIMESTAMP = 14
-    KEY_VALUE = 15
-    INSTANT = 16
-    LOCAL_DATE = 17
-    LOCAL_TIME = 18
-    LOCAL_DATE_TIME = 19
-    PROTOBUF_NATIVE = 20
-    EXTERNAL = 21
-
-    @property
-    def wire_number(self) -> int:
-        """The number of PulsarApi's Schema.Type; types that the wire does not know travel as None (0)."""
-        return _WIRE_NUMBERS[self]
-
-    @classmethod
-    def from_wire_number(cls, number: int) -> SchemaType:
-        """The type that a wire number means; `InvalidSchemaData` for an unknown one."""
-        found = _TYPES_BY_WIRE_NUMBER.get(number)
-        if found is None:
-            raise InvalidSchemaData(f"Unknown schema type : {number}")
-        return found
-
-    @property
-    def storage_number(self) -> int:
-        """The number of the schema store's SchemaInfo: one more; types below zero are stored as NONE (1)."""
-        return max(self.value, 0) + 1
-
-    @classmethod
-    def from_storage_number(cls, number: int) -> SchemaType:
-        """The inverse of `storage_number`."""
-        return cls(number - 1)
-
-    @classmethod
-    def from_name(cls, name: str) -> SchemaType:
-        """The type of a REST body or a KeyValue property; `InvalidSchemaData` for an unknown name."""
-        found = cls.__members__.get(name)
-        if found is None:
-            raise InvalidSchemaData(f"Unknown schema type : {name}")
-        return found
-
-
-_WIRE_EXTERNAL: Final = 22
-_WIRE_AUTO_CONSUME: Final = 21
-_WIRE_NUMBERS: Final = {
-    **{member: max(member.value, 0) for member in SchemaType},
-    SchemaType.AUTO_CONSUME: _WIRE_AUTO_CONSUME,
-    SchemaType.EXTERNAL: _WIRE_EXTERNAL,
-}
-_TYPES_BY_WIRE_NUMBER: Final = {
-    number: member for member, number in _WIRE_NUMBERS.items() if member.value >= 0 or number == _WIRE_AUTO_CONSUME
-}
 
 PRIMITIVE_TYPES: Final = frozenset(
     {
@@ -157,6 +84,13 @@ class StoredSchema:
     """A tombstone: this and all versions before it count as gone."""
 
 
+def known_type(found: SchemaType | None, told: object) -> SchemaType:
+    """The type that was found for what a client told; `InvalidSchemaData` for None."""
+    if found is None:
+        raise InvalidSchemaData(f"Unknown schema type : {told}")
+    return found
+
+
 def to_storage(stored: StoredSchema) -> bytes:
     """The SchemaInfo message of the schema store. The version is not part of it."""
     message = storage_format.SchemaInfo(
@@ -197,7 +131,7 @@ def from_rest(type_name: str, text: str, properties: Mapping[str, str]) -> Schem
     check_data_size(len(text))
     check_properties_number(len(properties))
     check_properties_size(sum(len(key) + len(value) for key, value in properties.items()))
-    schema_type = SchemaType.from_name(type_name)
+    schema_type = known_type(SchemaType.__members__.get(type_name), type_name)
     try:
         if schema_type is not SchemaType.KEY_VALUE:
             data = text.encode()
@@ -236,7 +170,8 @@ def _sized(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _side(properties: Mapping[str, str], side: str, data: bytes) -> SchemaInfo:
-    schema_type = SchemaType.from_name(properties.get(f"{side}.schema.type", SchemaType.BYTES.name))
+    type_name = properties.get(f"{side}.schema.type", SchemaType.BYTES.name)
+    schema_type = known_type(SchemaType.__members__.get(type_name), type_name)
     text = properties.get(f"{side}.schema.properties")
     own: dict[str, str] = {}
     if text:

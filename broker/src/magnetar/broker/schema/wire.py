@@ -7,7 +7,7 @@ from typing import Final, Protocol, cast
 
 from magnetar.broker.schema.errors import SchemaRefused
 from magnetar.broker.schema.limits import check_data_size, check_properties_number, check_properties_size
-from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType
+from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType, known_type
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pulsar_api
 
 _VERSION_SIZE_BYTES: Final = 8
@@ -28,7 +28,8 @@ def from_wire(message: pulsar_api.Schema) -> SchemaInfo:
     pairs = cast("Iterable[_Pair]", message.properties)
     properties = {pair.key: pair.value for pair in pairs}
     check_properties_size(len(message.name) + sum(len(key) + len(value) for key, value in properties.items()))
-    return SchemaInfo(SchemaType.from_wire_number(message.type), message.schema_data, properties, message.name)
+    schema_type = known_type(SchemaType.from_wire_number(message.type), message.type)
+    return SchemaInfo(schema_type, message.schema_data, properties, message.name)
 
 
 def to_wire(schema: SchemaInfo, name: str) -> pulsar_api.Schema:

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
+from magnetar.managed.compaction import COMPACTION_CURSOR, LEDGER_PROPERTY
 from magnetar.managed.info_codec import POSITION_IN_NODE, decode_cursor_info, decode_position
 from magnetar.spark.assembly.chunks import is_chunk
 from magnetar.spark.catalog import TopicLedger
@@ -23,12 +24,6 @@ from magnetar.spark.slices import LedgerRange, Slice
 from magnetar.wire.pulsar.compacted import decode_compacted
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import ABSENT, MessageMetadataView, skim
-
-COMPACTION_CURSOR: Final = "__compaction"
-"""The cursor that holds a topic's compaction (Pulsar: `Compactor.COMPACTION_SUBSCRIPTION`)."""
-
-LEDGER_PROPERTY: Final = "CompactedTopicLedger"
-"""Stored with that cursor's position (Pulsar: `Compactor.COMPACTED_TOPIC_LEDGER_PROPERTY`)."""
 
 
 class Compaction(NamedTuple):

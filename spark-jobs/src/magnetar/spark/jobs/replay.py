@@ -59,7 +59,8 @@ from magnetar.spark.message_keys import KEY_IS_BYTES
 from magnetar.spark.option_values import TIME_FORMS, parse_time_ms
 from magnetar.spark.pushdown import KEY
 from magnetar.spark.sink_targets import wire_schema
-from magnetar.spark.values.api import SchemaDefinition, SchemaType
+from magnetar.spark.values.api import SchemaDefinition
+from magnetar.wire.pulsar.enums import SchemaType
 from rich.console import Console
 from rich.table import Table
 

@@ -11,8 +11,9 @@ from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName
 from magnetar.spark.errors import BadOption
 from magnetar.spark.jobs.archive_layout import ArchiveDescription
 from magnetar.spark.option_values import complete_topic
-from magnetar.spark.values.api import SchemaDefinition, SchemaType
+from magnetar.spark.values.api import SchemaDefinition
 from magnetar.spark.values.key_value import ENCODING_PROPERTY
+from magnetar.wire.pulsar.enums import SchemaType
 
 ROUND_ROWS_MAX: Final = 20_000_000
 """Rows of one topic (partition) in a round, which are sorted and written by one task. The sink numbers 67 million."""

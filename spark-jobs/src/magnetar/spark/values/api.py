@@ -9,12 +9,12 @@ Value columns, by the type of the schema that the table is planned with (the new
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
 import pyarrow as pa
+from magnetar.wire.pulsar.enums import SchemaType
 
 VALUE_COLUMN: Final = "value"
 KEY_COLUMN: Final = "key"
@@ -24,39 +24,6 @@ VERSION_LENGTH_BYTES: Final = 8
 
 CACHED_VERSIONS_MAX: Final = 4096
 """Definitions that one `SchemaVersions` keeps; a topic has a handful, so this only bounds what is wrong."""
-
-
-class SchemaType(enum.IntEnum):
-    """Schema.Type of PulsarApi. NONE stands for BYTES too: on the wire they are the same."""
-
-    NONE = 0
-    STRING = 1
-    JSON = 2
-    PROTOBUF = 3
-    AVRO = 4
-    BOOLEAN = 5
-    INT8 = 6
-    INT16 = 7
-    INT32 = 8
-    INT64 = 9
-    FLOAT = 10
-    DOUBLE = 11
-    DATE = 12
-    TIME = 13
-    TIMESTAMP = 14
-    KEY_VALUE = 15
-    INSTANT = 16
-    LOCAL_DATE = 17
-    LOCAL_TIME = 18
-    LOCAL_DATE_TIME = 19
-    PROTOBUF_NATIVE = 20
-    AUTO_CONSUME = 21
-    EXTERNAL = 22
-
-    @property
-    def key_value_name(self) -> str:
-        """As the properties of a KEY_VALUE schema name it."""
-        return "BYTES" if self is SchemaType.NONE else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +42,8 @@ class SchemaDefinition:
     @property
     def type_name(self) -> str:
         """For texts."""
-        try:
-            return SchemaType(self.type).name
-        except ValueError:
-            return f"type {self.type}"
+        known = SchemaType.from_wire_number(self.type)
+        return f"type {self.type}" if known is None else known.name
 
 
 FetchVersion: TypeAlias = Callable[[bytes], Awaitable["SchemaDefinition | None"]]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 from magnetar.spark.errors import SinkRefused
-from magnetar.spark.values.api import VALUE_COLUMN, SchemaDefinition, SchemaType
+from magnetar.spark.values.api import VALUE_COLUMN, SchemaDefinition
+from magnetar.wire.pulsar.enums import SchemaType
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

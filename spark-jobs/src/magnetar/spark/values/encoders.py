@@ -12,7 +12,7 @@ import fastavro
 import msgspec
 import pyarrow as pa
 from magnetar.spark.errors import SchemaRefused, SinkRefused
-from magnetar.spark.values.api import KEY_COLUMN, VALUE_COLUMN, SchemaDefinition, SchemaType
+from magnetar.spark.values.api import KEY_COLUMN, VALUE_COLUMN, SchemaDefinition
 from magnetar.spark.values.assembling import VALUE_ERRORS, reason_of
 from magnetar.spark.values.avro_columns import NotInStep
 from magnetar.spark.values.avro_encoding import StepEncoder
@@ -22,6 +22,7 @@ from magnetar.spark.values.key_value import inline, is_separated, sides
 from magnetar.spark.values.primitives import PRIMITIVES, encode_primitives
 from magnetar.spark.values.protobuf_encoder import ProtobufWriter
 from magnetar.spark.values.shapes import AvroDefinition, Shape
+from magnetar.wire.pulsar.enums import SchemaType
 
 Fields = Sequence[tuple[str, pa.DataType]]
 

@@ -18,14 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from magnetar.spark.errors import SchemaRefused
 from magnetar.spark.message_keys import decoded_key
-from magnetar.spark.values.api import KEY_COLUMN, VALUE_COLUMN, DecodedValues, SchemaDefinition, SchemaType
+from magnetar.spark.values.api import KEY_COLUMN, VALUE_COLUMN, DecodedValues, SchemaDefinition
 from magnetar.spark.values.payloads import Payloads
 from magnetar.spark.values.shapes import struct_type
+from magnetar.wire.pulsar.enums import SchemaType
 
 ENCODING_PROPERTY: Final = "kv.encoding.type"
 _LENGTH: Final = struct.Struct(">i")
 _LENGTH_BYTES: Final = _LENGTH.size
-_TYPES: Final = {"BYTES": SchemaType.NONE, **SchemaType.__members__}
+_NEVER_SIDES: Final = (SchemaType.AUTO, SchemaType.AUTO_PUBLISH)
+_TYPES: Final = {one.name: one.wire_number for one in SchemaType if one not in _NEVER_SIDES}
 
 _Ints = npt.NDArray[np.int64]
 
@@ -47,7 +49,7 @@ def joined(key: SchemaDefinition, value: SchemaDefinition, separated: bool) -> S
     properties = {ENCODING_PROPERTY: "SEPARATED" if separated else "INLINE"}
     for side, one in (("key", key), ("value", value)):
         properties[f"{side}.schema.name"] = one.name
-        properties[f"{side}.schema.type"] = SchemaType(one.type).key_value_name
+        properties[f"{side}.schema.type"] = "BYTES" if one.type == SchemaType.NONE else one.type_name
         properties[f"{side}.schema.properties"] = json.dumps(dict(one.properties), separators=(",", ":"))
     data = inline(key.data, value.data)
     return SchemaDefinition(type=SchemaType.KEY_VALUE, name="KeyValue", data=data, properties=properties)

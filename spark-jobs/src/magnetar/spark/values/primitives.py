@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from magnetar.spark.values.api import VALUE_COLUMN, DecodedValues, SchemaType
+from magnetar.spark.values.api import VALUE_COLUMN, DecodedValues
 from magnetar.spark.values.shapes import LOCAL_TIMESTAMP, TIMESTAMP
+from magnetar.wire.pulsar.enums import SchemaType
 
 DAY_MS: Final = 86_400_000
 DAY_US: Final = 86_400_000_000

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from magnetar.spark.errors import SchemaRefused
-from magnetar.spark.values.api import VERSION_LENGTH_BYTES, DecodedValues, SchemaDefinition, SchemaType, SchemaVersions
+from magnetar.spark.values.api import VERSION_LENGTH_BYTES, DecodedValues, SchemaDefinition, SchemaVersions
 from magnetar.spark.values.assembling import reason_of, without_rows
 from magnetar.spark.values.avro_values import AvroPayloads
 from magnetar.spark.values.json_values import JsonPayloads
@@ -18,6 +18,7 @@ from magnetar.spark.values.payloads import Payloads, null_columns
 from magnetar.spark.values.primitives import PRIMITIVES, BytesPayloads, PrimitivePayloads, StringPayloads
 from magnetar.spark.values.protobuf_values import ProtobufPayloads
 from magnetar.spark.values.shapes import AvroDefinition
+from magnetar.wire.pulsar.enums import SchemaType
 
 PLANS_MAX: Final = 4096
 """Versions that a decoder keeps a way of reading for; see `CACHED_VERSIONS_MAX`."""
