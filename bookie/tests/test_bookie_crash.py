@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from magnetar.bookie.app import RunningBookie, start_bookie
 from magnetar.bookie.checkpoint import Checkpointer
-from magnetar.bookie.directories import open_directories
 from magnetar.bookie.journal import files as journal_files
 from magnetar.bookie.ledger_state import LedgerStates
 from magnetar.bookie.replay import Replay
 from magnetar.bookie.settings import BookieSettings, standalone_settings
+from magnetar.bookie.storage.directories import open_directories
 from magnetar.bookie.storage.index import open_rocksdb_index
 from magnetar.bookie.storage.ledger_storage import open_storage
 from magnetar.core.clock import SystemClock

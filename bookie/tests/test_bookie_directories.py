@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.cookie import InvalidCookie, decode_cookie
-from magnetar.bookie.directories import decode_mark, open_directories
 from magnetar.bookie.journal import files as journal_files
 from magnetar.bookie.journal import format as journal_format
 from magnetar.bookie.journal.replay import JournalReplay
 from magnetar.bookie.settings import BookieSettings, StorageSettings
 from magnetar.bookie.storage import entry_log_format
+from magnetar.bookie.storage.directories import decode_mark, open_directories
 from magnetar.bookie.storage.index_api import IndexMissing
 from magnetar.core.disk import SystemDisk
 from magnetar.core.errors import SettingError

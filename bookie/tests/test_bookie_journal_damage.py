@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.bookie.directories import decode_mark, encode_mark
 from magnetar.bookie.journal import format as journal_format
 from magnetar.bookie.journal import header as journal_header
 from magnetar.bookie.journal.files import JournalDamaged
@@ -21,6 +20,7 @@ from magnetar.bookie.journal.replay import JournalReplay
 from magnetar.bookie.journal.worker import ThreadJournalWorker
 from magnetar.bookie.loss import Losses, OnLoss
 from magnetar.bookie.settings import JournalSettings
+from magnetar.bookie.storage.directories import decode_mark, encode_mark
 from magnetar.core.disk import SystemDisk
 from magnetar.core.limits import MIB
 from magnetar.wire.bookkeeper.entry import EntryCodec

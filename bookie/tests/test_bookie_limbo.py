@@ -16,8 +16,8 @@ import pytest
 from magnetar.bookie.app import RunningBookie, start_bookie
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.cookie import COOKIES_PATH, InvalidCookie
+from magnetar.bookie.healing import Healer
 from magnetar.bookie.integrity.begun_journals import begun_by_last_start, begun_journals_path, check_journals_are_newest
-from magnetar.bookie.integrity.healing import Healer
 from magnetar.bookie.integrity.limbo import LIMBO_FILE, Limbo, LimboStage
 from magnetar.bookie.journal.files import JournalDamaged
 from magnetar.bookie.local import LocalBookies

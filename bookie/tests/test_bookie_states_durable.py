@@ -12,8 +12,8 @@ from magnetar.bookie.adds import HELD_BYTES_MAX
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.checkpoint import Checkpointer
-from magnetar.bookie.directories import Marks
 from magnetar.bookie.settings import StorageSettings
+from magnetar.bookie.storage.directories import Marks
 from magnetar.core.limits import MIB
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.entry import EntryCodec

@@ -16,11 +16,12 @@ from typing import Any
 import fastavro
 import google_crc32c
 import pytest
-from magnetar.broker.internal_client import InternalClient
+from magnetar.broker.peers.internal_client import InternalClient
 from magnetar.broker.policies import change_state
 from magnetar.broker.policies.api import TopicPolicies
-from magnetar.broker.policies.change_events import ChangeEvents, ChangeEventsParts
+from magnetar.broker.policies.change_events import ChangeEvents
 from magnetar.broker.policies.change_events_namespace import ENTRY_BOUNDS
+from magnetar.broker.policies.change_events_parts import ChangeEventsParts
 from magnetar.broker.policies.change_events_settings import ChangeEventsSettings
 from magnetar.broker.policies.change_events_writer import LOCKS_PATH
 from magnetar.broker.policies.change_state import CHANGE_BYTES, POLICIES_BYTES_MAX
@@ -35,8 +36,8 @@ from magnetar.broker.policies.event_codec import (
 from magnetar.broker.policies.events_topic import PoliciesTooLarge, PoliciesUnavailable
 from magnetar.broker.resources import Resources
 from magnetar.broker.schema.schema_info import StoredSchema
-from magnetar.broker.session_testing import MemoryBroker
-from magnetar.broker.topic import PersistentTopic
+from magnetar.broker.testing.sessions import MemoryBroker
+from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.client.client import PulsarClient
 from magnetar.client.message import Message, MessageId, OutgoingMessage
 from magnetar.client.producer import ProducerOptions
@@ -46,7 +47,7 @@ from magnetar.core.topic_name import NamespaceName, TopicName, java_url_encode
 from magnetar.metadata.coordination import ResourceLock
 from magnetar.metadata.store import MetadataStore, StoreUnavailable
 from magnetar.wire.pulsar.batch import build_message
-from magnetar.wire.pulsar.enums import Compression
+from magnetar.wire.pulsar.compression_type import Compression
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, MessageMetadata, Schema
 from magnetar.wire.pulsar.metadata import full_metadata, metadata_bounds
@@ -522,7 +523,8 @@ async def test_a_stopping_broker_says_so(stores: Stores) -> None:
 @pytest.mark.slow
 def test_without_topic_policies_nothing_is_imported() -> None:
     code = (
-        "import sys, magnetar.broker.app, magnetar.broker.policies.change_events, magnetar.broker.internal_client\n"
+        "import sys, magnetar.broker.app, magnetar.broker.policies.change_events\n"
+        "import magnetar.broker.peers.internal_client\n"
         "print([name for name in sys.modules if name.startswith(('fastavro', 'magnetar.client'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 import pytest
-from magnetar.broker.policies.expiry import FAILED_READS_MAX, ExpirySearch
-from magnetar.broker.policies.settings import PolicySettings
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, ShiftedClock
-from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.topic import PersistentTopic
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, ShiftedClock
+from magnetar.broker.topics.backlog import FAILED_READS_MAX, ExpirySearch
+from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.managed.entry import Entry

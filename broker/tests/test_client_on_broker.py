@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ConsumerOptions
 from magnetar.client.errors import ClientClosed, TimedOut
@@ -17,7 +17,8 @@ from magnetar.client.settings import ClientSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import Misuse
 from magnetar.core.topic_name import TopicName
-from magnetar.wire.pulsar.enums import Compression, SubscriptionType
+from magnetar.wire.pulsar.compression_type import Compression
+from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 TOPIC = TopicName.parse("persistent://public/default/t")

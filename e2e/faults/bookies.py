@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import uvloop
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.ledger.bookie_client.tcp_bookie import TcpBookieSettings
 from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
@@ -31,7 +31,7 @@ from magnetar.net.free_ports import free_port
 from magnetar.wire.bookkeeper.service_info import Endpoint, encode_service_info
 
 from e2e import processes
-from e2e.faults.support import wait_for
+from e2e.processes import wait_for
 
 T = TypeVar("T")
 ADD_TIMEOUT_SECONDS = 2.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.bookie.checkpoint import Checkpointer
-from magnetar.bookie.directories import Marks
+from magnetar.bookie.storage.directories import Marks
 
 from e2e.power.recording import Event
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
-from magnetar.bookie.directories import CURRENT, LAST_MARK_FILE
 from magnetar.bookie.journal import format as journal_format
 from magnetar.bookie.journal.format import FENCE_RECORD, MASTER_KEY_RECORD, JournalScan
 from magnetar.bookie.journal.header import NotAJournal
@@ -19,6 +18,7 @@ from magnetar.bookie.journal.journal import Mark
 from magnetar.bookie.ledger_state import decode_state
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import entry_log_format
+from magnetar.bookie.storage.directories import CURRENT, LAST_MARK_FILE
 from magnetar.bookie.testing import INDEX_FILE, IndexContents
 from magnetar.sim.disk import Platter
 from magnetar.sim.inode import Inode

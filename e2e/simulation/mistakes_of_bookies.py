@@ -9,7 +9,6 @@ from magnetar.bookie.adds import BookieAdds
 from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.checkpoint import Checkpointer
-from magnetar.bookie.directories import BookieDirectories, Marks
 from magnetar.bookie.gc.compaction import SwitchOver
 from magnetar.bookie.gc.ledger_collection import LedgerCollection
 from magnetar.bookie.gc.live_ledgers import StoredLiveLedgers
@@ -17,6 +16,7 @@ from magnetar.bookie.journal import format as journal_format
 from magnetar.bookie.journal.journal import Journal
 from magnetar.bookie.ledger_state import LedgerState, LedgerStates
 from magnetar.bookie.replay import Replay
+from magnetar.bookie.storage.directories import BookieDirectories, Marks
 from magnetar.bookie.storage.entry_log_writer import EntryLogWriter
 from magnetar.bookie.storage.ledger_storage import LedgerStorage
 from magnetar.sim.disk import SimulatedDisk, SimulatedFile

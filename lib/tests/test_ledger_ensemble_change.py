@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator
 import pytest
 from magnetar.ledger.api import LedgerFenced, LedgerOptions, LedgerUnavailable, NotEnoughBookies
 from magnetar.ledger.appender import Appender
+from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ensemble_change import CHANGES_IN_A_ROW_MAX
-from magnetar.ledger.placement.bookie_chooser import BookieChooser
-from magnetar.ledger.placement.places import BookiePlaces
-from magnetar.ledger.placement.policy import PlacementSettings
+from magnetar.ledger.placement import PlacementSettings
+from magnetar.ledger.places import BookiePlaces
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.testing import MemoryBookies, RecordingListener
 from magnetar.metadata.memory import MemoryMetadataStore

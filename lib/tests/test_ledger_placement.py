@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.core.errors import SettingError
 from magnetar.ledger.api import NotEnoughBookies
-from magnetar.ledger.placement.places import BookiePlaces
-from magnetar.ledger.placement.policy import Adherence, PlacementSettings, Placer, isolated_candidates, isolation_of
+from magnetar.ledger.placement import Adherence, PlacementSettings, Placer, isolated_candidates, isolation_of
+from magnetar.ledger.places import BookiePlaces
 
 CANDIDATES = ["a", "b", "c", "d"]
 FLAT = PlacementSettings(rack_aware=False)

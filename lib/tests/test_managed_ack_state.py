@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.core.ids import Position
 from magnetar.core.limits import MIB
-from magnetar.managed.cursors.ack_state import PARTIAL_BATCHES_MAX, PARTIAL_WORDS_MAX, AckState
-from magnetar.managed.cursors.entry_bitmap import COMPACT_BYTES, EntryBitmap, value_of, words_of
+from magnetar.managed.ack_state import PARTIAL_BATCHES_MAX, PARTIAL_WORDS_MAX, AckState
+from magnetar.managed.entry_bitmap import COMPACT_BYTES, EntryBitmap, value_of, words_of
 from magnetar.managed.info_codec import (
     decode_cursor_info,
     decode_position,

@@ -5,7 +5,7 @@ The vectors were made by Pulsar 4.0.8's own classes (MLDataFormats, MetaStoreImp
 from __future__ import annotations
 
 import pytest
-from magnetar.managed.cursors.ack_state import AckState
+from magnetar.managed.ack_state import AckState
 from magnetar.managed.info_codec import (
     BrokenMetadata,
     decode_cursor_info,

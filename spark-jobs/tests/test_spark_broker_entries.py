@@ -7,7 +7,7 @@ from typing import Any
 
 import pulsar
 import pytest
-from magnetar.broker.session_testing import MemoryBroker, message
+from magnetar.broker.testing.sessions import MemoryBroker, message
 from magnetar.client.consumer import ConsumerOptions
 from magnetar.client.message import Message, MessageId, OutgoingMessage, messages_of_entry
 from magnetar.client.producer import ProducerOptions
@@ -28,7 +28,7 @@ from magnetar.spark.slices import LedgerRange
 from magnetar.standalone.threaded import ThreadedCluster
 from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.compacted import encode_compacted
-from magnetar.wire.pulsar.enums import Compression
+from magnetar.wire.pulsar.compression_type import Compression
 
 NAME = "persistent://public/default/t"
 TOPIC = TopicName.parse(NAME)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from magnetar.managed.cursors.ack_state import AckState
+from magnetar.managed.ack_state import AckState
 from magnetar.managed.info_codec import encode_cursor_info, encode_position
 from magnetar.managed.ledger_list import LedgerList
 from magnetar.managed.settings import ManagedLedgerSettings

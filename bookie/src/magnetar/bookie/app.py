@@ -13,7 +13,6 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.bookie_status import StatusKeeper, read_status
 from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.counters import BookieCounters
-from magnetar.bookie.directories import BookieDirectories, open_directories
 from magnetar.bookie.disk_watch import WriteMode
 from magnetar.bookie.drain.departed import finish_departure
 from magnetar.bookie.integrity.begun_journals import begun_by_last_start, check_journals_are_newest, note_begun_journals
@@ -26,6 +25,7 @@ from magnetar.bookie.loss import Losses, OnLoss
 from magnetar.bookie.registration import Registration, encode_service_info
 from magnetar.bookie.replay import Replay
 from magnetar.bookie.settings import BookieSettings
+from magnetar.bookie.storage.directories import BookieDirectories, open_directories
 from magnetar.bookie.storage.index import open_rocksdb_index
 from magnetar.bookie.storage.index_api import OpenIndex
 from magnetar.bookie.storage.ledger_storage import LedgerStorage, open_storage

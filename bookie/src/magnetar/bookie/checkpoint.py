@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from magnetar.bookie.counters import BookieCounters
-from magnetar.bookie.directories import BookieDirectories, Marks
 from magnetar.bookie.ledger_state import LedgerStates
+from magnetar.bookie.storage.directories import BookieDirectories, Marks
 from magnetar.bookie.storage.ledger_storage import LedgerStorage
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from magnetar.bookie.directories import CURRENT, BookieDirectories
 from magnetar.bookie.settings import BookieSettings
+from magnetar.bookie.storage.directories import CURRENT, BookieDirectories
 from magnetar.core.errors import MagnetarError
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConflict
 from magnetar.wire.bookkeeper.generated.bookie_cookie_pb2 import CookieFormat

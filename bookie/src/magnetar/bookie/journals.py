@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from magnetar.bookie.directories import BookieDirectories, Marks
 from magnetar.bookie.journal import files as journal_files
 from magnetar.bookie.journal.journal import Journal, Mark
 from magnetar.bookie.journal.worker import JournalWorker
 from magnetar.bookie.settings import JournalSettings
+from magnetar.bookie.storage.directories import BookieDirectories, Marks
 
 
 class Journals:

@@ -21,7 +21,7 @@ from magnetar.bookie.drain.drain import DrainParts, is_leaving
 from magnetar.bookie.drain.service import REASON_DRAIN, DrainService, ModeSwitch
 from magnetar.bookie.gc.collectors import Collectors
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
-from magnetar.bookie.integrity.healing import Healer
+from magnetar.bookie.healing import Healer
 from magnetar.bookie.integrity.limbo import LimboStage
 from magnetar.bookie.operating.cluster import ClusterClient
 from magnetar.bookie.operating.local import LocalOperations, LocalParts

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from magnetar.bookie.checkpoint import Checkpointer
-from magnetar.bookie.directories import BookieDirectories, Marks
 from magnetar.bookie.journal import format as journal_format
 from magnetar.bookie.journal.journal import Mark
 from magnetar.bookie.journal.replay import JournalReplay
 from magnetar.bookie.ledger_state import LedgerStates
 from magnetar.bookie.loss import Losses
+from magnetar.bookie.storage.directories import BookieDirectories, Marks
 from magnetar.bookie.storage.ledger_storage import LedgerStorage
 from magnetar.wire.bookkeeper.entry import HEADER_BYTES
 

@@ -10,10 +10,10 @@ from typing import Final
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import Misuse
 from magnetar.ledger.api import LedgerListener, LedgerOptions, LedgerUnavailable
+from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
-from magnetar.ledger.placement.bookie_chooser import BookieChooser
-from magnetar.ledger.placement.places import BookiePlaces
+from magnetar.ledger.places import BookiePlaces
 from magnetar.ledger.reader import OpenLedgerReader
 from magnetar.ledger.recovery_driver import LastConfirmedQuery, LedgerRecovery, check_password, codec_for
 from magnetar.ledger.settings import LedgerClientSettings

@@ -14,9 +14,9 @@ from typing import Final, TypeVar
 
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import EntryNotFound, EntryUnreadable, LedgerUnavailable
+from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
-from magnetar.ledger.placement.bookie_chooser import BookieChooser
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.striping import write_set
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError

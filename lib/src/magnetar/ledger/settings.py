@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from magnetar.core.limits import MIB
-from magnetar.ledger.placement.policy import PlacementSettings
+from magnetar.ledger.placement import PlacementSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

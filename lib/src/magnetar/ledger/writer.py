@@ -19,12 +19,12 @@ from magnetar.ledger.api import (
 )
 from magnetar.ledger.append_pipeline import PipelineContext
 from magnetar.ledger.appender import Appender
+from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.bookie_client.bookie_connection import ADD_FLAG_NONE, BookieConnections
 from magnetar.ledger.ensemble_change import wait_until_settled
 from magnetar.ledger.entry_reader import EntryReader
 from magnetar.ledger.ledger_appends import LedgerAppends
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
-from magnetar.ledger.placement.bookie_chooser import BookieChooser
 from magnetar.ledger.reader import check_range
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.metadata.store import VersionConflict

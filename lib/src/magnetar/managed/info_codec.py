@@ -10,7 +10,7 @@ from typing import Final
 
 from magnetar.core.errors import PeerError
 from magnetar.core.ids import Position
-from magnetar.managed.cursors.ack_state import AckState
+from magnetar.managed.ack_state import AckState
 from magnetar.managed.ledger_list import LedgerRecord
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.wire.errors import BadProtobuf

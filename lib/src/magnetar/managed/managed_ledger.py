@@ -11,11 +11,10 @@ from typing import Final
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.ledger.api import EntryNotFound, LedgerReader
+from magnetar.managed.ack_state import AckState
 from magnetar.managed.append_path import AppendCallback, AppendPath
-from magnetar.managed.cursors.ack_state import AckState
 from magnetar.managed.cursors.cursor import Cursor, start_mark
 from magnetar.managed.cursors.opening import CursorOpening
-from magnetar.managed.cursors.reading import ReadingCursor
 from magnetar.managed.cursors.recovery import recover_cursor
 from magnetar.managed.cursors.storage import CursorStorage
 from magnetar.managed.entry import Entry
@@ -183,9 +182,10 @@ class ManagedLedger:
         self.cursor_closed(cursor)
         self.trim_later()
 
-    def cursor_closed(self, cursor: ReadingCursor) -> None:
+    def cursor_closed(self, cursor: Cursor) -> None:
         """From the cursor: it is used no more. A durable one still holds back trimming; it can be opened again."""
-        self._non_durable = [other for other in self._non_durable if other is not cursor]
+        if cursor in self._non_durable:
+            self._non_durable.remove(cursor)
         self._appends.cache_wanted = bool(self.cursors or self._non_durable)
 
     async def find_first(self, matches: Callable[[Entry], bool]) -> Position | None:

@@ -163,10 +163,6 @@ class Network:
         """Whether nothing gets through in this direction now."""
         return (source, target) in self._blocked
 
-    def splits_next(self) -> bool:
-        """Whether the next chunk arrives in two pieces."""
-        return self.rng.random() < self.settings.split_share
-
     def delay_seconds(self, source: str, target: str) -> float:
         """How long the next chunk takes."""
         settings, rng = self.settings, self.rng

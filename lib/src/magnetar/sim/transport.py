@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
-from random import Random
 from typing import Any, Final, Protocol, TypeAlias
 
 from magnetar.sim.process import Process
@@ -19,38 +19,34 @@ Chunk: TypeAlias = bytes | None
 """What travels: bytes, or the end of the stream."""
 
 
-class Paths(Protocol):
-    """The network between all hosts, as a connection needs it."""
+class Splitting(Protocol):
+    """How a network treats what is sent in one piece."""
 
-    loop: Any
-    rng: Random
+    @property
+    def split_share(self) -> float: ...
+
+
+class Wires(Protocol):
+    """What lies between two ends: `Network`."""
+
     delivered_chunks: int
 
-    def is_up(self, host: str) -> bool:
-        """Whether a process runs there."""
-        ...
-
-    def is_blocked(self, source: str, target: str) -> bool:
-        """Whether nothing gets through in this direction now."""
-        ...
-
-    def delay_seconds(self, source: str, target: str) -> float:
-        """How long the next chunk takes."""
-        ...
-
-    def splits_next(self) -> bool:
-        """Whether the next chunk arrives in two pieces."""
-        ...
-
-    def gone(self, transport: SimulatedTransport) -> None:
-        """Both ends of a connection have ended."""
-        ...
+    @property
+    def loop(self) -> Any: ...
+    @property
+    def rng(self) -> random.Random: ...
+    @property
+    def settings(self) -> Splitting: ...
+    def is_up(self, host: str) -> bool: ...
+    def is_blocked(self, one: str, other: str) -> bool: ...
+    def delay_seconds(self, source: str, target: str) -> float: ...
+    def gone(self, transport: SimulatedTransport) -> None: ...
 
 
 class SimulatedTransport(asyncio.Transport):
     """Sends to `other`, the far end. Runs what it tells its protocol on behalf of its process."""
 
-    def __init__(self, network: Paths, process: Process, address: tuple[str, int]) -> None:
+    def __init__(self, network: Wires, process: Process, address: tuple[str, int]) -> None:
         super().__init__()
         self.process = process
         self.address = address
@@ -112,7 +108,7 @@ class SimulatedTransport(asyncio.Transport):
         if not self.other.process.alive and self._network.is_up(self.other.process.host):
             self.reset_soon()
         rng = self._network.rng
-        if len(content) > 1 and self._network.splits_next():
+        if len(content) > 1 and rng.random() < self._network.settings.split_share:
             at = rng.randrange(1, len(content))
             self._send(content[:at])
             content = content[at:]

@@ -54,15 +54,15 @@ LOOKUPS_SECONDS_MAX: Final = 2.0
 
 
 class ClientSession(Protocol):
-    """A client's connection that is joined with no broker yet, as the service sees it."""
+    """The connection of a client that is not joined with a broker yet: `ProxySession`."""
 
-    connection: Connection
-    client_address: str
-    client_host: str
-
-    def tick(self) -> None:
-        """Called twice in each interval of the keep-alive."""
-        ...
+    @property
+    def connection(self) -> Connection: ...
+    @property
+    def client_address(self) -> str: ...
+    @property
+    def client_host(self) -> str: ...
+    def tick(self) -> None: ...
 
 
 class ProxyService:
@@ -251,12 +251,12 @@ class ProxyService:
                 await self._until_idle()
         except TimeoutError:
             logger.info("closing the %d connections that are left", self.active_connections)
-        left: list[Connection | Splice] = [*(session.connection for session in self._sessions), *self._joined]
+        left: list[ClientSession | Splice] = [*self._sessions, *self._joined]
         for start in range(0, len(left), CLOSE_STEP):
             if start:
                 await asyncio.sleep(CLOSE_STEP_SECONDS)
             for one in left[start : start + CLOSE_STEP]:
-                one.close()
+                (one if isinstance(one, Splice) else one.connection).close()
 
     async def _until_idle(self) -> None:
         while self.active_connections:

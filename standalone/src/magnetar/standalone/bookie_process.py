@@ -27,7 +27,7 @@ from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MagnetarError, SettingError
 from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_FAILED, EXIT_RETIRED, EXIT_WRONG_VOLUME
 from magnetar.core.settings_file import GivenSettings
-from magnetar.ledger.placement.policy import PlacementSettings
+from magnetar.ledger.placement import PlacementSettings
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.metadata.factory import open_store
 from magnetar.metadata.store import MetadataStore

@@ -18,10 +18,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.bookie.directories import BookieDirectories
 from magnetar.bookie.gc.live_ledgers import StoredLiveLedgers
 from magnetar.bookie.ledger_state import LedgerStates, decode_state
 from magnetar.bookie.operations import LimboState
+from magnetar.bookie.storage.directories import BookieDirectories
 from magnetar.bookie.storage.ledger_storage import LedgerStorage
 from magnetar.ledger.api import LedgerNotFound
 from magnetar.ledger.metadata_ops import LedgerMetadataOps

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Protocol
 
 from magnetar.bookie.counters import BookieCounters, RecoveryCounters
-from magnetar.bookie.directories import BookieDirectories
 from magnetar.bookie.disk_watch import REASON_MANUAL, DiskState, WriteMode
 from magnetar.bookie.gc.collector import GarbageCollector
 from magnetar.bookie.integrity.limbo import Limbo
@@ -34,6 +33,7 @@ from magnetar.bookie.operations import (
 )
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import entry_log_format
+from magnetar.bookie.storage.directories import BookieDirectories
 from magnetar.bookie.storage.directory_storage import DirectoryStorage
 from magnetar.bookie.storage.entry_log_note import list_logs
 from magnetar.bookie.storage.ledger_storage import LedgerStorage

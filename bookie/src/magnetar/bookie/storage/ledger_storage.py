@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from magnetar.bookie.directories import BookieDirectories
 from magnetar.bookie.loss import WHAT_TO_DO, Losses, OnLoss
 from magnetar.bookie.settings import StorageSettings
+from magnetar.bookie.storage.directories import BookieDirectories
 from magnetar.bookie.storage.directory_storage import READ_BYTES_UNBOUNDED, DirectoryStorage, ReadResult, State
 from magnetar.bookie.storage.entry_log_note import check_entry_logs, list_logs, read_note
 from magnetar.bookie.storage.index import repair_rocksdb_index

@@ -17,17 +17,16 @@ from magnetar.broker.policies.model import (
     UNLIMITED,
     AutoTopicCreation,
     BacklogQuota,
-    BacklogQuotaPolicy,
     EffectivePolicies,
-    InactiveTopicDeleteMode,
     InactiveTopics,
     Rate,
 )
 from magnetar.broker.schema.strategy import Strategy
+from magnetar.broker.settings.policies import BacklogQuotaPolicy, InactiveTopicDeleteMode
 from magnetar.core.limits import MIB
 
 if TYPE_CHECKING:
-    from magnetar.broker.settings import BrokerSettings, DispatchSettings
+    from magnetar.broker.settings.broker import BrokerSettings, DispatchSettings
     from magnetar.managed.settings import ManagedLedgerSettings
 
 Member = TypeVar("Member", bound=Enum)

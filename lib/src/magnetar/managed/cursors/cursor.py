@@ -11,7 +11,7 @@ from typing import Any
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, NO_ENTRY, Position
-from magnetar.managed.cursors.ack_state import AckState
+from magnetar.managed.ack_state import AckState
 from magnetar.managed.cursors.reading import CursorLedger, closed, durable, nothing, read_next, read_positions
 from magnetar.managed.cursors.storage import CursorStorage
 from magnetar.managed.entry import Entry

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from magnetar.core.ids import Position
 from magnetar.ledger.api import EntryNotFound, LedgerNotFound
-from magnetar.managed.cursors.ack_state import AckState
+from magnetar.managed.ack_state import AckState
 from magnetar.managed.cursors.storage import CursorStorage
 from magnetar.managed.entry import Entry
 from magnetar.managed.entry_cache import EntryCache
@@ -39,28 +39,52 @@ class ReadingCursor(Protocol):
 
 
 class CursorLedger(Protocol):
-    """The managed ledger, as a cursor needs it."""
+    """The managed ledger, as its cursors know it."""
 
     cache: EntryCache
 
     @property
-    def loop(self) -> AbstractEventLoop:
-        """Where everything of it runs."""
+    def settings(self) -> ManagedLedgerSettings:
+        """The policies in force."""
+        ...
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Where it lives."""
         ...
 
     @property
     def first_position(self) -> Position:
-        """The first entry there is, or the one to come."""
+        """Of the oldest entry there is, or will be."""
         ...
 
     @property
     def last_confirmed(self) -> Position:
-        """The last confirmed entry; (ledger, -1) when there is none."""
+        """The newest entry that readers may see."""
         ...
 
-    @property
-    def settings(self) -> ManagedLedgerSettings:
-        """The policies in force."""
+    def next_position(self, position: Position) -> Position:
+        """Of the entry behind this one."""
+        ...
+
+    def previous_position(self, position: Position) -> Position:
+        """Of the entry before this one."""
+        ...
+
+    def valid_position(self, position: Position) -> Position:
+        """The first position from this one on that may hold an entry."""
+        ...
+
+    def start_of_reading(self, position: Position) -> Position:
+        """Where to read who wants to begin here."""
+        ...
+
+    def trim_later(self) -> None:
+        """A cursor has left a ledger behind."""
+        ...
+
+    def cursor_closed(self, cursor: Any) -> None:
+        """One of its cursors is no more."""
         ...
 
     def contains(self, position: Position) -> bool:
@@ -77,30 +101,6 @@ class CursorLedger(Protocol):
 
     async def read_range(self, ledger_id: int, first_entry_id: int, last_entry_id: int) -> list[Entry]:
         """See `ManagedLedger.read_range`."""
-        ...
-
-    def next_position(self, position: Position) -> Position:
-        """See `LedgerList.next_position`."""
-        ...
-
-    def previous_position(self, position: Position) -> Position:
-        """See `LedgerList.previous_position`."""
-        ...
-
-    def valid_position(self, position: Position) -> Position:
-        """See `LedgerList.valid_position`."""
-        ...
-
-    def start_of_reading(self, position: Position) -> Position:
-        """See `ManagedLedger.start_of_reading`."""
-        ...
-
-    def trim_later(self) -> None:
-        """Delete ledgers that nobody needs any more, soon."""
-        ...
-
-    def cursor_closed(self, cursor: ReadingCursor) -> None:
-        """The cursor is used no more."""
         ...
 
 

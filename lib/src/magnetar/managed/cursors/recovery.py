@@ -8,8 +8,8 @@ from typing import Final
 
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.ledger.api import EntryNotFound, EntryUnreadable, LedgerNotFound, LedgerUnavailable
+from magnetar.managed.ack_state import AckState
 from magnetar.managed.append_path import AppendPath
-from magnetar.managed.cursors.ack_state import AckState
 from magnetar.managed.errors import ManagedLedgerFenced
 from magnetar.managed.info_codec import (
     POSITION_IN_NODE,

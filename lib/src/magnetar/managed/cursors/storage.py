@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.ledger.api import LedgerError, LedgerUnavailable, LedgerWriter
+from magnetar.managed.ack_state import AckState
 from magnetar.managed.append_path import AppendPath
-from magnetar.managed.cursors.ack_state import AckState
 from magnetar.managed.cursors.recovery import RecoveredCursor
 from magnetar.managed.errors import CursorClosed, ManagedLedgerFenced
 from magnetar.managed.info_codec import (

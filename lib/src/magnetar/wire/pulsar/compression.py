@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from magnetar.wire.pulsar.enums import Compression
+from magnetar.wire.pulsar.compression_type import Compression
 from magnetar.wire.pulsar.errors import BadMetadata
 
 

@@ -6,16 +6,6 @@ import enum
 from typing import Final
 
 
-class Compression(enum.IntEnum):
-    """How payloads are compressed: the wire's numbers (`CompressionType`)."""
-
-    NONE = 0
-    LZ4 = 1
-    ZLIB = 2
-    ZSTD = 3
-    SNAPPY = 4
-
-
 class SubscriptionType(enum.IntEnum):
     """How a subscription shares its entries, by the numbers of `CommandSubscribe.SubType`."""
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.bookie.cookie import COOKIE_FILE
-from magnetar.bookie.directories import CURRENT, LAST_MARK_FILE
 from magnetar.bookie.journal import format as journal_format
 from magnetar.bookie.storage import entry_log_format
+from magnetar.bookie.storage.directories import CURRENT, LAST_MARK_FILE
 from magnetar.bookie.storage.index import LEDGERS_DIRECTORY, LOCATIONS_DIRECTORY
 from magnetar.core.errors import SettingError
 

@@ -27,7 +27,7 @@ from magnetar.core.ids import NO_ENTRY
 from magnetar.ledger.api import LedgerNotFound, LedgerUnauthorized
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.client import BookKeeperClient
-from magnetar.ledger.placement.policy import Adherence
+from magnetar.ledger.placement import Adherence
 from magnetar.ledger.recovery_driver import codec_for
 from magnetar.metadata.store import MetadataStore
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState

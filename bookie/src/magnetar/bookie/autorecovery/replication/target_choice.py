@@ -8,9 +8,9 @@ from typing import Final
 
 from magnetar.bookie.autorecovery.fragments import INCOMPLETE, BadFragments, Move, Segment
 from magnetar.ledger.api import NotEnoughBookies
+from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
-from magnetar.ledger.placement.bookie_chooser import BookieChooser
-from magnetar.ledger.placement.policy import Adherence
+from magnetar.ledger.placement import Adherence
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
 PLACES_CHANGED_MAX: Final = 2

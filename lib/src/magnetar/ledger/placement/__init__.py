@@ -1,1 +1,0 @@
-"""Which bookies an ensemble is made of (BookKeeper: EnsemblePlacementPolicy)."""
