@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity, KeySharedPolicy, SubscriptionType
+from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity, KeySharedPolicy
 from magnetar.broker.dispatch.failover import FailoverDispatcher
 from magnetar.broker.dispatch.hash_ring import (
     POINTS_PER_CONSUMER,
@@ -24,6 +24,7 @@ from magnetar.broker.subscriptions.subscription import LET_GO_ENTRIES_MAX
 from magnetar.broker.testing.subscriptions import LEDGER, Stage, StagedConnection, Timers
 from magnetar.core.hashing import murmur3_32
 from magnetar.managed.entry import Entry
+from magnetar.wire.pulsar.enums import SubscriptionType
 
 
 def consumer(name: str, policy: KeySharedPolicy | None = None) -> Consumer:

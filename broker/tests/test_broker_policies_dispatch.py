@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from magnetar.broker.dispatch.consumer import SubscriptionType
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.limiter import RateLimiter
 from magnetar.broker.policies.model import EffectivePolicies, Rate
@@ -15,6 +14,7 @@ from magnetar.broker.settings.policies import PolicySettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.testing.subscriptions import LEDGER, Stage
 from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.wire.pulsar.enums import SubscriptionType
 
 SHARED, EXCLUSIVE, FAILOVER = SubscriptionType.SHARED, SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER
 POLICIES = EffectivePolicies(ledger=ManagedLedgerSettings(), dispatch=DispatchSettings())

@@ -10,9 +10,10 @@ import pytest
 from google.protobuf import descriptor_pb2
 from magnetar.broker.schema import compatibility
 from magnetar.broker.schema.errors import IncompatibleSchema, InvalidSchemaData
-from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType, key_value_data
+from magnetar.broker.schema.schema_info import SchemaInfo, key_value_data
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.broker.schema.validation import validate
+from magnetar.wire.pulsar.enums import SchemaType
 from magnetar.wire.pulsar.errors import ServerError
 
 

@@ -18,13 +18,14 @@ from magnetar.broker.schema.errors import IncompatibleSchema, InvalidSchemaData
 from magnetar.broker.schema.judging import INLINE_BYTES_MAX, SchemaJudging
 from magnetar.broker.schema.limits import SCHEMA_BYTES_MAX, SCHEMA_PROPERTIES_CHARACTERS_MAX, SCHEMA_PROPERTIES_MAX
 from magnetar.broker.schema.registry import SchemaRegistry
-from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType, from_rest
+from magnetar.broker.schema.schema_info import SchemaInfo, from_rest
 from magnetar.broker.schema.steps import Steps, TooManySteps
 from magnetar.broker.schema.storage import SchemaStorage
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.ledger.api import LedgerOptions
 from magnetar.managed.testing import MemoryLedgers
 from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.wire.pulsar.enums import SchemaType
 
 ID = "public/default/t"
 TOO_COMPLEX = "too many combinations of types"

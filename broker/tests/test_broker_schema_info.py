@@ -17,7 +17,6 @@ from magnetar.broker.schema.locator import (
 )
 from magnetar.broker.schema.schema_info import (
     SchemaInfo,
-    SchemaType,
     StoredSchema,
     from_rest,
     from_storage,
@@ -28,6 +27,7 @@ from magnetar.broker.schema.schema_info import (
     to_storage,
 )
 from magnetar.broker.schema.wire import from_wire, to_wire, version_bytes, version_from_bytes
+from magnetar.wire.pulsar.enums import SchemaType
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pulsar_api
 
 HASH = bytes(range(32))

@@ -11,13 +11,14 @@ from magnetar.broker.schema.cache import WeightedCache
 from magnetar.broker.schema.errors import IncompatibleSchema, InvalidSchemaData, NoSchema
 from magnetar.broker.schema.locator import SchemaStoreCorrupt
 from magnetar.broker.schema.registry import FORCED_DELETE_VERSION, SchemaRegistry
-from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType
+from magnetar.broker.schema.schema_info import SchemaInfo
 from magnetar.broker.schema.storage import SchemaStorage
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.ledger.api import LedgerOptions, LedgerUnavailable, NotEnoughBookies
 from magnetar.managed.testing import MemoryLedgers
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import MetadataStore
+from magnetar.wire.pulsar.enums import SchemaType
 
 ID = "public/default/t"
 PATH = f"/schemas/{ID}"

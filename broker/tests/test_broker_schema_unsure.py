@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from magnetar.broker.schema.locator import parse_locator
 from magnetar.broker.schema.registry import SchemaRegistry
-from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType
+from magnetar.broker.schema.schema_info import SchemaInfo
 from magnetar.broker.schema.storage import SchemaStorage
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.ledger.api import LedgerOptions
@@ -17,6 +17,7 @@ from magnetar.metadata.faulty import Fate, FaultyStore
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import StoreUnavailable
 from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
+from magnetar.wire.pulsar.enums import SchemaType
 
 new_event_loop = VirtualTimeLoop
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity, SubscriptionType
+from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity
 from magnetar.broker.settings.broker import DispatchSettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -17,6 +17,7 @@ from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.testing import ManagedWorld, append
 from magnetar.wire.pulsar.command import Ack
+from magnetar.wire.pulsar.enums import SubscriptionType
 
 NAME = "public/default/persistent/topic"
 ALL_TYPES = list(SubscriptionType)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from magnetar.broker.dispatch.consumer import SubscriptionType
 from magnetar.broker.testing.subscriptions import LEDGER, Stage, stored_message
 from magnetar.wire.pulsar.command import Ack
+from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 EXCLUSIVE = SubscriptionType.EXCLUSIVE

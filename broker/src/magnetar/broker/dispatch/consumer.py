@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from magnetar.broker.dispatch.pending_acknowledgements import PendingAcknowledgements
 from magnetar.broker.dispatch.rates import ConsumerRates
 from magnetar.wire.pulsar.command import MessageHeaderEncoder
-from magnetar.wire.pulsar.enums import SubscriptionType as SubscriptionType
+from magnetar.wire.pulsar.enums import SubscriptionType
 
 if TYPE_CHECKING:
     from magnetar.core.ids import Position

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from magnetar.broker.dispatch.consumer import Consumer, SubscriptionType
+    from magnetar.broker.dispatch.consumer import Consumer
     from magnetar.core.ids import Position
     from magnetar.managed.entry import Entry
+    from magnetar.wire.pulsar.enums import SubscriptionType
 
 
 class EntryBatch:

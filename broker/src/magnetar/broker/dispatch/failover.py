@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar.broker.dispatch.consumer import SubscriptionType
 from magnetar.broker.dispatch.hash_ring import failover_index
 from magnetar.broker.dispatch.single_active import SingleActive
+from magnetar.wire.pulsar.enums import SubscriptionType
 
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.consumer import Consumer

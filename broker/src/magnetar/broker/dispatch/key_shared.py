@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from magnetar.broker.dispatch.consumer import SubscriptionType
 from magnetar.broker.dispatch.entry_batch import Assignment, EntryBatch
 from magnetar.broker.dispatch.hash_ring import ConsistentHashSelector
 from magnetar.broker.dispatch.redelivery import RedeliveryQueue
 from magnetar.broker.dispatch.sticky_ranges import StickyRangeSelector
+from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.dispatch.consumer import SubscriptionType
 from magnetar.broker.dispatch.entry_batch import Assignment, EntryBatch
 from magnetar.broker.dispatch.redelivery import RedeliveryQueue
+from magnetar.wire.pulsar.enums import SubscriptionType
 
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.consumer import Consumer

@@ -13,8 +13,9 @@ from magnetar.broker.schema import avro_checks, json_checks, protobuf_checks
 from magnetar.broker.schema.avro_schema import AvroError, identity, parse
 from magnetar.broker.schema.cache import WeightedCache
 from magnetar.broker.schema.errors import IncompatibleSchema, InvalidSchemaData
-from magnetar.broker.schema.schema_info import AVRO_TYPES, SchemaInfo, SchemaType, split_key_value
+from magnetar.broker.schema.schema_info import AVRO_TYPES, SchemaInfo, split_key_value
 from magnetar.broker.schema.strategy import Strategy
+from magnetar.wire.pulsar.enums import SchemaType
 
 _MEANINGS_KEPT_BYTES_MAX: Final = 4 << 20
 _MEANING_BYTES: Final = 300

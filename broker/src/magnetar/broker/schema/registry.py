@@ -14,13 +14,14 @@ from magnetar.broker.schema.errors import IncompatibleSchema, NoSchema
 from magnetar.broker.schema.judging import SchemaJudging
 from magnetar.broker.schema.limits import SCHEMAS_OF_TOPIC_BYTES_MAX
 from magnetar.broker.schema.locator import TOMBSTONE_HASH, Locator, SchemaPosition
-from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType, StoredSchema
+from magnetar.broker.schema.schema_info import SchemaInfo, StoredSchema
 from magnetar.broker.schema.storage import SchemaStorage
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import Unavailable
 from magnetar.ledger.api import EntryNotFound, LedgerNotFound
 from magnetar.metadata.store import VersionConflict
+from magnetar.wire.pulsar.enums import SchemaType
 
 if TYPE_CHECKING:
     from magnetar.broker.schema.compatibility import Meanings

@@ -15,7 +15,7 @@ from typing import Final
 from magnetar.broker.schema.errors import InvalidSchemaData
 from magnetar.broker.schema.limits import check_data_size, check_properties_number, check_properties_size
 from magnetar.wire.protobuf import parse
-from magnetar.wire.pulsar.enums import SchemaType as SchemaType
+from magnetar.wire.pulsar.enums import SchemaType
 from magnetar.wire.pulsar.generated import schema_storage_pb2 as storage_format
 
 _LENGTH: Final = struct.Struct(">i")

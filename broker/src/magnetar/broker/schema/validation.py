@@ -11,13 +11,8 @@ from magnetar.broker.schema.avro_schema import AvroError, parse
 from magnetar.broker.schema.errors import InvalidSchemaData
 from magnetar.broker.schema.json_checks import is_jackson
 from magnetar.broker.schema.protobuf_checks import root_message_name
-from magnetar.broker.schema.schema_info import (
-    AVRO_TYPES,
-    PRIMITIVE_TYPES,
-    SchemaInfo,
-    SchemaType,
-    split_key_value,
-)
+from magnetar.broker.schema.schema_info import AVRO_TYPES, PRIMITIVE_TYPES, SchemaInfo, split_key_value
+from magnetar.wire.pulsar.enums import SchemaType
 
 _CLIENT_SIDE_TYPES: Final = frozenset({SchemaType.AUTO, SchemaType.AUTO_CONSUME, SchemaType.AUTO_PUBLISH})
 _PYTHON_NONE: Final = b"null"

@@ -7,7 +7,8 @@ from typing import Final, Protocol, cast
 
 from magnetar.broker.schema.errors import SchemaRefused
 from magnetar.broker.schema.limits import check_data_size, check_properties_number, check_properties_size
-from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType, known_type
+from magnetar.broker.schema.schema_info import SchemaInfo, known_type
+from magnetar.wire.pulsar.enums import SchemaType
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pulsar_api
 
 _VERSION_SIZE_BYTES: Final = 8

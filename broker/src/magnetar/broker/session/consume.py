@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
-from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer, ConsumerIdentity, KeySharedPolicy, SubscriptionType
+from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer, ConsumerIdentity, KeySharedPolicy
 from magnetar.broker.notes import Note, consumer_bytes
 from magnetar.broker.session.acknowledge import KNOWN, Attachment, ConsumerRequests
 from magnetar.broker.session.lookup_questions import parse_topic
@@ -19,6 +19,7 @@ from magnetar.broker.topics.seek import last_message_id, position_of_seek, reade
 from magnetar.broker.topics.topic import RESERVED_SUBSCRIPTIONS, PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, Position, signed64
 from magnetar.wire.pulsar import messages
+from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     BaseCommand,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.dispatch.consumer import Consumer, SubscriptionType
+from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.dispatch.entry_batch import EntryBatch
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.rates import Rate
@@ -12,6 +12,7 @@ from magnetar.broker.subscriptions.statistics import consumer_response, dispatch
 from magnetar.broker.subscriptions.subscription import new_dispatcher
 from magnetar.broker.subscriptions.totals import SubscriptionTotals
 from magnetar.core.clock import Clock, SystemClock
+from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.metadata import sticky_key
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.dispatch.consumer import SubscriptionType
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.redelivery import RedeliveryCounts
 from magnetar.broker.policies.limiter import NO_LIMITERS, RateLimiter
@@ -18,6 +17,7 @@ from magnetar.broker.subscriptions.delayed import DelayedEntries
 from magnetar.broker.subscriptions.entry_reader import EntryReader, SubscriptionRuntime
 from magnetar.broker.subscriptions.screening import Screened, screen
 from magnetar.core.limits import MIB
+from magnetar.wire.pulsar.enums import SubscriptionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable

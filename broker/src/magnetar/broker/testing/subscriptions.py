@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity, KeySharedPolicy, SubscriptionType
+from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity, KeySharedPolicy
 from magnetar.broker.settings.broker import DispatchSettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -17,6 +17,7 @@ from magnetar.core.ids import Position
 from magnetar.core.limits import SINGLE_MESSAGE_BYTES_MIN
 from magnetar.managed.entry import Entry
 from magnetar.wire.pulsar.command import Ack
+from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, MessageMetadata
 
 LEDGER = 7

@@ -10,12 +10,13 @@ from magnetar.broker.policies.limiter import TokenBucket
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
-    from magnetar.broker.dispatch.consumer import Consumer, SubscriptionType
+    from magnetar.broker.dispatch.consumer import Consumer
     from magnetar.broker.policies.model import EffectivePolicies, Rate
     from magnetar.broker.settings.policies import PolicySettings
     from magnetar.broker.topics.producer import Producer
     from magnetar.core.clock import Clock
     from magnetar.core.topic_name import TopicName
+    from magnetar.wire.pulsar.enums import SubscriptionType
 
 REPLICATOR_PREFIX: Final = "pulsar.repl"
 """How producers of other clusters and their cursors are called; they are no clients and do not count."""

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.resources import Document, Resources
 from magnetar.broker.schema.registry import SchemaRegistry
-from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType
+from magnetar.broker.schema.schema_info import SchemaInfo
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.broker.schema.wire import from_wire, version_bytes
+from magnetar.wire.pulsar.enums import SchemaType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import CommandProducer, Schema
 
