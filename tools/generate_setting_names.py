@@ -70,11 +70,11 @@ def main(arguments: list[str]) -> int:
     distribution, *examples = map(Path, arguments)
     lists = {
         "bookie": bookie_names(distribution, examples),
-        "broker": broker_names(distribution),
+        "broker/settings": broker_names(distribution),
         "proxy": proxy_names(distribution),
     }
-    for component, names in lists.items():
-        target = ROOT / component / "src" / "magnetar" / component / "upstream_settings.txt"
+    for package, names in lists.items():
+        target = ROOT / Path(package).parts[0] / "src" / "magnetar" / package / "upstream_settings.txt"
         target.write_text("".join(f"{name}\n" for name in sorted(names)))
         print(f"{target.relative_to(ROOT)}: {len(names)} names")
     return 0

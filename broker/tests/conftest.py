@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import aiohttp
 import pytest
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
 
 UNAVAILABLE: Final = 503
 

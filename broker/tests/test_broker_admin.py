@@ -10,10 +10,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from magnetar.broker.admin import metrics
-from magnetar.broker.admin.metrics import Gathered
+from magnetar.broker.admin.brokers import metrics
+from magnetar.broker.admin.brokers.metrics import Gathered
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.session_testing import ProtocolClient
+from magnetar.broker.testing.sessions import ProtocolClient
 from magnetar.core.limits import MIB
 from magnetar.core.topic_name import TopicName
 from magnetar.net.testing import until

@@ -9,11 +9,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-from magnetar.broker.admin.documents import READ_ONLY_FLAG
-from magnetar.broker.admin.settings import AdminSettings
-from magnetar.broker.cluster_testing import MemoryCluster, until
-from magnetar.broker.session_testing import MemoryBroker
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.admin.web.documents import READ_ONLY_FLAG
+from magnetar.broker.settings.admin import AdminSettings
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.testing.clusters import MemoryCluster, until
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import TopicName
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from magnetar.broker.partitioned_topics import PartitionedTopics
 from magnetar.broker.resources import Resources, bundles_document
+from magnetar.broker.topics.partitioned_topics import PartitionedTopics
 from magnetar.core.topic_name import NamespaceName, TopicName
 
 PATH = "/admin/v2/namespaces/public/gone"
@@ -54,7 +54,7 @@ async def test_a_tenant_that_gets_a_namespace_meanwhile_stays(admin: Any, monkey
         del arguments, options
         await admin.check(("PUT", namespace, {}, 204, None))
 
-    monkeypatch.setattr("magnetar.broker.admin.tenants.call_all", somebody_else_is_faster)
+    monkeypatch.setattr("magnetar.broker.admin.clusters.tenants.call_all", somebody_else_is_faster)
     await admin.check(
         ("PUT", tenant, {"adminRoles": [], "allowedClusters": ["standalone"]}, 204, None),
         ("DELETE", tenant, None, 409, "still has active namespaces"),

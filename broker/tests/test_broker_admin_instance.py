@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.resources import Resources, initialize_cluster_metadata
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.testing import MemoryBookies

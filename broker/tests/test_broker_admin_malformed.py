@@ -7,13 +7,13 @@ from typing import Any
 import aiohttp
 import pytest
 from magnetar.broker.admin.application import BODY_BYTES_MAX
-from magnetar.broker.admin.documents import READ_ONLY_FLAG
-from magnetar.broker.admin.namespace_permissions import GRANTS_MAX
-from magnetar.broker.admin.responses import CONTAINERS_MAX
-from magnetar.broker.admin.settings import AdminSettings
-from magnetar.broker.admin.shapes import MEMBERS_MAX
-from magnetar.broker.session_testing import MemoryBroker
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.admin.namespaces.permissions import GRANTS_MAX
+from magnetar.broker.admin.web.documents import READ_ONLY_FLAG
+from magnetar.broker.admin.web.responses import CONTAINERS_MAX
+from magnetar.broker.admin.web.shapes import MEMBERS_MAX
+from magnetar.broker.settings.admin import AdminSettings
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.wire.pulsar.messages import TEXT_CHARACTERS_MAX
 
 NAMESPACE = "/admin/v2/namespaces/public/default"

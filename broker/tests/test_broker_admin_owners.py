@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
-from magnetar.broker.admin.isolation_policies import namespaces_to_unload
-from magnetar.broker.admin.owners import redirect
+from magnetar.broker.admin.clusters.isolation_policies import namespaces_to_unload
+from magnetar.broker.admin.web.owners import redirect
 
 
 @pytest.mark.parametrize(

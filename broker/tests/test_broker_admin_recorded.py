@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.metadata.store import MetadataStore
 
 RECORDINGS = Path(__file__).with_name("admin_recordings")

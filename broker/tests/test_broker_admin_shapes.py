@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from magnetar.broker.admin.shapes import (
+from magnetar.broker.admin.web.shapes import (
     BadValue,
     Kind,
     Shape,

@@ -7,9 +7,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from magnetar.broker.admin.subscription_positions import ack_set
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, Received, message
-from magnetar.broker.settings import BrokerSettings, DispatchSettings
+from magnetar.broker.admin.topics.subscription_positions import ack_set
+from magnetar.broker.settings.broker import BrokerSettings, DispatchSettings
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, Received, message
 from magnetar.core.limits import ACK_SET_WORDS_MAX, BATCH_MESSAGES_MAX
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from magnetar.broker.cluster_testing import MemoryCluster
-from magnetar.broker.peer_client import PeerAnswer
-from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.peers.peer_client import PeerAnswer
 from magnetar.broker.slices import CALLS_AT_ONCE
+from magnetar.broker.testing.clusters import MemoryCluster
+from magnetar.broker.testing.sessions import MemoryBroker
 
 PERSISTENT = "/admin/v2/persistent/public/default"
 PARTS = PERSISTENT + "/parts"

@@ -6,11 +6,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-from magnetar.broker.admin.message_response import UNPACKED_BYTES_MAX, header_text, short_time
-from magnetar.broker.admin.subscription_positions import ack_set
-from magnetar.broker.admin.topic_stats_merge import merge_stats
-from magnetar.broker.admin.topics import is_system_topic, without_system_topics
-from magnetar.broker.session_testing import ProtocolClient, batch_message
+from magnetar.broker.admin.topics.message_response import UNPACKED_BYTES_MAX, header_text, short_time
+from magnetar.broker.admin.topics.stats_merge import merge_stats
+from magnetar.broker.admin.topics.subscription_positions import ack_set
+from magnetar.broker.admin.topics.topics import is_system_topic, without_system_topics
+from magnetar.broker.testing.sessions import ProtocolClient, batch_message
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 Command = pb.BaseCommand

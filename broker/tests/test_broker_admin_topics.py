@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from magnetar.broker.session_testing import ProtocolClient, batch_message
+from magnetar.broker.testing.sessions import ProtocolClient, batch_message
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 Command = pb.BaseCommand

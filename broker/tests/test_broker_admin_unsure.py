@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from magnetar.broker.cluster_testing import MemoryCluster
-from magnetar.broker.partitioned_topics import PartitionedTopics
-from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.testing.clusters import MemoryCluster
+from magnetar.broker.testing.sessions import MemoryBroker
+from magnetar.broker.topics.partitioned_topics import PartitionedTopics
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.metadata.faulty import Fate, FaultyStore
 from magnetar.metadata.memory import MemoryMetadataStore

@@ -8,18 +8,11 @@ from typing import Any
 import aiohttp
 import pytest
 from magnetar.auth.testing import token_of
-from magnetar.broker.admin.access_table import Scope, need_of
 from magnetar.broker.admin.application import make_runner
+from magnetar.broker.admin.web.access_table import Scope, need_of
 from magnetar.broker.auth.rules import Right
-from magnetar.broker.auth.testing import (
-    ADMIN,
-    PROXY,
-    TENANT_ADMIN,
-    broker_settings,
-    grants,
-    make_namespace,
-)
-from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.testing.auth import ADMIN, PROXY, TENANT_ADMIN, broker_settings, grants, make_namespace
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.topic_name import TopicName
 from magnetar.net.http_connections import HttpConnections
 from yarl import URL

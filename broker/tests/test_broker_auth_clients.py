@@ -14,10 +14,10 @@ import pulsar
 import pytest
 from magnetar.auth.settings import BASIC_PROVIDER, TLS_PROVIDER, TOKEN_PROVIDER, AuthenticationSettings
 from magnetar.auth.testing import PASSWORDS, token_of
-from magnetar.broker.auth.settings import PeerSettings
-from magnetar.broker.auth.testing import TOPIC, access_settings, broker_settings, grants, make_namespace
-from magnetar.broker.session_testing import MemoryBroker
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.access import PeerSettings
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.testing.auth import TOPIC, access_settings, broker_settings, grants, make_namespace
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.net.testing import TestAuthority
 from magnetar.net.tls import ClientTls, TlsSettings
 

@@ -9,9 +9,9 @@ import pytest
 from magnetar.broker.auth.access import AccessControl
 from magnetar.broker.auth.principal import Principal
 from magnetar.broker.auth.rules import Right
-from magnetar.broker.auth.session_access import SessionAccess
-from magnetar.broker.auth.testing import ADMIN, access_settings
 from magnetar.broker.resources import Resources
+from magnetar.broker.session.access import SessionAccess
+from magnetar.broker.testing.auth import ADMIN, access_settings
 from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import TopicName
 from magnetar.metadata.memory import MemoryMetadataStore

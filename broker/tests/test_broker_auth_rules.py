@@ -14,7 +14,7 @@ from magnetar.broker.auth.rules import (
     on_namespace,
     on_topic,
 )
-from magnetar.broker.auth.testing import grants
+from magnetar.broker.testing.auth import grants
 from magnetar.core.topic_name import TopicName
 
 TOPIC = TopicName.parse("persistent://acme/shop/orders")

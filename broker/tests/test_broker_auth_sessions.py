@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from magnetar.auth.testing import token_of
-from magnetar.broker.auth.testing import (
+from magnetar.broker.testing.auth import (
     ADMIN,
     NAMESPACE,
     PROXY,
@@ -19,7 +19,7 @@ from magnetar.broker.auth.testing import (
     make_namespace,
     say,
 )
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, ShiftedClock
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, ShiftedClock
 from magnetar.wire.pulsar.errors import ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 

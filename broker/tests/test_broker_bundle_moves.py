@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import pytest
 from magnetar.balance.split_algorithms import BadSplit
-from magnetar.broker.bundle_moves import BundleNotOwned, UnknownDestination
-from magnetar.broker.cluster_testing import MemoryCluster, until
-from magnetar.broker.farewell import Farewell
-from magnetar.broker.owned_bundles import BundleState
-from magnetar.broker.ownership import OwnershipLost, ownership_path
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient
+from magnetar.broker.bundles.farewell import Farewell
+from magnetar.broker.bundles.moves import BundleNotOwned, UnknownDestination
+from magnetar.broker.bundles.owned_bundles import BundleState
+from magnetar.broker.bundles.ownership import OwnershipLost, ownership_path
+from magnetar.broker.testing.clusters import MemoryCluster, until
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.managed_ledger import ManagedLedger

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import aiohttp
 import pytest
-from magnetar.broker.cluster_testing import MemoryCluster, until
-from magnetar.broker.ownership import ownership_path
-from magnetar.broker.session_testing import MemoryBroker
-from magnetar.broker.settings import AutoCreationSettings, BrokerSettings
+from magnetar.broker.bundles.ownership import ownership_path
+from magnetar.broker.settings.broker import AutoCreationSettings, BrokerSettings
+from magnetar.broker.testing.clusters import MemoryCluster, until
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.errors import PulsarError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb

@@ -6,15 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from magnetar.broker.command_limits import (
-    COMMAND_BYTES_MAX,
-    HASH_RANGES_MAX,
-    NOTES_CHARACTERS_MAX,
-    PAIRS_MAX,
-)
-from magnetar.broker.peer_client import PeerRefused
+from magnetar.broker.peers.peer_client import PeerRefused
 from magnetar.broker.schema.limits import SCHEMA_BYTES_MAX, SCHEMA_PROPERTIES_CHARACTERS_MAX, SCHEMA_PROPERTIES_MAX
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, command_frame
+from magnetar.broker.session.command_limits import COMMAND_BYTES_MAX, HASH_RANGES_MAX, NOTES_CHARACTERS_MAX, PAIRS_MAX
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, command_frame
 from magnetar.core.limits import CLIENT_VERSION_CHARACTERS_MAX
 from magnetar.core.topic_name import NAME_CHARACTERS_MAX
 from magnetar.wire.pulsar import messages

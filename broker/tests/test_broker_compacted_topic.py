@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.broker import compacted_cursor
-from magnetar.broker.compacted_cursor import CHUNK_ENTRIES, CompactedCursor
-from magnetar.broker.compacted_topic import LEDGER_PROPERTY, Compaction, compaction_of
 from magnetar.broker.policies.system_topics import COMPACTION
-from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.testing.sessions import MemoryBroker
+from magnetar.broker.topics import compacted_cursor
+from magnetar.broker.topics.compacted_cursor import CHUNK_ENTRIES, CompactedCursor
+from magnetar.broker.topics.compacted_topic import LEDGER_PROPERTY, Compaction, compaction_of
 from magnetar.client.client import PulsarClient
 from magnetar.client.message import EARLIEST_ID, LATEST_ID, Message, MessageId, OutgoingMessage
 from magnetar.client.reader import Reader, ReaderOptions

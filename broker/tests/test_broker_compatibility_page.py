@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from magnetar.broker.admin.application import RESOURCES
-from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand
 
 TESTS = Path(__file__).parent

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Final
 
 import pytest
-from magnetar.broker.admin.control import SERVICE, BrokerControlPort
-from magnetar.broker.load.testing import FakeBundle, FakeCluster, bundles, until
+from magnetar.broker.admin.brokers.control import SERVICE, BrokerControlPort
+from magnetar.broker.testing.load import FakeBundle, FakeCluster, bundles, until
 from magnetar.control.broker_client import BrokerControl
 from magnetar.control.errors import ControlRefused, Reason
 from magnetar.control.generated import broker_pb2 as messages

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.broker.consumer import Consumer, ConsumerIdentity, KeySharedPolicy, SubscriptionType
-from magnetar.broker.delayed import AT_ONCE_MAX, DelayedEntries
+from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity, KeySharedPolicy, SubscriptionType
 from magnetar.broker.dispatch.failover import FailoverDispatcher
 from magnetar.broker.dispatch.hash_ring import (
     POINTS_PER_CONSUMER,
@@ -16,12 +15,13 @@ from magnetar.broker.dispatch.hash_ring import (
     failover_index,
     sticky_slot,
 )
+from magnetar.broker.dispatch.pending_acknowledgements import PendingAcknowledgements
+from magnetar.broker.dispatch.redelivery import RedeliveryCounts, RedeliveryQueue
 from magnetar.broker.dispatch.sticky_ranges import StickyRangeSelector
-from magnetar.broker.pending_acknowledgements import PendingAcknowledgements
-from magnetar.broker.redelivery import RedeliveryCounts, RedeliveryQueue
-from magnetar.broker.settings import DispatchSettings
-from magnetar.broker.subscription import LET_GO_ENTRIES_MAX
-from magnetar.broker.testing import LEDGER, Stage, StagedConnection, Timers
+from magnetar.broker.settings.broker import DispatchSettings
+from magnetar.broker.subscriptions.delayed import AT_ONCE_MAX, DelayedEntries
+from magnetar.broker.subscriptions.subscription import LET_GO_ENTRIES_MAX
+from magnetar.broker.testing.subscriptions import LEDGER, Stage, StagedConnection, Timers
 from magnetar.core.hashing import murmur3_32
 from magnetar.managed.entry import Entry
 

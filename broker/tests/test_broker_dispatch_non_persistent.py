@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from magnetar.broker.consumer import Consumer, ConsumerIdentity, SubscriptionType
-from magnetar.broker.non_persistent_subscription import NonPersistentSubscription
-from magnetar.broker.settings import DispatchSettings
-from magnetar.broker.testing import StagedConnection, Timers, stored_message
+from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity, SubscriptionType
+from magnetar.broker.settings.broker import DispatchSettings
+from magnetar.broker.subscriptions.non_persistent_subscription import NonPersistentSubscription
+from magnetar.broker.testing.subscriptions import StagedConnection, Timers, stored_message
 from magnetar.managed.entry import Entry
 from magnetar.wire.pulsar.errors import PulsarError
 

@@ -7,12 +7,12 @@ import json
 from typing import Any
 
 import pytest
-from magnetar.broker.cluster_testing import until
-from magnetar.broker.dynamic_settings import DYNAMIC_NAMES, PATH, DynamicSettings, NotDynamic
-from magnetar.broker.load.settings import SWITCHES
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient
-from magnetar.broker.setting_names import BROKER_NAMES
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.dynamic import DYNAMIC_NAMES, PATH, DynamicSettings, NotDynamic
+from magnetar.broker.settings.load import SWITCHES
+from magnetar.broker.settings.names import BROKER_NAMES
+from magnetar.broker.testing.clusters import until
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
 from magnetar.core.errors import PeerError, SettingError
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.store import Node

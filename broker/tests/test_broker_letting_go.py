@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from aiohttp.web_protocol import RequestHandler
 from magnetar.auth.testing import token_of
-from magnetar.broker.auth.session_access import SessionAccess
-from magnetar.broker.auth.testing import ADMIN, broker_settings
-from magnetar.broker.delayed import DelayedEntries
-from magnetar.broker.entry_reader import Backoff, EntryReader
-from magnetar.broker.non_persistent_topic import NonPersistentTopic
-from magnetar.broker.producer_admission import ProducerAdmission
-from magnetar.broker.pump import Pump
-from magnetar.broker.session import ServerSession
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient
-from magnetar.broker.subscription import Subscription
-from magnetar.broker.topic import PersistentTopic
+from magnetar.broker.session.access import SessionAccess
+from magnetar.broker.session.server_session import ServerSession
+from magnetar.broker.subscriptions.delayed import DelayedEntries
+from magnetar.broker.subscriptions.entry_reader import Backoff, EntryReader
+from magnetar.broker.subscriptions.pump import Pump
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.testing.auth import ADMIN, broker_settings
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
+from magnetar.broker.topics.non_persistent_topic import NonPersistentTopic
+from magnetar.broker.topics.producer_admission import ProducerAdmission
+from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.ledger.append_pipeline import BookieAnswers
 from magnetar.managed.cursor import Cursor
 from magnetar.managed.managed_ledger import ManagedLedger

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from magnetar.broker.cluster_testing import MemoryCluster, until
-from magnetar.broker.session import ServerSession
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, command_frame
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.session.server_session import ServerSession
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.testing.clusters import MemoryCluster, until
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, command_frame
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 

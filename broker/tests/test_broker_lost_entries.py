@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 from magnetar.broker.admin.application import status_of
 from magnetar.broker.server_errors import server_error_of
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import EntryNotFound, EntryUnreadable, LedgerNotFound, LedgerUnavailable, NotEnoughBookies
 from magnetar.managed.errors import CursorClosed, ManagedLedgerClosed, ManagedLedgerFenced, ManagedLedgerWriteFailed

@@ -9,16 +9,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from magnetar.broker.admin.broker_stats import namespace_metrics, topic_document
-from magnetar.broker.admin.metrics import broker_metrics
-from magnetar.broker.admin.responses import encoded_in_turns
-from magnetar.broker.admin.topic_internals import internal_stats
-from magnetar.broker.admin.topic_stats import StatsOptions, topic_stats
-from magnetar.broker.admin.topic_stats_merge import merge_stats
+from magnetar.broker.admin.brokers.metrics import broker_metrics
+from magnetar.broker.admin.brokers.stats import namespace_metrics, topic_document
+from magnetar.broker.admin.topics.internals import internal_stats
+from magnetar.broker.admin.topics.stats import StatsOptions, topic_stats
+from magnetar.broker.admin.topics.stats_merge import merge_stats
+from magnetar.broker.admin.web.responses import encoded_in_turns
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.session_testing import ProtocolClient
 from magnetar.broker.slices import Turn
-from magnetar.broker.topic import PersistentTopic
+from magnetar.broker.testing.sessions import ProtocolClient
+from magnetar.broker.topics.topic import PersistentTopic
 
 pytestmark = pytest.mark.slow
 

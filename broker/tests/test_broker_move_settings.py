@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 from magnetar.balance.settings import BalanceSettings, SplitSettings
 from magnetar.balance.split_algorithms import BadSplit
-from magnetar.broker.cluster_testing import MemoryCluster
-from magnetar.broker.producer_admission import ProducerAdmission
-from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.testing.clusters import MemoryCluster
+from magnetar.broker.testing.sessions import MemoryBroker
+from magnetar.broker.topics.producer_admission import ProducerAdmission
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import TopicName
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from magnetar.broker import notes
 from magnetar.broker.notes import ConnectionNotes, KeptNotes
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
 from magnetar.core.limits import KIB
 from magnetar.net.testing import until
 from magnetar.wire.pulsar.errors import PulsarError, ServerError

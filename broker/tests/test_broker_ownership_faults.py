@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from magnetar.broker.cluster_testing import MemoryCluster, until
-from magnetar.broker.ownership import OwnershipLost, ownership_path
+from magnetar.broker.bundles.ownership import OwnershipLost, ownership_path
 from magnetar.broker.resources import Resources
-from magnetar.broker.session_testing import MemoryBroker
-from magnetar.broker.topic import PersistentTopic
+from magnetar.broker.testing.clusters import MemoryCluster, until
+from magnetar.broker.testing.sessions import MemoryBroker
+from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.errors import ManagedLedgerFenced

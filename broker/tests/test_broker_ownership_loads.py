@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from magnetar.broker.cluster_testing import MemoryCluster, until
+from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.errors import PulsarError
 

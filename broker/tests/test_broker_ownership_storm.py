@@ -7,9 +7,9 @@ import logging
 import random
 
 import pytest
-from magnetar.broker.cluster_testing import MemoryCluster
-from magnetar.broker.ownership import ownership_path
-from magnetar.broker.session_testing import ConnectionEnded, MemoryBroker, Received, message
+from magnetar.broker.bundles.ownership import ownership_path
+from magnetar.broker.testing.clusters import MemoryCluster
+from magnetar.broker.testing.sessions import ConnectionEnded, MemoryBroker, Received, message
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb

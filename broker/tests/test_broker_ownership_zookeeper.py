@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from kazoo.client import KazooClient
-from magnetar.broker.cluster_testing import MemoryCluster, until
-from magnetar.broker.session_testing import MemoryBroker, message
+from magnetar.broker.testing.clusters import MemoryCluster, until
+from magnetar.broker.testing.sessions import MemoryBroker, message
 from magnetar.core.topic_name import TopicName
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.testing import ZookeeperServer

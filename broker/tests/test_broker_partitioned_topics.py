@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import pytest
-from magnetar.broker.cluster_testing import MemoryCluster
-from magnetar.broker.partitioned_topics import PartitionedTopics
-from magnetar.broker.peer_client import PeerRefused
-from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.peers.peer_client import PeerRefused
+from magnetar.broker.testing.clusters import MemoryCluster
+from magnetar.broker.testing.sessions import MemoryBroker
+from magnetar.broker.topics.partitioned_topics import PartitionedTopics
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 from aiohttp import web
-from magnetar.broker.auth.peers import PeerAccess
-from magnetar.broker.auth.settings import PeerSettings
-from magnetar.broker.known_peers import KnownPeers
-from magnetar.broker.load.api import BrokerAddresses
-from magnetar.broker.peer_client import CONNECTIONS_MAX, PeerAnswer, PeerClient, PeerRefused, PeerUnreachable
+from magnetar.broker.bundles.placement import BrokerAddresses
+from magnetar.broker.peers.access import PeerAccess
+from magnetar.broker.peers.known_peers import KnownPeers
+from magnetar.broker.peers.peer_client import CONNECTIONS_MAX, PeerAnswer, PeerClient, PeerRefused, PeerUnreachable
+from magnetar.broker.settings.access import PeerSettings
 
 
 class Server:
@@ -159,7 +159,7 @@ async def test_waiting_for_a_place_is_not_the_peers_time(
     """However many are asked for at once, each has all of its time: together they take longer than one may."""
     client = PeerClient(server[1])
     for call_seconds in (2.0, 10.0, 50.0):  # A busy machine needs more for a single one, too.
-        monkeypatch.setattr("magnetar.broker.peer_client.CALL_SECONDS_MAX", call_seconds)
+        monkeypatch.setattr("magnetar.broker.peers.peer_client.CALL_SECONDS_MAX", call_seconds)
         server[0].slow_seconds = 0.15 * call_seconds
         calls = (client.call("GET", "/slow") for _ in range(8 * CONNECTIONS_MAX))
         answers = await asyncio.gather(*calls, return_exceptions=True)

@@ -16,7 +16,7 @@ from typing import Any
 import fastavro
 import google_crc32c
 import pytest
-from magnetar.broker.internal_client import InternalClient
+from magnetar.broker.peers.internal_client import InternalClient
 from magnetar.broker.policies import change_state
 from magnetar.broker.policies.api import TopicPolicies
 from magnetar.broker.policies.change_events import ChangeEvents, ChangeEventsParts
@@ -35,8 +35,8 @@ from magnetar.broker.policies.event_codec import (
 from magnetar.broker.policies.events_topic import PoliciesTooLarge, PoliciesUnavailable
 from magnetar.broker.resources import Resources
 from magnetar.broker.schema.schema_info import StoredSchema
-from magnetar.broker.session_testing import MemoryBroker
-from magnetar.broker.topic import PersistentTopic
+from magnetar.broker.testing.sessions import MemoryBroker
+from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.client.client import PulsarClient
 from magnetar.client.message import Message, MessageId, OutgoingMessage
 from magnetar.client.producer import ProducerOptions
@@ -522,7 +522,8 @@ async def test_a_stopping_broker_says_so(stores: Stores) -> None:
 @pytest.mark.slow
 def test_without_topic_policies_nothing_is_imported() -> None:
     code = (
-        "import sys, magnetar.broker.app, magnetar.broker.policies.change_events, magnetar.broker.internal_client\n"
+        "import sys, magnetar.broker.app, magnetar.broker.policies.change_events\n"
+        "import magnetar.broker.peers.internal_client\n"
         "print([name for name in sys.modules if name.startswith(('fastavro', 'magnetar.client'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

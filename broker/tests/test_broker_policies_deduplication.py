@@ -6,11 +6,18 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from magnetar.broker.policies.deduplication import CURSOR_NAME
-from magnetar.broker.policies.settings import PolicySettings
-from magnetar.broker.producer import Producer, ProducerIdentity, PublishBatch
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, Received, ShiftedClock, batch_message, message
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.testing.sessions import (
+    MemoryBroker,
+    ProtocolClient,
+    Received,
+    ShiftedClock,
+    batch_message,
+    message,
+)
+from magnetar.broker.topics.deduplication import CURSOR_NAME
+from magnetar.broker.topics.producer import Producer, ProducerIdentity, PublishBatch
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.wire.pulsar.errors import ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from magnetar.broker.consumer import SubscriptionType
-from magnetar.broker.entry_reader import SubscriptionRuntime
+from magnetar.broker.dispatch.consumer import SubscriptionType
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.limiter import RateLimiter
 from magnetar.broker.policies.model import EffectivePolicies, Rate
-from magnetar.broker.policies.settings import PolicySettings
-from magnetar.broker.settings import DispatchSettings
-from magnetar.broker.testing import LEDGER, Stage
+from magnetar.broker.settings.broker import DispatchSettings
+from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.testing.subscriptions import LEDGER, Stage
 from magnetar.managed.settings import ManagedLedgerSettings
 
 SHARED, EXCLUSIVE, FAILOVER = SubscriptionType.SHARED, SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER

@@ -15,10 +15,10 @@ from magnetar.broker.policies.model import (
     InactiveTopics,
     Rate,
 )
-from magnetar.broker.policies.settings import PolicySettings
 from magnetar.broker.resources import new_policies
 from magnetar.broker.schema.strategy import Strategy
-from magnetar.broker.settings import AutoCreationSettings, BrokerSettings
+from magnetar.broker.settings.broker import AutoCreationSettings, BrokerSettings
+from magnetar.broker.settings.policies import PolicySettings
 from magnetar.core.limits import MIB
 from magnetar.managed.settings import ManagedLedgerSettings
 

@@ -11,7 +11,7 @@ from magnetar.broker.policies.effective import BrokerLevel, effective_policies
 from magnetar.broker.policies.ensembles import READ_AT_ONCE, SETTINGS, Ensemble, Ensembles
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.resources import Resources, new_policies
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.memory import MemoryMetadataStore

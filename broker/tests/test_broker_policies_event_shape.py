@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.broker.policies.effective import BrokerLevel, effective_policies
 from magnetar.broker.policies.event_shape import POLICIES_TYPE, Misfit, check_policies, named_types
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.managed.settings import ManagedLedgerSettings
 
 LEVEL = BrokerLevel(BrokerSettings(), ManagedLedgerSettings())

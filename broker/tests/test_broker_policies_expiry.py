@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 import pytest
-from magnetar.broker.policies.expiry import FAILED_READS_MAX, ExpirySearch
-from magnetar.broker.policies.settings import PolicySettings
 from magnetar.broker.policies.system_topics import COMPACTION
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, ShiftedClock
-from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.topic import PersistentTopic
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, ShiftedClock
+from magnetar.broker.topics.expiry import FAILED_READS_MAX, ExpirySearch
+from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed.entry import Entry
 from magnetar.managed.managed_ledger import ManagedLedger

@@ -10,9 +10,9 @@ import pytest
 from magnetar.broker.policies import policies as policies_module
 from magnetar.broker.policies.effective import BrokerLevel
 from magnetar.broker.policies.policies import Policies
-from magnetar.broker.policies.testing import MemoryTopicPolicies
 from magnetar.broker.resources import Resources, new_policies
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.testing.policies import MemoryTopicPolicies
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.memory import MemoryMetadataStore

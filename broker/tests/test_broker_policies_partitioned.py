@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from magnetar.broker.cluster_testing import MemoryCluster
-from magnetar.broker.policies.settings import PolicySettings
-from magnetar.broker.session_testing import MemoryBroker
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.testing.clusters import MemoryCluster
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from magnetar.broker.admin.metrics import broker_metrics
-from magnetar.broker.policies.settings import PolicySettings
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, ShiftedClock, batch_message, message
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.admin.brokers.metrics import broker_metrics
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, ShiftedClock, batch_message, message
 from magnetar.core.limits import MIB
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.wire.pulsar.errors import ServerError

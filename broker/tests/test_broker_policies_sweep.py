@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from magnetar.broker.policies.sweep import PAUSE_SECONDS, VISITS_PER_LOOK, WORK_AT_ONCE, Job, Sweeper, Work
-from magnetar.broker.testing import Timers
+from magnetar.broker.testing.subscriptions import Timers
+from magnetar.broker.topics.sweep import PAUSE_SECONDS, VISITS_PER_LOOK, WORK_AT_ONCE, Job, Sweeper, Work
 from magnetar.core.errors import MagnetarError
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from magnetar.broker.policies.model import BacklogQuotaPolicy, InactiveTopicDeleteMode
-from magnetar.broker.policies.settings import PolicySettings
 from magnetar.broker.policies.system_topics import belongs_to_brokers
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, ShiftedClock
-from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.topic import PersistentTopic
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, ShiftedClock
+from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.wire.pulsar.errors import ServerError

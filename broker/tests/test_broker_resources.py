@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from magnetar.broker.bundles import Bundles
+from magnetar.broker.bundles.namespace_bundles import Bundles
 from magnetar.broker.resources import Document, Documents, Resources, initialize_cluster_metadata
 from magnetar.core.topic_name import NamespaceName
 from magnetar.metadata.memory import MemoryMetadataStore

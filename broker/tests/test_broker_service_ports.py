@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from magnetar.broker.policies.broker_limits import ConnectionLimits
 from magnetar.broker.service_ports import open_service_ports
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.net.connection import Connection, Handler
 from magnetar.net.refused_connections import LimitKind, RefusedConnections
 from magnetar.net.testing import TestAuthority, until

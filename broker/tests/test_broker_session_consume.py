@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 import pytest
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, Received, batch_message, command_frame
-from magnetar.broker.settings import AutoCreationSettings, BrokerSettings
+from magnetar.broker.settings.broker import AutoCreationSettings, BrokerSettings
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, Received, batch_message, command_frame
 from magnetar.core.topic_name import TopicName
 from magnetar.metadata.store import StoreUnavailable
 from magnetar.wire.pulsar.errors import PulsarError

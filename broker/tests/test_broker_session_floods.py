@@ -10,13 +10,13 @@ from types import FunctionType
 from typing import Any
 
 import pytest
-from magnetar.broker.consumer import Consumer
-from magnetar.broker.producer import Producer
-from magnetar.broker.session import TURN_COMMANDS_MAX, ServerSession
-from magnetar.broker.session_consume import ConsumerCommands
-from magnetar.broker.session_produce import ProducerCommands
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, command_frame, message
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.dispatch.consumer import Consumer
+from magnetar.broker.session.consume import ConsumerCommands
+from magnetar.broker.session.produce import ProducerCommands
+from magnetar.broker.session.server_session import TURN_COMMANDS_MAX, ServerSession
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, command_frame, message
+from magnetar.broker.topics.producer import Producer
 from magnetar.core.limits import KIB, MIB, PROXIED_CONNECT_FRAME_BYTES_MAX
 from magnetar.net.connection import Connection
 from magnetar.net.requests import REQUESTS_BYTES_MAX, REQUESTS_MAX

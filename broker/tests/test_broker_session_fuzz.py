@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from magnetar.broker.session_testing import MemoryBroker, batch_message, command_frame, message
+from magnetar.broker.testing.sessions import MemoryBroker, batch_message, command_frame, message
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 Command = pb.BaseCommand

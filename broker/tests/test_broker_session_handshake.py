@@ -7,7 +7,8 @@ import logging
 from typing import Any
 
 import pytest
-from magnetar.broker.session_testing import (
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.testing.sessions import (
     ConnectionEnded,
     MemoryBroker,
     ProtocolClient,
@@ -15,7 +16,6 @@ from magnetar.broker.session_testing import (
     command_type,
     message,
 )
-from magnetar.broker.settings import BrokerSettings
 from magnetar.core.limits import FRAME_PADDING_BYTES, MESSAGE_SIZE_BYTES_MAX
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 

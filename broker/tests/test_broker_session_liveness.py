@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from magnetar.broker.session import ServerSession
-from magnetar.broker.session_liveness import Liveness
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.session.liveness import Liveness
+from magnetar.broker.session.server_session import ServerSession
+from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.core.limits import MIB
 from magnetar.net.connection import Connection
 from magnetar.net.held_bytes import HeldBytes

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 
 import pytest
-from magnetar.broker import session_topics
-from magnetar.broker.session_testing import MemoryBroker
-from magnetar.broker.settings import AutoCreationSettings, BrokerSettings
-from magnetar.broker.topic_patterns import brokers_match
+from magnetar.broker.session import topic_lists as session_topics
+from magnetar.broker.settings.broker import AutoCreationSettings, BrokerSettings
+from magnetar.broker.testing.sessions import MemoryBroker
+from magnetar.broker.topics.patterns import brokers_match
 from magnetar.core.hashing import topics_hash
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb

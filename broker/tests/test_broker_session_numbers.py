@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from magnetar.broker.session_acknowledge import ACK_BYTES_PER_TURN, ConsumerRequests
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, batch_message, command_frame, message
+from magnetar.broker.session.acknowledge import ACK_BYTES_PER_TURN, ConsumerRequests
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, batch_message, command_frame, message
 from magnetar.core.limits import ACK_SET_WORDS_MAX
 from magnetar.net.connection import Connection, Handler
 from magnetar.wire.pulsar.ack_parts import ACK_BYTES_AT_ONCE

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, batch_message, command_frame, message
-from magnetar.broker.settings import AutoCreationSettings, BrokerSettings
+from magnetar.broker.settings.broker import AutoCreationSettings, BrokerSettings
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, batch_message, command_frame, message
 from magnetar.core.limits import MIB
 from magnetar.core.topic_name import TopicName
 from magnetar.ledger.testing import MemoryBookie

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from magnetar.broker.session_testing import MemoryBroker, command_type
+from magnetar.broker.testing.sessions import MemoryBroker, command_type
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 

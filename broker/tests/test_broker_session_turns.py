@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from magnetar.broker.consumer import Consumer, ConsumerIdentity, SubscriptionType
-from magnetar.broker.session import SessionState
-from magnetar.broker.session_acknowledge import ACK_BYTES_PER_TURN
-from magnetar.broker.session_testing import MemoryBroker, command_frame
-from magnetar.broker.testing import StagedConnection
-from magnetar.broker.topic import PersistentTopic
+from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity, SubscriptionType
+from magnetar.broker.session.acknowledge import ACK_BYTES_PER_TURN
+from magnetar.broker.session.server_session import SessionState
+from magnetar.broker.testing.sessions import MemoryBroker, command_frame
+from magnetar.broker.testing.subscriptions import StagedConnection
+from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.net.testing import until
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 

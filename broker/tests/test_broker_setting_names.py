@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from magnetar.broker.policies.settings import PolicySettings
-from magnetar.broker.setting_names import (
+from magnetar.broker.settings.broker import AutoCreationSettings, BrokerSettings
+from magnetar.broker.settings.names import (
     BOOKIE_CONNECTION_NAMES,
     BROKER_NAMES,
     LEDGER_CLIENT_NAMES,
     MANAGED_LEDGER_NAMES,
     known_names,
 )
-from magnetar.broker.setting_values import told
-from magnetar.broker.settings import AutoCreationSettings, BrokerSettings
+from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.settings.values import told
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
 from magnetar.core.settings_file import GivenSettings, SettingNames, unit_factor
@@ -22,7 +22,7 @@ from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.tcp_bookie import TcpBookieSettings
 from magnetar.managed.settings import ManagedLedgerSettings
 
-LISTED = Path(__file__).parents[1] / "src" / "magnetar" / "broker" / "upstream_settings.txt"
+LISTED = Path(__file__).parents[1] / "src" / "magnetar" / "broker" / "settings" / "upstream_settings.txt"
 
 NEWER = {"enableBrokerTopicListWatcher"}
 """Known to later versions of Pulsar than the one that the list is made from."""

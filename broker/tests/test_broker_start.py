@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import pytest
 from magnetar.broker.admin import application
 from magnetar.broker.app import BrokerParts, start_broker
-from magnetar.broker.auth.settings import AccessSettings, PeerSettings
-from magnetar.broker.session_testing import MemoryBroker
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.access import AccessSettings, PeerSettings
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
 from magnetar.ledger.client import BookKeeperClient

@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from magnetar.broker.consumer import KeySharedPolicy, SubscriptionType
+from magnetar.broker.dispatch.consumer import KeySharedPolicy, SubscriptionType
 from magnetar.broker.dispatch.hash_ring import consistent_slot
-from magnetar.broker.testing import Stage, stored_message
+from magnetar.broker.testing.subscriptions import Stage, stored_message
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 KEY_SHARED = SubscriptionType.KEY_SHARED

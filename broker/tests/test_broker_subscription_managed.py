@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from magnetar.broker.consumer import Consumer, ConsumerIdentity, SubscriptionType
-from magnetar.broker.entry_reader import SubscriptionRuntime
-from magnetar.broker.settings import DispatchSettings
-from magnetar.broker.subscription import Subscription
-from magnetar.broker.testing import StagedConnection, stored_message
+from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity, SubscriptionType
+from magnetar.broker.settings.broker import DispatchSettings
+from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.testing.subscriptions import StagedConnection, stored_message
 from magnetar.core.clock import SystemClock
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed.managed_ledger import ManagedLedger

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from magnetar.broker.consumer import SubscriptionType
-from magnetar.broker.settings import DispatchSettings
-from magnetar.broker.subscription import Subscription
-from magnetar.broker.testing import Stage, stored_message
+from magnetar.broker.dispatch.consumer import SubscriptionType
+from magnetar.broker.settings.broker import DispatchSettings
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.testing.subscriptions import Stage, stored_message
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 SHARED = SubscriptionType.SHARED

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from magnetar.broker.consumer import SubscriptionType
-from magnetar.broker.testing import LEDGER, Stage, stored_message
+from magnetar.broker.dispatch.consumer import SubscriptionType
+from magnetar.broker.testing.subscriptions import LEDGER, Stage, stored_message
 from magnetar.wire.pulsar.command import Ack
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from magnetar.balance.settings import BalanceSettings
-from magnetar.broker import bundle_moves
-from magnetar.broker.cluster_testing import MemoryCluster, until
-from magnetar.broker.producer_admission import ProducerAdmission
+from magnetar.broker.bundles import moves as bundle_moves
 from magnetar.broker.resources import Resources
-from magnetar.broker.session_testing import MemoryBroker
-from magnetar.broker.topic import PersistentTopic
+from magnetar.broker.testing.clusters import MemoryCluster, until
+from magnetar.broker.testing.sessions import MemoryBroker
+from magnetar.broker.topics.producer_admission import ProducerAdmission
+from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.errors import PeerError
 from magnetar.core.topic_name import TopicName
 from magnetar.metadata.store import StoreUnavailable

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 
 import pytest
-from magnetar.broker.bundle_moves import BundleMoves
-from magnetar.broker.session_testing import MemoryBroker, ProtocolClient, SharedParts, message
-from magnetar.broker.topic import PersistentTopic
+from magnetar.broker.bundles.moves import BundleMoves
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, SharedParts, message
+from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb

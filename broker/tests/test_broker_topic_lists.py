@@ -8,12 +8,13 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from magnetar.broker import listings, topic_lists
-from magnetar.broker.listings import Listing
 from magnetar.broker.resources import Resources
 from magnetar.broker.slices import Turn
-from magnetar.broker.topic_lists import TopicLists
-from magnetar.broker.topic_patterns import TopicPattern
+from magnetar.broker.topics import listings
+from magnetar.broker.topics import lists as topic_lists
+from magnetar.broker.topics.listings import Listing
+from magnetar.broker.topics.lists import TopicLists
+from magnetar.broker.topics.patterns import TopicPattern
 from magnetar.core.topic_name import NamespaceName
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.store import StoreUnavailable

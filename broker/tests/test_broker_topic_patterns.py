@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from magnetar.broker.slices import Turn
-from magnetar.broker.topic_patterns import TopicPattern, brokers_match
+from magnetar.broker.topics.patterns import TopicPattern, brokers_match
 from magnetar.core import expressions
 from magnetar.core.expressions import quick_in_python
 from magnetar.wire.pulsar.errors import PulsarError

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
-from magnetar.broker.policies.settings import PolicySettings
-from magnetar.broker.session_testing import MemoryBroker
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import Consumer, ConsumerOptions, SubscriptionType
 from magnetar.client.message import OutgoingMessage

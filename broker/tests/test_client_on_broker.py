@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ConsumerOptions, SubscriptionType
 from magnetar.client.errors import ClientClosed, TimedOut

@@ -2,14 +2,18 @@ from pathlib import Path
 
 import pytest
 from magnetar.balance.settings import BalanceSettings, PlacementStrategy, SheddingStrategy, SplitSettings
-from magnetar.broker.load.balance_names import BALANCE_NAMES
-from magnetar.broker.setting_values import told_of_balance
+from magnetar.broker.settings.balance_names import BALANCE_NAMES
+from magnetar.broker.settings.values import told_of_balance
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
 from magnetar.core.settings_file import GivenSettings
 
 UPSTREAM = (
-    Path(__file__).parents[1].joinpath("src/magnetar/broker/upstream_settings.txt").read_text(encoding="utf-8").split()
+    Path(__file__)
+    .parents[1]
+    .joinpath("src/magnetar/broker/settings/upstream_settings.txt")
+    .read_text(encoding="utf-8")
+    .split()
 )
 OURS = {name for name in BALANCE_NAMES.fields if name not in UPSTREAM}
 

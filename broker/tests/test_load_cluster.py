@@ -9,12 +9,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from magnetar.broker.cluster_testing import MemoryCluster, until
 from magnetar.broker.load.drain import DrainStep
 from magnetar.broker.load.registration import BROKERS_PATH, draining_brokers
-from magnetar.broker.load.settings import LoadSettings
-from magnetar.broker.session_testing import MemoryBroker
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.load import LoadSettings
+from magnetar.broker.testing.clusters import MemoryCluster, until
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import TopicName
 

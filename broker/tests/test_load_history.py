@@ -11,9 +11,8 @@ from typing import Any, cast
 
 import fastavro
 import pytest
-from magnetar.broker.cluster_testing import MemoryCluster, until
+from magnetar.broker.bundles.placement import BrokerAddresses
 from magnetar.broker.load import history_writer
-from magnetar.broker.load.api import BrokerAddresses
 from magnetar.broker.load.broker_report import BrokerReport, BundleStats
 from magnetar.broker.load.history import (
     BATCH_BYTES_MAX,
@@ -23,10 +22,11 @@ from magnetar.broker.load.history import (
     schema_definition,
 )
 from magnetar.broker.load.history_writer import ROUNDS_WAITING_MAX, LoadHistoryWriter
-from magnetar.broker.load.settings import LoadSettings
 from magnetar.broker.policies.system_topics import LOAD_HISTORY, load_history_policies
-from magnetar.broker.session_testing import MemoryBroker
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.load import LoadSettings
+from magnetar.broker.testing.clusters import MemoryCluster, until
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.client.client import PulsarClient
 from magnetar.client.errors import ClientClosed
 from magnetar.client.message import EARLIEST_ID

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from magnetar.broker.load.api import BrokerAddresses
+from magnetar.broker.bundles.placement import BrokerAddresses
 from magnetar.broker.load.broker_report import BrokerReport
 from magnetar.broker.load.drain import DrainRefused, DrainStep
 from magnetar.broker.load.operations import NotOwned, UnknownBroker
 from magnetar.broker.load.registration import Registration, broker_path
-from magnetar.broker.load.testing import FakeBundle, FakeCluster, bundles, until
 from magnetar.broker.resources import Documents, bundles_document
+from magnetar.broker.testing.load import FakeBundle, FakeCluster, bundles, until
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import PeerError, SettingError
 from magnetar.metadata.coordination import LockTaken

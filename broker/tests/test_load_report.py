@@ -8,13 +8,13 @@ import os
 from pathlib import Path
 
 import pytest
-from magnetar.broker.load.api import AdvertisedListener, BrokerAddresses
+from magnetar.broker.bundles.placement import AdvertisedListener, BrokerAddresses
+from magnetar.broker.bundles.statistics import BundleStatistics
 from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS, BrokerReport, BundleStats
-from magnetar.broker.load.bundle_statistics import BundleStatistics
 from magnetar.broker.load.host_usage import HostUsage, HostUsageMeter
 from magnetar.broker.load.reporter import Reporter, report_due
-from magnetar.broker.load.settings import LoadSettings, switched
-from magnetar.broker.testing import Timers
+from magnetar.broker.settings.load import LoadSettings, switched
+from magnetar.broker.testing.subscriptions import Timers
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import PeerError, SettingError
 

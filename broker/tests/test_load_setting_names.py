@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from magnetar.balance.settings import BalanceSettings, PlacementStrategy, SheddingStrategy
-from magnetar.broker.load.balance_names import BALANCE_NAMES
-from magnetar.broker.load.setting_names import LOAD_NAMES
-from magnetar.broker.load.settings import LoadSettings
-from magnetar.broker.setting_names import known_names
-from magnetar.broker.setting_values import told
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.balance_names import BALANCE_NAMES
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.load import LoadSettings
+from magnetar.broker.settings.load_names import LOAD_NAMES
+from magnetar.broker.settings.names import known_names
+from magnetar.broker.settings.values import told
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
 from magnetar.core.settings_file import GivenSettings

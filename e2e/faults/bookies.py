@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import uvloop
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.settings import LedgerClientSettings

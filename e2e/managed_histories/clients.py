@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from magnetar.broker.policies.deduplication import Verdict
-from magnetar.broker.producer import Producer, ProducerIdentity, PublishBatch
+from magnetar.broker.topics.deduplication import Verdict
+from magnetar.broker.topics.producer import Producer, ProducerIdentity, PublishBatch
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.managed.cursor import Cursor

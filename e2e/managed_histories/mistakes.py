@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final
 
-from magnetar.broker.policies.deduplication import Deduplication
+from magnetar.broker.topics.deduplication import Deduplication
 from magnetar.core.ids import Position
 from magnetar.ledger.api import LedgerNotFound, LedgerUnavailable
 from magnetar.managed import cursor_recovery, managed_ledger

@@ -10,8 +10,8 @@ import random
 from collections.abc import AsyncIterator
 from typing import Final
 
-from magnetar.broker.policies.deduplication import CURSOR_NAME, Deduplication, open_deduplication
-from magnetar.broker.policies.settings import PolicySettings
+from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.topics.deduplication import CURSOR_NAME, Deduplication, open_deduplication
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.managed.cursor import Cursor

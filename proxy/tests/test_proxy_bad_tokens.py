@@ -12,8 +12,8 @@ import pulsar
 import pytest
 from magnetar.auth.settings import TOKEN_PROVIDER, AuthenticationSettings, TokenSettings
 from magnetar.auth.testing import SECRET, token_of
-from magnetar.broker.auth.testing import TOPIC, broker_settings, grants, make_namespace
-from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.testing.auth import TOPIC, broker_settings, grants, make_namespace
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.settings import BrokerClientSettings, FixedBrokers, ProxyAccessSettings
 from magnetar.proxy.testing import Wire, connect_command

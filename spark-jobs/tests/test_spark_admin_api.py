@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from aiohttp import web
 from magnetar.auth.testing import token_of
-from magnetar.broker.auth.testing import ADMIN, broker_settings, grants, make_namespace
-from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.testing.auth import ADMIN, broker_settings, grants, make_namespace
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.topic_name import TopicName
 from magnetar.net.free_ports import free_port
 from magnetar.spark import admin_api

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from magnetar.auth.testing import token_of
-from magnetar.broker.auth.testing import broker_settings, grants, make_namespace
-from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.testing.auth import broker_settings, grants, make_namespace
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.client.consumer import ConsumerOptions
 from magnetar.client.message import OutgoingMessage
 from magnetar.client.producer import ProducerOptions

@@ -7,9 +7,9 @@ from typing import Any
 
 import pulsar
 import pytest
-from magnetar.broker.compacted_topic import LEDGER_PROPERTY
 from magnetar.broker.policies.system_topics import COMPACTION
-from magnetar.broker.session_testing import MemoryBroker, message
+from magnetar.broker.testing.sessions import MemoryBroker, message
+from magnetar.broker.topics.compacted_topic import LEDGER_PROPERTY
 from magnetar.client.consumer import ConsumerOptions
 from magnetar.client.message import Message, MessageId, OutgoingMessage, messages_of_entry
 from magnetar.client.producer import ProducerOptions

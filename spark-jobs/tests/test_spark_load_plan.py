@@ -17,7 +17,7 @@ import pytest
 import typer
 import yaml
 from magnetar.balance.settings import SplitSettings
-from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.bundle import BundleName
 from magnetar.core.limits import MIB
 from magnetar.core.topic_name import TopicName

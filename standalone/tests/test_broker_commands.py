@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from magnetar.auth.testing import token_of
 from magnetar.balance.model import Unload
-from magnetar.broker.auth.testing import ADMIN, broker_settings
-from magnetar.broker.cluster_testing import MemoryCluster, until
-from magnetar.broker.load.settings import LoadSettings
-from magnetar.broker.session_testing import MemoryBroker
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.load import LoadSettings
+from magnetar.broker.testing.auth import ADMIN, broker_settings
+from magnetar.broker.testing.clusters import MemoryCluster, until
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import TopicName
 from magnetar.standalone.command_line import application

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from magnetar.auth.settings import BASIC_PROVIDER, TLS_PROVIDER, TOKEN_PROVIDER
 from magnetar.auth.testing import SECRET
-from magnetar.broker.auth.settings import AccessSettings
-from magnetar.broker.setting_names import known_names
+from magnetar.broker.settings.access import AccessSettings
+from magnetar.broker.settings.names import known_names
 from magnetar.core.errors import SettingError
 from magnetar.core.settings_file import GivenSettings
 from magnetar.standalone.broker_process import broker_process_settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from magnetar.broker.setting_names import known_names
+from magnetar.broker.settings.names import known_names
 from magnetar.core.settings_file import GivenSettings
 from magnetar.standalone.broker_process import broker_process_settings
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from magnetar.auth.testing import token_of
-from magnetar.broker.auth.testing import ADMIN, broker_settings
-from magnetar.broker.session_testing import MemoryBroker
+from magnetar.broker.testing.auth import ADMIN, broker_settings
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.client.message import OutgoingMessage
 from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import TopicName

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from magnetar.broker.peer_client import PeerClient
+from magnetar.broker.peers.peer_client import PeerClient
 from magnetar.standalone.tools.admin_api import AdminApi, ListedBrokers
 from magnetar.standalone.tools.errors import AdminRefused, AdminUnreachable
 

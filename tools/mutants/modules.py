@@ -197,11 +197,16 @@ PARTS: Final = (
         _files("bookie/tests", "bookie_drain_lost", "bookie_drain_on_disks", "bookie_drain"),
         Simulator.STORAGE,
     ),
-    Part("ownership", _BROKER, ("ownership", "owned_bundles", "bundles", "bundle_moves", "service"), _OWNERSHIP_TESTS),
+    Part(
+        "ownership",
+        _BROKER,
+        ("bundles/ownership", "bundles/owned_bundles", "bundles/namespace_bundles", "bundles/moves", "topics/service"),
+        _OWNERSHIP_TESTS,
+    ),
     Part(
         "publishing",
         _BROKER,
-        ("producer", "producers", "policies/deduplication", "topic"),
+        ("topics/producer", "topics/producers", "topics/deduplication", "topics/topic"),
         _files(
             "broker/tests",
             *("broker_policies_deduplication", "broker_session_produce", "broker_topic_faults"),
@@ -217,7 +222,7 @@ PARTS: Final = (
     Part(
         "liveness",
         _BROKER,
-        ("session_liveness",),
+        ("session/liveness",),
         _files("broker/tests", "broker_session_liveness", "broker_session_handshake", "broker_policies_sessions"),
     ),
     Part(
@@ -229,14 +234,20 @@ PARTS: Final = (
     Part(
         "expiry",
         _BROKER,
-        ("policies/expiry",),
+        ("topics/expiry",),
         _files("broker/tests", "broker_policies_expiry", "broker_policies_upkeep"),
     ),
     Part(
         "dispatch",
         _BROKER,
         (
-            *("acknowledgement", "pending_acknowledgements", "redelivery", "pump", "screening"),
+            *(
+                "subscriptions/acknowledgement",
+                "dispatch/pending_acknowledgements",
+                "dispatch/redelivery",
+                "subscriptions/pump",
+                "subscriptions/screening",
+            ),
             *("dispatch/exclusive", "dispatch/failover", "dispatch/hash_ring", "dispatch/key_shared"),
             *("dispatch/shared", "dispatch/single_active", "dispatch/sticky_ranges"),
         ),
@@ -245,7 +256,7 @@ PARTS: Final = (
     Part(
         "access",
         _BROKER,
-        ("auth/access", "auth/authorizer", "auth/rules", "auth/session_access", "auth/peers", "admin/access"),
+        ("auth/access", "auth/authorizer", "auth/rules", "session/access", "peers/access", "admin/web/access"),
         _ACCESS_TESTS,
     ),
     # What is planted here is what somebody has thought of.

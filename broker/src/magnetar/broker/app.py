@@ -9,32 +9,32 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from magnetar.broker.addresses import own_addresses
 from magnetar.broker.admin.server import AdminServer
-from magnetar.broker.bundle_moves import BundleMoves
-from magnetar.broker.bundles import Bundles, heartbeat_bundle
+from magnetar.broker.bundles.lookup import Lookup
+from magnetar.broker.bundles.moves import BundleMoves
+from magnetar.broker.bundles.namespace_bundles import Bundles, heartbeat_bundle
+from magnetar.broker.bundles.ownership import BundleOwnership
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.dynamic_settings import DynamicSettings
-from magnetar.broker.internal_client import InternalClient
-from magnetar.broker.known_peers import KnownPeers
 from magnetar.broker.load.drain import Drains
 from magnetar.broker.load.manager import LoadParts, ModularLoadManager
 from magnetar.broker.load.operations import BrokerOperations
-from magnetar.broker.lookup import Lookup
-from magnetar.broker.ownership import BundleOwnership
-from magnetar.broker.partitioned_topics import PartitionedTopics
-from magnetar.broker.peer_client import PeerClient
+from magnetar.broker.peers.addresses import own_addresses
+from magnetar.broker.peers.internal_client import InternalClient
+from magnetar.broker.peers.known_peers import KnownPeers
+from magnetar.broker.peers.peer_client import PeerClient
 from magnetar.broker.policies.change_events import ChangeEvents, ChangeEventsParts
 from magnetar.broker.policies.ensembles import Ensembles
 from magnetar.broker.resources import Resources
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.storage import SchemaStorage
-from magnetar.broker.service import BrokerService
 from magnetar.broker.service_ports import ServicePorts, open_service_ports
-from magnetar.broker.session import ServerSession
-from magnetar.broker.settings import SERVER_VERSION, BrokerSettings
-from magnetar.broker.topic import PersistentTopic
-from magnetar.broker.topic_lists import TopicLists
+from magnetar.broker.session.server_session import ServerSession
+from magnetar.broker.settings.broker import SERVER_VERSION, BrokerSettings
+from magnetar.broker.settings.dynamic import DynamicSettings
+from magnetar.broker.topics.lists import TopicLists
+from magnetar.broker.topics.partitioned_topics import PartitionedTopics
+from magnetar.broker.topics.service import BrokerService
+from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
 from magnetar.ledger.api import LedgerClient, LedgerOptions
@@ -46,7 +46,7 @@ from magnetar.net.tls import ServerTls
 if TYPE_CHECKING:
     from magnetar.balance.settings import BalanceSettings
     from magnetar.broker.auth.access import AccessControl
-    from magnetar.broker.auth.peers import PeerAccess
+    from magnetar.broker.peers.access import PeerAccess
 
 logger = logging.getLogger(__name__)
 
@@ -299,7 +299,7 @@ def _peer_access(settings: BrokerSettings) -> PeerAccess | None:
         )
     if not peers.plugin and not peers.tls_enabled:
         return None
-    from magnetar.broker.auth.peers import PeerAccess
+    from magnetar.broker.peers.access import PeerAccess
 
     return PeerAccess(peers)
 

@@ -6,19 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from magnetar.broker.bundle_moves import BundleMoves
-from magnetar.broker.bundles import Bundles
-from magnetar.broker.dynamic_settings import DynamicSettings
-from magnetar.broker.internal_client import InternalClient
+from magnetar.broker.bundles.lookup import Lookup
+from magnetar.broker.bundles.moves import BundleMoves
+from magnetar.broker.bundles.namespace_bundles import Bundles
+from magnetar.broker.bundles.ownership import BundleOwnership
 from magnetar.broker.load.manager import ModularLoadManager
 from magnetar.broker.load.operations import BrokerOperations
-from magnetar.broker.lookup import Lookup
-from magnetar.broker.ownership import BundleOwnership
-from magnetar.broker.peer_client import PeerClient
+from magnetar.broker.peers.internal_client import InternalClient
+from magnetar.broker.peers.peer_client import PeerClient
 from magnetar.broker.policies.api import TopicPolicyStore
-from magnetar.broker.service import BrokerService
-from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.topic_lists import TopicLists
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.dynamic import DynamicSettings
+from magnetar.broker.topics.lists import TopicLists
+from magnetar.broker.topics.service import BrokerService
 from magnetar.core.clock import Clock
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.net.connection import Connection, Handler, HandlerFactory
 from magnetar.net.endpoints import LeftOf, Listener, listen
 from magnetar.net.held_bytes import HeldBytes

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from magnetar.balance.settings import BalanceSettings
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
-from magnetar.broker.auth.setting_names import PEER_TLS_BOTH_NAMES
-from magnetar.broker.load.balance_names import BALANCE_NAMES
 from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS
-from magnetar.broker.load.settings import LoadSettings
 from magnetar.broker.resources import Resources
-from magnetar.broker.setting_names import (
+from magnetar.broker.settings.access_names import PEER_TLS_BOTH_NAMES
+from magnetar.broker.settings.balance_names import BALANCE_NAMES
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.load import LoadSettings
+from magnetar.broker.settings.names import (
     BOOKIE_CONNECTION_NAMES,
     BROKER_NAMES,
     LEDGER_CLIENT_NAMES,
     MANAGED_LEDGER_NAMES,
 )
-from magnetar.broker.settings import BrokerSettings
 from magnetar.control.settings import ControlSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
@@ -39,7 +39,7 @@ from magnetar.standalone.process import STOP_SECONDS_MAX, STORE_SILENCE_SECONDS_
 from magnetar.standalone.protection import refuse_protection
 
 if TYPE_CHECKING:
-    from magnetar.broker.admin.control import BrokerControlPort
+    from magnetar.broker.admin.brokers.control import BrokerControlPort
 
 log = logging.getLogger(__name__)
 
@@ -246,7 +246,7 @@ async def start_broker_process(settings: BrokerProcessSettings) -> BrokerProcess
 
 async def _serve_control(settings: ControlSettings, running: RunningBroker) -> BrokerControlPort:
     """The control port; gRPC, 30 MB, is loaded only for it. OSError when it is taken."""
-    from magnetar.broker.admin.control import BrokerControlPort
+    from magnetar.broker.admin.brokers.control import BrokerControlPort
     from magnetar.control.server import ControlServer
 
     control = BrokerControlPort(ControlServer(settings), running.context.operations)

@@ -11,10 +11,10 @@ from magnetar.bookie.gc.collectors import Collectors
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.local import LocalBookies
 from magnetar.bookie.settings import BookieSettings, standalone_settings
-from magnetar.broker.admin.settings import AdminSettings
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.settings.admin import AdminSettings
+from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.managed.settings import ManagedLedgerSettings

@@ -11,34 +11,30 @@ from typing import Final
 
 from aiohttp import web
 from magnetar.balance.split_algorithms import BadSplit
-from magnetar.broker.admin import (
+from magnetar.broker.admin.brokers import brokers, dynamic_configuration, load_decisions, lookup, metrics
+from magnetar.broker.admin.brokers import operations as broker_operations
+from magnetar.broker.admin.brokers import stats as broker_stats
+from magnetar.broker.admin.clusters import (
     bookies,
-    broker_operations,
-    broker_stats,
-    brokers,
     clusters,
-    dynamic_configuration,
     failure_domains,
     isolation_policies,
-    load_decisions,
-    lookup,
-    metrics,
-    namespace_bundles,
-    namespace_clusters,
-    namespace_offload,
-    namespace_permissions,
-    namespace_placement,
-    namespace_policies,
-    namespace_properties,
-    namespace_quotas,
-    namespaces,
-    openapi,
     resource_groups,
     resource_quotas,
     tenants,
-    topic_resources,
 )
-from magnetar.broker.admin.responses import (
+from magnetar.broker.admin.namespaces import bundles as namespace_bundles
+from magnetar.broker.admin.namespaces import clusters as namespace_clusters
+from magnetar.broker.admin.namespaces import namespaces
+from magnetar.broker.admin.namespaces import offload as namespace_offload
+from magnetar.broker.admin.namespaces import permissions as namespace_permissions
+from magnetar.broker.admin.namespaces import placement as namespace_placement
+from magnetar.broker.admin.namespaces import policies as namespace_policies
+from magnetar.broker.admin.namespaces import properties as namespace_properties
+from magnetar.broker.admin.namespaces import quotas as namespace_quotas
+from magnetar.broker.admin.topics import resources as topic_resources
+from magnetar.broker.admin.web import openapi
+from magnetar.broker.admin.web.responses import (
     CONFLICT,
     INTERNAL_ERROR,
     NOT_FOUND,
@@ -50,10 +46,10 @@ from magnetar.broker.admin.responses import (
     AdminError,
     error,
 )
-from magnetar.broker.bundle_moves import BundleNotOwned, UnknownDestination
-from magnetar.broker.bundles import BundleNotFound
+from magnetar.broker.bundles.moves import BundleNotOwned, UnknownDestination
+from magnetar.broker.bundles.namespace_bundles import BundleNotFound
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.peer_client import PeerRefused
+from magnetar.broker.peers.peer_client import PeerRefused
 from magnetar.broker.policies.events_topic import PoliciesTooLarge
 from magnetar.broker.schema.errors import InvalidSchemaData, NoSchema
 from magnetar.broker.server_errors import server_error_of
@@ -138,7 +134,7 @@ def make_runner(context: BrokerContext, connections: HttpConnections) -> web.App
     middlewares = [paced, answer_errors]
     if context.access is not None:
         # A broker that lets everybody in does not load this.
-        from magnetar.broker.admin.access import access_middleware
+        from magnetar.broker.admin.web.access import access_middleware
 
         middlewares.append(access_middleware(context.access, context.settings.broker_id))
     application = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)

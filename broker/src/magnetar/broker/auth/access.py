@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.auth.authenticator import Authenticator
 from magnetar.broker.auth.authorizer import Authorizer
-from magnetar.broker.auth.settings import AccessSettings
 from magnetar.broker.resources import Resources
+from magnetar.broker.settings.access import AccessSettings
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 
 if TYPE_CHECKING:
-    from magnetar.broker.auth.session_access import SessionAccess
+    from magnetar.broker.session.access import SessionAccess
 
 logger: Final = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from magnetar.broker.consumer import Consumer, SubscriptionType
+    from magnetar.broker.dispatch.consumer import Consumer, SubscriptionType
     from magnetar.core.ids import Position
     from magnetar.managed.entry import Entry
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar.broker.consumer import SubscriptionType
+from magnetar.broker.dispatch.consumer import SubscriptionType
 from magnetar.broker.dispatch.single_active import SingleActive
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
-    from magnetar.broker.consumer import Consumer
+    from magnetar.broker.dispatch.consumer import Consumer
 
 
 class ExclusiveDispatcher(SingleActive):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar.broker.consumer import SubscriptionType
+from magnetar.broker.dispatch.consumer import SubscriptionType
 from magnetar.broker.dispatch.hash_ring import failover_index
 from magnetar.broker.dispatch.single_active import SingleActive
 
 if TYPE_CHECKING:
-    from magnetar.broker.consumer import Consumer
+    from magnetar.broker.dispatch.consumer import Consumer
 
 
 class FailoverDispatcher(SingleActive):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from magnetar.core.hashing import murmur3_32
 
 if TYPE_CHECKING:
-    from magnetar.broker.consumer import Consumer
+    from magnetar.broker.dispatch.consumer import Consumer
 
 POINTS_PER_CONSUMER: Final = 100
 """`subscriptionKeySharedConsistentHashingReplicaPoints`, and the same number for Failover."""

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from magnetar.broker.consumer import SubscriptionType
+from magnetar.broker.dispatch.consumer import SubscriptionType
 from magnetar.broker.dispatch.entry_batch import Assignment, EntryBatch
 from magnetar.broker.dispatch.hash_ring import ConsistentHashSelector
+from magnetar.broker.dispatch.redelivery import RedeliveryQueue
 from magnetar.broker.dispatch.sticky_ranges import StickyRangeSelector
-from magnetar.broker.redelivery import RedeliveryQueue
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
-    from magnetar.broker.consumer import Consumer, KeySharedPolicy
+    from magnetar.broker.dispatch.consumer import Consumer, KeySharedPolicy
     from magnetar.core.ids import Position
 
 LOOK_AHEAD_PER_CONSUMER_MAX: Final = 2_000

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.consumer import SubscriptionType
+from magnetar.broker.dispatch.consumer import SubscriptionType
 from magnetar.broker.dispatch.entry_batch import Assignment, EntryBatch
-from magnetar.broker.redelivery import RedeliveryQueue
+from magnetar.broker.dispatch.redelivery import RedeliveryQueue
 
 if TYPE_CHECKING:
-    from magnetar.broker.consumer import Consumer
+    from magnetar.broker.dispatch.consumer import Consumer
     from magnetar.core.ids import Position
 
 CHUNKED_MESSAGES_MAX: Final = 10_000

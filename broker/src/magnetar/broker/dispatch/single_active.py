@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from magnetar.broker.dispatch.entry_batch import Assignment, EntryBatch
 
 if TYPE_CHECKING:
-    from magnetar.broker.consumer import Consumer
+    from magnetar.broker.dispatch.consumer import Consumer
     from magnetar.core.ids import Position
 
 

@@ -10,7 +10,7 @@ from magnetar.broker.dispatch.hash_ring import STICKY_HASH_RANGE, sticky_slot
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
-    from magnetar.broker.consumer import Consumer
+    from magnetar.broker.dispatch.consumer import Consumer
 
 
 class StickyRangeSelector:

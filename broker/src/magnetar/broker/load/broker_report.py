@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from magnetar.broker.addresses import listeners_document, listeners_of_document
-from magnetar.broker.load.api import BrokerAddresses
+from magnetar.broker.bundles.placement import BrokerAddresses
 from magnetar.broker.load.host_usage import HostUsage, Usage
+from magnetar.broker.peers.addresses import listeners_document, listeners_of_document
 from magnetar.core.errors import PeerError
 
 LOAD_MANAGER_CLASS: Final = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"

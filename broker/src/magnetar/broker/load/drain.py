@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from magnetar.broker.bundles import named_broker
-from magnetar.broker.load.api import BrokerAddresses
-from magnetar.broker.load.settings import LoadSettings
+from magnetar.broker.bundles.namespace_bundles import named_broker
+from magnetar.broker.bundles.placement import BrokerAddresses
+from magnetar.broker.settings.load import LoadSettings
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import MagnetarError
 

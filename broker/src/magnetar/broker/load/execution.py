@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from magnetar.balance.model import Decision, Split, Unload
-from magnetar.broker.load.api import BrokerAddresses
+from magnetar.broker.bundles.placement import BrokerAddresses
 from magnetar.broker.load.broker_report import BrokerReport
 from magnetar.broker.load.decisions import DecisionLog
-from magnetar.broker.peer_client import PeerAnswer, PeerUnreachable
+from magnetar.broker.peers.peer_client import PeerAnswer, PeerUnreachable
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError

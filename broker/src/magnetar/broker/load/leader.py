@@ -16,8 +16,8 @@ from magnetar.broker.load.broker_report import BrokerReport
 from magnetar.broker.load.cluster_policies import ClusterPolicies
 from magnetar.broker.load.decisions import DecisionLog
 from magnetar.broker.load.execution import Executor, Peers
-from magnetar.broker.load.settings import LEADER, LoadSettings, switched
 from magnetar.broker.load.snapshot import FindOwner, take_snapshot
+from magnetar.broker.settings.load import LEADER, LoadSettings, switched
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError

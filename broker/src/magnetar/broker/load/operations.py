@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from magnetar.broker.load.bundle_statistics import Bundle
+from magnetar.broker.bundles.statistics import Bundle
 from magnetar.broker.load.drain import Drains, DrainState
 from magnetar.broker.load.registration import draining_brokers
-from magnetar.broker.load.settings import DRIVER_SETTING, DRIVERS, switched
+from magnetar.broker.settings.load import DRIVER_SETTING, DRIVERS, switched
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import MagnetarError, PeerError
 from magnetar.metadata.store import NodeNotFound, VersionConflict

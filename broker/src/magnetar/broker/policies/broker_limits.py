@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 from magnetar.broker.notes import KeptNotes
 from magnetar.broker.policies.limiter import Pausable, RateLimiter, limiter_for
 from magnetar.broker.policies.model import Rate
-from magnetar.broker.policies.settings import PolicySettings
+from magnetar.broker.settings.policies import PolicySettings
 from magnetar.net.descriptors import clients_max
 from magnetar.net.refused_connections import ConnectionLimit, LimitKind, RefusedConnections, limit_of_all
 from magnetar.net.requests import RequestsInAll
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
-    from magnetar.broker.delayed import CallLater
+    from magnetar.broker.subscriptions.delayed import CallLater
     from magnetar.core.clock import Clock
 
 TOTAL_SETTING: Final = "brokerMaxConnections"

@@ -27,7 +27,7 @@ from magnetar.broker.schema.strategy import Strategy
 from magnetar.core.limits import MIB
 
 if TYPE_CHECKING:
-    from magnetar.broker.settings import BrokerSettings, DispatchSettings
+    from magnetar.broker.settings.broker import BrokerSettings, DispatchSettings
     from magnetar.managed.settings import ManagedLedgerSettings
 
 Member = TypeVar("Member", bound=Enum)

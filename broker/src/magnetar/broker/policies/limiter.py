@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from magnetar.broker.delayed import CallLater, TimerHandle
     from magnetar.broker.policies.model import Rate
+    from magnetar.broker.subscriptions.delayed import CallLater, TimerHandle
     from magnetar.core.clock import Clock
 
 NO_LIMIT: Final = 1 << 62

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from magnetar.broker.schema.strategy import Strategy
 
 if TYPE_CHECKING:
-    from magnetar.broker.settings import DispatchSettings
+    from magnetar.broker.settings.broker import DispatchSettings
     from magnetar.managed.settings import ManagedLedgerSettings
 
 

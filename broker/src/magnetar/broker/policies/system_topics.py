@@ -8,7 +8,7 @@ from magnetar.core.limits import MIB
 from magnetar.core.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from magnetar.broker.load.settings import LoadSettings
+    from magnetar.broker.settings.load import LoadSettings
 
 SYSTEM_NAMESPACE: Final = "pulsar/system"
 LOAD_HISTORY: Final = "persistent://pulsar/system/load-history"

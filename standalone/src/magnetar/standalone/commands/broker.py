@@ -76,7 +76,7 @@ def run(
       magnetar broker run --conf conf/broker.conf
       magnetar broker run -m zk:localhost:2181 --cluster test --set managedLedgerDefaultEnsembleSize=3
     """
-    from magnetar.broker.setting_names import known_names
+    from magnetar.broker.settings.names import known_names
     from magnetar.standalone.broker_process import BrokerProcess, broker_process_settings, start_broker_process
     from magnetar.standalone.service import Service, SettingSources, run_service
 

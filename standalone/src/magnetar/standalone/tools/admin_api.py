@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from magnetar.broker.peer_client import PeerClient, PeerRefused, PeerUnreachable
+from magnetar.broker.peers.peer_client import PeerClient, PeerRefused, PeerUnreachable
 from magnetar.core.errors import SettingError
 from magnetar.core.properties import BadProperties, parse_properties
 from magnetar.standalone.tools.errors import AdminRefused, AdminUnreachable
@@ -136,8 +136,8 @@ def _client(access: AdminAccess, url: str) -> PeerClient:
     tls = url.startswith("https:")
     if not access.plugin and not tls:
         return PeerClient(url)
-    from magnetar.broker.auth.peers import PeerAccess
-    from magnetar.broker.auth.settings import PeerSettings
+    from magnetar.broker.peers.access import PeerAccess
+    from magnetar.broker.settings.access import PeerSettings
     from magnetar.net.tls import TlsSettings
 
     settings = TlsSettings(

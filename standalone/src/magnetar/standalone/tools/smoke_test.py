@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from magnetar.broker.auth.peers import PeerAccess
-from magnetar.broker.auth.settings import PeerSettings
+from magnetar.broker.peers.access import PeerAccess
+from magnetar.broker.settings.access import PeerSettings
 from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import Consumer, ConsumerOptions
 from magnetar.client.errors import is_final

@@ -1,0 +1,1 @@
+"""Brokers in the admin API: their state, settings, load and metrics."""

@@ -1,0 +1,1 @@
+"""What belongs to a cluster or an instance in the admin API: clusters, tenants, bookies, quotas."""

@@ -1,0 +1,186 @@
+"""Policies of single topics: set, read (alone, or with `applied` what is in force), removed.
+
+They belong to a partitioned topic as a whole; its partitions have no own ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aiohttp import web
+from magnetar.broker.admin.topics.access import TopicAccess
+from magnetar.broker.admin.topics.policy_table import PLAIN_ROWS, PolicyRow, dispatch_rate
+from magnetar.broker.admin.topics.subscription_positions import subscription_name
+from magnetar.broker.admin.topics.topics import ONE
+from magnetar.broker.admin.web.described import takes
+from magnetar.broker.admin.web.policy_shapes import DISPATCH_RATE
+from magnetar.broker.admin.web.responses import (
+    PRECONDITION_FAILED,
+    AdminError,
+    body_json,
+    flag,
+    json,
+    no_content,
+    topic_of,
+)
+from magnetar.broker.context import BrokerContext
+from magnetar.broker.policies.api import TopicPolicies
+from magnetar.broker.policies.model import EffectivePolicies
+from magnetar.broker.resources import Document
+from magnetar.core.topic_name import TopicName
+
+OF_SUBSCRIPTION: Final = ONE + "/{subscription}/dispatchRate"
+
+GET_QUERY: Final = ("applied", "isGlobal", "authoritative")
+SET_QUERY: Final = ("isGlobal", "authoritative")
+
+
+def routes(context: BrokerContext) -> list[web.RouteDef]:
+    """What this file serves."""
+    access = PolicyAccess(context)
+    served: list[web.RouteDef] = []
+    for row in PLAIN_ROWS:
+        handlers = PolicyHandlers(access, row)
+        served.append(web.get(f"{ONE}/{row.path}", handlers.get))
+        served.append(web.post(f"{ONE}/{row.path}", handlers.set))
+        if row.removable:
+            served.append(web.delete(f"{ONE}/{row.path}", handlers.remove))
+    of_subscription = SubscriptionRateHandlers(access)
+    return [
+        *served,
+        web.get(OF_SUBSCRIPTION, of_subscription.get),
+        web.post(OF_SUBSCRIPTION, of_subscription.set),
+        web.delete(OF_SUBSCRIPTION, of_subscription.remove),
+    ]
+
+
+class PolicyAccess:
+    """What all policies share: the topic that is asked about, what is set, and what is in force."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self.context = context
+        self._topics = TopicAccess(context)
+        self._store = context.topic_policies
+
+    async def topic(self, request: web.Request) -> TopicName:
+        """The topic, which exists. Raises 404, 412 for a partition, and 307 to the owner."""
+        name = topic_of(request)
+        if name.partition_index >= 0:
+            raise AdminError(PRECONDITION_FAILED, "Not allowed to set/get topic policy for a partition")
+        await self._topics.check_topic_or_partitioned(request, name)
+        return name
+
+    async def own(self, request: web.Request, name: TopicName) -> TopicPolicies:
+        """What is set for the topic itself, at the scope that the request names."""
+        return await self._store.get(name, is_global=flag(request, "isGlobal")) or {}
+
+    async def put(self, request: web.Request, name: TopicName, fields: Mapping[str, Any]) -> None:
+        """Set fields, or remove those that are None."""
+        await self.update(request, name, lambda policies: with_fields(policies, fields))
+
+    async def update(self, request: web.Request, name: TopicName, change: Any) -> None:
+        """Change what is set for the topic itself."""
+        await self._store.update(name, change, is_global=flag(request, "isGlobal"))
+
+    async def namespace(self, name: TopicName) -> Document:
+        """The document of the topic's namespace."""
+        return await self._topics.policies(name.namespace_name)
+
+    async def above(self, name: TopicName) -> EffectivePolicies:
+        """What is in force where the topic says nothing itself."""
+        policies = self.context.service.policies
+        return await policies.namespace(name.namespace_name) or policies.defaults
+
+
+def with_fields(policies: TopicPolicies, fields: Mapping[str, Any]) -> TopicPolicies:
+    """Policies with fields set, or removed (None)."""
+    return {key: value for key, value in {**policies, **fields}.items() if value is not None}
+
+
+class PolicyHandlers:
+    """The handlers of one row."""
+
+    def __init__(self, access: PolicyAccess, row: PolicyRow) -> None:
+        self._access = access
+        self._row = row
+
+    @property
+    def row(self) -> PolicyRow:
+        """Which policy."""
+        return self._row
+
+    @takes(*GET_QUERY)
+    async def get(self, request: web.Request) -> web.Response:
+        """Tell the policy."""
+        row = self._row
+        name = await self._access.topic(request)
+        value = (await self._access.own(request, name)).get(row.field)
+        if value is None and row.in_force is not None and flag(request, "applied"):
+            value = row.in_force(await self._access.above(name), await self._access.namespace(name))
+        if value is None:
+            value = row.unset
+        return web.Response(status=row.unset_status) if value is None else json(value)
+
+    @takes(*SET_QUERY, body="the policy; null removes it")
+    async def set(self, request: web.Request) -> web.Response:
+        """Set the policy."""
+        row = self._row
+        body = await body_json(request)
+        if body is None and row.null_refusal is not None:
+            raise AdminError(*row.null_refusal)
+        value = None if body is None else row.kind(body)
+        name = await self._access.topic(request)
+        await self._access.put(request, name, {row.field: value})
+        return no_content()
+
+    @takes(*SET_QUERY)
+    async def remove(self, request: web.Request) -> web.Response:
+        """Remove the policy."""
+        name = await self._access.topic(request)
+        await self._access.put(request, name, {self._row.field: None})
+        return no_content()
+
+
+class SubscriptionRateHandlers:
+    """`…/{topic}/{subscription}/dispatchRate`: the dispatch rate of one subscription."""
+
+    def __init__(self, access: PolicyAccess) -> None:
+        self._access = access
+
+    @takes(*GET_QUERY)
+    async def get(self, request: web.Request) -> web.Response:
+        """Tell how much may be sent to the consumers of one subscription."""
+        name = await self._access.topic(request)
+        own = await self._access.own(request, name)
+        single = (own.get("subscriptionPolicies") or {}).get(subscription_name(request)) or {}
+        value = single.get("dispatchRate")
+        if value is None and flag(request, "applied"):
+            value = own.get("subscriptionDispatchRate")
+            if value is None:
+                value = dispatch_rate((await self._access.above(name)).subscription_dispatch_rate)
+        return web.Response() if value is None else json(value)
+
+    @takes(*SET_QUERY, body="a dispatch rate; null removes it")
+    async def set(self, request: web.Request) -> web.Response:
+        """Set how much may be sent to the consumers of one subscription."""
+        body = await body_json(request)
+        return await self._put(request, None if body is None else DISPATCH_RATE(body))
+
+    @takes(*SET_QUERY)
+    async def remove(self, request: web.Request) -> web.Response:
+        """Remove the dispatch rate of one subscription."""
+        return await self._put(request, None)
+
+    async def _put(self, request: web.Request, value: Any) -> web.Response:
+        name = await self._access.topic(request)
+        subscription = subscription_name(request)
+
+        def change(policies: TopicPolicies) -> TopicPolicies:
+            singles = dict(policies.get("subscriptionPolicies") or {})
+            single = with_fields(singles.pop(subscription, {}), {"dispatchRate": value})
+            if single:
+                singles[subscription] = single
+            return with_fields(policies, {"subscriptionPolicies": singles or None})
+
+        await self._access.update(request, name, change)
+        return no_content()

@@ -1,0 +1,263 @@
+"""Statistics of topics in the shape of Pulsar's TopicStats. What is null there is left out, as Apache's JSON does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from aiohttp import web
+from magnetar.broker.admin.web.responses import flag
+from magnetar.broker.context import BrokerContext
+from magnetar.broker.slices import Turn
+from magnetar.broker.topics.producer import Producer
+from magnetar.broker.topics.service import Topic
+from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.core.ids import Position
+from magnetar.ledger.api import LedgerError
+from magnetar.managed.managed_ledger import ManagedLedger
+from magnetar.wire.pulsar.errors import BadMetadata
+
+ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
+"""By the numbers of `ProducerAccessMode`."""
+
+REPLICATED_PROPERTY: Final = "pulsar.replicated.subscription"
+"""Of a cursor: 1 when the subscription's position goes to other clusters too (Pulsar `PersistentSubscription`)."""
+
+STATS_QUERY: Final = (
+    "authoritative",
+    "getPreciseBacklog",
+    "subscriptionBacklogSize",
+    "getEarliestTimeInBacklog",
+    "excludePublishers",
+    "excludeConsumers",
+)
+
+NOT_COMPACTED: Final = {
+    "lastCompactionRemovedEventCount": 0,
+    "lastCompactionSucceedTimestamp": 0,
+    "lastCompactionFailedTimestamp": 0,
+    "lastCompactionDurationTimeInMills": 0,
+}
+
+OF_KEY_SHARED: Final = ("drainingHashes", "keyHashRanges", "keyHashRangeArrays")
+
+NEVER_TEXT: Final = "1970-01-01T00:00:00Z"
+
+NOTHING_TO_SAY: Final[dict[str, Any]] = {
+    "systemTopicBytesInCounter": 0,
+    "bytesOutInternalCounter": 0,
+    "msgChunkPublished": False,
+    "storageSize": 0,
+    "backlogSize": 0,
+    "backlogQuotaLimitSize": 0,
+    "backlogQuotaLimitTime": 0,
+    "oldestBacklogMessageAgeSeconds": 0,
+    "publishRateLimitedTimes": 0,
+    "earliestMsgPublishTimeInBacklogs": 0,
+    "offloadedStorageSize": 0,
+    "lastOffloadLedgerId": 0,
+    "lastOffloadSuccessTimeStamp": 0,
+    "lastOffloadFailureTimeStamp": 0,
+    "ongoingTxnCount": 0,
+    "abortedTxnCount": 0,
+    "committedTxnCount": 0,
+    "nonContiguousDeletedMessagesRanges": 0,
+    "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+    "delayedMessageIndexSizeInBytes": 0,
+    "compaction": NOT_COMPACTED,
+}
+"""Of a topic that stores nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatsOptions:
+    """What of the statistics is wanted (query parameters of `…/stats`)."""
+
+    backlog_sizes: bool = True
+    earliest_times: bool = False
+    publishers: bool = True
+    consumers: bool = True
+
+    @staticmethod
+    def of(request: web.Request) -> StatsOptions:
+        """As the request says. Backlogs are always precise here."""
+        return StatsOptions(
+            backlog_sizes=flag(request, "subscriptionBacklogSize", default=True),
+            earliest_times=flag(request, "getEarliestTimeInBacklog"),
+            publishers=not flag(request, "excludePublishers"),
+            consumers=not flag(request, "excludeConsumers"),
+        )
+
+
+async def topic_stats(topic: Topic, context: BrokerContext, options: StatsOptions) -> dict[str, Any]:
+    """One topic (or partition)."""
+    publishers = [publisher_stats(producer) for producer in topic.producers.by_name.values()]
+    subscriptions = await subscription_stats(topic, options)
+    stats: dict[str, Any] = {
+        "msgRateIn": sum((publisher["msgRateIn"] for publisher in publishers), 0.0),
+        "msgThroughputIn": sum((publisher["msgThroughputIn"] for publisher in publishers), 0.0),
+        "msgRateOut": sum((one["msgRateOut"] for one in subscriptions.values()), 0.0),
+        "msgThroughputOut": sum((one["msgThroughputOut"] for one in subscriptions.values()), 0.0),
+        "bytesInCounter": topic.bytes_in,
+        "msgInCounter": topic.messages_in,
+        "bytesOutCounter": sum(one["bytesOutCounter"] for one in subscriptions.values()),
+        "msgOutCounter": sum(one["msgOutCounter"] for one in subscriptions.values()),
+        "averageMsgSize": topic.bytes_in / topic.messages_in if topic.messages_in else 0.0,
+        **NOTHING_TO_SAY,
+        "publishers": publishers if options.publishers else [],
+        "waitingPublishers": len(topic.producers.waiting),
+        "subscriptions": subscriptions,
+        "replication": {},
+        "topicEpoch": topic.producers.topic_epoch,
+        "ownerBroker": context.settings.broker_id,
+        "topicCreationTimeStamp": topic.created_ms,
+        "lastPublishTimeStamp": topic.last_publish_ms,
+    }
+    if topic.publish_limiter is not None:
+        stats["publishRateLimitedTimes"] = topic.publish_limiter.times
+    if isinstance(topic, PersistentTopic):
+        _add_stored(stats, topic)
+    else:
+        for publisher in publishers:
+            publisher["msgDropRate"] = 0.0
+        stats["msgDropRate"] = sum((one.get("msgDropRate", 0.0) for one in subscriptions.values()), 0.0)
+    # Those of the subscriptions are without nulls already: there may be many.
+    return {
+        key: value if key == "subscriptions" else without_nulls(value)
+        for key, value in stats.items()
+        if value is not None
+    }
+
+
+def _add_stored(stats: dict[str, Any], topic: PersistentTopic) -> None:
+    subscriptions = stats["subscriptions"].values()
+    policies = topic.policies
+    stats["storageSize"] = topic.ledger.total_size_bytes
+    stats["backlogSize"] = largest_backlog_bytes(topic.ledger, [one.cursor for one in topic.subscriptions.values()])
+    stats["backlogQuotaLimitSize"] = policies.size_quota.size_bytes_max
+    stats["backlogQuotaLimitTime"] = policies.age_quota.age_seconds_max
+    stats["oldestBacklogMessageAgeSeconds"] = -1
+    stats["deduplicationStatus"] = "Enabled" if policies.deduplication else "Disabled"
+    times = [one["earliestMsgPublishTimeInBacklog"] for one in subscriptions]
+    stats["earliestMsgPublishTimeInBacklogs"] = min((time_ms for time_ms in times if time_ms > 0), default=0)
+    for name in ("nonContiguousDeletedMessagesRanges", "delayedMessageIndexSizeInBytes"):
+        stats[name] = sum(one[name] for one in subscriptions)
+
+
+class Marked(Protocol):
+    """A cursor."""
+
+    @property
+    def mark_delete(self) -> Position:
+        """Up to where everything is acknowledged."""
+        ...
+
+
+def largest_backlog_bytes(ledger: ManagedLedger, cursors: Iterable[Marked]) -> int:
+    """Of the cursor that is furthest behind; 0 without any."""
+    furthest = min((cursor.mark_delete for cursor in cursors), default=None)
+    return 0 if furthest is None else ledger.size_bytes_after(furthest)
+
+
+async def subscription_stats(topic: Topic, options: StatsOptions) -> dict[str, dict[str, Any]]:
+    """Every subscription by name, gathered in turns with what clients send."""
+    turn = Turn()
+    found: dict[str, dict[str, Any]] = {}
+    for name in list(topic.subscriptions):
+        if turn.over:
+            await turn.pause()
+        if isinstance(topic, PersistentTopic):
+            one = await _stored_subscription(topic, name, options)
+        elif (unstored := topic.subscriptions.get(name)) is not None:
+            one = unstored.statistics(with_consumers=options.consumers)
+        else:
+            one = None
+        if one is None:
+            continue  # Removed meanwhile.
+        one["durable"], one["replicated"] = one["isDurable"], one["isReplicated"]
+        one["consumers"] = [consumer_document(consumer, one["type"]) for consumer in one["consumers"]]
+        found[name] = without_nulls(one)
+    if turn.over:
+        await turn.pause()
+    return found
+
+
+async def _stored_subscription(topic: PersistentTopic, name: str, options: StatsOptions) -> dict[str, Any] | None:
+    subscription = topic.subscriptions.get(name)
+    if subscription is None:
+        return None
+    mark_delete = subscription.cursor.mark_delete
+    size = topic.ledger.size_bytes_after(mark_delete) if options.backlog_sizes else -1
+    one = subscription.statistics(backlog_bytes=size, with_consumers=options.consumers)
+    one["isReplicated"] = is_replicated(topic, name)
+    if subscription.exclusive_holder() is not None and (active := subscription.active_consumer) is not None:
+        one["activeConsumerName"] = active.name
+    if options.earliest_times:
+        one["earliestMsgPublishTimeInBacklog"] = await earliest_publish_ms(topic, mark_delete)
+    return one
+
+
+def consumer_document(consumer: dict[str, Any], subscription_type: str) -> dict[str, Any]:
+    """A consumer without what only those of Key_Shared subscriptions have."""
+    left_out = () if subscription_type == "Key_Shared" else OF_KEY_SHARED
+    document = {key: value for key, value in consumer.items() if key not in left_out}
+    for key in ("lastAckedTime", "lastConsumedTime"):
+        document[key] = document[key] or NEVER_TEXT
+    return document
+
+
+def is_replicated(topic: PersistentTopic, subscription: str) -> bool:
+    """Whether a subscription's position is to be known in other clusters."""
+    cursor = topic.ledger.cursors.get(subscription)
+    return cursor is not None and cursor.properties.get(REPLICATED_PROPERTY) == 1
+
+
+async def earliest_publish_ms(topic: PersistentTopic, mark_delete: Position) -> int:
+    """When the first entry after a position was published; 0 when there is none, -1 when it cannot be read."""
+    position = topic.ledger.next_position(mark_delete)
+    if not topic.ledger.contains(position):
+        return 0
+    try:
+        return (await topic.ledger.read_entry(position)).metadata().publish_time_ms
+    except (LedgerError, BadMetadata):
+        return -1
+
+
+def publisher_stats(producer: Producer) -> dict[str, Any]:
+    """One producer."""
+    identity = producer.identity
+    return {
+        "accessMode": ACCESS_MODES[identity.access_mode],
+        "msgRateIn": producer.message_rate_in,
+        "msgThroughputIn": producer.byte_rate_in,
+        "averageMsgSize": producer.bytes_in / producer.messages_in if producer.messages_in else 0.0,
+        "chunkedMessageRate": 0.0,
+        "producerId": producer.producer_id,
+        "supportsPartialProducer": False,
+        "producerName": producer.name,
+        "address": identity.address,
+        "connectedSince": iso_time(producer.connected_since_ms),
+        "clientVersion": identity.client_version,
+        "metadata": identity.metadata,
+    }
+
+
+def without_nulls(document: Any) -> Any:
+    """The same without what is null, at any depth."""
+    if isinstance(document, dict):
+        return {key: without_nulls(value) for key, value in document.items() if value is not None}
+    if isinstance(document, list):
+        return [without_nulls(value) for value in document]
+    return document
+
+
+def position_text(position: Position) -> str:
+    """`ledger:entry`."""
+    return f"{position[0]}:{position[1]}"
+
+
+def iso_time(milliseconds: int) -> str:
+    """A time as Apache's stats print it, in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,171 @@
+"""What administrators have done to topics: unload, terminate, trim, truncate, compaction and offload."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiohttp import web
+from magnetar.broker.admin.topics.access import TopicAccess, raise_first
+from magnetar.broker.admin.topics.partitions import PERSISTENT_WANTED
+from magnetar.broker.admin.topics.topics import ONE
+from magnetar.broker.admin.web.described import takes
+from magnetar.broker.admin.web.owners import require_topic_owner
+from magnetar.broker.admin.web.responses import (
+    BAD_REQUEST,
+    METHOD_NOT_ALLOWED,
+    NOT_ACCEPTABLE,
+    NOT_FOUND,
+    PRECONDITION_FAILED,
+    AdminError,
+    body_json,
+    json,
+    no_content,
+    topic_of,
+)
+from magnetar.broker.context import BrokerContext
+from magnetar.broker.slices import in_slices
+from magnetar.broker.topics.partitioned_topics import admin_path
+from magnetar.core.ids import Position
+from magnetar.core.topic_name import PERSISTENT, TopicName
+
+NOT_RUN: Final = {"status": "NOT_RUN", "lastError": ""}
+"""LongRunningProcessStatus of what never ran."""
+
+NO_COMPACTION: Final = "Compaction is not available on this broker"
+NO_OFFLOAD: Final = "Offloading is not available on this broker"
+
+PLAIN_TERMINATE_WANTED: Final = (
+    "Termination of a non-partitioned topic is not allowed using partitioned-terminate, please use terminate commands"
+)
+
+
+def routes(context: BrokerContext) -> list[web.RouteDef]:
+    """What this file serves."""
+    handlers = UpkeepHandlers(context)
+    return [
+        web.put(ONE + "/unload", handlers.unload),
+        web.post(ONE + "/terminate", handlers.terminate),
+        web.post(ONE + "/terminate/partitions", handlers.terminate_partitions),
+        web.post(ONE + "/trim", handlers.trim),
+        web.delete(ONE + "/truncate", handlers.truncate),
+        web.get(ONE + "/compaction", handlers.compaction_status),
+        web.put(ONE + "/compaction", handlers.compact),
+        web.get(ONE + "/offload", handlers.offload_status),
+        web.put(ONE + "/offload", handlers.offload),
+    ]
+
+
+class UpkeepHandlers:
+    """The handlers, over one broker."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._service = context.service
+        self._access = TopicAccess(context)
+
+    @takes("authoritative")
+    async def unload(self, request: web.Request) -> web.Response:
+        """Let go of a topic (all partitions of a partitioned one); clients reconnect."""
+        name = topic_of(request)
+        if count := await self._access.partitions(name):
+            # Partitions that nobody has made yet are as good as unloaded.
+            answers = await self._access.on_partitions(request, range(count))
+            raise_first([answer for answer in answers if getattr(answer, "status", 0) != NOT_FOUND])
+            return no_content()
+        await require_topic_owner(self._context, request, name)
+        if not await self._access.exists(name):
+            raise await self._access.not_found(name)
+        await self._service.unload(name)
+        return no_content()
+
+    @takes("authoritative")
+    async def terminate(self, request: web.Request) -> web.Response:
+        """Take no more messages; answers the last one's id."""
+        name = topic_of(request)
+        if name.domain != PERSISTENT:
+            raise AdminError(NOT_ACCEPTABLE, PERSISTENT_WANTED)
+        await self._access.check_not_partitioned(name, "Termination of a partitioned topic is not allowed")
+        topic = await self._access.persistent(request, name)
+        return json(message_id_document(await topic.terminate(), partition_index=-1))
+
+    @takes("authoritative")
+    async def terminate_partitions(self, request: web.Request) -> web.Response:
+        """Take no more messages on any partition; answers the last ones' ids by partition."""
+        name = topic_of(request)
+        if name.domain != PERSISTENT:
+            raise AdminError(NOT_ACCEPTABLE, PERSISTENT_WANTED)
+        count = await self._access.partitions(name)
+        if not count:
+            raise AdminError(METHOD_NOT_ALLOWED, PLAIN_TERMINATE_WANTED)
+        paths = [admin_path(name.partition(index)) + "/terminate" for index in range(count)]
+        answers = raise_first(await in_slices(lambda path: self._access.call("POST", path), paths))
+        return json({str(index): answer.json() for index, answer in enumerate(answers)})
+
+    @takes("authoritative")
+    async def trim(self, request: web.Request) -> web.Response:
+        """Delete what nobody needs any more, at once."""
+        name = topic_of(request)
+        if name.domain != PERSISTENT:
+            raise AdminError(METHOD_NOT_ALLOWED, "Trim on a non-persistent topic is not allowed")
+        if count := await self._access.partitions(name):
+            raise_first(await self._access.on_partitions(request, range(count)))
+        else:
+            await (await self._access.persistent(request, name)).ledger.trim()
+        return web.Response()
+
+    @takes("authoritative")
+    async def truncate(self, request: web.Request) -> web.Response:
+        """Delete all messages, whether they are acknowledged or not."""
+        if topic_of(request).domain != PERSISTENT:
+            raise AdminError(PRECONDITION_FAILED, "unsupport truncate")
+        return await self._access.on_each(request, lambda topic: topic.ledger.truncate())
+
+    @takes("authoritative")
+    async def compaction_status(self, request: web.Request) -> web.Response:
+        """How the last compaction went; there never was one."""
+        await self._of_one(request)
+        return json(NOT_RUN)
+
+    @takes("authoritative")
+    async def compact(self, request: web.Request) -> web.Response:
+        """Refused: this broker does not compact topics."""
+        await self._access.check_topic_or_partitioned(request, topic_of(request))
+        raise AdminError(METHOD_NOT_ALLOWED, NO_COMPACTION)
+
+    @takes("authoritative")
+    async def offload_status(self, request: web.Request) -> web.Response:
+        """How the last offload went; there never was one."""
+        await self._of_one(request)
+        return json({**NOT_RUN, "firstUnoffloadedMessage": message_id_document((-1, -1), partition_index=-1)})
+
+    @takes("authoritative", body="the message id before which to offload")
+    async def offload(self, request: web.Request) -> web.Response:
+        """Refused: this broker does not offload to other storage."""
+        if await body_json(request) is None:
+            raise AdminError(BAD_REQUEST, "messageId is null")
+        await self._of_one(request)
+        raise AdminError(METHOD_NOT_ALLOWED, NO_OFFLOAD)
+
+    async def _of_one(self, request: web.Request) -> None:
+        name = topic_of(request)
+        if await self._access.partitions(name):
+            raise AdminError(NOT_FOUND, f"Topic {name} not found")
+        await self._access.persistent(request, name)
+
+
+def message_id_document(
+    position: Position, *, partition_index: int, batch_index: int = -1, batch_size: int = 0
+) -> dict[str, int]:
+    """A message id as Apache's JSON has it; without a batch the index is -1."""
+    return {
+        "ledgerId": position[0],
+        "entryId": position[1],
+        "partitionIndex": partition_index,
+        "batchIndex": batch_index,
+        "batchSize": batch_size,
+    }
+
+
+def id_on(topic: TopicName, position: Position, batch_index: int = -1) -> dict[str, int]:
+    """The id of a message on a topic or partition."""
+    return message_id_document(position, partition_index=topic.partition_index, batch_index=batch_index)

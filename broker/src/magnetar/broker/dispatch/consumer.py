@@ -1,0 +1,263 @@
+"""A consumer as the broker sees it: what one client may be sent, what it holds unacknowledged, what it was sent.
+
+The subscription decides what goes to which consumer; this file turns a list of entries into one write.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, Protocol
+
+from magnetar.broker.dispatch.pending_acknowledgements import PendingAcknowledgements
+from magnetar.broker.dispatch.rates import ConsumerRates
+from magnetar.wire.pulsar.command import MessageHeaderEncoder
+
+if TYPE_CHECKING:
+    from magnetar.core.ids import Position
+    from magnetar.managed.entry import Entry
+
+BROKER_ENTRY_MAGIC: Final = b"\x0e\x02"
+"""How a stored entry starts when the broker put its own metadata before the client's (pulsar-protocol §1)."""
+
+BROKER_ENTRY_HEADER_BYTES: Final = 6
+"""The magic and the length of that metadata."""
+
+PERMITS_MAX: Final = 0x7FFF_FFFF
+"""Messages that a consumer can be owed: clients and tools read the number with 32 bits."""
+
+NO_EPOCH: Final = -1
+"""A consumer that named no epoch: MESSAGE then carries none."""
+
+
+class SubscriptionType(IntEnum):
+    """How a subscription shares its entries, by the numbers of `CommandSubscribe.SubType`."""
+
+    EXCLUSIVE = 0
+    SHARED = 1
+    FAILOVER = 2
+    KEY_SHARED = 3
+
+    @property
+    def display_name(self) -> str:
+        """As the admin API writes it."""
+        return DISPLAY_NAMES[self]
+
+    @property
+    def acknowledges_individually(self) -> bool:
+        """Several consumers at once: unacknowledged entries are kept per consumer, cumulative acks are refused."""
+        return self in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+
+
+DISPLAY_NAMES: Final[dict[SubscriptionType, str]] = {
+    SubscriptionType.EXCLUSIVE: "Exclusive",
+    SubscriptionType.SHARED: "Shared",
+    SubscriptionType.FAILOVER: "Failover",
+    SubscriptionType.KEY_SHARED: "Key_Shared",
+}
+
+
+class ConsumerOutput(Protocol):
+    """Where a consumer's messages go."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the peer keeps up with what it is sent."""
+        ...
+
+    def write_parts(self, parts: list[bytes]) -> None:
+        """Send these bytes, in order."""
+        ...
+
+
+class ConsumerConnection(Protocol):
+    """What a consumer needs from the session that it came in on."""
+
+    @property
+    def output(self) -> ConsumerOutput:
+        """The same one as long as the connection lasts."""
+        ...
+
+    def active_consumer_changed(self, consumer: Consumer, *, active: bool) -> None:
+        """Failover: this consumer is now the one that receives, or no longer."""
+        ...
+
+    def reached_end_of_topic(self, consumer: Consumer) -> None:
+        """The topic is terminated and the subscription has acknowledged everything. Once per consumer."""
+        ...
+
+    def consumer_disconnected(self, consumer: Consumer) -> None:
+        """The broker dropped the consumer; the client has to be told to subscribe again."""
+        ...
+
+
+class KeySharedPolicy:
+    """`KeySharedMeta`: how keys are spread over consumers."""
+
+    __slots__ = ("allow_out_of_order", "ranges", "sticky")
+
+    def __init__(
+        self, *, sticky: bool = False, ranges: list[tuple[int, int]] | None = None, allow_out_of_order: bool = False
+    ) -> None:
+        self.sticky = sticky
+        self.ranges: list[tuple[int, int]] = ranges or []
+        self.allow_out_of_order = allow_out_of_order
+
+
+class ConsumerIdentity:
+    """What the client said in SUBSCRIBE, and who it is."""
+
+    __slots__ = (
+        "address",
+        "app_id",
+        "client_version",
+        "consumer_epoch",
+        "consumer_id",
+        "durable",
+        "key_shared",
+        "metadata",
+        "name",
+        "priority_level",
+        "read_compacted",
+        "subscription_type",
+    )
+
+    def __init__(self, consumer_id: int, name: str, subscription_type: SubscriptionType) -> None:
+        self.consumer_id = consumer_id
+        self.name = name
+        self.subscription_type = subscription_type
+        self.priority_level = 0
+        self.durable = True
+        self.consumer_epoch = NO_EPOCH
+        self.key_shared: KeySharedPolicy | None = None
+        self.metadata: dict[str, str] = {}
+        self.address = ""
+        self.client_version = ""
+        self.app_id = ""
+        self.read_compacted = False
+
+
+class Consumer:
+    """One consumer of one subscription. The subscription owns it; the session hands it over and takes it back."""
+
+    def __init__(
+        self,
+        identity: ConsumerIdentity,
+        connection: ConsumerConnection,
+        *,
+        partition_index: int = -1,
+        unacked_messages_max: int = 50_000,
+        connected_since_ms: int = 0,
+    ) -> None:
+        self.identity = identity
+        self.connection = connection
+        self._output: ConsumerOutput = connection.output
+        self.consumer_id = identity.consumer_id
+        self.name = identity.name
+        self.priority_level = identity.priority_level
+        self.partition_index = partition_index
+        self.unacked_messages_max = unacked_messages_max
+        self.connected_since_ms = connected_since_ms
+        self.closed = False
+        self.blocked = False
+        self.end_announced = False
+        self.permits = 0
+        self.unacked_messages = 0
+        self.consumer_epoch = identity.consumer_epoch
+        self.pending = PendingAcknowledgements()
+        self.durable = identity.durable
+        self.read_position_when_joining: Position | None = None
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.entries_out = 0
+        self.messages_redelivered = 0
+        self.messages_acknowledged = 0
+        self.chunks_out = 0
+        self.last_flow_ms = 0
+        self.last_consumed_ms = 0
+        self.last_acknowledged_ms = 0
+        self.rates = ConsumerRates()
+        self._encoder = self._new_encoder()
+
+    def allow(self, messages: int) -> None:
+        """It takes so many more messages."""
+        self.permits = min(self.permits + messages, PERMITS_MAX)
+
+    @property
+    def room(self) -> int:
+        """Messages that it may be sent now; 0 or less when it has to wait."""
+        if self.blocked or self.closed or not self._output.writable:
+            return 0
+        if self.unacked_messages_max > 0:
+            return min(self.permits, self.unacked_messages_max - self.unacked_messages)
+        return self.permits
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tag what is sent from now on, so that the client can drop what was on its way before."""
+        self.consumer_epoch = epoch
+        self._encoder = self._new_encoder()
+
+    def send_entries(
+        self,
+        entries: list[Entry],
+        message_counts: list[int],
+        redelivery_counts: list[int] | None = None,
+        ack_sets: list[list[int] | None] | None = None,
+    ) -> int:
+        """Send entries in one write and take their messages off the permits. Returns how many messages that were.
+
+        `message_counts` has each entry's messages that are still unacknowledged; the two other lists, where given, run
+        parallel to it. What the broker itself put before an entry is left out.
+        """
+        encode = self._encoder.encode
+        parts: list[bytes] = []
+        size_bytes = 0
+        for index, entry in enumerate(entries):
+            data = entry.data
+            if data[:2] == BROKER_ENTRY_MAGIC:
+                data = data[BROKER_ENTRY_HEADER_BYTES + int.from_bytes(data[2:BROKER_ENTRY_HEADER_BYTES], "big") :]
+            redelivery_count = 0 if redelivery_counts is None else redelivery_counts[index]
+            ack_set = None if ack_sets is None else ack_sets[index]
+            size = len(data)
+            parts.append(encode(entry.ledger_id, entry.entry_id, redelivery_count, ack_set, size))
+            parts.append(data)
+            size_bytes += size
+        messages = sum(message_counts)
+        self.permits -= messages
+        self.messages_out += messages
+        self.bytes_out += size_bytes
+        self.entries_out += len(entries)
+        self._output.write_parts(parts)
+        return messages
+
+    def hold(self, entries: list[Entry], message_counts: list[int], key_hashes: list[int] | None) -> int:
+        """Remember what was sent until it is acknowledged; at the limit the consumer is blocked. Shared types only.
+
+        Returns by how many messages what it holds has grown.
+        """
+        added = self.pending.add(entries, message_counts, key_hashes)
+        self.unacked_messages += added
+        if 0 < self.unacked_messages_max <= self.unacked_messages:
+            self.blocked = True
+        return added
+
+    def limit(self, unacked_messages_max: int) -> None:
+        """It may hold so many unacknowledged messages from now on; 0 is no limit."""
+        self.unacked_messages_max = unacked_messages_max
+        if self.blocked and (unacked_messages_max <= 0 or self.unacked_messages < unacked_messages_max):
+            self.blocked = False
+
+    def released(self, messages: int) -> bool:
+        """So many held messages are acknowledged or taken back. True when this ends its being blocked (at half)."""
+        self.unacked_messages -= messages
+        if self.blocked and self.unacked_messages <= self.unacked_messages_max // 2:
+            self.blocked = False
+            return True
+        return False
+
+    def update_rates(self, seconds: float) -> None:
+        """Turn counters into rates over the time since the last call."""
+        self.rates.update(self, seconds)
+
+    def _new_encoder(self) -> MessageHeaderEncoder:
+        epoch = None if self.consumer_epoch == NO_EPOCH else self.consumer_epoch
+        return MessageHeaderEncoder(self.consumer_id, self.partition_index, epoch)

@@ -1,0 +1,56 @@
+"""Whose redirects a broker follows: it shows its credentials, a super user's, to brokers of its cluster alone."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+from magnetar.broker.bundles.placement import BrokerAddresses
+
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+class Peers(Protocol):
+    """Who may be told credentials."""
+
+    async def serves(self, url: str) -> bool:
+        """Whether a broker of the cluster serves there. `Unavailable` when that cannot be found out."""
+        ...
+
+
+class KnownPeers:
+    """The brokers of this cluster by where they serve the admin API."""
+
+    def __init__(
+        self,
+        listed: Callable[[], Iterable[BrokerAddresses]],
+        read_again: Callable[[], Awaitable[Iterable[BrokerAddresses]]],
+    ) -> None:
+        """`listed`: as known now; `read_again`: as they are now, with those that leave and still serve."""
+        self._listed = listed
+        self._read_again = read_again
+
+    async def serves(self, url: str) -> bool:
+        """Whether one of them serves there. `Unavailable` when that cannot be found out."""
+        return _among(url, self._listed()) or _among(url, await self._read_again())
+
+
+def _among(url: str, brokers: Iterable[BrokerAddresses]) -> bool:
+    wanted = origin(url)
+    return wanted is not None and any(
+        origin(known) == wanted
+        for broker in brokers
+        for known in (broker.web_service_url, broker.web_service_url_tls)
+        if known
+    )
+
+
+def origin(url: str) -> tuple[str, str, int] | None:
+    """Scheme, host and port of a URL; None for one without, and for one that names a user."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS[parts.scheme]
+    except (ValueError, KeyError):
+        return None
+    return None if parts.hostname is None or "@" in parts.netloc else (parts.scheme, parts.hostname, port)

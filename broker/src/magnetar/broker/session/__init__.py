@@ -1,0 +1,1 @@
+"""One client connection: its frames, and the commands that it sends."""

@@ -1,0 +1,129 @@
+"""ACK and FLOW (pulsar-protocol section 6). Compiled, so it waits for nothing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from magnetar.broker.dispatch.consumer import Consumer
+from magnetar.broker.server_errors import server_error_of
+from magnetar.broker.subscriptions.non_persistent_subscription import NonPersistentSubscription
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.service import Topic
+from magnetar.core.errors import MagnetarError
+from magnetar.net.connection import Connection
+from magnetar.wire.pulsar import messages
+from magnetar.wire.pulsar.ack_parts import ACK_BYTES_AT_ONCE, AckParts
+from magnetar.wire.pulsar.command import Ack, decode_ack, decode_flow
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+KNOWN: Final = 0.0
+"""Who asks for messages, or for another place to read from, has read that its consumer is open: its end is told at
+once. Later, acknowledgements would go to a consumer that is gone, and a seek would end before its consumer does."""
+
+
+ACK_BYTES_PER_TURN: Final = 2 * ACK_BYTES_AT_ONCE
+"""ACKs of one connection that are taken before others have their turn: a read may bring very many."""
+
+
+class Attachment:
+    """A consumer with what it is attached to."""
+
+    __slots__ = ("consumer", "opened_seconds", "subscription", "topic")
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        subscription: Subscription | NonPersistentSubscription,
+        topic: Topic,
+        opened_seconds: float,
+    ) -> None:
+        self.consumer = consumer
+        self.subscription = subscription
+        self.topic = topic
+        self.opened_seconds = opened_seconds
+        """When the client was told of its success, by the monotonic clock; `KNOWN` once it has asked for anything."""
+
+
+class AckReceipt:
+    """Tells the client how its acknowledgement fared."""
+
+    __slots__ = ("_connection", "_consumer_id", "_request_id")
+
+    def __init__(self, connection: Connection, ack: Ack) -> None:
+        self._connection: Connection = connection
+        self._consumer_id: int = ack.consumer_id
+        self._request_id: int = ack.request_id
+
+    def __call__(self, error: MagnetarError | None) -> None:
+        code = None if error is None else server_error_of(error)
+        self._connection.write(
+            messages.ack_response(self._consumer_id, self._request_id, code, str(error) if error else "")
+        )
+
+
+class ConsumerRequests:
+    """What the consumers of one connection ask for and are done with."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection: Connection = connection
+        self.consumers: dict[int, Attachment] = {}
+        self._parts: AckParts | None = None
+        self._bytes: int = 0
+
+    def acknowledge(self, buffer: bytes, start: int, end: int) -> bool:
+        """Take one ACK frame. False: not all of it, since others have their turn first; then call this again.
+
+        One of a consumer that is gone is dropped, and whoever waits for its receipt is told: Apache's broker says
+        nothing, and such a client stands still until its operation times out."""
+        if end - start > ACK_BYTES_AT_ONCE:
+            return self._acknowledge_part(buffer, start, end)
+        self._bytes += end - start
+        if self._bytes > ACK_BYTES_PER_TURN:
+            self._bytes = 0
+            return False
+        self._take(decode_ack(buffer, start, end))
+        return True
+
+    def _acknowledge_part(self, buffer: bytes, start: int, end: int) -> bool:
+        parts = self._parts
+        if parts is None:
+            parts = self._parts = AckParts(buffer, start, end)
+        ack = parts.next()
+        if ack is None:
+            return False
+        self._take(ack)
+        if not parts.over:
+            return False
+        self._parts = None
+        return True
+
+    def _take(self, ack: Ack) -> None:
+        attachment = self.consumers.get(ack.consumer_id)
+        if attachment is None:
+            if ack.request_id >= 0:
+                gone = messages.ack_response(
+                    ack.consumer_id, ack.request_id, ServerError.CONSUMER_NOT_FOUND, "The consumer is closed"
+                )
+                self._connection.write(gone)
+            return
+        subscription = attachment.subscription
+        if not isinstance(subscription, Subscription):
+            # Nothing is stored, so there is nothing to acknowledge.
+            if ack.request_id >= 0:
+                self._connection.write(messages.ack_response(ack.consumer_id, ack.request_id))
+            return
+        if ack.request_id < 0:
+            subscription.acknowledge(attachment.consumer, ack, None)
+            return
+        try:
+            subscription.acknowledge(attachment.consumer, ack, AckReceipt(self._connection, ack))
+        except PulsarError as error:
+            self._connection.write(messages.ack_response(ack.consumer_id, ack.request_id, error.code, error.message))
+
+    def flow(self, buffer: bytes, start: int, end: int) -> None:
+        """Take one FLOW frame: the consumer may be sent so many more messages."""
+        flow = decode_flow(buffer, start, end)
+        attachment = self.consumers.get(flow.consumer_id)
+        if attachment is not None:
+            attachment.opened_seconds = KNOWN
+            attachment.subscription.flow(attachment.consumer, flow.permits)

@@ -1,0 +1,47 @@
+"""Which group of commands serves which: one table for all sessions.
+
+A table for each of ten thousand connections would be most of what the collector of cycles walks through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from magnetar.broker.session.consume import ConsumerCommands
+from magnetar.broker.session.produce import ProducerCommands
+from magnetar.broker.session.schema import SchemaCommands
+from magnetar.broker.session.topic_lists import TopicListCommands
+from magnetar.broker.session.transactions import TransactionCommands
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand
+
+if TYPE_CHECKING:
+    from magnetar.broker.session.server_session import ServerSession
+
+Group = TypeVar("Group")
+
+ControlCommand: TypeAlias = Callable[[Group, BaseCommand], Coroutine[Any, Any, None] | None]
+"""Serves a command at once, or returns what is to run as a task."""
+
+
+def _of(
+    group_of: Callable[[ServerSession], Group], commands: dict[int, ControlCommand[Group]]
+) -> dict[int, ControlCommand[ServerSession]]:
+    def of_session(serve: ControlCommand[Group]) -> ControlCommand[ServerSession]:
+        return lambda session, command: serve(group_of(session), command)
+
+    return {kind: of_session(serve) for kind, serve in commands.items()}
+
+
+COMMANDS: Final[dict[int, ControlCommand[ServerSession]]] = {
+    BaseCommand.PING: lambda session, _: session.ping(),
+    BaseCommand.PONG: lambda *_: None,  # That something came has been noted already.
+    BaseCommand.AUTH_RESPONSE: lambda session, command: session.auth_response(command),
+    BaseCommand.LOOKUP: lambda session, command: session.lookups.serve_lookup(command),
+    BaseCommand.PARTITIONED_METADATA: lambda session, command: session.lookups.serve_partitions(command),
+    **_of(lambda session: session.producers, ProducerCommands.COMMANDS),
+    **_of(lambda session: session.consumers, ConsumerCommands.COMMANDS),
+    **_of(lambda session: session.topic_lists, TopicListCommands.COMMANDS),
+    **_of(SchemaCommands, SchemaCommands.COMMANDS),
+    **_of(TransactionCommands, TransactionCommands.COMMANDS),
+}

@@ -1,0 +1,389 @@
+"""SUBSCRIBE and what a consumer sends after it (pulsar-protocol section 6); ACK and FLOW are in
+`acknowledge.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
+from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer, ConsumerIdentity, KeySharedPolicy, SubscriptionType
+from magnetar.broker.notes import Note, consumer_bytes
+from magnetar.broker.session.acknowledge import KNOWN, Attachment, ConsumerRequests
+from magnetar.broker.session.lookup_questions import parse_topic
+from magnetar.broker.slices import Turn
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.seek import last_message_id, position_of_seek, reader_start
+from magnetar.broker.topics.service import Topic
+from magnetar.broker.topics.topic import RESERVED_SUBSCRIPTIONS, PersistentTopic
+from magnetar.core.ids import EARLIEST, LATEST, Position, signed64
+from magnetar.wire.pulsar import messages
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
+    BaseCommand,
+    CommandCloseConsumer,
+    CommandConsumerStats,
+    CommandGetLastMessageId,
+    CommandRedeliverUnacknowledgedMessages,
+    CommandSeek,
+    CommandSubscribe,
+    CommandUnsubscribe,
+    KeySharedMode,
+)
+
+if TYPE_CHECKING:
+    from magnetar.broker.session.commands import ControlCommand
+    from magnetar.broker.session.server_session import ServerSession
+
+
+REDELIVERED_AT_ONCE: Final = 1_000
+
+
+class ConsumerCommands:
+    """The consumers of one session. Implements `magnetar.broker.dispatch.consumer.ConsumerConnection` for them."""
+
+    COMMANDS: ClassVar[dict[int, ControlCommand[ConsumerCommands]]] = {
+        BaseCommand.SUBSCRIBE: lambda self, command: self._subscribe(command.subscribe),
+        BaseCommand.CLOSE_CONSUMER: lambda self, command: self._close(command.close_consumer),
+        BaseCommand.UNSUBSCRIBE: lambda self, command: self._unsubscribe(command.unsubscribe),
+        BaseCommand.SEEK: lambda self, command: self._seek(command.seek),
+        BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: (
+            lambda self, command: self._redeliver(command.redeliverUnacknowledgedMessages)
+        ),
+        BaseCommand.GET_LAST_MESSAGE_ID: lambda self, command: self._last_message_id(command.getLastMessageId),
+        BaseCommand.CONSUMER_STATS: lambda self, command: self._stats(command.consumerStats),
+    }
+    """What this group serves beside ACK and FLOW."""
+
+    def __init__(self, session: ServerSession) -> None:
+        self._session: ServerSession = session
+        self._service = session.context.service
+        self.requests = ConsumerRequests(session.connection)
+        self._consumers = self.requests.consumers
+        self.output = session.connection
+        self._notes: dict[int, Note] = {}
+        """Of the consumers that are open."""
+        self._opening: dict[int, Note] = {}
+
+    def writable_again(self) -> None:
+        """The peer caught up: go on sending."""
+        for attachment in list(self._consumers.values()):
+            if isinstance(attachment.subscription, Subscription):
+                attachment.subscription.writable_changed()
+
+    def attached(self) -> list[Attachment]:
+        """The consumers that are open."""
+        return list(self._consumers.values())
+
+    # --- magnetar.broker.dispatch.consumer.ConsumerConnection
+
+    def active_consumer_changed(self, consumer: Consumer, *, active: bool) -> None:
+        """Failover: tell the client whether it is the one that receives."""
+        if self._session.protocol_version >= 12:
+            self._session.write(messages.active_consumer_change(consumer.consumer_id, active))
+
+    def reached_end_of_topic(self, consumer: Consumer) -> None:
+        """Tell the client that nothing will come any more, if it can take it.
+
+        C++, Python and Go clients drop the connection on this command: only the Java client knows it."""
+        if self._session.protocol_version >= 9 and "java" in self._session.client_version.lower():
+            self._session.write(messages.reached_end_of_topic(consumer.consumer_id))
+
+    def consumer_disconnected(self, consumer: Consumer) -> None:
+        """Tell the client to look the topic up and subscribe again."""
+        attachment = self._consumers.get(consumer.consumer_id)
+        farewell = None
+        opened_seconds = 0.0
+        if attachment is not None and attachment.consumer is consumer:
+            self._detach(consumer.consumer_id)
+            farewell = attachment.topic.farewell
+            opened_seconds = attachment.opened_seconds
+        goodbye = partial(self._say_goodbye, consumer.consumer_id, opened_seconds)
+        if farewell is None:
+            goodbye()
+        else:
+            farewell.add(goodbye)
+
+    def _say_goodbye(
+        self, consumer_id: int, opened_seconds: float, assigned_url: str = "", assigned_url_tls: str = ""
+    ) -> None:
+        told = partial(self._tell_closed, consumer_id, assigned_url, assigned_url_tls)
+        self._session.once_known(opened_seconds, told)
+
+    def _tell_closed(self, consumer_id: int, assigned_url: str, assigned_url_tls: str) -> None:
+        if consumer_id in self._consumers or consumer_id in self._opening or self._session.ended:
+            return  # The client closed it meanwhile and has another one under this id.
+        if not self._session.close_on_old_peer():
+            self._session.write(messages.close_consumer(consumer_id, assigned_url, assigned_url_tls))
+
+    # --- SUBSCRIBE
+
+    def _subscribe(self, request: CommandSubscribe) -> None:
+        consumer_id = request.consumer_id
+        if consumer_id in self._consumers:
+            self._session.write(messages.success(request.request_id))
+            return
+        if consumer_id in self._opening:
+            self._session.send_error(
+                request.request_id, ServerError.SERVICE_NOT_READY, "Consumer is already present on the connection"
+            )
+            return
+        # What stands here says who is being waited for: CLOSE_CONSUMER takes it away.
+        try:
+            opening = self._opening[consumer_id] = self._session.notes.take(consumer_bytes(request))
+        except PulsarError as refusal:
+            self._session.send_error(request.request_id, refusal.code, refusal.message)
+            return
+        self._session.spawn(self._session.answering(request.request_id, lambda: self._open_guarded(request, opening)))
+
+    async def _open_guarded(self, request: CommandSubscribe, opening: Note) -> None:
+        try:
+            await self._open_consumer(request, opening)
+        except PulsarError:
+            # The client that closed what it was opening has had its answer.
+            if self._opening.get(request.consumer_id) is opening:
+                raise
+        finally:
+            if self._opening.get(request.consumer_id) is opening:
+                del self._opening[request.consumer_id]
+            if self._notes.get(request.consumer_id) is not opening:
+                opening.release()
+
+    async def _open_consumer(self, request: CommandSubscribe, opening: Note) -> None:
+        self._check_request(request)
+        name = parse_topic(request.topic)
+        await self._session.require(Right.CONSUME, name, NOT_TO_SUBSCRIBE, request.subscription)
+        create = request.force_topic_creation and await self._service.may_create(name)
+        topic = await self._service.topic(name, create=create)
+        if request.HasField("schema"):
+            await self._service.topic_schemas.check_for_consumer(topic, request.schema)
+        if request.durable and isinstance(topic, PersistentTopic) and request.subscription not in topic.subscriptions:
+            self._service.check_may_create_subscription(topic, request.subscription)
+        consumer = Consumer(
+            self._identity(request),
+            self,
+            partition_index=name.partition_index,
+            unacked_messages_max=topic.policies.dispatch.unacked_messages_per_consumer_max,
+            connected_since_ms=self._session.context.clock.now_ms(),
+        )
+        start = await self._start(topic, request)
+        properties = {pair.key: pair.value for pair in request.subscription_properties}
+        await self._free_exclusive(topic, request)
+        subscription = await topic.subscribe(consumer, request.subscription, start, properties)
+        if self._opening.get(request.consumer_id) is not opening:
+            topic.remove_consumer(consumer, request.subscription)
+            return
+        now_seconds = self._session.context.clock.monotonic_seconds()
+        self._consumers[request.consumer_id] = Attachment(consumer, subscription, topic, now_seconds)
+        self._notes[request.consumer_id] = opening
+        self._session.write(messages.success(request.request_id))
+        subscription.consumer_ready(consumer)
+
+    async def _free_exclusive(self, topic: Topic, request: CommandSubscribe) -> None:
+        """A second Exclusive consumer may be the first one's client, back before its old connection was found dead."""
+        subscription = topic.subscriptions.get(request.subscription)
+        if subscription is None or request.subType != CommandSubscribe.Exclusive:
+            return
+        holder = subscription.exclusive_holder()
+        if holder is None or holder.connection is self or not isinstance(holder.connection, ConsumerCommands):
+            return
+        if not await holder.connection.alive():
+            topic.remove_consumer(holder, request.subscription)
+
+    async def alive(self) -> bool:
+        """Whether the client still answers. When not, its connection is closed."""
+        return await self._session.alive()
+
+    def _check_request(self, request: CommandSubscribe) -> None:
+        limit = self._session.context.settings.consumer_metadata_bytes_max
+        size = sum(len(pair.key.encode()) + len(pair.value.encode()) for pair in request.metadata)
+        if size > limit:
+            raise PulsarError(
+                ServerError.METADATA_ERROR, f"Consumer metadata has {size} bytes, more than the {limit} allowed"
+            )
+        # PRODUCER_BUSY is what Apache's broker calls every error about names.
+        if not request.subscription:
+            raise PulsarError(ServerError.PRODUCER_BUSY, "Empty subscription name")
+        if request.subscription.startswith(RESERVED_SUBSCRIPTIONS):
+            raise PulsarError(ServerError.PRODUCER_BUSY, "Subscription with reserved subscription name attempted")
+        if not request.read_compacted:
+            return
+        if not request.topic.startswith("persistent://"):
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, "readCompacted only valid on persistent topics")
+        if request.subType in (CommandSubscribe.Shared, CommandSubscribe.Key_Shared):
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR, "readCompacted only allowed on failover or exclusive subscriptions"
+            )
+
+    def _identity(self, request: CommandSubscribe) -> ConsumerIdentity:
+        name = request.consumer_name or f"{self._session.peer_address}-{request.consumer_id}"
+        identity = ConsumerIdentity(request.consumer_id, name, SubscriptionType(request.subType))
+        identity.priority_level = request.priority_level
+        identity.durable = request.durable
+        identity.consumer_epoch = request.consumer_epoch if request.HasField("consumer_epoch") else NO_EPOCH
+        identity.metadata = {pair.key: pair.value for pair in request.metadata}
+        identity.address = self._session.peer_address
+        identity.client_version = self._session.client_version
+        identity.read_compacted = request.read_compacted
+        if request.HasField("keySharedMeta") and identity.subscription_type is SubscriptionType.KEY_SHARED:
+            meta = request.keySharedMeta
+            sticky = meta.keySharedMode == KeySharedMode.STICKY
+            identity.key_shared = KeySharedPolicy(
+                sticky=sticky,
+                ranges=[(hash_range.start, hash_range.end) for hash_range in meta.hashRanges] if sticky else [],
+                allow_out_of_order=meta.allowOutOfOrderDelivery,
+            )
+        return identity
+
+    async def _start(self, topic: Topic, request: CommandSubscribe) -> Position:
+        earliest = request.initialPosition == CommandSubscribe.Earliest
+        if not isinstance(topic, PersistentTopic):
+            return LATEST
+        if request.start_message_rollback_duration_sec:
+            now_ms = self._session.context.clock.now_ms()
+            return await topic.position_of_time(now_ms - 1_000 * request.start_message_rollback_duration_sec)
+        if not request.durable and request.HasField("start_message_id"):
+            wanted = request.start_message_id
+            return reader_start(topic, (signed64(wanted.ledgerId), signed64(wanted.entryId)), earliest=earliest)
+        return EARLIEST if earliest else LATEST
+
+    # --- requests about a consumer
+
+    def _close(self, request: CommandCloseConsumer) -> None:
+        self._opening.pop(request.consumer_id, None)
+        self._forget(request.consumer_id)
+        self._session.write(messages.success(request.request_id))
+
+    def _unsubscribe(self, request: CommandUnsubscribe) -> Coroutine[Any, Any, None] | None:
+        return self._with_consumer(
+            request.consumer_id, request.request_id, lambda attachment: self._delete_subscription(attachment, request)
+        )
+
+    async def _delete_subscription(self, attachment: Attachment, request: CommandUnsubscribe) -> None:
+        subscription = attachment.subscription
+        if not request.force and subscription.consumers != [attachment.consumer]:
+            raise PulsarError(ServerError.METADATA_ERROR, "Unconnected or shared consumer attempting to unsubscribe")
+        if self._consumers.get(request.consumer_id) is attachment:
+            self._detach(request.consumer_id)
+        subscription.remove_consumer(attachment.consumer)
+        await attachment.topic.delete_subscription(subscription.name, force=request.force)
+        self._session.write(messages.success(request.request_id))
+
+    def _seek(self, request: CommandSeek) -> Coroutine[Any, Any, None] | None:
+        if not request.HasField("message_id") and not request.HasField("message_publish_time"):
+            self._session.send_error(
+                request.request_id,
+                ServerError.METADATA_ERROR,
+                "Message id and message publish time were not present",
+            )
+            return None
+        return self._with_consumer(
+            request.consumer_id, request.request_id, lambda attachment: self._reset(attachment, request)
+        )
+
+    async def _reset(self, attachment: Attachment, request: CommandSeek) -> None:
+        attachment.opened_seconds = KNOWN
+        topic, subscription = attachment.topic, attachment.subscription
+        if isinstance(topic, PersistentTopic) and isinstance(subscription, Subscription):
+            if request.HasField("message_id"):
+                position, ack_set = position_of_seek(topic, request.message_id)
+            else:
+                position, ack_set = await topic.position_of_time(request.message_publish_time), None
+            await topic.reset_subscription(subscription, position, ack_set)
+        # A non-persistent topic has no positions: like Apache's broker, this one takes the seek and does nothing.
+        self._session.write(messages.success(request.request_id))
+
+    def _redeliver(self, request: CommandRedeliverUnacknowledgedMessages) -> Coroutine[Any, Any, None] | None:
+        attachment = self._consumers.get(request.consumer_id)
+        if attachment is None or not isinstance(attachment.subscription, Subscription):
+            return None
+        epoch = request.consumer_epoch if request.HasField("consumer_epoch") else NO_EPOCH
+        consumer, subscription = attachment.consumer, attachment.subscription
+        if consumer.identity.subscription_type.acknowledges_individually and request.message_ids:
+            return self._redeliver_these(consumer, subscription, request)
+        subscription.redeliver(consumer, None, epoch)
+        return None
+
+    async def _redeliver_these(
+        self, consumer: Consumer, subscription: Subscription, request: CommandRedeliverUnacknowledgedMessages
+    ) -> None:
+        """Single entries. Java's client names a thousand at once, others as many as they hold."""
+        ids = request.message_ids
+        turn = Turn()
+        for first in range(0, len(ids), REDELIVERED_AT_ONCE):
+            some = ids[first : first + REDELIVERED_AT_ONCE]
+            subscription.redeliver(consumer, [(signed64(one.ledgerId), signed64(one.entryId)) for one in some])
+            if turn.over:
+                await turn.pause()
+                if consumer.closed:
+                    return
+
+    def _last_message_id(self, request: CommandGetLastMessageId) -> Coroutine[Any, Any, None] | None:
+        return self._with_consumer(
+            request.consumer_id, request.request_id, lambda attachment: self._answer_last(attachment, request)
+        )
+
+    async def _answer_last(self, attachment: Attachment, request: CommandGetLastMessageId) -> None:
+        topic = persistent(attachment.topic)
+        position, batch_index = await last_message_id(topic, compacted=attachment.consumer.identity.read_compacted)
+        assert isinstance(attachment.subscription, Subscription)
+        mark_delete = attachment.subscription.cursor.mark_delete
+        self._session.write(
+            messages.get_last_message_id_response(
+                request.request_id, position, topic.name.partition_index, batch_index, mark_delete
+            )
+        )
+
+    def _stats(self, request: CommandConsumerStats) -> None:
+        attachment = self._consumers.get(request.consumer_id)
+        if attachment is None:
+            self._session.write(
+                messages.consumer_stats_error(
+                    request.request_id,
+                    ServerError.CONSUMER_NOT_FOUND,
+                    f"Consumer {request.consumer_id} not found",
+                )
+            )
+            return
+        self._session.write(
+            messages.consumer_stats_response(
+                request.request_id, attachment.subscription.consumer_statistics(attachment.consumer)
+            )
+        )
+
+    def _with_consumer(
+        self, consumer_id: int, request_id: int, work: Callable[[Attachment], Coroutine[Any, Any, None]]
+    ) -> Coroutine[Any, Any, None] | None:
+        attachment = self._consumers.get(consumer_id)
+        if attachment is None:
+            self._session.send_error(request_id, ServerError.METADATA_ERROR, "Consumer not found")
+            return None
+        return self._session.answering(request_id, lambda: work(attachment))
+
+    # --- the end
+
+    def _forget(self, consumer_id: int) -> None:
+        attachment = self._detach(consumer_id)
+        if attachment is not None:
+            attachment.topic.remove_consumer(attachment.consumer, attachment.subscription.name)
+
+    def _detach(self, consumer_id: int) -> Attachment | None:
+        """It belongs to this connection no more; what was attached."""
+        attachment = self._consumers.pop(consumer_id, None)
+        if attachment is not None:
+            self._notes.pop(consumer_id).release()
+        return attachment
+
+    def close_all(self) -> None:
+        """The connection is gone."""
+        self._opening.clear()
+        for consumer_id in list(self._consumers):
+            self._forget(consumer_id)
+
+
+def persistent(topic: Topic) -> PersistentTopic:
+    """The topic, when it stores its messages; NotAllowed otherwise."""
+    if not isinstance(topic, PersistentTopic):
+        raise PulsarError(ServerError.NOT_ALLOWED_ERROR, "Not supported on non-persistent topics")
+    return topic

@@ -1,0 +1,281 @@
+"""PRODUCER and CLOSE_PRODUCER (pulsar-protocol section 5); SEND is in `publish.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
+from magnetar.broker.notes import Note, producer_bytes
+from magnetar.broker.session.lookup_questions import parse_topic
+from magnetar.broker.session.publish import Publishes
+from magnetar.broker.topics.producer import Producer, ProducerIdentity
+from magnetar.broker.topics.service import Topic
+from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.core.ids import EARLIEST
+from magnetar.wire.pulsar import messages
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
+    BaseCommand,
+    CommandCloseProducer,
+    CommandProducer,
+    ProducerAccessMode,
+)
+
+if TYPE_CHECKING:
+    from magnetar.broker.session.commands import ControlCommand
+    from magnetar.broker.session.server_session import ServerSession
+
+logger = logging.getLogger(__name__)
+
+
+class Opening:
+    """A PRODUCER that is being carried out, and how its client takes it back."""
+
+    __slots__ = ("frame_bytes", "note", "request_id", "turn", "withdrawn")
+
+    def __init__(self, request_id: int, note: Note, frame_bytes: int) -> None:
+        self.request_id = request_id
+        self.note = note
+        self.frame_bytes = frame_bytes
+        """With its schema: it stays in memory while it is carried out."""
+        self.withdrawn = False
+        self.turn: asyncio.Future[PulsarError | None] = asyncio.get_running_loop().create_future()
+        """Done when a producer that waits for exclusive access may come in, or will not."""
+
+    def admitted(self, error: PulsarError | None) -> None:
+        """The wait is over."""
+        if not self.turn.done():
+            self.turn.set_result(error)
+
+    def withdraw(self) -> None:
+        """The client does not want it any more."""
+        self.withdrawn = True
+        self.admitted(None)
+
+
+class ProducerCommands:
+    """The producers of one session."""
+
+    COMMANDS: ClassVar[dict[int, ControlCommand[ProducerCommands]]] = {
+        BaseCommand.PRODUCER: lambda self, command: self._open(command.producer),
+        BaseCommand.CLOSE_PRODUCER: lambda self, command: self._close(command.close_producer),
+    }
+    """What this group serves beside SEND."""
+
+    def __init__(self, session: ServerSession) -> None:
+        self._session: ServerSession = session
+        self._service = session.context.service
+        self.publishes = publishes = Publishes(
+            session.connection,
+            session.context.service.limits,
+            session.context.settings.publish_buffer_bytes_per_connection_max,
+        )
+        self._producers = publishes.producers
+        self._topics = publishes.topics
+        # Of `Publishes`, without a call in between.
+        self.flush: Callable[[], None] = publishes.flush
+        self.write: Callable[[bytes], None] = publishes.write
+        self.publish_finished: Callable[[int], None] = publishes.publish_finished
+        self._opened_seconds: dict[int, float] = {}
+        """When each client was told of its success, by the monotonic clock."""
+        self._notes: dict[int, Note] = {}
+        """Of the producers that are open."""
+        self._opening: dict[int, Opening] = {}
+        self._draining: dict[Producer, Topic] = {}
+        """Closed by the client while some of their messages are not stored yet."""
+
+    def producer_disconnected(self, producer: Producer) -> None:
+        """Producer: the broker dropped it. The client hears of it, unless it has the id in use for another one."""
+        topic = self._topics.get(producer.producer_id)
+        opened_seconds = self._opened_seconds.get(producer.producer_id, 0.0)
+        if self._producers.get(producer.producer_id) is producer:
+            self._closed(producer.producer_id)
+        goodbye = partial(self._say_goodbye, producer.producer_id, opened_seconds)
+        if topic is None or topic.farewell is None:
+            goodbye()
+        else:
+            topic.farewell.add(goodbye)
+
+    def _say_goodbye(
+        self, producer_id: int, opened_seconds: float, assigned_url: str = "", assigned_url_tls: str = ""
+    ) -> None:
+        told = partial(self._tell_closed, producer_id, assigned_url, assigned_url_tls)
+        self._session.once_known(opened_seconds, told)
+
+    def _tell_closed(self, producer_id: int, assigned_url: str, assigned_url_tls: str) -> None:
+        if producer_id in self._producers or producer_id in self._opening or self._session.ended:
+            return  # The client closed it meanwhile and has another one under this id.
+        if not self._session.close_on_old_peer():
+            self._session.write(messages.close_producer(producer_id, assigned_url, assigned_url_tls))
+
+    async def alive(self) -> bool:
+        """Producer: whether the client still answers."""
+        return self.publishes.paused or await self._session.alive()
+
+    # --- PRODUCER
+
+    def _open(self, request: CommandProducer) -> None:
+        producer_id = request.producer_id
+        producer = self._producers.get(producer_id)
+        if producer is not None:
+            self._success(request.request_id, producer)
+            return
+        if producer_id in self._opening:
+            self._session.send_error(
+                request.request_id, ServerError.SERVICE_NOT_READY, "Producer is already present on the connection"
+            )
+            return
+        try:
+            note = self._session.notes.take(producer_bytes(request))
+        except PulsarError as refusal:
+            self._session.send_error(request.request_id, refusal.code, refusal.message)
+            return
+        opening = self._opening[producer_id] = Opening(request.request_id, note, self._session.frame_bytes)
+        self._session.spawn(self._session.answering(request.request_id, lambda: self._open_guarded(request, opening)))
+
+    async def _open_guarded(self, request: CommandProducer, opening: Opening) -> None:
+        try:
+            await self._open_producer(request, opening)
+        except PulsarError:
+            # The client that closed what it was opening has had its answer.
+            if not opening.withdrawn:
+                raise
+        finally:
+            if self._opening.get(request.producer_id) is opening:
+                del self._opening[request.producer_id]
+            if self._notes.get(request.producer_id) is not opening.note:
+                opening.note.release()
+
+    async def _open_producer(self, request: CommandProducer, opening: Opening) -> None:
+        name = parse_topic(request.topic)
+        await self._session.require(Right.PRODUCE, name, "Client is not authorized to Produce")
+        if request.initial_subscription_name:
+            await self._session.require(Right.CONSUME, name, NOT_TO_SUBSCRIBE, request.initial_subscription_name)
+        topic = await self._service.topic(name, create=await self._service.may_create(name))
+        identity = self._identity(request)
+        identity.name = identity.name or await self._service.new_producer_name()
+        producer = Producer(identity, self, self._session.context.clock.now_ms())
+        await topic.check_producer(producer)
+        identity.schema_version = await self._service.topic_schemas.add_for_producer(topic, request)
+        await self._create_initial_subscription(topic, request.initial_subscription_name)
+        await self._admit(opening, topic, producer)
+
+    def _identity(self, request: CommandProducer) -> ProducerIdentity:
+        identity = ProducerIdentity(request.producer_id, request.producer_name)
+        identity.epoch = request.epoch
+        identity.user_provided_name = request.user_provided_producer_name and bool(request.producer_name)
+        identity.access_mode = request.producer_access_mode
+        identity.topic_epoch = request.topic_epoch if request.HasField("topic_epoch") else None
+        identity.encrypted = request.encrypted
+        identity.metadata = {pair.key: pair.value for pair in request.metadata}
+        identity.address = self._session.peer_address
+        identity.client_version = self._session.client_version
+        return identity
+
+    async def _create_initial_subscription(self, topic: Topic, name: str) -> None:
+        if not name or not isinstance(topic, PersistentTopic) or name in topic.subscriptions:
+            return
+        if not topic.policies.auto_subscription_creation:
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR,
+                "Could not create the initial subscription due to the auto subscription creation is not allowed.",
+            )
+        await topic.create_subscription(name, EARLIEST)
+
+    async def _admit(self, opening: Opening, topic: Topic, producer: Producer) -> None:
+        refusal: PulsarError | None = None
+        try:
+            if await topic.add_producer(producer, opening.admitted):
+                refusal = await self._wait_for_turn(opening, producer)
+        except BaseException:
+            topic.remove_producer(producer)
+            raise
+        if producer.closed:
+            refusal = PulsarError(ServerError.SERVICE_NOT_READY, "The producer was closed while it was opened")
+        if opening.withdrawn or refusal is not None:
+            producer.closed = True
+            topic.remove_producer(producer)
+            if refusal is not None:
+                raise refusal
+            return
+        self.publishes.opened(producer, topic)
+        self._notes[producer.producer_id] = opening.note
+        self._opened_seconds[producer.producer_id] = self._session.context.clock.monotonic_seconds()
+        self._success(opening.request_id, producer)
+
+    async def _wait_for_turn(self, opening: Opening, producer: Producer) -> PulsarError | None:
+        """Until a producer may come in, or why it may not. What it brought counts with what clients note meanwhile: the
+        turn may come only with what this connection asks for next."""
+        note = self._session.notes.take(opening.frame_bytes)
+        self._success(opening.request_id, producer, ready=False)
+        self._session.step_aside(opening.frame_bytes)
+        try:
+            return await opening.turn
+        finally:
+            self._session.step_back(opening.frame_bytes)
+            note.release()
+
+    def _success(self, request_id: int, producer: Producer, *, ready: bool = True) -> None:
+        identity = producer.identity
+        topic = self._topics.get(producer.producer_id)
+        last_sequence_id = topic.last_sequence_id(producer.name) if topic is not None else -1
+        exclusive = identity.access_mode != ProducerAccessMode.Shared
+        self._session.write(
+            messages.producer_success(
+                request_id,
+                producer.name,
+                last_sequence_id=last_sequence_id,
+                schema_version=identity.schema_version,
+                topic_epoch=identity.topic_epoch if exclusive and ready else None,
+                ready=ready,
+            )
+        )
+
+    # --- the end
+
+    def _close(self, request: CommandCloseProducer) -> None:
+        """SUCCESS comes after the receipts of what was sent before."""
+        opening = self._opening.pop(request.producer_id, None)
+        if opening is not None:
+            opening.withdraw()
+        producer = self._producers.get(request.producer_id)
+        if producer is None:
+            self._session.write(messages.success(request.request_id))
+            return
+        topic = self._topics[request.producer_id]
+        self._closed(request.producer_id)
+        self._draining[producer] = topic
+
+        def drained() -> None:
+            producer.closed = True
+            if self._draining.pop(producer, None) is not None:
+                topic.remove_producer(producer)
+            self._session.write(messages.success(request.request_id))
+
+        producer.when_drained(drained)
+
+    def _closed(self, producer_id: int) -> None:
+        del self._opened_seconds[producer_id]
+        self._notes.pop(producer_id).release()
+        self.publishes.closed(producer_id)
+
+    def attached(self) -> list[tuple[Producer, Topic]]:
+        """The producers that are open, with their topics."""
+        return [(producer, self._topics[producer_id]) for producer_id, producer in self._producers.items()]
+
+    def close_all(self) -> None:
+        """The connection is gone."""
+        for opening in self._opening.values():
+            opening.withdraw()
+        self._opening.clear()
+        for producer_id, producer in list(self._producers.items()):
+            self._draining[producer] = self._topics[producer_id]
+            self._closed(producer_id)
+        draining, self._draining = self._draining, {}
+        for producer, topic in draining.items():
+            producer.closed = True
+            topic.remove_producer(producer)

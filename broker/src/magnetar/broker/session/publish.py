@@ -1,0 +1,134 @@
+"""SEND (pulsar-protocol section 5): a read at a time, a batch per producer. Compiled, so it waits for nothing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from magnetar.broker.policies.broker_limits import BrokerLimits
+from magnetar.broker.topics.producer import Producer, PublishBatch
+from magnetar.broker.topics.service import Topic
+from magnetar.core.errors import PeerError
+from magnetar.core.limits import SINGLE_MESSAGE_BYTES_MIN
+from magnetar.net.connection import Connection
+from magnetar.wire.pulsar import messages
+from magnetar.wire.pulsar.command import decode_send
+from magnetar.wire.pulsar.errors import BadMetadata, ServerError
+from magnetar.wire.pulsar.metadata import checksum_ok, count_messages
+
+RECENTLY_CLOSED_MAX: Final = 10_000
+"""Producer ids remembered after their end: SENDs that were under way then are dropped instead of closing the
+connection. More ids than clients ever have open at once."""
+
+PAUSED_FOR_PUBLISHES: Final = "publish buffer full"
+
+
+class Publishes:
+    """What the producers of one connection send, and the bytes of it that are not stored yet."""
+
+    def __init__(self, connection: Connection, limits: BrokerLimits, buffer_bytes_max: int) -> None:
+        self._connection: Connection = connection
+        self._limits: BrokerLimits = limits
+        self._buffer_bytes_max: int = buffer_bytes_max
+        self.producers: dict[int, Producer] = {}
+        self.topics: dict[int, Topic] = {}
+        self._recently_closed: dict[int, None] = {}
+        self._batches: dict[int, PublishBatch] = {}
+        self._buffered_bytes: int = 0
+        self.paused: bool = False
+        """The connection is not read because too much of what came is not stored yet."""
+
+    def opened(self, producer: Producer, topic: Topic) -> None:
+        """SENDs of this producer may come."""
+        producer_id = producer.producer_id
+        self.producers[producer_id] = producer
+        self.topics[producer_id] = topic
+        self._recently_closed.pop(producer_id, None)
+
+    def closed(self, producer_id: int) -> None:
+        """SENDs of this producer that are under way are dropped."""
+        del self.producers[producer_id]
+        del self.topics[producer_id]
+        self._recently_closed[producer_id] = None
+        while len(self._recently_closed) > RECENTLY_CLOSED_MAX:
+            del self._recently_closed[next(iter(self._recently_closed))]
+
+    def send(self, buffer: bytes, start: int, end: int) -> None:
+        """Take one SEND frame; `flush` stores what a read brought."""
+        send = decode_send(buffer, start, end)
+        producer_id = send.producer_id
+        batch = self._batches.get(producer_id)
+        if batch is None:
+            producer = self.producers.get(producer_id)
+            if producer is None:
+                self._send_to_unknown(producer_id)
+                return
+            batch = self._batches[producer_id] = PublishBatch(producer)
+        payload_start = send.payload_start
+        if not checksum_ok(buffer, payload_start, end):
+            self._connection.write(
+                messages.send_error(
+                    producer_id,
+                    max(send.sequence_id, send.highest_sequence_id),
+                    ServerError.CHECKSUM_ERROR,
+                    "Checksum failed on the broker",
+                )
+            )
+            return
+        payload = buffer[payload_start:end]
+        num_messages = send.num_messages
+        if num_messages != 1 and not 0 < num_messages * SINGLE_MESSAGE_BYTES_MIN <= end - payload_start:
+            num_messages = _messages_in(payload)
+        batch.add(payload, send.sequence_id, send.highest_sequence_id, num_messages)
+        if send.is_chunk:
+            batch.has_chunks = True
+
+    def flush(self) -> None:
+        """Hand what was read to the topics, a batch per producer."""
+        if not self._batches:
+            return
+        batches = self._batches
+        self._batches = {}
+        limits, connection = self._limits, self._connection
+        for producer_id, batch in batches.items():
+            if not batch.payloads:
+                continue
+            size_bytes = batch.size_bytes
+            self._buffered_bytes += size_bytes
+            batch.producer.batches_pending += 1
+            topic = self.topics[producer_id]
+            limits.publish_buffer.add(size_bytes, connection)
+            message_count = batch.message_count
+            topic.publish(batch)
+            limiter = topic.publish_limiter
+            if limiter is not None and limiter.take(message_count, size_bytes):
+                limiter.hold(connection)
+            limiter = limits.publish
+            if limiter is not None and limiter.take(message_count, size_bytes):
+                limiter.hold(connection)
+        if self._buffered_bytes > self._buffer_bytes_max and not self.paused:
+            self.paused = True
+            self._connection.pause_reading(PAUSED_FOR_PUBLISHES)
+
+    def publish_finished(self, size_bytes: int) -> None:
+        """Producer: these bytes are stored (or refused)."""
+        self._buffered_bytes -= size_bytes
+        self._limits.publish_buffer.remove(size_bytes)
+        if self.paused and self._buffered_bytes <= self._buffer_bytes_max // 2:
+            self.paused = False
+            self._connection.resume_reading(PAUSED_FOR_PUBLISHES)
+
+    def write(self, data: bytes) -> None:
+        """Producer: send bytes to the client."""
+        self._connection.write(data)
+
+    def _send_to_unknown(self, producer_id: int) -> None:
+        if producer_id not in self._recently_closed:
+            raise PeerError(f"SEND of producer {producer_id}, which this connection does not have")
+
+
+def _messages_in(payload: bytes) -> int:
+    """How many messages a SEND counts for whose command says what it cannot hold uncompressed, or none."""
+    try:
+        return count_messages(payload)
+    except BadMetadata:
+        return 1

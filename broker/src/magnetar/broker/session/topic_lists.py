@@ -1,0 +1,158 @@
+"""GET_TOPICS_OF_NAMESPACE and WATCH_TOPIC_LIST (pulsar-protocol section 8)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from magnetar.broker.notes import Note, watcher_bytes
+from magnetar.broker.topics.lists import Watcher
+from magnetar.broker.topics.patterns import brokers_match
+from magnetar.core.hashing import topics_hash
+from magnetar.core.topic_name import InvalidTopicName, NamespaceName
+from magnetar.wire.pulsar import messages
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
+    BaseCommand,
+    CommandGetTopicsOfNamespace,
+    CommandWatchTopicList,
+    CommandWatchTopicListClose,
+)
+
+if TYPE_CHECKING:
+    from magnetar.broker.session.commands import ControlCommand
+    from magnetar.broker.session.server_session import ServerSession
+
+MODES = {
+    CommandGetTopicsOfNamespace.PERSISTENT: "persistent",
+    CommandGetTopicsOfNamespace.NON_PERSISTENT: "non-persistent",
+    CommandGetTopicsOfNamespace.ALL: "all",
+}
+
+WATCHERS_MAX: Final = 1000
+"""Of one session. A client has one for each of its pattern consumers, and asks again and again where it gets none; here
+each keeps a list of names, and every topic that comes or goes is matched for each."""
+
+
+class TopicListCommands:
+    """The topic lists that one session asked for or watches."""
+
+    COMMANDS: ClassVar[dict[int, ControlCommand[TopicListCommands]]] = {
+        BaseCommand.GET_TOPICS_OF_NAMESPACE: lambda self, command: self._get(command.getTopicsOfNamespace),
+        BaseCommand.WATCH_TOPIC_LIST: lambda self, command: self._watch(command.watchTopicList),
+        BaseCommand.WATCH_TOPIC_LIST_CLOSE: lambda self, command: self._unwatch(command.watchTopicListClose),
+    }
+    """What this group serves."""
+
+    def __init__(self, session: ServerSession) -> None:
+        self._session: ServerSession = session
+        self._lists = session.context.topic_lists
+        self._watchers: dict[int, Watcher] = {}
+        self._notes: dict[int, Note] = {}
+        """Of the watchers."""
+        self._beginning: set[int] = set()
+        """Ids of watchers that are being made."""
+
+    def _get(self, request: CommandGetTopicsOfNamespace) -> None:
+        ticket = self._lists.ticket()
+        self._session.answering_large(request.request_id, lambda: self._answer_list(request, ticket))
+
+    async def _answer_list(self, request: CommandGetTopicsOfNamespace, ticket: int) -> None:
+        pattern = request.topics_pattern if request.HasField("topics_pattern") else None
+        filtered = pattern is not None and await self._pattern_allowed(pattern)
+        namespace = parse_namespace(request.namespace)
+        await self._session.require_topic_list(namespace, "Client is not authorized to GetTopicsOfNamespace")
+        with self._session.context.lookup.place():
+            found = await self._lists.topics(namespace, MODES[request.mode], pattern if filtered else None, ticket)
+        changed = not request.HasField("topics_hash") or request.topics_hash != found.names_hash
+        self._session.write(
+            messages.topics_of_namespace_response(
+                request.request_id, found.names if changed else [], found.names_hash, filtered=filtered, changed=changed
+            )
+        )
+
+    async def _pattern_allowed(self, pattern: str) -> bool:
+        longest = self._session.context.settings.subscription_pattern_length_max
+        # In a thread: what RE2 does not know Python compiles, and a few large sets take it fifty milliseconds.
+        return len(pattern) <= longest and await asyncio.to_thread(brokers_match, pattern)
+
+    def _watch(self, request: CommandWatchTopicList) -> None:
+        self._session.answering_large(request.request_id, lambda: self._begin_watch(request))
+
+    async def _begin_watch(self, request: CommandWatchTopicList) -> None:
+        settings = self._session.context.settings
+        if not settings.topic_list_watchers:
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR,
+                "Unable to create topic list watcher: topic list watching is disabled on this broker",
+            )
+        if not await self._pattern_allowed(request.topics_pattern):
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR,
+                "Unable to create topic list watcher: Pattern longer than maximum: "
+                f"{settings.subscription_pattern_length_max}, or one that only clients can match",
+            )
+        watcher_id = request.watcher_id
+        if len(self._watchers.keys() | self._beginning | {watcher_id}) > WATCHERS_MAX:
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR,
+                f"Unable to create topic list watcher: this connection has {WATCHERS_MAX} topic list watchers already",
+            )
+        self._beginning.add(watcher_id)
+        try:
+            await self._make_watcher(request)
+        finally:
+            self._beginning.discard(watcher_id)
+
+    async def _make_watcher(self, request: CommandWatchTopicList) -> None:
+        watcher_id = request.watcher_id
+
+        def changed(added: list[str], deleted: list[str], names_hash: str) -> None:
+            self._session.write(messages.watch_topic_update(watcher_id, added, deleted, names_hash))
+
+        namespace = parse_namespace(request.namespace)
+        await self._session.require_topic_list(namespace, "Proxy Client is not authorized to watchTopicList")
+        with self._session.context.lookup.place():
+            note = self._session.notes.take(watcher_bytes(request))
+            try:
+                watcher = await self._lists.watch(namespace, request.topics_pattern, changed)
+            except BaseException:
+                note.release()
+                raise
+        if self._session.ended:
+            self._lists.unwatch(watcher)
+            return
+        self._end(watcher_id)
+        self._watchers[watcher_id] = watcher
+        self._notes[watcher_id] = note
+        names_hash = topics_hash(watcher.known)
+        known = request.HasField("topics_hash") and request.topics_hash == names_hash
+        self._session.write(
+            messages.watch_topic_list_success(
+                request.request_id, watcher_id, [] if known else watcher.known, names_hash
+            )
+        )
+
+    def _unwatch(self, request: CommandWatchTopicListClose) -> None:
+        self._end(request.watcher_id)
+        self._session.write(messages.success(request.request_id))
+
+    def _end(self, watcher_id: int) -> None:
+        watcher = self._watchers.pop(watcher_id, None)
+        if watcher is not None:
+            self._lists.unwatch(watcher)
+            self._notes.pop(watcher_id).release()
+
+    def close_all(self) -> None:
+        """The connection is gone."""
+        for watcher in self._watchers.values():
+            self._lists.unwatch(watcher)
+        self._watchers.clear()
+
+
+def parse_namespace(text: str) -> NamespaceName:
+    """A namespace from the wire, or the protocol's error."""
+    try:
+        return NamespaceName.parse(text)
+    except InvalidTopicName as error:
+        raise PulsarError(ServerError.INVALID_TOPIC_NAME, str(error)) from None

@@ -1,0 +1,80 @@
+"""Transaction commands, which this broker refuses: it has no transaction coordinator.
+
+The refusals are those of an Apache broker with `transactionCoordinatorEnabled=false`, which is its default
+(`ServerCnx.checkTransactionEnableAndSendError`), so that clients report what they would report there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from magnetar.wire.pulsar.errors import ServerError
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+from magnetar.wire.pulsar.messages import encode_command
+
+if TYPE_CHECKING:
+    from magnetar.broker.session.commands import ControlCommand
+    from magnetar.broker.session.server_session import ServerSession
+
+NOT_ENABLED: Final = "Transactions are not enabled."
+
+
+class TransactionCommands:
+    """Refuses the transaction commands of one session."""
+
+    COMMANDS: ClassVar[dict[int, ControlCommand[TransactionCommands]]] = {
+        pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST: lambda self, command: self._refuse(
+            command.tcClientConnectRequest.request_id
+        ),
+        pb.BaseCommand.NEW_TXN: lambda self, command: self._refuse(command.newTxn.request_id),
+        pb.BaseCommand.ADD_PARTITION_TO_TXN: lambda self, command: self._refuse(command.addPartitionToTxn.request_id),
+        pb.BaseCommand.ADD_SUBSCRIPTION_TO_TXN: lambda self, command: self._refuse(
+            command.addSubscriptionToTxn.request_id
+        ),
+        pb.BaseCommand.END_TXN: lambda self, command: self._refuse(command.endTxn.request_id),
+        pb.BaseCommand.END_TXN_ON_PARTITION: lambda self, command: self._on_partition(command.endTxnOnPartition),
+        pb.BaseCommand.END_TXN_ON_SUBSCRIPTION: lambda self, command: self._on_subscription(
+            command.endTxnOnSubscription
+        ),
+    }
+    """What this group answers."""
+
+    def __init__(self, session: ServerSession) -> None:
+        self._session: ServerSession = session
+
+    def _refuse(self, request_id: int) -> None:
+        self._session.send_error(request_id, ServerError.NOT_ALLOWED_ERROR, NOT_ENABLED)
+
+    def _on_partition(self, request: pb.CommandEndTxnOnPartition) -> None:
+        answer = pb.CommandEndTxnOnPartitionResponse(
+            request_id=request.request_id,
+            txnid_least_bits=request.txnid_least_bits,
+            txnid_most_bits=request.txnid_most_bits,
+            error=pb.NotAllowedError,
+            message=NOT_ENABLED,
+        )
+        self._session.write(
+            encode_command(
+                pb.BaseCommand(
+                    type=pb.BaseCommand.END_TXN_ON_PARTITION_RESPONSE,
+                    endTxnOnPartitionResponse=answer,
+                )
+            )
+        )
+
+    def _on_subscription(self, request: pb.CommandEndTxnOnSubscription) -> None:
+        answer = pb.CommandEndTxnOnSubscriptionResponse(
+            request_id=request.request_id,
+            txnid_least_bits=request.txnid_least_bits,
+            txnid_most_bits=request.txnid_most_bits,
+            error=pb.NotAllowedError,
+            message=NOT_ENABLED,
+        )
+        self._session.write(
+            encode_command(
+                pb.BaseCommand(
+                    type=pb.BaseCommand.END_TXN_ON_SUBSCRIPTION_RESPONSE,
+                    endTxnOnSubscriptionResponse=answer,
+                )
+            )
+        )

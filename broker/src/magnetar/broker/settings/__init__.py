@@ -1,0 +1,1 @@
+"""What an operator may set on a broker, and under which names."""

@@ -1,0 +1,185 @@
+"""Settings that are changed for all brokers of a cluster while they run (Pulsar `/admin/configuration`).
+
+The node holds an object of names and texts, which Apache's brokers read and write too: names that mean nothing here
+stay there and change nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
+
+from magnetar.broker.resources import Document, Documents, decode_document
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.load import SWITCHES
+from magnetar.core.errors import MagnetarError, PeerError, SettingError
+from magnetar.metadata.store import MetadataStore, NodeNotFound, Notification, SessionEvent, VersionConflict
+
+logger = logging.getLogger(__name__)
+
+PATH: Final = "/admin/configuration"
+
+DYNAMIC_NAMES: Final = frozenset(
+    {
+        "allowAutoSubscriptionCreation",
+        "allowAutoTopicCreation",
+        "allowAutoTopicCreationType",
+        "brokerDeleteInactiveTopicsEnabled",
+        "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds",
+        "brokerDeleteInactiveTopicsMode",
+        "brokerPublisherThrottlingMaxByteRate",
+        "brokerPublisherThrottlingMaxMessageRate",
+        "brokerShutdownTimeoutMs",
+        "defaultNumPartitions",
+        "defaultNumberOfNamespaceBundles",
+        "dispatchThrottlingRateInByte",
+        "dispatchThrottlingRateInMsg",
+        "dispatchThrottlingRatePerReplicatorInByte",
+        "dispatchThrottlingRatePerReplicatorInMsg",
+        "dispatchThrottlingRatePerSubscriptionInByte",
+        "dispatchThrottlingRatePerSubscriptionInMsg",
+        "dispatchThrottlingRatePerTopicInByte",
+        "dispatchThrottlingRatePerTopicInMsg",
+        "dispatchThrottlingRateRelativeToPublishRate",
+        "forceDeleteNamespaceAllowed",
+        "forceDeleteTenantAllowed",
+        "maxConcurrentLookupRequest",
+        "maxConcurrentTopicLoadRequest",
+        "maxNamespacesPerTenant",
+        "maxNumPartitionsPerPartitionedTopic",
+        "maxPublishRatePerTopicInBytes",
+        "maxPublishRatePerTopicInMessages",
+        "maxTenants",
+        "maxTopicsPerNamespace",
+        "subscribeRatePeriodPerConsumerInSecond",
+        "subscribeThrottlingRatePerConsumer",
+        "subscriptionTypesEnabled",
+    }
+)
+"""Names of `BrokerSettings` that take effect when they change: Pulsar's dynamic ones, as far as this broker reads them
+each time it needs them. Load management's own switches come on top."""
+
+
+class NotDynamic(MagnetarError):
+    """The setting is read when a broker starts, or not at all."""
+
+
+class DynamicSettings:
+    """The settings of one broker under those of its cluster."""
+
+    def __init__(
+        self,
+        configured: BrokerSettings,
+        store: MetadataStore,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        apply: Callable[[BrokerSettings], None],
+    ) -> None:
+        """`apply` is called with the settings in force whenever they change."""
+        self.current = configured
+        self._configured = configured
+        self._store = store
+        self._documents = Documents(store)
+        self._spawn = spawn
+        self._apply = apply
+        self._reading = asyncio.Lock()
+        self._stops: list[Callable[[], None]] = []
+
+    @staticmethod
+    def names() -> list[str]:
+        """What can be changed."""
+        return sorted(DYNAMIC_NAMES.union(SWITCHES))
+
+    async def start(self) -> None:
+        """Take what is set, and follow it from now on. `StoreUnavailable`; a node that makes no sense sets nothing."""
+        self._stops = [self._store.watch(self._take_notification), self._store.watch_session(self._take_session_event)]
+        try:
+            await self._refresh()
+        except PeerError as error:
+            logger.warning("the cluster's settings have no effect here: %s", error)
+
+    def close(self) -> None:
+        """Follow no more."""
+        for stop in self._stops:
+            stop()
+        self._stops.clear()
+
+    async def values(self) -> dict[str, str]:
+        """What is set for the cluster. `PeerError` when the node makes no sense."""
+        node = await self._store.get(PATH)
+        return {} if node is None else decode_document(PATH, node)
+
+    async def set(self, name: str, value: str) -> None:
+        """Set one for all brokers. `NotDynamic`; `SettingError` for a value that makes no sense."""
+        self._require_dynamic(name)
+        self._check(name, value)
+        await self._change(lambda document: {**document, name: value})
+
+    async def remove(self, name: str) -> None:
+        """Go back to what each broker was started with. `NotDynamic`"""
+        self._require_dynamic(name)
+        await self._change(lambda document: {key: value for key, value in document.items() if key != name})
+
+    async def _change(self, change: Callable[[Document], Document]) -> None:
+        try:
+            await self._documents.update(PATH, change)
+        except NodeNotFound:
+            try:
+                await self._documents.create(PATH, change({}))
+            except VersionConflict:
+                await self._documents.update(PATH, change)
+        # This broker acts on it by the time it answers.
+        await self._refresh()
+
+    def _require_dynamic(self, name: str) -> None:
+        if name not in DYNAMIC_NAMES and name not in SWITCHES:
+            raise NotDynamic(name)
+
+    def _check(self, name: str, value: str) -> None:
+        if name in DYNAMIC_NAMES:
+            self._with({name: value})
+            return
+        from magnetar.broker.settings.values import check_switch
+
+        check_switch(name, value)
+
+    def _with(self, overrides: Mapping[str, object]) -> BrokerSettings:
+        if not overrides:
+            return self._configured
+        from magnetar.broker.settings.values import changed  # With all names, which most clusters never need.
+
+        return changed(self._configured, overrides, PATH)
+
+    async def _refresh(self) -> None:
+        # One after the other: answers to reads side by side may overtake each other.
+        async with self._reading:
+            self._take(await self.values())
+
+    def _take(self, values: Mapping[str, object]) -> None:
+        for name in sorted(DYNAMIC_NAMES.intersection(values)):
+            try:
+                self._with({name: values[name]})
+            except SettingError as error:
+                logger.warning("the cluster's setting of %s has no effect here: %s", name, error)
+                values = {key: value for key, value in values.items() if key != name}
+        settings = self._with({name: value for name, value in values.items() if name in DYNAMIC_NAMES})
+        if settings != self.current:
+            self.current = settings
+            logger.info("settings of the cluster: %s", {name: values[name] for name in values if name in DYNAMIC_NAMES})
+            self._apply(settings)
+
+    async def _refresh_later(self) -> None:
+        try:
+            await self._refresh()
+        except MagnetarError as error:
+            logger.warning("%s is not read again now, the former settings hold: %s", PATH, error)
+
+    def _take_notification(self, notification: Notification) -> None:
+        if notification.path == PATH:
+            self._spawn(self._refresh_later())
+
+    def _take_session_event(self, event: SessionEvent) -> None:
+        if event in (SessionEvent.RECONNECTED, SessionEvent.SESSION_RESTARTED):
+            # Changes may have been missed.
+            self._spawn(self._refresh_later())

@@ -1,0 +1,1 @@
+"""Subscriptions: read for their consumers, acknowledged, told of."""

@@ -1,0 +1,169 @@
+"""What an ACK does to a cursor and to what consumers hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from magnetar.broker.subscriptions.screening import unacknowledged
+
+if TYPE_CHECKING:
+    from magnetar.broker.dispatch.consumer import Consumer
+    from magnetar.broker.dispatch.entry_batch import Dispatcher
+    from magnetar.broker.dispatch.redelivery import RedeliveryCounts
+    from magnetar.broker.subscriptions.cursor import SubscriptionCursor
+    from magnetar.core.ids import Position
+    from magnetar.wire.pulsar.command import Ack
+
+
+class Acknowledger:
+    """Applies individual acks for one subscription. `unacked_messages` is what all its consumers hold together."""
+
+    __slots__ = (
+        "_cursor",
+        "_redelivery_counts",
+        "unacked_messages",
+    )
+
+    def __init__(self, cursor: SubscriptionCursor, redelivery_counts: RedeliveryCounts) -> None:
+        self._cursor = cursor
+        self._redelivery_counts = redelivery_counts
+        self.unacked_messages = 0
+
+    def cumulative(self, consumer: Consumer, ack: Ack) -> None:
+        """Everything up to a position; an ack set leaves a part of that position's batch."""
+        if not ack.positions:
+            return
+        # The furthest says it all. Clients send one.
+        position = max(ack.positions)
+        remaining = ack.ack_sets[ack.positions.index(position)] if ack.ack_sets is not None else None
+        self._cursor.acknowledge_cumulative(position, remaining or None)
+        consumer.messages_acknowledged += 1
+
+    def individual(self, consumer: Consumer, ack: Ack) -> None:
+        """Single positions where nobody keeps account of them (Exclusive, Failover)."""
+        whole, parts = _split(ack)
+        if whole:
+            self._cursor.acknowledge(whole)
+        for position, remaining, batch_size in parts:
+            self._cursor.acknowledge_batch_indexes(position, remaining, batch_size)
+        consumer.messages_acknowledged += len(ack.positions)
+
+    def individual_shared(self, consumer: Consumer, ack: Ack, dispatcher: Dispatcher) -> bool:
+        """Single positions of a Shared or Key_Shared subscription. True when somebody can be sent more than before."""
+        whole, parts = _split(ack)
+        freed = False
+        for position, remaining, batch_size in parts:
+            holder = _holder(consumer, position, dispatcher)
+            if holder is not None and self._cursor.remaining_ack_set(position) is None:
+                # The first part of it: it was sent as a whole, and has no more messages than that.
+                batch_size = holder.pending.messages[position]
+            if self._cursor.acknowledge_batch_indexes(position, remaining, batch_size):
+                freed |= self._release(consumer, position, dispatcher)
+                continue
+            left = self._cursor.remaining_ack_set(position)
+            if holder is None or left is None:
+                continue
+            count = holder.pending.shrink(position, unacknowledged(left))
+            self.unacked_messages -= count
+            consumer.messages_acknowledged += count
+            freed |= holder.released(count)
+        if whole:
+            pending = consumer.pending
+            others = [position for position in whole if position not in pending]
+            if others:
+                others = self._of_others(others)
+            self._cursor.acknowledge(whole)
+            for position in whole:
+                if position in pending:
+                    freed |= self._release_from(consumer, consumer, position, dispatcher)
+            for position in others:
+                freed |= self._release(consumer, position, dispatcher)
+        return freed
+
+    def _of_others(self, positions: list[Position]) -> list[Position]:
+        """Those that another consumer may have been sent: each is looked for among all. What nobody was sent, or is
+        acknowledged already, would cost as much, and a client may name any number of these."""
+        cursor = self._cursor
+        read_position = cursor.read_position
+        return [
+            position
+            for position in dict.fromkeys(positions)
+            if position < read_position and not cursor.is_acknowledged(position)
+        ]
+
+    def take_back(self, consumer: Consumer, positions: list[Position] | None) -> tuple[list[tuple[Position, int]], int]:
+        """Have a consumer hold these no more (None = anything).
+
+        Returns those that it did hold, each with its key hash, and their messages.
+        """
+        pending = consumer.pending
+        if positions is None:
+            taken = pending.take_all()
+            messages = consumer.unacked_messages
+        else:
+            taken = []
+            messages = 0
+            held = [position for position in positions if position in pending]
+            for position in sorted(set(held)):
+                taken.append((position, pending.hash_of(position)))
+                messages += pending.remove(position)
+        self.unacked_messages -= messages
+        consumer.released(messages)
+        return taken, messages
+
+    def take_acknowledged(self, consumers: list[Consumer], dispatcher: Dispatcher, entries_max: int) -> bool:
+        """Entries were acknowledged by others than consumers: nobody holds those up to the mark any more.
+
+        Lets go of so many at most. True when there were so many, and may be more."""
+        mark_delete = self._cursor.mark_delete
+        for consumer in consumers:
+            held = [one for one in consumer.pending.messages if one <= mark_delete]
+            for position in held[:entries_max]:
+                self._release(consumer, position, dispatcher)
+            entries_max -= len(held)
+            if entries_max <= 0:
+                return True
+        return False
+
+    def _release(self, consumer: Consumer, position: Position, dispatcher: Dispatcher) -> bool:
+        """An entry is wholly acknowledged."""
+        holder = _holder(consumer, position, dispatcher)
+        if holder is None:
+            self._redelivery_counts.forget(position)
+            return dispatcher.acknowledged(None, position, 0)
+        return self._release_from(holder, consumer, position, dispatcher)
+
+    def _release_from(self, holder: Consumer, consumer: Consumer, position: Position, dispatcher: Dispatcher) -> bool:
+        self._redelivery_counts.forget(position)
+        key_hash = holder.pending.hash_of(position)
+        messages = holder.pending.remove(position)
+        self.unacked_messages -= messages
+        consumer.messages_acknowledged += messages
+        freed = holder.released(messages)
+        return dispatcher.acknowledged(holder, position, key_hash) or freed
+
+
+def _split(ack: Ack) -> tuple[list[Position], list[tuple[Position, list[int], int]]]:
+    """Whole entries, and parts of batches (position, what remains, batch size)."""
+    ack_sets = ack.ack_sets
+    if ack_sets is None:
+        return ack.positions, []
+    sizes = ack.batch_sizes
+    whole: list[Position] = []
+    parts: list[tuple[Position, list[int], int]] = []
+    for index, position in enumerate(ack.positions):
+        if any(ack_sets[index]):
+            parts.append((position, ack_sets[index], sizes[index] if sizes is not None else 0))
+        else:
+            whole.append(position)
+    return whole, parts
+
+
+def _holder(consumer: Consumer, position: Position, dispatcher: Dispatcher) -> Consumer | None:
+    """Who was sent the entry: mostly the one that acknowledges it, but any consumer of the subscription may."""
+    if position in consumer.pending:
+        return consumer
+    for other in dispatcher.consumers:
+        if position in other.pending:
+            return other
+    return None

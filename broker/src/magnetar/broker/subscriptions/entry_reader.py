@@ -1,0 +1,278 @@
+"""Reading from a cursor for one subscription: at once from the cache, else one read at a time in the background.
+
+Failed reads are tried again after a growing pause, for as long as the subscription wants entries. Replays and reads
+ahead pause separately, so that an entry that cannot be read does not stop the ones after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from magnetar.broker.policies.broker_limits import BrokerLimits
+from magnetar.broker.settings.policies import PolicySettings
+from magnetar.core.errors import MagnetarError
+from magnetar.ledger.api import EntryUnreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from magnetar.broker.subscriptions.cursor import SubscriptionCursor
+    from magnetar.broker.subscriptions.delayed import CallLater, TimerHandle
+    from magnetar.core.clock import Clock
+    from magnetar.core.ids import Position
+    from magnetar.managed.entry import Entry
+
+LOG: Final = logging.getLogger(__name__)
+
+BACKOFF_FIRST_SECONDS: Final = 0.1
+"""Short enough not to be seen when a bookie restarts."""
+
+BACKOFF_SECONDS_MAX: Final = 15.0
+"""`dispatcherReadFailureBackoffInitialTimeInMs`: what Pulsar begins with."""
+
+
+class Spawn(Protocol):
+    """How background work is started; whoever gives this owns the tasks and outlives them."""
+
+    def __call__(self, coroutine: Coroutine[Any, Any, None], /) -> object:
+        """Run it."""
+        ...
+
+
+class SubscriptionRuntime:
+    """The world as subscriptions see it; one for a whole broker."""
+
+    __slots__ = ("call_later", "clock", "limits", "spawn")
+
+    def __init__(self, clock: Clock, spawn: Spawn, call_later: CallLater, limits: BrokerLimits | None = None) -> None:
+        self.clock = clock
+        self.spawn = spawn
+        self.call_later = call_later
+        self.limits = limits if limits is not None else BrokerLimits(PolicySettings(), clock, call_later)
+
+
+class Backoff:
+    """A pause that doubles with each failure in a row."""
+
+    __slots__ = (
+        "_call_later",
+        "_failures",
+        "_retry",
+        "_timer",
+    )
+
+    def __init__(self, call_later: CallLater, retry: Callable[[], None]) -> None:
+        self._call_later = call_later
+        self._retry = retry
+        self._timer: TimerHandle | None = None
+        self._failures = 0
+
+    @property
+    def pausing(self) -> bool:
+        """Nothing is to be tried now."""
+        return self._timer is not None
+
+    def failed(self) -> None:
+        """Pause, then retry."""
+        seconds = min(BACKOFF_FIRST_SECONDS * 2 ** min(self._failures, 16), BACKOFF_SECONDS_MAX)
+        self._failures += 1
+        if self._timer is None:
+            self._timer = self._call_later(seconds, self._over)
+
+    def succeeded(self) -> None:
+        """Begin with a short pause next time."""
+        self._failures = 0
+
+    def cancel(self) -> None:
+        """No retry any more."""
+        self._failures = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def let_go(self) -> None:
+        """Nobody is left who would try again."""
+        self.cancel()
+        self._retry = _nothing
+
+    def _over(self) -> None:
+        self._timer = None
+        self._retry()
+
+
+def _nothing() -> None:
+    """Nobody is left."""
+
+
+class ReadReceiver(Protocol):
+    """What happens with what was read."""
+
+    def entries_read(self, entries: list[Entry]) -> None:
+        """Read ahead; the cursor's read position is behind them."""
+        ...
+
+    def entries_replayed(self, entries: list[Entry]) -> None:
+        """Read again; those of the positions that still need it."""
+        ...
+
+    def replay_failed(self) -> None:
+        """None of the positions were read."""
+        ...
+
+    def unreadable(self, position: Position, *, replayed: bool) -> bool:
+        """This entry is damaged everywhere. True when reading goes on without it, False to pause and try again."""
+        ...
+
+    def read_ended(self) -> None:
+        """A read in the background is over, well or not; another one may start."""
+        ...
+
+
+class _Nobody:
+    """A `ReadReceiver` that has gone."""
+
+    def entries_read(self, entries: list[Entry]) -> None:
+        """They are dropped."""
+
+    def entries_replayed(self, entries: list[Entry]) -> None:
+        """They are dropped."""
+
+    def replay_failed(self) -> None:
+        """It does not matter."""
+
+    def unreadable(self, position: Position, *, replayed: bool) -> bool:
+        """Reading does not go on."""
+        del position, replayed
+        return False
+
+    def read_ended(self) -> None:
+        """Nothing follows."""
+
+
+NOBODY: Final = _Nobody()
+
+
+class EntryReader:
+    """One cursor's reads. While `busy` the cursor must not be read or moved by anybody else."""
+
+    __slots__ = (
+        "_cursor",
+        "_discard",
+        "_label",
+        "_receiver",
+        "_rewind_wanted",
+        "_spawn",
+        "_waiters",
+        "busy",
+        "read_backoff",
+        "replay_backoff",
+    )
+
+    def __init__(
+        self, cursor: SubscriptionCursor, runtime: SubscriptionRuntime, receiver: ReadReceiver, label: str
+    ) -> None:
+        self._cursor = cursor
+        self._spawn = runtime.spawn
+        self._receiver: ReadReceiver = receiver
+        self._label = label
+        self._rewind_wanted = False
+        self._discard = False
+        self._waiters: list[asyncio.Future[None]] = []
+        self.busy = False
+        self.read_backoff = Backoff(runtime.call_later, receiver.read_ended)
+        self.replay_backoff = Backoff(runtime.call_later, receiver.read_ended)
+
+    def read(self, count_max: int, size_bytes_max: int) -> None:
+        """Read ahead in the background."""
+        assert not self.busy
+        self.busy = True
+        self._spawn(self._read(count_max, size_bytes_max))
+
+    def replay(self, positions: list[Position]) -> None:
+        """Read these again in the background."""
+        assert not self.busy
+        self.busy = True
+        self._spawn(self._replay(positions))
+
+    def rewind(self) -> None:
+        """Go on at the first unacknowledged entry; what a read in flight brings is dropped."""
+        self.drop()
+        if self.busy:
+            self._rewind_wanted = True
+        else:
+            self._cursor.rewind()
+
+    def drop(self) -> None:
+        """Drop what a read in flight brings, and every retry."""
+        self._discard = self.busy
+        self.read_backoff.cancel()
+        self.replay_backoff.cancel()
+
+    def let_go(self) -> None:
+        """The receiver is gone: it refers to this reader, and would wait for the collector of cycles."""
+        self.drop()
+        self._receiver = NOBODY
+        self.read_backoff.let_go()
+        self.replay_backoff.let_go()
+
+    async def wait_until_idle(self) -> None:
+        """Wait for the read in flight, if there is one."""
+        while self.busy:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    async def _read(self, count_max: int, size_bytes_max: int) -> None:
+        entries: list[Entry] = []
+        failure: MagnetarError | None = None
+        try:
+            entries = await self._cursor.read(count_max, size_bytes_max)
+            self.read_backoff.succeeded()
+        except MagnetarError as error:
+            LOG.warning("%s: reading failed: %s", self._label, error)
+            failure = error
+        finally:
+            wanted = self._finish()
+        if wanted and entries:
+            self._receiver.entries_read(entries)
+        if wanted and failure is not None and not self._goes_on_without(failure, replayed=False):
+            self.read_backoff.failed()
+        self._receiver.read_ended()
+
+    async def _replay(self, positions: list[Position]) -> None:
+        entries: list[Entry] | None = None
+        failure: MagnetarError | None = None
+        try:
+            entries = await self._cursor.read_positions(positions)
+            self.replay_backoff.succeeded()
+        except MagnetarError as error:
+            LOG.warning("%s: reading %d entries again failed: %s", self._label, len(positions), error)
+            failure = error
+        finally:
+            wanted = self._finish()
+            if wanted and entries is None:
+                self._receiver.replay_failed()
+        if wanted and failure is not None and not self._goes_on_without(failure, replayed=True):
+            self.replay_backoff.failed()
+        if wanted and entries is not None:
+            self._receiver.entries_replayed(entries)
+        self._receiver.read_ended()
+
+    def _goes_on_without(self, failure: MagnetarError, *, replayed: bool) -> bool:
+        return isinstance(failure, EntryUnreadable) and self._receiver.unreadable(failure.position, replayed=replayed)
+
+    def _finish(self) -> bool:
+        """The read is over: true when its result is still wanted."""
+        wanted = not self._discard
+        self.busy = False
+        self._discard = False
+        if self._rewind_wanted:
+            self._rewind_wanted = False
+            self._cursor.rewind()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        return wanted

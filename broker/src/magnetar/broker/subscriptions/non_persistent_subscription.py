@@ -1,0 +1,156 @@
+"""Subscriptions of non-persistent topics: who has permits is sent what is published, the rest is dropped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from magnetar.broker.dispatch.consumer import Consumer, SubscriptionType
+from magnetar.broker.dispatch.entry_batch import EntryBatch
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.rates import Rate, SubscriptionTotals
+from magnetar.broker.subscriptions.statistics import consumer_response, dispatch_statistics
+from magnetar.broker.subscriptions.subscription import new_dispatcher
+from magnetar.core.clock import Clock, SystemClock
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.metadata import sticky_key
+
+if TYPE_CHECKING:
+    from magnetar.broker.dispatch.entry_batch import Dispatcher
+    from magnetar.broker.settings.broker import DispatchSettings
+    from magnetar.managed.entry import Entry
+
+
+class NonPersistentSubscription:
+    """The consumers that share what a non-persistent topic is sent. It keeps nothing, so acks mean nothing to it."""
+
+    def __init__(self, topic_name: str, name: str, settings: DispatchSettings, clock: Clock | None = None) -> None:
+        self.topic_name = topic_name
+        self.name = name
+        self.fenced = False
+        self.type: SubscriptionType | None = None
+        self.totals = SubscriptionTotals()
+        self.messages_dropped = 0
+        self.drop_rate = Rate()
+        self._clock = clock if clock is not None else SystemClock()
+        self._settings = settings
+        self._dispatcher: Dispatcher | None = None
+
+    @property
+    def durable(self) -> bool:
+        """It goes with its last consumer."""
+        return False
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Who is connected."""
+        return list(self._dispatcher.consumers) if self._dispatcher is not None else []
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody is connected."""
+        return self._dispatcher is None
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        """Exclusive and Failover: who receives."""
+        return self._dispatcher.active if self._dispatcher is not None else None
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Let a consumer in. Raises what `Subscription.add_consumer` raises."""
+        if self.fenced:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, "Subscription is fenced")
+        dispatcher = self._dispatcher
+        if dispatcher is None:
+            dispatcher = new_dispatcher(self.topic_name, consumer, self._settings.round_robin_messages_max)
+        elif dispatcher.type is not consumer.identity.subscription_type:
+            raise PulsarError(ServerError.CONSUMER_BUSY, "Subscription is of different type")
+        before = dispatcher.active
+        dispatcher.add(consumer)
+        self._dispatcher = dispatcher
+        self.type = dispatcher.type
+        if dispatcher.active is not before:
+            self._tell_active(dispatcher, consumer)
+
+    def consumer_ready(self, consumer: Consumer) -> None:
+        """The consumer's client knows that it is subscribed."""
+        if self.type is SubscriptionType.FAILOVER and not consumer.closed:
+            consumer.connection.active_consumer_changed(consumer, active=self.active_consumer is consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """The consumer is gone. Unknown ones are ignored."""
+        dispatcher = self._dispatcher
+        if dispatcher is None or consumer not in dispatcher.consumers:
+            return
+        before = dispatcher.active
+        consumer.closed = True
+        self.totals.consumer_left(consumer)
+        dispatcher.remove(consumer)
+        if not dispatcher.consumers:
+            self._dispatcher = None
+        elif dispatcher.active is not before:
+            self._tell_active(dispatcher, None)
+
+    def exclusive_holder(self) -> Consumer | None:
+        """Who keeps a second Exclusive consumer out."""
+        return self.active_consumer if self.type is SubscriptionType.EXCLUSIVE else None
+
+    def disconnect_all(self) -> None:
+        """Have every client subscribe again."""
+        for consumer in self.consumers:
+            self.remove_consumer(consumer)
+            consumer.connection.consumer_disconnected(consumer)
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """The client takes so many more messages."""
+        consumer.allow(permits)
+        consumer.last_flow_ms = self._clock.now_ms()
+
+    def close(self) -> None:
+        """Let nobody in any more and have every client look the topic up again."""
+        self.fenced = True
+        self.disconnect_all()
+
+    def publish(self, entries: list[Entry]) -> None:
+        """Send entries to those that have permits and drop what nobody can take."""
+        dispatcher = self._dispatcher
+        if dispatcher is None or not entries:
+            return
+        batch = EntryBatch()
+        batch.entries = entries
+        batch.message_counts = [entry.metadata().num_messages for entry in entries]
+        if isinstance(dispatcher, KeySharedDispatcher):
+            slot = dispatcher.selector.slot
+            batch.key_hashes = [slot(sticky_key(entry.metadata())) for entry in entries]
+        assignments, left = dispatcher.assign(batch, replayed=False)
+        now_ms = self._clock.now_ms()
+        for consumer, share in assignments:
+            consumer.send_entries(share.entries, share.message_counts)
+            consumer.last_consumed_ms = now_ms
+        self.messages_dropped += sum(left.message_counts)
+
+    def update_rates(self, seconds: float) -> None:
+        """Turn counters into rates over the time since the last call."""
+        self.drop_rate.update(self.messages_dropped, seconds)
+        for consumer in self.consumers:
+            consumer.update_rates(seconds)
+
+    def consumer_statistics(self, consumer: Consumer) -> dict[str, Any]:
+        """One consumer, as CONSUMER_STATS answers."""
+        return consumer_response(consumer, 0)
+
+    def statistics(self, *, with_consumers: bool = True) -> dict[str, Any]:
+        """A snapshot under the admin API's names."""
+        dispatcher = self._dispatcher
+        key_shared = dispatcher if isinstance(dispatcher, KeySharedDispatcher) else None
+        active = self.active_consumer
+        statistics = dispatch_statistics(self.consumers, self.totals, key_shared, with_consumers=with_consumers)
+        statistics["type"] = self.type.display_name if self.type is not None else "None"
+        statistics["msgDropRate"] = self.drop_rate.per_second
+        if self.type is SubscriptionType.FAILOVER and active is not None:
+            statistics["activeConsumerName"] = active.name
+        return statistics
+
+    def _tell_active(self, dispatcher: Dispatcher, joining: Consumer | None) -> None:
+        for consumer in dispatcher.consumers:
+            if consumer is not joining and dispatcher.type is SubscriptionType.FAILOVER:
+                consumer.connection.active_consumer_changed(consumer, active=consumer is dispatcher.active)

@@ -1,0 +1,427 @@
+"""The pump: moves entries from a subscription's cursor to the consumers that its dispatcher chooses.
+
+It works on a list of entries at a time and never waits: it reads what the cache has, and when the next entries have to
+come from bookies it has one read run in the background and goes on when that is over.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.dispatch.consumer import SubscriptionType
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.redelivery import RedeliveryCounts
+from magnetar.broker.policies.limiter import NO_LIMITERS, RateLimiter
+from magnetar.broker.subscriptions.acknowledgement import Acknowledger
+from magnetar.broker.subscriptions.delayed import DelayedEntries
+from magnetar.broker.subscriptions.entry_reader import EntryReader, SubscriptionRuntime
+from magnetar.broker.subscriptions.screening import Screened, screen
+from magnetar.core.limits import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from magnetar.broker.dispatch.consumer import Consumer
+    from magnetar.broker.dispatch.entry_batch import Dispatcher, EntryBatch
+    from magnetar.broker.settings.broker import DispatchSettings
+    from magnetar.broker.subscriptions.cursor import SubscriptionCursor
+    from magnetar.broker.subscriptions.delayed import TimerHandle
+    from magnetar.core.ids import Position
+    from magnetar.managed.entry import Entry
+
+LOG: Final = logging.getLogger(__name__)
+
+TURN_BYTES_MAX: Final = 8 * MIB
+"""What one subscription hands to connections before the event loop has its turn: only then can they turn unwritable."""
+
+TURN_READS_MAX: Final = 32
+"""Reads in one turn; other topics want theirs."""
+
+UNREADABLE_MAX: Final = 1_000
+"""Damaged entries that are put aside; with more, reading waits at the next one: then more than one disk page is bad."""
+
+UNREADABLE_RETRY_SECONDS: Final = 15.0
+"""When they are tried again, for a copy may be restored; as long as reads pause at most."""
+
+UNLIMITED: Final = 1 << 62
+
+NOT_DELAYED: Final = -1
+"""The time that `screen` takes for "deliver everything now"."""
+
+CAUGHT_UP_ENTRIES: Final = 1_000
+"""A backlog below this is none to dispatch rates that leave tail readers alone
+(`managedLedgerCursorBackloggedThreshold`)."""
+
+
+class Pump:
+    """One subscription's dispatch. `start` gives it a dispatcher, `stop` takes it away with all that it remembers.
+
+    `acknowledger.unacked_messages` is what consumers hold; at the subscription's limit the pump is `blocked`.
+    """
+
+    __slots__ = (
+        "_bytes_per_entry",
+        "_caught_up",
+        "_cursor",
+        "_delays",
+        "_dispatcher",
+        "_handover",
+        "_key_shared",
+        "_limiters",
+        "_messages_per_entry",
+        "_next_turn",
+        "_pumping",
+        "_runtime",
+        "_settings",
+        "_unreadable",
+        "_unreadable_retry",
+        "acknowledger",
+        "blocked",
+        "delayed",
+        "held",
+        "reader",
+        "redelivery_counts",
+        "stopped",
+    )
+
+    def __init__(
+        self,
+        cursor: SubscriptionCursor,
+        runtime: SubscriptionRuntime,
+        settings: DispatchSettings,
+        label: str,
+        caught_up: Callable[[], None],
+    ) -> None:
+        self.blocked = False
+        self.held = False
+        """The broker's consumers hold so much, and this subscription's so much of it, that nothing more is sent."""
+        self.stopped = False
+        self.redelivery_counts = RedeliveryCounts()
+        self.acknowledger = Acknowledger(cursor, self.redelivery_counts)
+        self.delayed = DelayedEntries(runtime.clock, runtime.call_later, self._delayed_due)
+        self.reader = EntryReader(cursor, runtime, self, label)
+        self._cursor = cursor
+        self._runtime = runtime
+        self._settings = settings
+        self._limiters: tuple[RateLimiter, ...] = NO_LIMITERS
+        self._delays = True
+        self._caught_up = caught_up
+        self._dispatcher: Dispatcher | None = None
+        self._key_shared: KeySharedDispatcher | None = None
+        self._pumping = False
+        self._next_turn: TimerHandle | None = None
+        self._handover: TimerHandle | None = None
+        self._unreadable: list[Position] | None = None
+        self._unreadable_retry: TimerHandle | None = None
+        self._messages_per_entry = 1.0
+        self._bytes_per_entry = 1024.0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of it goes on: without a dispatcher it may be forgotten."""
+        return not self._pumping and not self.reader.busy
+
+    def follow(self, settings: DispatchSettings, limiters: tuple[RateLimiter, ...], *, delays: bool) -> None:
+        """Other policies hold from now on; without `delays` everything is delivered at once."""
+        self._settings = settings
+        if limiters != self._limiters:
+            for limiter in self._limiters:
+                limiter.forget(self.run)
+            self._limiters = limiters
+        self._delays = delays
+        if not delays and len(self.delayed) and self._dispatcher is not None:
+            self.delayed.hurry()
+            self._delayed_due()
+        if settings.unacked_messages_per_subscription_max <= 0:
+            self.blocked = False
+        else:
+            self.unblock()
+        self.wake()
+
+    def start(self, dispatcher: Dispatcher) -> None:
+        """Send by this dispatcher, from the first unacknowledged entry on."""
+        self._dispatcher = dispatcher
+        self._key_shared = dispatcher if isinstance(dispatcher, KeySharedDispatcher) else None
+        self.reader.rewind()
+
+    def stop(self) -> None:
+        """Nobody is left to send to."""
+        if self._dispatcher is not None:
+            self._dispatcher.clear_waiting()
+        self._dispatcher = None
+        self._key_shared = None
+        self.blocked = False
+        self.held = False
+        for limiter in self._limiters:
+            limiter.forget(self.run)
+        self.redelivery_counts.clear()
+        self.delayed.clear()
+        self.reader.drop()
+        for timer in (self._next_turn, self._handover, self._unreadable_retry):
+            if timer is not None:
+                timer.cancel()
+        self._unreadable = None
+        self._unreadable_retry = None
+        self._next_turn = None
+        self._handover = None
+
+    def let_go(self) -> None:
+        """Stop for good. What refers to each other here, and to the subscription with its cursor, would else wait for
+        the collector of cycles."""
+        self.stop()
+        self.reader.let_go()
+        self.delayed.let_go()
+        self._caught_up = _nothing
+
+    def hand_over(self, *, wait: bool) -> None:
+        """Another consumer receives: begin at the first unacknowledged entry.
+
+        With `wait`, the former one may still acknowledge; some patience saves duplicates.
+        """
+        self.reader.rewind()
+        if self._handover is not None:
+            wait = True
+            self._handover.cancel()
+            self._handover = None
+        if wait and self._settings.failover_delay_ms > 0:
+            self._handover = self._runtime.call_later(self._settings.failover_delay_ms / 1000, self._handed_over)
+
+    def unblock(self) -> bool:
+        """True when consumers hold few enough messages again for dispatch to go on."""
+        limit = self._settings.unacked_messages_per_subscription_max
+        if self.blocked and self.acknowledger.unacked_messages <= limit // 2:
+            self.blocked = False
+            return True
+        return False
+
+    def wake(self) -> None:
+        """Consumers may have got room."""
+        if self._dispatcher is not None:
+            self._dispatcher.wake()
+            self.run()
+
+    def run(self) -> None:
+        """Send what can be sent: there are new entries, or somebody has room again."""
+        dispatcher = self._dispatcher
+        if dispatcher is None or self.stopped or self._pumping or self.reader.busy:
+            return
+        self._pumping = True
+        try:
+            more = self._run(dispatcher)
+        finally:
+            self._pumping = False
+        if more and self._next_turn is None and self._dispatcher is not None:
+            self._next_turn = self._runtime.call_later(0, self._turn)
+
+    def _run(self, dispatcher: Dispatcher) -> bool:
+        """Dispatch until something is missing. True when only the turn is over."""
+        settings = self._settings
+        size_bytes = 0
+        reads = 0
+        while size_bytes < TURN_BYTES_MAX and reads < TURN_READS_MAX:
+            if self.blocked or self.held or self._handover is not None or self._dispatcher is not dispatcher:
+                return False
+            may_wait = dispatcher.waiting and not self.reader.replay_backoff.pausing
+            room = dispatcher.room()
+            if not may_wait and room <= 0:
+                return False
+            read_bytes_max = settings.read_bytes_max
+            if self._limiters:
+                allowed, allowed_bytes = self._allowance()
+                if allowed <= 0:
+                    return False
+                room = min(room, allowed)
+                read_bytes_max = min(read_bytes_max, allowed_bytes)
+            else:
+                allowed = UNLIMITED
+            if may_wait:
+                positions = dispatcher.take_replay(self._replay_entries_max(allowed, read_bytes_max))
+                if positions:
+                    self.reader.replay(positions)
+                    return False
+            room = min(room, self._headroom())
+            if room <= 0 or self.delayed.full or self.reader.read_backoff.pausing:
+                return False
+            count = min(settings.read_entries_max, max(1, int(room / self._messages_per_entry)))
+            entries = self._cursor.read_cached(count, read_bytes_max)
+            if entries is None:
+                self.reader.read(count, read_bytes_max)
+                return False
+            if not entries:
+                self._caught_up()
+                return False
+            size_bytes += self._dispatch(dispatcher, entries, replayed=False)
+            reads += 1
+        return True
+
+    def entries_read(self, entries: list[Entry]) -> None:
+        """EntryReader: read ahead."""
+        if self._dispatcher is not None:
+            self._dispatch(self._dispatcher, entries, replayed=False)
+
+    def entries_replayed(self, entries: list[Entry]) -> None:
+        """EntryReader: read again."""
+        if self._dispatcher is not None:
+            self._dispatcher.replay_finished(failed=False)
+            self._dispatch(self._dispatcher, entries, replayed=True)
+
+    def replay_failed(self) -> None:
+        """EntryReader: not read; they go on waiting."""
+        if self._dispatcher is not None:
+            self._dispatcher.replay_finished(failed=True)
+
+    def unreadable(self, position: Position, *, replayed: bool) -> bool:
+        """EntryReader: a damaged entry. Shared consumers are promised no order, so it is put aside and tried again
+        later; where order is promised, by subscription or by key, everything waits for it."""
+        dispatcher = self._dispatcher
+        aside = self._unreadable or []
+        if dispatcher is None or dispatcher.type is not SubscriptionType.SHARED or len(aside) >= UNREADABLE_MAX:
+            return False
+        if replayed:
+            dispatcher.acknowledged(None, position, 0)
+        else:
+            self._cursor.skip_to((position[0], position[1] + 1))
+        self._unreadable = [*aside, position]
+        if self._unreadable_retry is None:
+            self._unreadable_retry = self._runtime.call_later(UNREADABLE_RETRY_SECONDS, self._try_unreadable)
+        return True
+
+    def read_ended(self) -> None:
+        """EntryReader: free again."""
+        self.run()
+
+    def _turn(self) -> None:
+        self._next_turn = None
+        self.run()
+
+    def _dispatch(self, dispatcher: Dispatcher, entries: list[Entry], *, replayed: bool) -> int:
+        """Send entries to whom the dispatcher chooses. Returns the bytes."""
+        if not entries:
+            return 0
+        shared = dispatcher.type.acknowledges_individually
+        slots = self._key_shared.selector if self._key_shared is not None else None
+        now_ms = self._runtime.clock.now_ms()
+        delays_at_ms = now_ms if shared and self._delays else NOT_DELAYED
+        screened = screen(entries, self._cursor, delays_at_ms, slots, self._runtime.limits.settings.delay_clamped_ms)
+        for (ledger_id, entry_id), error in screened.unreadable:
+            LOG.warning("skipping entry %d:%d: %s", ledger_id, entry_id, error)
+        if screened.markers:
+            self._cursor.acknowledge(screened.markers)
+        if screened.delayed:
+            for deliver_at_ms, position, key_hash in screened.delayed:
+                self.delayed.add(deliver_at_ms, position, key_hash)
+            self.delayed.arm(now_ms)
+        batch = screened.batch
+        if not batch.entries:
+            return 0
+        self._measure(screened)
+        assignments, left = dispatcher.assign(batch, replayed=replayed)
+        for consumer, share in assignments:
+            self._send(consumer, share, screened, held=shared)
+            consumer.last_consumed_ms = now_ms
+        if self._limiters:
+            self._spend(assignments)
+        if left.entries:
+            self._leave(dispatcher, screened, left, replayed=replayed)
+        return screened.size_bytes
+
+    def _send(self, consumer: Consumer, share: EntryBatch, screened: Screened, *, held: bool) -> None:
+        entries = share.entries
+        ack_sets: list[list[int] | None] | None = None
+        if screened.ack_sets:
+            known = screened.ack_sets
+            ack_sets = [known.get((entry.ledger_id, entry.entry_id)) for entry in entries]
+        if screened.batch.has_chunks:
+            consumer.chunks_out += sum([entry.metadata().num_chunks > 1 for entry in entries])
+        if not held:
+            consumer.send_entries(entries, share.message_counts, None, ack_sets)
+            return
+        # Before it is written: whoever hears of the write must find it accounted for.
+        added = consumer.hold(entries, share.message_counts, share.key_hashes or None)
+        total = self.acknowledger.unacked_messages + added
+        self.acknowledger.unacked_messages = total
+        if 0 < self._settings.unacked_messages_per_subscription_max <= total:
+            self.blocked = True
+        consumer.send_entries(entries, share.message_counts, self.redelivery_counts.of(entries), ack_sets)
+
+    def _leave(self, dispatcher: Dispatcher, screened: Screened, left: EntryBatch, *, replayed: bool) -> None:
+        """Entries without a consumer. Those at the end of what was read ahead need not be kept when nobody has room:
+        the cursor goes back to the first of them."""
+        batch = screened.batch
+        unsent = 0
+        if not replayed and not screened.delayed and dispatcher.room() <= 0:
+            while unsent < len(left.entries) and left.entries[-1 - unsent] is batch.entries[-1 - unsent]:
+                unsent += 1
+        if unsent:
+            first = left.entries[-unsent]
+            self._cursor.skip_to((first.ledger_id, first.entry_id))
+        if unsent < len(left.entries):
+            dispatcher.keep(left.slice(0, len(left.entries) - unsent))
+
+    def _measure(self, screened: Screened) -> None:
+        """Keep the averages that reads are planned by."""
+        count = len(screened.batch.entries)
+        messages = sum(screened.batch.message_counts)
+        self._messages_per_entry = 0.8 * self._messages_per_entry + 0.2 * max(1.0, messages / count)
+        self._bytes_per_entry = 0.8 * self._bytes_per_entry + 0.2 * (screened.size_bytes / count)
+
+    def _allowance(self) -> tuple[int, int]:
+        """Messages and bytes that dispatch rates let pass now. Without any, `run` is called when there are some."""
+        messages, size_bytes = UNLIMITED, UNLIMITED
+        tail_readers_too = self._runtime.limits.settings.dispatch_limits_caught_up
+        if not tail_readers_too and self._cursor.backlog_entries < CAUGHT_UP_ENTRIES:
+            return messages, size_bytes
+        for limiter in self._limiters:
+            its_messages, its_bytes = limiter.room()
+            if its_messages <= 0 or its_bytes <= 0:
+                limiter.wait(self.run)
+                return 0, 0
+            messages = min(messages, its_messages)
+            size_bytes = min(size_bytes, its_bytes)
+        return messages, size_bytes
+
+    def _spend(self, assignments: list[tuple[Consumer, EntryBatch]]) -> None:
+        """Take what was sent off the dispatch rates."""
+        messages = 0
+        size_bytes = 0
+        as_batches = self._runtime.limits.settings.dispatch_counts_batches
+        for _, share in assignments:
+            messages += len(share.entries) if as_batches else sum(share.message_counts)
+            size_bytes += sum([len(entry.data) for entry in share.entries])
+        for limiter in self._limiters:
+            limiter.take(messages, size_bytes)
+
+    def _headroom(self) -> int:
+        """Messages that consumers may hold before the pump is blocked."""
+        limit = self._settings.unacked_messages_per_subscription_max
+        return limit - self.acknowledger.unacked_messages if limit > 0 else UNLIMITED
+
+    def _replay_entries_max(self, messages_max: int, size_bytes_max: int) -> int:
+        by_size = int(size_bytes_max / max(1.0, self._bytes_per_entry))
+        by_rate = int(messages_max / self._messages_per_entry)
+        return max(1, min(self._settings.read_entries_max, by_size, by_rate, self._headroom()))
+
+    def _handed_over(self) -> None:
+        self._handover = None
+        self.reader.rewind()
+        self.run()
+
+    def _try_unreadable(self) -> None:
+        aside, self._unreadable = self._unreadable or [], None
+        self._unreadable_retry = None
+        if self._dispatcher is not None:
+            self._dispatcher.redeliver([(position, 0) for position in aside])
+            self.run()
+
+    def _delayed_due(self) -> None:
+        now_ms = self._runtime.clock.now_ms()
+        items = self.delayed.take_due(now_ms)
+        self.delayed.arm(now_ms)
+        if self._dispatcher is not None and items:
+            self._dispatcher.redeliver(items)
+            self.run()
+
+
+def _nothing() -> None:
+    """The subscription has let go of its pump."""

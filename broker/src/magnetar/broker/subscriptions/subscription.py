@@ -1,0 +1,445 @@
+"""A subscription: a cursor and the consumers that share it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer, KeySharedPolicy, SubscriptionType
+from magnetar.broker.dispatch.exclusive import ExclusiveDispatcher
+from magnetar.broker.dispatch.failover import FailoverDispatcher
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.rates import SubscriptionTotals
+from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.policies.limiter import NO_LIMITERS, limiter_for
+from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.subscriptions.pump import Pump
+from magnetar.broker.subscriptions.reset import followed_by, reset_subscription
+from magnetar.broker.subscriptions.statistics import consumer_response, subscription_statistics
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from magnetar.broker.dispatch.entry_batch import Dispatcher
+    from magnetar.broker.policies.limiter import RateLimiter
+    from magnetar.broker.policies.model import EffectivePolicies
+    from magnetar.broker.settings.broker import DispatchSettings
+    from magnetar.broker.subscriptions.cursor import SubscriptionCursor
+    from magnetar.core.errors import MagnetarError
+    from magnetar.core.ids import Position
+    from magnetar.wire.pulsar.command import Ack
+
+LET_GO_ENTRIES_MAX: Final = 5_000
+"""What consumers hold of entries that somebody else has acknowledged, given up in one turn of the event loop."""
+
+
+def new_dispatcher(topic_name: str, consumer: Consumer, round_robin_messages_max: int) -> Dispatcher:
+    """The dispatcher of the type that a subscription's first consumer asks for."""
+    kind = consumer.identity.subscription_type
+    if kind is SubscriptionType.EXCLUSIVE:
+        return ExclusiveDispatcher()
+    if kind is SubscriptionType.FAILOVER:
+        return FailoverDispatcher(topic_name, consumer.partition_index)
+    if kind is SubscriptionType.SHARED:
+        return SharedDispatcher(round_robin_messages_max)
+    return KeySharedDispatcher(consumer.identity.key_shared or KeySharedPolicy())
+
+
+class Subscription:
+    """One durable or non-durable subscription of a persistent topic. All calls come from the event loop."""
+
+    __slots__ = (
+        "_delays",
+        "_dispatcher",
+        "_limiter",
+        "_limiters",
+        "_pump",
+        "_runtime",
+        "_settings",
+        "cursor",
+        "fenced",
+        "last_active_seconds",
+        "name",
+        "terminated",
+        "topic_name",
+        "totals",
+        "type",
+    )
+
+    def __init__(
+        self,
+        topic_name: str,
+        name: str,
+        cursor: SubscriptionCursor,
+        runtime: SubscriptionRuntime,
+        settings: DispatchSettings,
+    ) -> None:
+        self.topic_name = topic_name
+        self.name = name
+        self.cursor = cursor
+        self.fenced = False
+        self.terminated = False
+        self.type: SubscriptionType | None = None
+        self.totals = SubscriptionTotals()
+        self.last_active_seconds = runtime.clock.monotonic_seconds()
+        """When it last had a consumer, or was loaded."""
+        self._runtime = runtime
+        self._settings = settings
+        self._limiter: RateLimiter | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._limiters: tuple[RateLimiter, ...] = NO_LIMITERS
+        self._delays = True
+        self._pump: Pump | None = None
+        """There while there are consumers, or a read that they began: half of what a subscription weighs."""
+
+    # --- what there is
+
+    @property
+    def durable(self) -> bool:
+        """Whether it outlives its consumers."""
+        return self.cursor.durable
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Who is connected."""
+        return list(self._dispatcher.consumers) if self._dispatcher is not None else []
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody is connected."""
+        return self._dispatcher is None
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        """Exclusive and Failover: who receives."""
+        return self._dispatcher.active if self._dispatcher is not None else None
+
+    @property
+    def backlog(self) -> int:
+        """Entries that are not acknowledged."""
+        return self.cursor.backlog_entries
+
+    @property
+    def unacked_messages(self) -> int:
+        """Messages that consumers hold; Shared and Key_Shared only."""
+        return self._pump.acknowledger.unacked_messages if self._pump is not None else 0
+
+    @property
+    def blocked(self) -> bool:
+        """Consumers hold so much that nothing is sent before some of it is acknowledged."""
+        return self._pump is not None and self._pump.blocked
+
+    @property
+    def delayed_entries(self) -> int:
+        """Entries that wait for their delivery time."""
+        return len(self._pump.delayed) if self._pump is not None else 0
+
+    @property
+    def waiting_entries(self) -> int:
+        """Entries that were read and wait to be sent (again)."""
+        return self._dispatcher.waiting if self._dispatcher is not None else 0
+
+    @property
+    def key_shared(self) -> KeySharedDispatcher | None:
+        """The chooser of a Key_Shared subscription, for its ranges and draining hashes."""
+        return self._dispatcher if isinstance(self._dispatcher, KeySharedDispatcher) else None
+
+    # --- consumers
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Let a consumer in. Call `consumer_ready` once its client knows.
+
+        Raises PulsarError: SERVICE_NOT_READY while fenced, CONSUMER_BUSY for another type or a second Exclusive one,
+        CONSUMER_ASSIGN_ERROR for key ranges that are taken.
+        """
+        if self.fenced:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, "Subscription is fenced")
+        dispatcher = self._dispatcher
+        if dispatcher is None:
+            dispatcher = new_dispatcher(self.topic_name, consumer, self._settings.round_robin_messages_max)
+        elif dispatcher.type is not consumer.identity.subscription_type:
+            raise PulsarError(ServerError.CONSUMER_BUSY, "Subscription is of different type")
+        before = dispatcher.active
+        consumer.unacked_messages_max = self._settings.unacked_messages_per_consumer_max
+        consumer.read_position_when_joining = self.cursor.read_position
+        dispatcher.add(consumer)
+        if self._dispatcher is None:
+            self._dispatcher = dispatcher
+            self.type = dispatcher.type
+            self._made_pump().start(dispatcher)
+        elif dispatcher.active is not before:
+            self._active_changed(dispatcher, before, consumer)
+
+    def consumer_ready(self, consumer: Consumer) -> None:
+        """The consumer's client knows that it is subscribed; it may be told and sent things."""
+        if consumer.closed:
+            return
+        if self.type is SubscriptionType.FAILOVER:
+            consumer.connection.active_consumer_changed(consumer, active=self.active_consumer is consumer)
+        self._announce_end()
+        self.entries_available()
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """The consumer is gone: others get what it held. Unknown ones are ignored."""
+        dispatcher = self._dispatcher
+        if dispatcher is None or consumer not in dispatcher.consumers:
+            return
+        before = dispatcher.active
+        consumer.closed = True
+        self.last_active_seconds = self._runtime.clock.monotonic_seconds()
+        self.totals.consumer_left(consumer)
+        dispatcher.remove(consumer)
+        pump = self._made_pump()
+        held, _ = pump.acknowledger.take_back(consumer, None)
+        if not dispatcher.consumers:
+            self._dispatcher = None
+            pump.stop()
+            if pump.idle:
+                self._pump = None
+                pump.let_go()
+            return
+        dispatcher.redeliver(held)
+        pump.unblock()
+        if dispatcher.active is not before:
+            self._active_changed(dispatcher, before, None)
+        pump.wake()
+
+    def exclusive_holder(self) -> Consumer | None:
+        """Who keeps a second Exclusive consumer out."""
+        return self.active_consumer if self.type is SubscriptionType.EXCLUSIVE else None
+
+    def disconnect_all(self) -> None:
+        """Have every client subscribe again."""
+        pump, leaving = self._pump, self.consumers
+        if pump is None:
+            return
+        stopped, pump.stopped = pump.stopped, True
+        for consumer in leaving:
+            self.remove_consumer(consumer)
+        pump.stopped = stopped
+        for consumer in leaving:
+            consumer.connection.consumer_disconnected(consumer)
+
+    # --- from clients
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """The client takes so many more messages."""
+        waiting = consumer.room <= 0
+        consumer.allow(permits)
+        consumer.last_flow_ms = self._runtime.clock.now_ms()
+        # Whoever could be sent something before waits for messages only, and clients send many of these.
+        if waiting and consumer.room > 0 and self._pump is not None:
+            self._pump.wake()
+
+    def acknowledge(self, consumer: Consumer, ack: Ack, done: Callable[[MagnetarError | None], None] | None) -> None:
+        """Take an ACK. `done`, for clients that want a receipt, is called once the ack is durable.
+
+        Raises PulsarError(NOT_ALLOWED_ERROR) for an ack in a transaction when a receipt is wanted; without, such an ack
+        is dropped. A cumulative ack on a Shared or Key_Shared subscription does nothing, as in Pulsar.
+        """
+        if ack.txnid_most_bits >= 0 and ack.txnid_least_bits >= 0:
+            if done is not None:
+                raise PulsarError(ServerError.NOT_ALLOWED_ERROR, "Transactions are not enabled.")
+            return
+        dispatcher, pump = self._dispatcher, self._made_pump()
+        now_ms = self._runtime.clock.now_ms()
+        consumer.last_acknowledged_ms = now_ms
+        mark_delete = self.cursor.mark_delete
+        freed = False
+        if not consumer.identity.subscription_type.acknowledges_individually:
+            if ack.cumulative:
+                pump.acknowledger.cumulative(consumer, ack)
+            else:
+                pump.acknowledger.individual(consumer, ack)
+        elif dispatcher is not None and not ack.cumulative:
+            freed = pump.acknowledger.individual_shared(consumer, ack, dispatcher)
+        if self.cursor.mark_delete != mark_delete:
+            self.totals.last_mark_delete_advanced_ms = now_ms
+        if done is not None:
+            self.cursor.persist(done)
+        if self.terminated:
+            self._announce_end()
+        if pump.unblock() or freed:
+            pump.wake()
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int = NO_EPOCH) -> None:
+        """Send again what the consumer has not acknowledged: these entries, or all of them.
+
+        With one receiver it is always all of them; `epoch` then tags what is sent from now on.
+        """
+        dispatcher = self._dispatcher
+        if dispatcher is None or consumer.closed:
+            return
+        pump = self._made_pump()
+        if not dispatcher.type.acknowledges_individually:
+            if dispatcher.active is consumer:
+                if epoch > consumer.consumer_epoch:
+                    consumer.set_epoch(epoch)
+                pump.reader.rewind()
+                pump.run()
+            return
+        taken, messages = pump.acknowledger.take_back(consumer, list(positions) if positions else None)
+        for position, _ in taken:
+            pump.redelivery_counts.increment(position)
+        consumer.messages_redelivered += messages
+        dispatcher.redeliver(taken)
+        for position, key_hash in taken:
+            dispatcher.acknowledged(consumer, position, key_hash)
+        pump.unblock()
+        pump.wake()
+
+    # --- from the topic and its administrators
+
+    def entries_available(self) -> None:
+        """Entries were published, or connections may take bytes again: send what can be sent."""
+        if self._pump is not None:
+            self._pump.run()
+
+    def writable_changed(self) -> None:
+        """A consumer's connection takes bytes again."""
+        if self._pump is not None:
+            self._pump.wake()
+
+    def follow(self, policies: EffectivePolicies, topic_limiter: RateLimiter | None) -> None:
+        """Other policies hold from now on; `topic_limiter` is what all subscriptions of the topic share."""
+        runtime, settings = self._runtime, policies.dispatch
+        self._limiter = limiter_for(
+            policies.dispatch_rate_of(self.name),
+            self._limiter,
+            runtime.clock,
+            runtime.call_later,
+            f"dispatch rate of {self.topic_name} / {self.name}",
+        )
+        limiters = [one for one in (self._limiter, topic_limiter, runtime.limits.dispatch) if one is not None]
+        self._settings = settings
+        for consumer in self.consumers:
+            consumer.limit(settings.unacked_messages_per_consumer_max)
+        self._limiters = tuple(limiters) or NO_LIMITERS
+        self._delays = policies.delayed_delivery
+        if self._pump is not None:
+            self._pump.follow(settings, self._limiters, delays=self._delays)
+
+    def add_publish_rate(self, messages: float, size_bytes: float) -> None:
+        """So much is published per second: a dispatch rate that is relative to it comes on top."""
+        if self._limiter is not None and self._limiter.rate.relative_to_publish_rate:
+            self._limiter.set_rate(self._limiter.rate, messages, size_bytes)
+
+    def hold(self, *, held: bool) -> None:
+        """The broker's limit of unacknowledged messages is reached, and this subscription is a part of why."""
+        pump = self._pump
+        if pump is not None and pump.held is not held:
+            pump.held = held
+            pump.run()
+
+    def acknowledged_by_broker(self) -> None:
+        """The cursor's mark was moved on without consumers: they hold nothing before it any more."""
+        self.totals.last_mark_delete_advanced_ms = self._runtime.clock.now_ms()
+        if self.terminated:
+            self._announce_end()
+        if self._pump is not None:
+            self._pump.delayed.begin_discarding()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Forget what consumers hold, and what waits for its time, up to the mark: a part of it in each turn of the
+        loop. What still waits is not sent: whoever reads it again leaves out what is acknowledged."""
+        dispatcher, pump = self._dispatcher, self._pump
+        if pump is None:
+            return
+        more = pump.delayed.discard_up_to(self.cursor.mark_delete)
+        if dispatcher is not None and dispatcher.type.acknowledges_individually:
+            more |= pump.acknowledger.take_acknowledged(self.consumers, dispatcher, LET_GO_ENTRIES_MAX)
+            pump.unblock()
+        pump.wake()
+        if more:
+            self._runtime.call_later(0, self._let_go)
+
+    def expire_up_to(self, position: Position) -> int:
+        """Acknowledge everything up to the position because it is too old. Returns how many entries that were."""
+        before = self.cursor.backlog_entries
+        self.cursor.acknowledge_cumulative(position)
+        expired = before - self.cursor.backlog_entries
+        if expired:
+            self.totals.expired(expired, self._runtime.clock.now_ms())
+            self.acknowledged_by_broker()
+        return expired
+
+    def skip(self, count: int | None = None) -> Coroutine[Any, Any, None]:
+        """Acknowledge the next `count` entries that are not, or all of them, whoever holds them. Durable on return."""
+        moved = self.cursor.clear_backlog() if count is None else self.cursor.skip_entries(count)
+        # The mark moves also when that cannot be stored.
+        return followed_by(moved, self.acknowledged_by_broker)
+
+    def topic_terminated(self) -> None:
+        """Nothing more will be published."""
+        self.terminated = True
+        self._announce_end()
+
+    def fence(self) -> None:
+        """Let nobody in and send nothing."""
+        self.fenced = True
+        if self._pump is not None:
+            self._pump.stopped = True
+
+    def unfence(self) -> None:
+        """Take `fence` back."""
+        self.fenced = False
+        if self._pump is not None:
+            self._pump.stopped = False
+            self._pump.run()
+
+    def reset(self, position: Position) -> Coroutine[Any, Any, None]:
+        """Make reading start at a position. Every client is disconnected and goes on from there.
+
+        Raises PulsarError(CONSUMER_BUSY) while another reset runs, MagnetarError when the position cannot be stored.
+        """
+        return reset_subscription(self, self._pump.reader if self._pump is not None else None, position)
+
+    def close(self) -> None:
+        """Let go of everything but the cursor, which is the caller's to close or delete."""
+        self.fence()
+        self.disconnect_all()
+        pump, self._pump = self._pump, None
+        if pump is not None:
+            pump.let_go()
+
+    def update_rates(self, seconds: float) -> None:
+        """Turn counters into rates over the time since the last call."""
+        self.totals.update_rates(seconds)
+        for consumer in self.consumers:
+            consumer.update_rates(seconds)
+
+    def consumer_statistics(self, consumer: Consumer) -> dict[str, Any]:
+        """One consumer, as CONSUMER_STATS answers."""
+        return consumer_response(consumer, self.backlog)
+
+    def statistics(self, *, backlog_bytes: int = 0, with_consumers: bool = True) -> dict[str, Any]:
+        """A snapshot under the admin API's names; `backlog_bytes` is the managed ledger's estimate."""
+        return subscription_statistics(self, backlog_bytes=backlog_bytes, with_consumers=with_consumers)
+
+    def _made_pump(self) -> Pump:
+        """The pump; a new one under the policies that hold when there is none."""
+        pump = self._pump
+        if pump is None:
+            label = f"{self.topic_name} / {self.name}"
+            pump = self._pump = Pump(self.cursor, self._runtime, self._settings, label, self._announce_end)
+            pump.follow(self._settings, self._limiters, delays=self._delays)
+            pump.stopped = self.fenced
+        return pump
+
+    def _active_changed(self, dispatcher: Dispatcher, before: Consumer | None, joining: Consumer | None) -> None:
+        """Another consumer receives. One that is joining hears of it by `consumer_ready`."""
+        for consumer in dispatcher.consumers:
+            if consumer is not joining:
+                consumer.connection.active_consumer_changed(consumer, active=consumer is dispatcher.active)
+        # Acks of one that is still connected may be on their way.
+        self._made_pump().hand_over(wait=before is not None and not before.closed and before.entries_out > 0)
+
+    def _announce_end(self) -> None:
+        """Tell consumers once that a terminated topic has nothing more for them."""
+        if not self.terminated or self.cursor.backlog_entries > 0:
+            return
+        for consumer in self.consumers:
+            if not consumer.end_announced:
+                consumer.end_announced = True
+                consumer.connection.reached_end_of_topic(consumer)

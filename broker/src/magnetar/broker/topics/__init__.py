@@ -1,0 +1,1 @@
+"""Topics: published to, kept, listed, expired, deleted."""

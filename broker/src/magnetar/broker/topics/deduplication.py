@@ -1,0 +1,198 @@
+"""Messages that a producer sends twice are stored once.
+
+For each producer the highest sequence id that was taken and the highest that is stored are kept in memory; the latter
+also in the properties of the cursor `pulsar.dedup`, whose mark says up to which entry they hold. What lies behind it is
+read again when the topic is loaded. (Pulsar: `MessageDeduplication`)
+"""
+
+from __future__ import annotations
+
+import logging
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from magnetar.core.ids import LATEST
+from magnetar.core.limits import MIB
+from magnetar.wire.pulsar.errors import BadMetadata
+from magnetar.wire.pulsar.metadata import skim
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from magnetar.broker.settings.policies import PolicySettings
+    from magnetar.broker.topics.producer import PublishBatch
+    from magnetar.core.clock import Clock
+    from magnetar.core.errors import MagnetarError
+    from magnetar.core.ids import Position
+    from magnetar.managed.cursor import Cursor
+    from magnetar.managed.entry import Entry
+    from magnetar.managed.managed_ledger import ManagedLedger
+
+logger = logging.getLogger(__name__)
+
+CURSOR_NAME: Final = "pulsar.dedup"
+REPLAY_ENTRIES: Final = 500
+REPLAY_BYTES: Final = 5 * MIB
+NEVER: Final = -1
+
+
+class Verdict(Enum):
+    """What a message is."""
+
+    NEW = 0
+    STORED = 1
+    UNKNOWN = 2
+    """One like it is on its way to be stored: nobody can tell yet whether it will be."""
+
+
+class Deduplication:
+    """Of one topic, while it is enabled."""
+
+    __slots__ = (
+        "_clock",
+        "_cursor",
+        "_entries",
+        "_idle_since",
+        "_ledger",
+        "_settings",
+        "_snapshot_seconds",
+        "pushed",
+        "stored",
+    )
+
+    def __init__(self, ledger: ManagedLedger, cursor: Cursor, settings: PolicySettings, clock: Clock) -> None:
+        """Made by `open_deduplication`."""
+        self._ledger = ledger
+        self._cursor = cursor
+        self._settings = settings
+        self._clock = clock
+        self.pushed: dict[str, int] = dict(cursor.properties)
+        """The highest sequence id of each producer that was taken to be stored."""
+        self.stored: dict[str, int] = dict(cursor.properties)
+        """The highest one that is stored."""
+        now = clock.monotonic_seconds()
+        self._idle_since: dict[str, float] = dict.fromkeys(self.pushed, now)
+        """Producers that are not connected."""
+        self._entries = 0
+        """Stored since the last snapshot."""
+        self._snapshot_seconds = now
+
+    async def replay(self) -> None:
+        """Read what was stored after the snapshot."""
+        cursor = self._cursor
+        cursor.rewind()
+        while entries := await cursor.read(REPLAY_ENTRIES, REPLAY_BYTES):
+            for entry in entries:
+                self._replay(entry)
+            self._entries += len(entries)
+        self.pushed = dict(self.stored)
+
+    def _replay(self, entry: Entry) -> None:
+        try:
+            metadata = entry.metadata()
+        except BadMetadata:
+            return
+        if metadata.num_chunks > 1 and metadata.chunk_id != metadata.num_chunks - 1:
+            return
+        name = metadata.producer_name
+        highest = max(metadata.sequence_id, metadata.highest_sequence_id)
+        if name not in self.stored:
+            self._idle_since[name] = self._clock.monotonic_seconds()
+        self.stored[name] = max(highest, self.stored.get(name, NEVER))
+
+    def check(self, batch: PublishBatch, refused: Container[int]) -> list[Verdict] | None:
+        """What each SEND of a batch is; None when all are new, as mostly. Those refused already are not looked at."""
+        name = batch.producer.name
+        last = self.pushed.get(name, NEVER)
+        stored = self.stored.get(name, NEVER)
+        sequence_ids, highest_ids = batch.sequence_ids, batch.highest_sequence_ids
+        verdicts: list[Verdict] | None = None
+        for index in range(len(sequence_ids)):
+            sequence_id = sequence_ids[index]
+            if index in refused or (batch.has_chunks and not _ends_message(batch.payloads[index])):
+                continue
+            if sequence_id <= last:
+                if verdicts is None:
+                    verdicts = [Verdict.NEW] * len(sequence_ids)
+                verdicts[index] = Verdict.STORED if sequence_id <= stored else Verdict.UNKNOWN
+                continue
+            highest = highest_ids[index]
+            last = highest if highest > sequence_id else sequence_id
+        self.pushed[name] = last
+        return verdicts
+
+    def batch_stored(self, batch: PublishBatch, position: Position) -> None:
+        """What `check` found new is durable; `position` is of its last entry."""
+        last = len(batch.sequence_ids) - 1
+        if batch.has_chunks:
+            while last >= 0 and not _ends_message(batch.payloads[last]):
+                last -= 1
+        if last >= 0:
+            self.stored[batch.producer.name] = max(batch.sequence_ids[last], batch.highest_sequence_ids[last])
+        self._entries += len(batch.sequence_ids)
+        if self._entries >= self._settings.deduplication_snapshot_entries:
+            self.snapshot(position)
+
+    def append_failed(self) -> None:
+        """Batches were not stored: their producers send them again."""
+        self.pushed = dict(self.stored)
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """The highest one that the producer need not send again; -1 when nothing is known of it."""
+        return self.pushed.get(producer_name, NEVER)
+
+    def producer_added(self, name: str) -> None:
+        """It is connected: what is known of it is kept."""
+        self._idle_since.pop(name, None)
+
+    def producer_removed(self, name: str) -> None:
+        """It is gone; some time later it is forgotten."""
+        if name in self.pushed:
+            self._idle_since[name] = self._clock.monotonic_seconds()
+
+    def maintain(self, snapshot_seconds: int) -> None:
+        """Called now and then: forget producers that are long gone, take a snapshot that is due by time."""
+        now = self._clock.monotonic_seconds()
+        idle_seconds_max = self._settings.deduplication_forget_seconds
+        gone = [name for name, since in self._idle_since.items() if now - since > idle_seconds_max]
+        for name in gone:
+            del self._idle_since[name]
+            self.pushed.pop(name, None)
+            self.stored.pop(name, None)
+        if gone or (snapshot_seconds > 0 and self._entries and now - self._snapshot_seconds >= snapshot_seconds):
+            self.snapshot(self._ledger.last_confirmed)
+
+    def snapshot(self, position: Position) -> None:
+        """What is stored up to the position is known without reading it again."""
+        self._entries = 0
+        self._snapshot_seconds = self._clock.monotonic_seconds()
+        properties = self._cursor.properties
+        properties.clear()
+        for name, sequence_id in self.stored.items():
+            if len(properties) >= self._settings.deduplication_producers_max:
+                break
+            properties[name] = sequence_id
+        # In one step with the properties: whichever write comes next has both.
+        self._cursor.acknowledge_cumulative(position)
+        self._cursor.persist(self._persisted)
+
+    def _persisted(self, error: MagnetarError | None) -> None:
+        if error is not None:
+            logger.warning("%s: no deduplication snapshot now, the next one may be: %s", self._ledger.name, error)
+
+
+async def open_deduplication(ledger: ManagedLedger, settings: PolicySettings, clock: Clock) -> Deduplication:
+    """Begin, or go on where a former owner of the topic was. Raises what the ledger raises."""
+    cursor = await ledger.open_cursor(CURSOR_NAME, LATEST)
+    deduplication = Deduplication(ledger, cursor, settings, clock)
+    await deduplication.replay()
+    return deduplication
+
+
+def _ends_message(payload: bytes) -> bool:
+    """Whether it is a whole message, or the last chunk of one."""
+    try:
+        metadata = skim(payload)
+    except BadMetadata:
+        return True
+    return metadata.num_chunks <= 1 or metadata.chunk_id == metadata.num_chunks - 1

@@ -1,0 +1,41 @@
+"""Topics that nobody uses are deleted. (Pulsar: `PersistentTopic.checkGC`, `NonPersistentTopic.checkGC`)"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from magnetar.broker.policies.model import InactiveTopicDeleteMode
+from magnetar.broker.topics.topic import PersistentTopic
+
+if TYPE_CHECKING:
+    from magnetar.broker.topics.service import Topic
+
+
+def is_active(topic: Topic) -> bool:
+    """Whether somebody uses the topic, or is going to: who is connected, and subscriptions (that lag behind)."""
+    if topic.producers.by_name or topic.producers.waiting:
+        return True
+    if topic.policies.inactive_topics.mode is InactiveTopicDeleteMode.NO_SUBSCRIPTIONS:
+        return bool(topic.subscriptions)
+    if not isinstance(topic, PersistentTopic):
+        return any(one.consumers for one in topic.subscriptions.values())
+    return any(one.consumers or one.backlog for one in topic.subscriptions.values())
+
+
+def may_be_deleted(topic: Topic, now_seconds: float) -> bool:
+    """Whether nobody used it for long enough and nothing in it is to be kept. Remembers when somebody does."""
+    policy = topic.policies.inactive_topics
+    if not policy.delete or topic.of_broker or topic.closing:
+        return False
+    if is_active(topic):
+        topic.last_active_seconds = now_seconds
+        return False
+    return now_seconds - topic.last_active_seconds > policy.after_seconds and not _retained(topic, now_seconds)
+
+
+def _retained(topic: Topic, now_seconds: float) -> bool:
+    """What retention keeps outlives the interest in the topic."""
+    if topic.number_of_entries == 0:
+        return False
+    minutes = topic.policies.retention_minutes
+    return minutes < 0 or now_seconds - topic.last_active_seconds < minutes * 60

@@ -1,0 +1,124 @@
+"""What a topic's policies say to those who want to come in. Errors and texts are Apache's, which clients act on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from magnetar.broker.policies.broker_limits import host_of
+from magnetar.broker.policies.limiter import TokenBucket
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+if TYPE_CHECKING:
+    from magnetar.broker.dispatch.consumer import Consumer, SubscriptionType
+    from magnetar.broker.policies.model import EffectivePolicies, Rate
+    from magnetar.broker.settings.policies import PolicySettings
+    from magnetar.broker.topics.producer import Producer
+    from magnetar.core.clock import Clock
+    from magnetar.core.topic_name import TopicName
+
+REPLICATOR_PREFIX: Final = "pulsar.repl"
+"""How producers of other clusters and their cursors are called; they are no clients and do not count."""
+
+SUBSCRIBERS_REMEMBERED_MAX: Final = 10_000
+"""Consumers whose subscribe rate is known; the ones that are full again are forgotten first."""
+
+
+class HasConsumers(Protocol):
+    """A subscription of either kind of topic."""
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Who is connected."""
+        ...
+
+
+def check_producer(
+    topic: TopicName,
+    policies: EffectivePolicies,
+    settings: PolicySettings,
+    producer: Producer,
+    present: Collection[Producer],
+) -> None:
+    """Raises PulsarError(PRODUCER_BUSY) for one too many, METADATA_ERROR for one that does not encrypt but has to."""
+    if producer.name.startswith(REPLICATOR_PREFIX):
+        return
+    if policies.encryption_required and not producer.identity.encrypted:
+        raise PulsarError(ServerError.METADATA_ERROR, f"Encryption is required in {topic}")
+    same_address_max = settings.same_address_producers_max
+    if policies.producers_max <= 0 and same_address_max <= 0:
+        return
+    others = [one for one in present if one.name != producer.name and not one.name.startswith(REPLICATOR_PREFIX)]
+    if 0 < policies.producers_max <= len(others):
+        raise PulsarError(ServerError.PRODUCER_BUSY, f"Topic '{topic}' reached max producers limit")
+    if same_address_max > 0:
+        host = host_of(producer.identity.address)
+        if sum(host_of(one.identity.address) == host for one in others) >= same_address_max:
+            raise PulsarError(ServerError.PRODUCER_BUSY, f"Topic '{topic}' reached max same address producers limit")
+
+
+def check_subscription_type(topic: TopicName, policies: EffectivePolicies, kind: SubscriptionType) -> None:
+    """Raises PulsarError(NOT_ALLOWED_ERROR) for a type that is not enabled."""
+    if kind.display_name not in policies.subscription_types:
+        raise PulsarError(
+            ServerError.NOT_ALLOWED_ERROR, f"Topic[{{{topic}}}] doesn't support {kind.display_name} sub type!"
+        )
+
+
+def check_new_subscription(topic: TopicName, policies: EffectivePolicies, count: int) -> None:
+    """Raises PulsarError(NOT_ALLOWED_ERROR) when `count` subscriptions are all that there may be."""
+    if 0 < policies.subscriptions_max <= count:
+        raise PulsarError(
+            ServerError.NOT_ALLOWED_ERROR, f"Exceed the maximum number of subscriptions of the topic: {topic}"
+        )
+
+
+def check_consumer(
+    policies: EffectivePolicies,
+    settings: PolicySettings,
+    consumer: Consumer,
+    subscriptions: Iterable[HasConsumers],
+    subscription: HasConsumers | None,
+) -> None:
+    """Raises PulsarError(CONSUMER_BUSY) for one too many on the topic, from its address, or on its subscription."""
+    same_address_max = settings.same_address_consumers_max
+    if policies.consumers_max > 0 or same_address_max > 0:
+        present = [one for each in subscriptions for one in each.consumers]
+        if 0 < policies.consumers_max <= len(present):
+            raise PulsarError(ServerError.CONSUMER_BUSY, "Topic reached max consumers limit")
+        host = host_of(consumer.identity.address)
+        if 0 < same_address_max <= sum(host_of(one.identity.address) == host for one in present):
+            raise PulsarError(ServerError.CONSUMER_BUSY, "Topic reached max same address consumers limit")
+    limit = policies.consumers_per_subscription_max
+    if limit > 0 and subscription is not None and len(subscription.consumers) >= limit:
+        raise PulsarError(ServerError.CONSUMER_BUSY, "Subscription reached max consumers limit")
+
+
+class SubscribeLimiter:
+    """How often each consumer (address, name and id) may subscribe to one topic."""
+
+    __slots__ = ("_buckets", "_clock", "rate")
+
+    def __init__(self, rate: Rate, clock: Clock) -> None:
+        self.rate = rate
+        self._clock = clock
+        self._buckets: dict[tuple[str, str, int], TokenBucket] = {}
+
+    def check(self, consumer: Consumer) -> None:
+        """Count one. Raises PulsarError(NOT_ALLOWED_ERROR) for one too many."""
+        key = (host_of(consumer.identity.address), consumer.name, consumer.consumer_id)
+        now = self._clock.monotonic_seconds()
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            if len(self._buckets) >= SUBSCRIBERS_REMEMBERED_MAX:
+                self._forget(now)
+            bucket = self._buckets[key] = TokenBucket(self.rate.messages, self.rate.period_seconds, now)
+        if bucket.take(0, now) < 1:
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, "Subscribe limited by subscribe rate limit per consumer.")
+        bucket.take(1, now)
+
+    def _forget(self, now: float) -> None:
+        kept = {key: one for key, one in self._buckets.items() if one.take(0, now) < self.rate.messages}
+        while len(kept) >= SUBSCRIBERS_REMEMBERED_MAX:
+            del kept[next(iter(kept))]
+        self._buckets = kept

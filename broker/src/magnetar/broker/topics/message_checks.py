@@ -1,0 +1,106 @@
+"""Policies that look at published messages one by one: sizes, delays, encryption, duplicates.
+
+Only topics with such a policy come here. What is not stored is answered in its turn among the receipts of the rest.
+(Pulsar: `PersistentTopic.publishMessage`, `Producer.checkAndStartPublish`)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.topics.deduplication import Verdict
+from magnetar.wire.pulsar.errors import BadMetadata, ServerError
+from magnetar.wire.pulsar.metadata import skim
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from magnetar.broker.policies.model import EffectivePolicies
+    from magnetar.broker.topics.deduplication import Deduplication
+    from magnetar.broker.topics.producer import PublishBatch
+
+Refusal = tuple[ServerError | None, str]
+"""Why a message is not stored; no code: because it is already."""
+
+ALREADY_STORED: Final[Refusal] = (None, "")
+
+
+def publish_checked(
+    batch: PublishBatch,
+    policies: EffectivePolicies,
+    topic_name: str,
+    deduplication: Deduplication | None,
+    append: Callable[[PublishBatch], None],
+) -> None:
+    """Append what may be stored and answer the rest. The order of the batch is kept."""
+    refusals = _refusals(batch, policies)
+    if deduplication is not None:
+        _add_duplicates(batch, topic_name, deduplication, refusals)
+    if not refusals:
+        append(batch)
+        return
+    producer = batch.producer
+    # Each run is a batch by itself from here on.
+    producer.batches_pending -= 1
+    start = 0
+    count = len(batch.payloads)
+    while start < count:
+        refusal = refusals.get(start)
+        end = start + 1
+        while end < count and refusals.get(end) == refusal:
+            end += 1
+        part = batch.part(start, end, sum(_messages_in(payload) for payload in batch.payloads[start:end]))
+        producer.batches_pending += 1
+        if refusal is None:
+            append(part)
+        else:
+            producer.answer_in_order(part, *refusal)
+        start = end
+
+
+def _refusals(batch: PublishBatch, policies: EffectivePolicies) -> dict[int, Refusal]:
+    refusals: dict[int, Refusal] = {}
+    size_bytes_max = policies.message_size_bytes_max
+    delay_ms_max = policies.delay_ms_max if policies.delayed_delivery else 0
+    for index, payload in enumerate(batch.payloads):
+        if 0 < size_bytes_max < len(payload) and not batch.has_chunks:
+            refusals[index] = (ServerError.NOT_ALLOWED_ERROR, "Exceed maximum message size")
+        elif delay_ms_max > 0 or policies.encryption_required:
+            refusal = _refusal_by_metadata(payload, policies, delay_ms_max)
+            if refusal is not None:
+                refusals[index] = refusal
+    return refusals
+
+
+def _refusal_by_metadata(payload: bytes, policies: EffectivePolicies, delay_ms_max: int) -> Refusal | None:
+    try:
+        metadata = skim(payload)
+    except BadMetadata:
+        return None
+    if policies.encryption_required and not metadata.encrypted:
+        return ServerError.METADATA_ERROR, "Messages must be encrypted"
+    if 0 < delay_ms_max < metadata.deliver_at_ms - metadata.publish_time_ms and metadata.deliver_at_ms > 0:
+        return ServerError.NOT_ALLOWED_ERROR, f"Exceeds max allowed delivery delay of {delay_ms_max} milliseconds"
+    return None
+
+
+def _add_duplicates(
+    batch: PublishBatch, topic_name: str, deduplication: Deduplication, refusals: dict[int, Refusal]
+) -> None:
+    verdicts = deduplication.check(batch, refusals)
+    if verdicts is None:
+        return
+    name = batch.producer.name
+    unknown = f"[{topic_name}][{name}]Cannot determine whether the message is a duplicate at this time"
+    for index, verdict in enumerate(verdicts):
+        if verdict is Verdict.STORED:
+            refusals[index] = ALREADY_STORED
+        elif verdict is Verdict.UNKNOWN:
+            refusals[index] = (ServerError.PERSISTENCE_ERROR, unknown)
+
+
+def _messages_in(payload: bytes) -> int:
+    try:
+        return skim(payload).num_messages
+    except BadMetadata:
+        return 1

@@ -1,0 +1,76 @@
+"""Schemas as topics use them: which strategy holds, and what happens when producers and consumers bring one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from magnetar.broker.policies.system_topics import belongs_to_brokers
+from magnetar.broker.resources import Document, Resources
+from magnetar.broker.schema.registry import SchemaRegistry
+from magnetar.broker.schema.schema_info import SchemaInfo, SchemaType
+from magnetar.broker.schema.strategy import Strategy
+from magnetar.broker.schema.wire import from_wire, version_bytes
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import CommandProducer, Schema
+
+if TYPE_CHECKING:
+    from magnetar.broker.topics.service import Topic
+
+NO_SCHEMA_TYPE = 0
+"""`Schema.Type.None` of the wire: bytes without a schema."""
+
+AUTO_CONSUME_TYPES = (SchemaType.AUTO_CONSUME, SchemaType.NONE)
+"""Types with which a consumer says that it takes whatever there is."""
+
+
+class TopicSchemas:
+    """The registry under the policies of each topic."""
+
+    def __init__(self, registry: SchemaRegistry, resources: Resources) -> None:
+        self.registry = registry
+        self._resources = resources
+
+    async def add_for_producer(self, topic: Topic, request: CommandProducer) -> bytes:
+        """Register a producer's schema; returns its version as the wire carries it (empty: no schema)."""
+        policies = await self._resources.policies(topic.name.namespace_name) or {}
+        schema_id = topic.name.schema_name
+        if not request.HasField("schema") or request.schema.type == NO_SCHEMA_TYPE:
+            if topic.policies.schema_validation_enforced and await self.registry.get(schema_id, None) is not None:
+                raise PulsarError(
+                    ServerError.INCOMPATIBLE_SCHEMA,
+                    "Producers cannot connect or send message without a schema to topics with a schema",
+                )
+            return b""
+        return await self.add(topic, from_wire(request.schema), policies)
+
+    async def add(self, topic: Topic, schema: SchemaInfo, policies: Document | None = None) -> bytes:
+        """Register a schema under the strategy in force; returns its version as the wire carries it."""
+        if policies is None:
+            policies = await self._resources.policies(topic.name.namespace_name) or {}
+        # Brokers of several versions write to one system topic (Pulsar: `systemTopicSchemaCompatibilityStrategy`).
+        of_brokers = belongs_to_brokers(topic.name)
+        version = await self.registry.put_if_absent(
+            topic.name.schema_name,
+            schema,
+            Strategy.ALWAYS_COMPATIBLE if of_brokers else topic.policies.schema_compatibility,
+            allow_auto_update=of_brokers or policies.get("is_allow_auto_update_schema") is not False,
+        )
+        return version_bytes(version)
+
+    async def check_for_consumer(self, topic: Topic, schema: Schema) -> None:
+        """A consumer's schema: the first one of an idle topic is registered, any other must be compatible."""
+        info = from_wire(schema)
+        if info.type in AUTO_CONSUME_TYPES:
+            return
+        schema_id = topic.name.schema_name
+        if await self.registry.get(schema_id, None) is None and self._idle(topic):
+            await self.add(topic, info)
+            return
+        await self.registry.check_consumer(schema_id, info, topic.policies.schema_compatibility)
+
+    @staticmethod
+    def _idle(topic: Topic) -> bool:
+        """Nobody publishes, nobody consumes, nothing is stored (`PersistentTopic.addSchemaIfIdleOrCheckCompatible`)."""
+        if topic.producers.by_name or topic.number_of_entries:
+            return False
+        return not any(subscription.consumers for subscription in topic.subscriptions.values())

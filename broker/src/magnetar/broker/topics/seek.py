@@ -1,0 +1,72 @@
+"""What positions clients mean: where a reader starts, where a seek goes, what the last message is."""
+
+from __future__ import annotations
+
+from magnetar.broker.slices import Turn
+from magnetar.broker.topics.compacted_topic import Compaction, compaction_of, last_batch_index, last_compacted
+from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.core.ids import EARLIEST, LATEST, NO_ENTRY, Position, signed64
+from magnetar.core.limits import ACK_SET_WORDS_MAX
+from magnetar.wire.pulsar.errors import BadMetadata, PulsarError, ServerError
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageIdData
+
+
+def reader_start(topic: PersistentTopic, wanted: Position, *, earliest: bool) -> Position:
+    """Where a non-durable cursor begins for a start message id.
+
+    Reading begins with the named entry itself; the client drops what precedes its wish (Pulsar
+    `PersistentTopic.getNonDurableSubscription`). -1:-1 is the earliest; past the end counts as not given."""
+    ledger_id, entry_id = wanted
+    if ledger_id < 0 or entry_id < 0:
+        return EARLIEST
+    if wanted > topic.ledger.last_confirmed:
+        return EARLIEST if earliest and wanted != LATEST else LATEST
+    return wanted
+
+
+def position_of_seek(topic: PersistentTopic, message_id: MessageIdData) -> tuple[Position, list[int] | None]:
+    """The entry that reading goes on with, and what of its batch is still to be delivered (None: all of it).
+
+    Raises `PulsarError` for an ack set that no batch can have."""
+    words = len(message_id.ack_set)
+    if words > ACK_SET_WORDS_MAX:
+        raise PulsarError(
+            ServerError.NOT_ALLOWED_ERROR, f"An ack set of {words} words; at most {ACK_SET_WORDS_MAX} are taken"
+        )
+    position = (signed64(message_id.ledgerId), signed64(message_id.entryId))
+    if position[0] < 0 or position[1] < 0:
+        return EARLIEST, None
+    if position > topic.ledger.last_confirmed:
+        return LATEST, None
+    return position, list(message_id.ack_set) or None
+
+
+async def last_message_id(topic: PersistentTopic, *, compacted: bool = False) -> tuple[Position, int]:
+    """The last message that a consumer can be given and its index in its batch (-1: not a batch).
+
+    An empty topic answers -1:-1. Markers are the broker's own and are stepped over, and so is what nobody can read:
+    who waits for the last message would wait for ever. For who reads a compacted topic
+    (`compacted`), and when nothing else is left, it may be one that only compaction kept
+    (Pulsar: `ServerCnx.handleLastMessageIdFromCompactionService`)."""
+    position = topic.ledger.last_confirmed
+    compaction = compaction_of(topic.ledger)
+    if compacted and compaction is not None and position <= compaction.horizon:
+        return await _last_compacted(topic, compaction)
+    turn = Turn()
+    while position[1] != NO_ENTRY and position >= topic.ledger.first_position:
+        entry = await topic.ledger.read_entry(position)
+        try:
+            metadata = entry.metadata()
+        except BadMetadata:
+            metadata = None
+        if metadata is not None and metadata.marker_type < 0:
+            return position, metadata.num_messages - 1 if metadata.is_batch else -1
+        position = topic.ledger.previous_position(position)
+        if turn.over:  # Entries in the cache come without waiting.
+            await turn.pause()
+    return (EARLIEST, -1) if compaction is None else await _last_compacted(topic, compaction)
+
+
+async def _last_compacted(topic: PersistentTopic, compaction: Compaction) -> tuple[Position, int]:
+    entry = await last_compacted(topic.ledger, compaction)
+    return (EARLIEST, -1) if entry is None else (entry.position, last_batch_index(entry))

@@ -1,0 +1,450 @@
+"""The topics of this broker: loaded on demand, kept while in use, unloaded and deleted on request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import Any, Final, TypeAlias
+
+from magnetar.broker.bundles.farewell import Farewell
+from magnetar.broker.bundles.lookup import Lookup
+from magnetar.broker.bundles.lookup_answers import Connect
+from magnetar.broker.bundles.namespace_bundles import named_broker
+from magnetar.broker.bundles.owned_bundles import OwnedBundle
+from magnetar.broker.policies.broker_limits import BrokerLimits
+from magnetar.broker.policies.effective import BrokerLevel
+from magnetar.broker.policies.model import EffectivePolicies
+from magnetar.broker.policies.policies import Policies
+from magnetar.broker.policies.system_topics import belongs_to_brokers
+from magnetar.broker.schema.registry import SchemaRegistry
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.topics.non_persistent_topic import NonPersistentTopic
+from magnetar.broker.topics.partitioned_creation import PartitionedCreation
+from magnetar.broker.topics.schemas import TopicSchemas
+from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.topics.upkeep import Upkeep
+from magnetar.core.clock import Clock
+from magnetar.core.errors import MagnetarError
+from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.managed.errors import ManagedLedgerNotFound
+from magnetar.managed.factory import ManagedLedgerFactory
+from magnetar.metadata.coordination import NameGenerator
+from magnetar.metadata.store import MetadataStore, VersionConflict
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+logger = logging.getLogger(__name__)
+
+Topic: TypeAlias = PersistentTopic | NonPersistentTopic
+
+PRODUCER_NAMES_PATH: Final = "/counters/producer-name"
+"""Where brokers of a cluster keep the names they generate apart (Pulsar `DistributedIdGenerator`)."""
+
+CREATING: Final = "creating"
+"""Name of the tasks that load a topic and make it if need be."""
+
+CLOSING_LOOK_SECONDS: Final = 0.005
+"""How often who wants to close a topic looks whether it is closed that another is closing."""
+
+SCHEMAS_LEFT_MAX: Final = 1_000
+"""Deletions of topics that may be asked for again. Of one that is forgotten the schema stays for the next topic of that
+name."""
+
+TOPICS_PER_TURN: Final = 100
+"""Topics that are let go of before others get a turn on the event loop: some milliseconds."""
+
+
+class BrokerService:
+    """Finds, loads and lets go of topics. Everything that needs a topic asks here."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MetadataStore,
+        ledgers: ManagedLedgerFactory,
+        schemas: SchemaRegistry,
+        clock: Clock,
+        lookup: Lookup,
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.lookup = lookup
+        self.ownership = lookup.ownership
+        self.resources = lookup.resources
+        self.ledgers = ledgers
+        self.partitioned = PartitionedCreation(self.resources, ledgers)
+        self.schemas = schemas
+        self.topic_schemas = TopicSchemas(schemas, self.resources)
+        self.clock = clock
+        self.topics: dict[str, Topic] = {}
+        self._loading: dict[str, asyncio.Task[Topic]] = {}
+        call_later = asyncio.get_running_loop().call_later
+        self.limits = BrokerLimits(settings.policies, clock, call_later)
+        self.policies = Policies(
+            BrokerLevel(settings, ledgers.settings),
+            self.resources,
+            self.spawn,
+            self.namespaces_in_use,
+        )
+        self._runtime = SubscriptionRuntime(clock, self.spawn, call_later, self.limits)
+        self.upkeep = Upkeep(self, call_later)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._producer_names: NameGenerator | None = None
+        self._schemas_left: dict[str, None] = {}
+        """Topics that are deleted, and whose schemas could not be."""
+        self._closing = False
+
+    def namespaces_in_use(self) -> set[NamespaceName]:
+        """Of topics that are loaded or being loaded."""
+        loading = {TopicName.parse(key).namespace_name for key in self._loading}
+        return loading.union(topic.name.namespace_name for topic in self.topics.values())
+
+    def start(self) -> None:
+        """Begin the periodic work."""
+        self.upkeep.start()
+
+    def use_settings(self, settings: BrokerSettings) -> None:
+        """Go on with other settings, of which only those differ that may change while a broker runs."""
+        self.settings = settings
+        self.lookup.use_settings(settings)
+        self.limits.use_settings(settings.policies)
+        self.policies.use_broker(BrokerLevel(settings, self.ledgers.settings))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something on the side; the service waits for it when it closes, and logs what fails."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.wait_for_at_close(task)
+        task.add_done_callback(self._finished)
+
+    def wait_for_at_close(self, task: asyncio.Task[None]) -> None:
+        """Whoever runs the task looks at how it ends; the service only closes after it."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("background work failed: %s", error, exc_info=error)
+
+    async def new_producer_name(self) -> str:
+        """A name that no other producer of this cluster has."""
+        if self._producer_names is None:
+            self._producer_names = await NameGenerator.open(self.store, PRODUCER_NAMES_PATH, self.settings.cluster_name)
+        return self._producer_names.next_name()
+
+    async def topic(self, name: TopicName, *, create: bool) -> Topic:
+        """The topic, loaded when it is not yet. Raises `PulsarError` when it does not exist and may not be made."""
+        key = str(name)
+        while True:
+            loaded = self.topics.get(key)
+            if loaded is not None:
+                return loaded
+            if self._closing:
+                raise PulsarError(ServerError.SERVICE_NOT_READY, "The broker is shutting down")
+            loading = self._loading.get(key)
+            if loading is None:
+                owned = self.ownership.serving(name)
+                if owned is None:
+                    await self._take_bundle(name)
+                    continue
+                return await self._start_loading(name, owned, create=create)
+            try:
+                return await asyncio.shield(loading)
+            except PulsarError as error:
+                # Whoever began this load may not have wanted the topic to be made.
+                if not create or error.code != ServerError.TOPIC_NOT_FOUND or loading.get_name() == CREATING:
+                    raise
+
+    async def _take_bundle(self, name: TopicName) -> None:
+        """Returns when this broker owns a topic's bundle: when nobody did and it is this one's turn."""
+        answer = await self.lookup.find(name)
+        if not isinstance(answer, Connect) or not answer.ours:
+            raise self._not_served(name)
+
+    def _not_served(self, name: TopicName) -> PulsarError:
+        return PulsarError(
+            ServerError.SERVICE_NOT_READY,
+            f"Namespace bundle for topic ({name}) not served by this instance:{self.settings.broker_id}. "
+            f"Please redo the lookup. Request is denied: namespace={name.namespace_name}",
+        )
+
+    async def _start_loading(self, name: TopicName, owned: OwnedBundle, *, create: bool) -> Topic:
+        if not owned.active:
+            raise self._not_served(name)
+        if len(self._loading) >= self.settings.topic_loads_max:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, "Too many topics are being loaded, try again")
+        loading = asyncio.get_running_loop().create_task(
+            self._load(name, owned.tenure, create=create), name=CREATING if create else None
+        )
+        self._loading[str(name)] = owned.loading[str(name)] = loading
+        loading.add_done_callback(lambda task: self._loaded(name, task))
+        # A client that gives up must not take the load away from the others that wait for it.
+        return await asyncio.shield(loading)
+
+    def _loaded(self, name: TopicName, loading: asyncio.Task[Topic]) -> None:
+        del self._loading[str(name)]
+        owned = self.ownership.serving(name)
+        if owned is not None and owned.loading.get(str(name)) is loading:
+            del owned.loading[str(name)]
+        if not loading.cancelled():
+            loading.exception()  # Looked at: nobody may be left to wait for it.
+
+    async def _load(self, name: TopicName, tenure: object, *, create: bool) -> Topic:
+        topic = await self._open(name, create=create)
+        owned = self.ownership.serving(name)
+        if owned is None or owned.tenure is not tenure:
+            # Somebody else may own it by now.
+            await topic.abandon()
+            raise self._not_served(name)
+        if not owned.active:
+            await topic.close()
+            raise self._not_served(name)
+        # They may have changed while it was opened, when nobody could tell the topic.
+        topic.follow(self.policies.of(name))
+        self.topics[str(name)] = owned.topics[str(name)] = topic
+        return topic
+
+    async def _open(self, name: TopicName, *, create: bool) -> Topic:
+        policies = await self._check_may_exist(name, create=create)
+        if name.domain == "non-persistent":
+            return NonPersistentTopic(name, policies, self._runtime)
+        try:
+            ledger = await self.ledgers.open(name.persistence_name, policies.ledger, create=create)
+        except ManagedLedgerNotFound:
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} does not exist") from None
+        # Again from memory: what it is opened with may be outdated by now.
+        topic = PersistentTopic(name, ledger, self.policies.of(name), self._runtime, self._lost)
+        try:
+            await topic.prepare()
+        except BaseException:
+            # Also when the load is cancelled, and once more while it closes: the ledger is nobody else's to close.
+            await asyncio.shield(topic.close())
+            raise
+        return topic
+
+    async def _check_may_exist(self, name: TopicName, *, create: bool) -> EffectivePolicies:
+        namespace = name.namespace_name
+        policies = await self.policies.load(name)
+        if policies is None:
+            # Topics of a namespace that is being deleted may still be loaded, to be deleted with it.
+            gone = create or await self.resources.policies(namespace) is None
+            if gone and named_broker(namespace) is None:
+                raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Namespace {namespace} does not exist")
+            policies = self.policies.defaults
+        if name.partition_index >= 0:
+            partitions = await self.resources.partitions(name.partitioned_name())
+            # One that stands already is being added: its subscriptions are made before the record counts it.
+            if (
+                partitions is not None
+                and name.partition_index >= partitions
+                and (name.domain != "persistent" or not await self.ledgers.exists(name.persistence_name))
+            ):
+                raise PulsarError(
+                    ServerError.TOPIC_NOT_FOUND, f"Illegal topic partition name {name}: there are {partitions}"
+                )
+            if (
+                create
+                and partitions is not None
+                and not await self.exists(name)
+                and await self.resources.is_being_deleted(name.partitioned_name())
+            ):
+                raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} is being deleted")
+        elif await self.resources.partitions(name) is not None and name.domain == "persistent":
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"{name} is a partitioned topic, use its partitions")
+        if name.domain == "non-persistent" and not create:
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} does not exist")
+        if create and policies.topics_per_namespace_max > 0 and not await self.exists(name):
+            await self.check_topics_max(name, [name])
+        return policies
+
+    async def check_topics_max(self, name: TopicName, wanted: Iterable[TopicName]) -> None:
+        """Raises PulsarError(NOT_ALLOWED_ERROR) when a namespace may not have these topics (partitions) too. Those that
+        are there already, as of a request that had no answer, do not count twice."""
+        policies = await self.policies.namespace(name.namespace_name)
+        limit = policies.topics_per_namespace_max if policies is not None else 0
+        if limit <= 0 or name.domain != "persistent" or belongs_to_brokers(name):
+            return
+        present = await self.resources.persistent_topics(name.namespace_name)
+        counted = {one for one in present if not belongs_to_brokers(TopicName.parse(one))}
+        if len(counted.union(map(str, wanted))) > limit:
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, "Exceed maximum number of topics in namespace.")
+
+    async def policies_changed(self, namespace: NamespaceName) -> None:
+        """Return once a namespace's policies, which were just written, hold for its topics that are loaded."""
+        await self.policies.refresh(namespace)
+
+    def _lost(self, topic: PersistentTopic, error: MagnetarError) -> None:
+        logger.warning("topic %s has another owner now, letting go of it: %s", topic.name, error)
+        self.spawn(self._let_go(topic))
+
+    async def _let_go(self, topic: PersistentTopic) -> None:
+        """Another process opened the topic: either it owns the bundle now, or it does not know yet that it lost it."""
+        owned = self.ownership.serving(topic.name)
+        try:
+            if owned is not None and not await self.ownership.still_ours(owned):
+                return  # All its topics are let go of.
+        finally:
+            await self.close_topic(topic)
+
+    async def exists(self, name: TopicName) -> bool:
+        """Whether there is such a topic (one partition, or one that is not partitioned)."""
+        if str(name) in self.topics:
+            return True
+        return name.domain == "persistent" and await self.ledgers.exists(name.persistence_name)
+
+    def partitions_now(self, name: TopicName) -> int | None:
+        """As `partitions`, if memory is enough for it; else None."""
+        known, count = self.resources.peek_partitions(name)
+        if not known or count is not None:
+            return count
+        return 0 if name.partition_index >= 0 or str(name) in self.topics else None
+
+    async def partitions(self, name: TopicName, *, create: bool) -> int:
+        """How many partitions a topic has, 0 when it is not partitioned; makes it if told and allowed to."""
+        count = await self.resources.partitions(name)
+        if count is not None:
+            return count
+        if name.partition_index >= 0 or await self.exists(name):
+            return 0
+        policies = await self.policies.namespace(name.namespace_name)
+        if policies is None:
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Namespace {name.namespace_name} not found")
+        creation = policies.auto_topic_creation
+        if not create or not (creation.allowed or belongs_to_brokers(name)):
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} not found")
+        partitions = creation.partitions
+        if partitions == 0 or belongs_to_brokers(name):
+            return 0
+        try:
+            await self.partitioned.create(name, partitions)
+        except VersionConflict:
+            # Another broker was quicker, which what is kept in memory may not know yet.
+            record = await self.resources.documents.get(self.resources.partitioned_topic_path(name))
+            return int(record["partitions"]) if record else 0
+        return partitions
+
+    async def may_create_topics(self, namespace: NamespaceName) -> bool:
+        """Whether a topic of this namespace may be made by its first client."""
+        policies = await self.policies.namespace(namespace)
+        return (policies if policies is not None else self.policies.defaults).auto_topic_creation.allowed
+
+    async def may_create(self, name: TopicName) -> bool:
+        """Whether this topic may be made by its first client: a partition of a recorded topic always, for it may have
+        been deleted because nobody used it."""
+        if belongs_to_brokers(name) or await self.may_create_topics(name.namespace_name):
+            return True
+        return name.partition_index >= 0 and await self.resources.partitions(name.partitioned_name()) is not None
+
+    def check_may_create_subscription(self, topic: Topic, subscription: str) -> None:
+        """Raises when a new subscription may not be made by its first consumer."""
+        if not topic.policies.auto_subscription_creation and not topic.of_broker:
+            raise PulsarError(ServerError.SUBSCRIPTION_NOT_FOUND, f"Subscription {subscription} does not exist")
+
+    async def unload(self, name: TopicName) -> None:
+        """Let go of a topic; its clients look it up again. Nothing loaded is no error."""
+        topic = await self._settled(name)
+        if topic is not None:
+            await self.close_topic(topic)
+
+    async def close_topic(self, topic: Topic, farewell: Farewell | None = None) -> None:
+        """Let go of a topic that is loaded; with a `farewell` its clients hear of it only when that says so."""
+        if topic.closing:
+            # Somebody is at it, or deletes it: only then may another broker have it.
+            while self.topics.get(str(topic.name)) is topic:  # noqa: ASYNC110  (rare, and over in milliseconds)
+                await asyncio.sleep(CLOSING_LOOK_SECONDS)
+            return
+        topic.farewell = farewell
+        try:
+            await topic.close()
+        except BaseException:
+            # It took too long, or nobody thought of this: its clients must not stay with what serves nobody.
+            await topic.abandon()
+            raise
+        finally:
+            self._forget(topic)
+
+    async def abandon(self, topics: Iterable[Topic]) -> None:
+        """Let go of topics that may have another owner, without writing anything; their clients look them up again.
+
+        None waits for another one, which may have a read under way."""
+        letting_go: list[asyncio.Future[None]] = []
+        for index, topic in enumerate(list(topics)):
+            self._forget(topic)
+            if not topic.closing:
+                letting_go.append(asyncio.ensure_future(topic.abandon()))
+            if index % TOPICS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        for outcome in await asyncio.gather(*letting_go, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                logger.error("a topic is not let go of in good order", exc_info=outcome)
+
+    async def _settled(self, name: TopicName) -> Topic | None:
+        """The topic if it is loaded, or is being loaded just now."""
+        loading = self._loading.get(str(name))
+        if loading is not None:
+            await asyncio.wait([loading])
+        return self.topics.get(str(name))
+
+    def _forget(self, topic: Topic) -> None:
+        key = str(topic.name)
+        if self.topics.get(key) is topic:
+            del self.topics[key]
+        owned = self.ownership.serving(topic.name)
+        if owned is not None and owned.topics.get(key) is topic:
+            del owned.topics[key]
+
+    async def delete(self, name: TopicName, *, force: bool) -> None:
+        """Remove a topic with its messages, subscriptions and (when it is not a partition) schema."""
+        loaded = await self._settled(name)
+        if loaded is None and not await self.exists(name):
+            if str(name) not in self._schemas_left or await self.resources.partitions(name) is not None:
+                raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} not found")
+            await self._delete_schema(name)
+            return
+        topic = loaded if loaded is not None else await self.topic(name, create=False)
+        if topic.closing:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {name} is being unloaded or deleted")
+        if not force and (topic.producers.by_name or any(s.consumers for s in topic.subscriptions.values())):
+            raise PulsarError(ServerError.PRODUCER_BUSY, "Topic has active producers/subscriptions")
+        try:
+            await topic.delete()
+            if name.partition_index < 0:
+                await self._delete_schema(name)
+        finally:
+            # Only now may the name be used again: until here clients were told to come back.
+            self._forget(topic)
+
+    async def _delete_schema(self, name: TopicName) -> None:
+        """Of a topic that is gone. When it fails, whoever asks for the deletion again goes on here."""
+        self._schemas_left[str(name)] = None
+        if len(self._schemas_left) > SCHEMAS_LEFT_MAX:
+            del self._schemas_left[next(iter(self._schemas_left))]
+        await self.schemas.delete(name.schema_name, force=True)
+        self._schemas_left.pop(str(name), None)
+
+    async def list_topics(self, namespace: NamespaceName, domain: str) -> list[str]:
+        """Full names of the topics of a namespace, partitions one by one, sorted. Domain: one of the two or "all"."""
+        names: list[str] = []
+        if domain in ("persistent", "all"):
+            names += await self.resources.persistent_topics(namespace)
+        if domain in ("non-persistent", "all"):
+            prefix = f"non-persistent://{namespace}/"
+            names += [name for name in self.topics if name.startswith(prefix)]
+        return sorted(names)
+
+    async def close(self) -> None:
+        """Unload every topic; positions are persisted."""
+        self._closing = True
+        self.upkeep.stop()
+        self.policies.close()
+        if self._loading:
+            await asyncio.wait(list(self._loading.values()))
+        # Some may be let go of meanwhile by whoever lost or deletes them.
+        closing = list(self.topics.values())
+        results = await asyncio.gather(*(topic.close() for topic in closing), return_exceptions=True)
+        for topic, result in zip(closing, results, strict=True):
+            if isinstance(result, BaseException):
+                logger.warning("closing %s failed, its next owner recovers it: %s", topic.name, result)
+        self.topics.clear()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))

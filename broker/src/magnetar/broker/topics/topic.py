@@ -1,0 +1,499 @@
+"""A persistent topic: a managed ledger, who publishes to it and who is subscribed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from magnetar.broker.bundles.farewell import Farewell
+from magnetar.broker.dispatch.consumer import Consumer
+from magnetar.broker.policies.broker_limits import BrokerLimits
+from magnetar.broker.policies.limiter import RateLimiter, limiter_for
+from magnetar.broker.policies.model import EffectivePolicies
+from magnetar.broker.policies.system_topics import COMPACTION, belongs_to_brokers, is_compacted
+from magnetar.broker.server_errors import server_error_of
+from magnetar.broker.subscriptions.cursor import SubscriptionCursor
+from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.backlog_quota import check_quotas
+from magnetar.broker.topics.compacted_cursor import CompactedCursor
+from magnetar.broker.topics.compacted_topic import compaction_of
+from magnetar.broker.topics.deduplication import CURSOR_NAME as DEDUPLICATION_CURSOR
+from magnetar.broker.topics.deduplication import Deduplication, open_deduplication
+from magnetar.broker.topics.expiry import published_since
+from magnetar.broker.topics.limits import (
+    SubscribeLimiter,
+    check_consumer,
+    check_new_subscription,
+    check_producer,
+    check_subscription_type,
+)
+from magnetar.broker.topics.message_checks import publish_checked
+from magnetar.broker.topics.producer import Producer, PublishBatch
+from magnetar.broker.topics.producer_admission import Admitted, ProducerAdmission
+from magnetar.broker.topics.producers import Producers
+from magnetar.core.clock import Clock
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import EARLIEST, LATEST, Position
+from magnetar.core.topic_name import TopicName
+from magnetar.managed.errors import ManagedLedgerFenced, ManagedLedgerTerminated, ManagedLedgerWriteFailed
+from magnetar.managed.managed_ledger import ManagedLedger
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+logger = logging.getLogger(__name__)
+
+TOPIC_EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
+"""Managed-ledger property of the exclusive producers' epoch (Pulsar `PersistentTopic.TOPIC_EPOCH_PROPERTY_NAME`)."""
+
+BITS_PER_WORD: Final = 64
+"""Of an ack set."""
+
+RESERVED_SUBSCRIPTIONS: Final = ("pulsar.repl", DEDUPLICATION_CURSOR)
+"""Cursor names that belong to the broker itself."""
+
+
+class PersistentTopic:
+    """Owns its producers and subscriptions; sessions hold references that `close` takes back."""
+
+    __slots__ = (
+        "_checks_messages",
+        "_clock",
+        "_deduplication_changes",
+        "_dispatch_limiter",
+        "_on_lost",
+        "_runtime",
+        "_spawn",
+        "_subscribe_limiter",
+        "_subscribing",
+        "admission",
+        "bytes_in",
+        "closing",
+        "created_ms",
+        "deduplication",
+        "farewell",
+        "last_active_seconds",
+        "last_publish_ms",
+        "ledger",
+        "messages_in",
+        "name",
+        "of_broker",
+        "policies",
+        "publish_limiter",
+        "subscriptions",
+    )
+
+    def __init__(
+        self,
+        name: TopicName,
+        ledger: ManagedLedger,
+        policies: EffectivePolicies,
+        runtime: SubscriptionRuntime,
+        on_lost: Callable[[PersistentTopic, MagnetarError], None],
+    ) -> None:
+        clock = runtime.clock
+        epoch = ledger.properties.get(TOPIC_EPOCH_PROPERTY)
+        self.name = name
+        self.ledger = ledger
+        self.subscriptions: dict[str, Subscription] = {}
+        self.admission = ProducerAdmission(
+            int(epoch) if epoch is not None else None, partial(_store_epoch, ledger), runtime.spawn
+        )
+        self.created_ms = clock.now_ms()
+        self.last_active_seconds = clock.monotonic_seconds()
+        self.closing = False
+        self.farewell: Farewell | None = None
+        """Set before `close`: who tells the clients, later."""
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.last_publish_ms = 0
+        self.of_broker = belongs_to_brokers(name)
+        """No client's: limits and inactivity do not concern it."""
+        self.policies = policies
+        self.publish_limiter: RateLimiter | None = None
+        self.deduplication: Deduplication | None = None
+        self._checks_messages = policies.checks_messages
+        self._dispatch_limiter: RateLimiter | None = None
+        self._subscribe_limiter: SubscribeLimiter | None = None
+        self._deduplication_changes = False
+        self._runtime = runtime
+        self._clock = clock
+        self._spawn = runtime.spawn
+        self._on_lost = on_lost
+        self._subscribing = asyncio.Lock()
+        self._follow_rates()
+        ledger.settings = policies.ledger
+        for cursor_name, cursor in ledger.cursors.items():
+            if not cursor_name.startswith(RESERVED_SUBSCRIPTIONS):
+                self.subscriptions[cursor_name] = self._subscription(cursor_name, cursor)
+        ledger.on_appended.append(self._entries_available)
+
+    async def prepare(self) -> None:
+        """What takes time before anybody may use the topic. Raises what the ledger raises."""
+        await self._follow_deduplication()
+        if is_compacted(self.name):
+            # It keeps the ledgers: readers alone would let all be deleted when the topic is loaded again.
+            await self.create_subscription(COMPACTION, EARLIEST)
+
+    @property
+    def clock(self) -> Clock:
+        """What time it is."""
+        return self._clock
+
+    @property
+    def limits(self) -> BrokerLimits:
+        """Of the whole broker."""
+        return self._runtime.limits
+
+    @property
+    def producers(self) -> Producers:
+        """Who publishes."""
+        return self.admission.producers
+
+    @property
+    def number_of_entries(self) -> int:
+        """Entries that are stored."""
+        return self.ledger.number_of_entries
+
+    def publish(self, batch: PublishBatch) -> None:
+        """Store a batch; its producer hears how it went. Never waits."""
+        if self.closing:
+            batch.producer.dropped(batch, MagnetarError("the topic is closing"))
+        elif self._checks_messages:
+            publish_checked(batch, self.policies, str(self.name), self.deduplication, self._append)
+        else:
+            self.ledger.append(batch.payloads, self._appended, batch)
+
+    def _append(self, batch: PublishBatch) -> None:
+        self.ledger.append(batch.payloads, self._appended, batch)
+
+    def _appended(self, error: MagnetarError | None, ledger_id: int, first_entry_id: int, context: object) -> None:
+        assert isinstance(context, PublishBatch)
+        if error is None:
+            self.messages_in += context.message_count
+            self.bytes_in += context.size_bytes
+            if self.deduplication is not None:
+                last_entry_id = first_entry_id + len(context.payloads) - 1
+                self.deduplication.batch_stored(context, (ledger_id, last_entry_id))
+            context.producer.stored(context, ledger_id, first_entry_id)
+        else:
+            self._append_failed(error, context)
+
+    def _append_failed(self, error: MagnetarError, batch: PublishBatch) -> None:
+        if self.deduplication is not None:
+            self.deduplication.append_failed()
+        if isinstance(error, ManagedLedgerTerminated):
+            batch.producer.refused(batch, ServerError.TOPIC_TERMINATED_ERROR, "The topic is terminated")
+            return
+        batch.producer.dropped(batch, error)
+        if self.closing:
+            return
+        if isinstance(error, ManagedLedgerFenced):
+            self._on_lost(self, error)
+            return
+        # Clients keep what has no receipt: after this they look the topic up, come back and send it again, in order.
+        if self.producers.by_name:
+            logger.warning("publishing to %s failed, its producers reconnect: %s", self.name, error)
+        self.disconnect_producers()
+        self.ledger.ready_to_create_ledger()
+
+    def _entries_available(self) -> None:
+        self.last_publish_ms = self._clock.now_ms()
+        for subscription in self.subscriptions.values():
+            subscription.entries_available()
+
+    def disconnect_producers(self) -> None:
+        """Have those that publish look the topic up again."""
+        for producer in list(self.producers.by_name.values()):
+            producer.disconnect()
+            self.remove_producer(producer)
+
+    async def check_producer(self, producer: Producer) -> None:
+        """Raises PulsarError when policies keep a producer out: limits, encryption, a backlog that is too large."""
+        if not self.of_broker:
+            await check_quotas(self)
+            self._check_limits(producer)
+
+    def _check_limits(self, producer: Producer) -> None:
+        if not self.of_broker:
+            present = self.producers.by_name.values()
+            check_producer(self.name, self.policies, self._runtime.limits.settings, producer, present)
+
+    async def add_producer(self, producer: Producer, admitted: Admitted) -> bool:
+        """Let a producer in. True when it has to wait: then `admitted` is called once its turn (or the end) comes."""
+        self._refuse_when_closing()
+        if self.ledger.terminated:
+            raise PulsarError(ServerError.TOPIC_TERMINATED_ERROR, "Topic was already terminated")
+        try:
+            await self.ledger.check_writable()
+        except ManagedLedgerWriteFailed as error:
+            # Let in, it would be thrown out with its first message, and so start its send timeout anew for ever.
+            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} cannot be written: {error}") from error
+        self._check_limits(producer)
+        waits = await self.admission.add(producer, admitted)
+        self._refuse_when_closing()
+        if self.deduplication is not None:
+            self.deduplication.producer_added(producer.name)
+        return waits
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """With deduplication: up to which message a producer need not send anything again; else -1."""
+        return self.deduplication.last_sequence_id(producer_name) if self.deduplication is not None else -1
+
+    def remove_producer(self, producer: Producer) -> None:
+        """The producer is gone; the next one that waits may come in."""
+        self.admission.remove(producer)
+        self.last_active_seconds = self._clock.monotonic_seconds()
+        if self.deduplication is not None:
+            self.deduplication.producer_removed(producer.name)
+
+    async def create_subscription(
+        self, name: str, start: Position, properties: dict[str, str] | None = None
+    ) -> Subscription:
+        """A durable subscription; the existing one when there is one."""
+        self._refuse_when_closing()
+        async with self._subscribing:
+            subscription = self.subscriptions.get(name)
+            if subscription is None:
+                self._check_new_subscription()
+                cursor = await self.ledger.open_cursor(name, start, cursor_properties=properties)
+                self._refuse_when_closing()
+                subscription = self.subscriptions[name] = self._subscription(name, cursor)
+            return subscription
+
+    async def subscribe(
+        self, consumer: Consumer, name: str, start: Position, properties: dict[str, str]
+    ) -> Subscription:
+        """Attach a consumer; durable or not is the consumer's wish and must agree with what is there."""
+        check_subscription_type(self.name, self.policies, consumer.identity.subscription_type)
+        if self._subscribe_limiter is not None:
+            self._subscribe_limiter.check(consumer)
+        self._refuse_when_closing()
+        subscription = self.subscriptions.get(name)
+        if subscription is not None and subscription.cursor.durable != consumer.durable:
+            present = "Durable" if subscription.cursor.durable else "NonDurable"
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR, f"{present} subscription with the same name already exists."
+            )
+        if not self.of_broker:
+            settings = self._runtime.limits.settings
+            check_consumer(self.policies, settings, consumer, self.subscriptions.values(), subscription)
+        if consumer.durable:
+            subscription = await self.create_subscription(name, start, properties)
+            self._refuse_when_closing()
+        elif subscription is None:
+            self._check_new_subscription()
+            subscription = self.subscriptions[name] = self._subscription(
+                name, self._reader_cursor(consumer, name, start)
+            )
+        subscription.add_consumer(consumer)
+        return subscription
+
+    def _reader_cursor(self, consumer: Consumer, name: str, start: Position) -> SubscriptionCursor:
+        cursor = self.ledger.new_non_durable_cursor(name, start)
+        compaction = compaction_of(self.ledger) if consumer.identity.read_compacted else None
+        return cursor if compaction is None else CompactedCursor(self.ledger, cursor, compaction, start)
+
+    def remove_consumer(self, consumer: Consumer, name: str) -> None:
+        """The consumer is gone; a non-durable subscription goes with its last one."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            return
+        subscription.remove_consumer(consumer)
+        self.last_active_seconds = self._clock.monotonic_seconds()
+        if not subscription.cursor.durable and not subscription.consumers:
+            del self.subscriptions[name]
+            self._spawn(self._close_subscription(subscription))
+
+    async def _close_subscription(self, subscription: Subscription) -> None:
+        subscription.close()
+        await subscription.cursor.close()
+
+    async def delete_subscription(self, name: str, *, force: bool = False) -> None:
+        """Remove a subscription with its position. Connected consumers forbid it unless forced."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None and not self._deletion_begun(name):
+            raise PulsarError(ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
+        if subscription is not None:
+            if subscription.consumers and not force:
+                raise PulsarError(ServerError.CONSUMER_BUSY, "Subscription has active connected consumers")
+            subscription.disconnect_all()
+            subscription.close()
+            self.subscriptions.pop(name, None)
+            if not subscription.cursor.durable:
+                await subscription.cursor.close()
+                return
+        try:
+            await self.ledger.delete_cursor(name)
+        except ManagedLedgerFenced as error:
+            self._on_lost(self, error)
+            raise
+
+    def _deletion_begun(self, name: str) -> bool:
+        """Whether a deletion of this subscription had no answer, so that its cursor may still be stored."""
+        cursor = self.ledger.cursors.get(name)
+        return cursor is not None and cursor.closed
+
+    async def reset_subscription(
+        self, subscription: Subscription, position: Position, remaining: list[int] | None = None
+    ) -> None:
+        """Make reading start at a position; connected consumers reconnect and go on from there.
+
+        `remaining` says what of the batch at the position is still to be delivered, as an ack set."""
+        try:
+            await subscription.reset(position)
+        except MagnetarError as error:
+            if isinstance(error, PulsarError):
+                raise
+            raise PulsarError(server_error_of(error), f"Error when resetting subscription: {error}") from error
+        if remaining:
+            subscription.cursor.acknowledge_batch_indexes(position, remaining, BITS_PER_WORD * len(remaining))
+
+    async def position_of_time(self, publish_time_ms: int) -> Position:
+        """Where the first entry published at or after a time is; the end when there is none."""
+        # Rather too early than past messages that are wanted, where an entry cannot be read.
+        found = await self.ledger.find_first(published_since(publish_time_ms, unreadable=True))
+        return found if found is not None else LATEST
+
+    async def terminate(self) -> Position:
+        """Take no more messages, for good. Returns the last one's position."""
+        position = await self.ledger.terminate()
+        self.disconnect_producers()
+        for subscription in self.subscriptions.values():
+            subscription.topic_terminated()
+        return position
+
+    async def close(self) -> None:
+        """Disconnect everybody, persist the positions, close the ledger.
+
+        What was taken before is stored and has its receipts first, so that clients do not send it twice."""
+        self.closing = True
+        await self.admission.drain()
+        self._disconnect()
+        await self.ledger.close()
+
+    async def abandon(self) -> None:
+        """Disconnect everybody and write nothing: another broker may own the topic by now."""
+        self.closing = True
+        self._disconnect()
+        await self.ledger.abandon()
+
+    async def delete(self) -> None:
+        """Close, then remove everything the topic ever stored. `ManagedLedgerFenced`: another owner has it."""
+        self.closing = True
+        self._disconnect()
+        try:
+            await self.ledger.delete()
+        except ManagedLedgerFenced as error:
+            self._on_lost(self, error)
+            raise
+
+    def _disconnect(self) -> None:
+        if self._entries_available in self.ledger.on_appended:
+            self.ledger.on_appended.remove(self._entries_available)
+        self.admission.disconnect()
+        for subscription in self.subscriptions.values():
+            subscription.close()
+
+    # --- policies
+
+    def follow(self, policies: EffectivePolicies) -> None:
+        """Other policies hold from now on."""
+        before, self.policies = self.policies, policies
+        if before is policies or self.closing:
+            return
+        self._checks_messages = policies.checks_messages
+        self.ledger.settings = policies.ledger
+        self.ledger.trim_later()
+        self._follow_rates()
+        for subscription in self.subscriptions.values():
+            subscription.follow(policies, self._dispatch_limiter)
+        if policies.encryption_required and not self.of_broker:
+            for producer in [one for one in self.producers.by_name.values() if not one.identity.encrypted]:
+                producer.disconnect()
+                self.remove_producer(producer)
+        self.maintain_deduplication()
+
+    def _follow_rates(self) -> None:
+        policies, clock, call_later = self.policies, self._clock, self._runtime.call_later
+        self.publish_limiter = limiter_for(
+            policies.publish_rate, self.publish_limiter, clock, call_later, f"publish rate of {self.name}"
+        )
+        self._dispatch_limiter = limiter_for(
+            policies.topic_dispatch_rate, self._dispatch_limiter, clock, call_later, f"dispatch rate of {self.name}"
+        )
+        if self.of_broker or not policies.subscribe_rate.limited:
+            self._subscribe_limiter = None
+        elif self._subscribe_limiter is None or self._subscribe_limiter.rate != policies.subscribe_rate:
+            self._subscribe_limiter = SubscribeLimiter(policies.subscribe_rate, clock)
+
+    async def _follow_deduplication(self) -> None:
+        """Switch it as policies say; one switch at a time, until they say nothing else."""
+        if self._deduplication_changes:
+            return
+        self._deduplication_changes = True
+        try:
+            while not self.closing and self._deduplication_differs:
+                if self.policies.deduplication:
+                    settings = self._runtime.limits.settings
+                    self.deduplication = await open_deduplication(self.ledger, settings, self._clock)
+                else:
+                    self.deduplication = None
+                    await self.ledger.delete_cursor(DEDUPLICATION_CURSOR)
+        finally:
+            self._deduplication_changes = False
+
+    @property
+    def _deduplication_differs(self) -> bool:
+        """Whether it is not as policies say."""
+        if self.policies.deduplication:
+            return self.deduplication is None
+        return self.deduplication is not None or DEDUPLICATION_CURSOR in self.ledger.cursors
+
+    def maintain_deduplication(self) -> None:
+        """Called now and then, and when policies change."""
+        if self._deduplication_differs:
+            self._spawn(self._switch_deduplication())
+        elif self.deduplication is not None:
+            self.deduplication.maintain(self.policies.deduplication_snapshot_seconds)
+
+    async def _switch_deduplication(self) -> None:
+        try:
+            await self._follow_deduplication()
+        except MagnetarError as error:
+            # The periodic check tries again.
+            logger.warning("deduplication of %s is not switched now: %s", self.name, error)
+
+    def update_rates(self, seconds: float) -> None:
+        """Turn counters into rates over the time since the last call."""
+        messages = size_bytes = 0.0
+        for producer in self.producers.by_name.values():
+            producer.update_rates(seconds)
+            messages += producer.message_rate_in
+            size_bytes += producer.byte_rate_in
+        limiter = self._dispatch_limiter
+        if limiter is not None and limiter.rate.relative_to_publish_rate:
+            limiter.set_rate(limiter.rate, messages, size_bytes)
+        for subscription in self.subscriptions.values():
+            subscription.update_rates(seconds)
+            subscription.add_publish_rate(messages, size_bytes)
+
+    def _check_new_subscription(self) -> None:
+        if not self.of_broker:
+            check_new_subscription(self.name, self.policies, len(self.subscriptions))
+
+    def _refuse_when_closing(self) -> None:
+        if self.closing:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} is being unloaded, look it up again")
+
+    def _subscription(self, name: str, cursor: SubscriptionCursor) -> Subscription:
+        subscription = Subscription(str(self.name), name, cursor, self._runtime, self.policies.dispatch)
+        subscription.follow(self.policies, self._dispatch_limiter)
+        return subscription
+
+
+async def _store_epoch(ledger: ManagedLedger, epoch: int) -> None:
+    """No method of the topic: whoever lets its producers in would refer to it, and it to him."""
+    await ledger.set_property(TOPIC_EPOCH_PROPERTY, str(epoch))

@@ -1,0 +1,196 @@
+"""What has to be done with topics now and then, and whenever policies change."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.topics import backlog_quota, expiry, inactivity
+from magnetar.broker.topics.sweep import Job, Sweeper, Work
+from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.core.errors import MagnetarError
+from magnetar.wire.pulsar.errors import PulsarError
+
+if TYPE_CHECKING:
+    from magnetar.broker.subscriptions.delayed import CallLater
+    from magnetar.broker.topics.partitioned_topics import PartitionedTopics
+    from magnetar.broker.topics.service import BrokerService, Topic
+    from magnetar.core.topic_name import NamespaceName, TopicName
+
+logger = logging.getLogger(__name__)
+
+RATE_UPDATE_SECONDS: Final = 10.0
+"""How often counters become rates. Apache's `statsUpdateFrequencyInSecs` is 60; people who watch want it sooner."""
+
+UNACKED_CHECK_SECONDS: Final = 3.0
+"""How often what all consumers hold is added up, if there is a limit; what comes on top between two looks is bounded by
+the subscriptions' own limits."""
+
+TOPICS_AT_ONCE: Final = 1_000
+"""So few topics are gone through at once when policies change: half a millisecond."""
+
+
+class Upkeep:
+    """One for a broker."""
+
+    def __init__(self, service: BrokerService, call_later: CallLater) -> None:
+        self._service = service
+        self._settings = service.settings.policies
+        self._partitioned: PartitionedTopics | None = None
+        self._sweeper: Sweeper[Topic] = Sweeper(self._loaded, service.clock, call_later, service.spawn)
+        self._changed: set[NamespaceName] = set()
+        self._applying: set[NamespaceName] = set()
+        self._apply: Job[Topic] = Job("policies", 0.0, self._apply_to, self._applied)
+        self._unacked_total = 0
+        self._over_unacked_limit = False
+        self._stop_watching = service.policies.watch(self._policies_changed)
+
+    def _loaded(self) -> list[Topic]:
+        return list(self._service.topics.values())
+
+    def use_partitioned_topics(self, partitioned: PartitionedTopics) -> None:
+        """Who deletes partitioned topics that nobody uses, at whichever brokers their partitions are."""
+        self._partitioned = partitioned
+
+    def start(self) -> None:
+        """Begin."""
+        settings = self._settings
+        jobs: list[Job[Topic]] = [
+            Job("rates", RATE_UPDATE_SECONDS, self._update_rates, self._service.policies.retry),
+            Job("message expiry", settings.message_expiry_check_seconds, _persistent(expiry.check_messages)),
+            Job(
+                "idle subscriptions",
+                settings.subscription_expiry_check_seconds,
+                _persistent(expiry.check_subscriptions),
+            ),
+            Job("inactive topics", settings.delete_inactive_topics_check_seconds, self._check_activity),
+            Job("deduplication", settings.deduplication_snapshot_check_seconds, _maintain_deduplication),
+        ]
+        if settings.backlog_quota_check:
+            jobs.append(Job("backlog quotas", settings.backlog_quota_check_seconds, _persistent(backlog_quota.enforce)))
+        if settings.unacked_messages_per_broker_max > 0:
+            jobs.append(Job("unacknowledged", UNACKED_CHECK_SECONDS, self._add_up, self._added_up))
+        for job in jobs:
+            if job.interval_seconds > 0:
+                self._sweeper.add(job)
+        self._sweeper.start()
+
+    async def check_now(self, name: str) -> None:
+        """Do one of the checks at once, to its end: `message expiry`, `inactive topics`, `backlog quotas` …"""
+        job = next(job for job in self._sweeper.jobs if job.name == name)
+        for topic in self._loaded():
+            work = job.visit(topic)
+            if work is not None:
+                await work()
+        if job.finished is not None:
+            job.finished()
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._stop_watching()
+        self._sweeper.stop()
+
+    # --- policies that changed
+
+    def _policies_changed(self, namespace: NamespaceName, topic: TopicName | None) -> None:
+        loaded = self._service.topics
+        if topic is not None and (one := loaded.get(str(topic))) is not None:
+            one.follow(self._service.policies.of(topic))
+        elif len(loaded) <= TOPICS_AT_ONCE:
+            self._applying = {namespace}
+            for one in list(loaded.values()):
+                self._apply_to(one)
+            self._applying = set()
+        else:
+            self._changed.add(namespace)
+            self._sweeper.run_once(self._apply)
+
+    def _apply_to(self, topic: Topic) -> Work | None:
+        # A sweep may have begun before the last change: it takes what is new along, and another one follows.
+        namespace = topic.name.namespace_name
+        if namespace in self._applying or namespace in self._changed:
+            topic.follow(self._service.policies.of(topic.name))
+        return None
+
+    def _applied(self) -> None:
+        if not self._apply.queued:
+            self._changed = set()
+
+    # --- periodic
+
+    def _update_rates(self, topic: Topic) -> Work | None:
+        topic.update_rates(RATE_UPDATE_SECONDS)
+        return None
+
+    def _check_activity(self, topic: Topic) -> Work | None:
+        if not inactivity.may_be_deleted(topic, self._service.clock.monotonic_seconds()):
+            return None
+        return lambda: self._delete_inactive(topic)
+
+    async def _delete_inactive(self, topic: Topic) -> None:
+        service, name = self._service, topic.name
+        if service.topics.get(str(name)) is not topic:
+            return
+        if not inactivity.may_be_deleted(topic, service.clock.monotonic_seconds()):
+            return
+        try:
+            await service.delete(name, force=False)
+        except PulsarError as error:
+            logger.info("topic %s is not deleted though nobody used it: %s", name, error.message)
+            return
+        logger.info("topic %s is deleted, nobody used it", name)
+        if name.partition_index < 0:
+            await service.policies.delete_own(name)
+        elif self._settings.delete_inactive_partitioned_metadata:
+            await self._delete_partitioned(name.partitioned_name())
+
+    async def _delete_partitioned(self, name: TopicName) -> None:
+        """Remove the record of a partitioned topic without partitions. Each is asked for at its owner once more: those
+        that are not stored are known to nobody else, and others may have been made meanwhile."""
+        partitioned = self._partitioned
+        if partitioned is None:
+            return
+        count = await self._service.resources.partitions(name)
+        for index in range(count or 0):
+            if await self._service.exists(name.partition(index)):
+                return
+        if count is None:
+            return
+        try:
+            await partitioned.delete(name, force=False)
+        except MagnetarError as error:
+            logger.info("partitioned topic %s is not deleted though nobody used this partition: %s", name, error)
+            return
+        logger.info("partitioned topic %s is deleted, nobody used it", name)
+        await self._service.policies.delete_own(name)
+
+    def _add_up(self, topic: Topic) -> Work | None:
+        if not isinstance(topic, PersistentTopic):
+            return None
+        share = self._settings.unacked_share_when_broker_blocked * self._settings.unacked_messages_per_broker_max
+        for subscription in topic.subscriptions.values():
+            unacked = subscription.unacked_messages
+            self._unacked_total += unacked
+            subscription.hold(held=self._over_unacked_limit and unacked > share)
+        return None
+
+    def _added_up(self) -> None:
+        limit = self._settings.unacked_messages_per_broker_max
+        total, self._unacked_total = self._unacked_total, 0
+        if total > limit and not self._over_unacked_limit:
+            logger.warning("consumers hold %d unacknowledged messages, more than %d: the largest wait", total, limit)
+            self._over_unacked_limit = True
+        elif total <= limit // 2:
+            self._over_unacked_limit = False
+
+
+def _persistent(visit: Callable[[PersistentTopic], Work | None]) -> Callable[[Topic], Work | None]:
+    """A visit of persistent topics only."""
+    return lambda topic: visit(topic) if isinstance(topic, PersistentTopic) else None
+
+
+def _maintain_deduplication(topic: Topic) -> Work | None:
+    if isinstance(topic, PersistentTopic) and not topic.closing:
+        topic.maintain_deduplication()
+    return None
