@@ -160,10 +160,10 @@ bench-spark: compile ## Cold scans from Spark beside the JVM connector, Parquet,
 	$(RUN) python -m bench.spark.run $(ARGS)
 
 scale: compile ## 100 000 topics, 10 000 connections to a broker, 8 000 through a proxy, here; 7 minutes
-	$(RUN) python -m e2e.cluster.scale $(ARGS)
+	$(RUN) python -m bench.cluster.scale $(ARGS)
 
 images: ## Container images; first 4 to 7 minutes; VERSION, REGISTRY, PUSH=yes, BASE_IMAGE, BUILDER, IMAGES=...
-	$(RUN) python -m images.build $(if $(REGISTRY),--repository $(REGISTRY)) $(if $(VERSION),--version $(VERSION)) \
+	$(RUN) python -m e2e.kubernetes.build_images $(if $(REGISTRY),--repository $(REGISTRY)) $(if $(VERSION),--version $(VERSION)) \
 	  $(if $(BASE_IMAGE),--base-image $(BASE_IMAGE)) $(if $(BUILDER),--builder $(BUILDER)) $(if $(PUSH),--push) $(IMAGES)
 
 kube-up: ## A real single-node Kubernetes here (Debian 12, root; KUBERNETES_ROOT); first 10 to 13 minutes

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 CLOCK_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 TOLD_TO_STOP = (signal.SIGINT, signal.SIGTERM)
@@ -209,3 +210,10 @@ def answers(url: str) -> bool:
             return ready
     except (urllib.error.URLError, OSError, ValueError):
         return False
+
+
+def wait_for(condition: Any, timeout_s: float, problem: str) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{problem} after {timeout_s:.0f} s"
+        time.sleep(0.02)

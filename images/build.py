@@ -1,8 +1,8 @@
 """Builds the images: `make images`, or `python -m images.build --help`.
 
 Whatever builder is there is taken: Docker with buildx, nerdctl, BuildKit by its own client (`BUILDKIT_HOST` says where
-it listens), or the BuildKit of the Kubernetes that `make kube-up` starts. All images are built at the same time: the
-builder sees that they share most of their stages, and makes each of those once.
+it listens), or the one that `e2e.kubernetes.build_images` adds: that of the Kubernetes of `make kube-up`. All images
+are built at the same time: the builder sees that they share most of their stages, and makes each of those once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,8 +117,8 @@ def answers(*command: str) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def find_builder(name: str | None = None) -> Builder:
-    """The one that was asked for, or the first that answers. Errors: `NoBuilder`."""
+def find_builder(name: str | None = None, own: Callable[[], Builder | None] | None = None) -> Builder:
+    """The one that was asked for, or the first that answers; `own` is asked last. Errors: `NoBuilder`."""
     if name in (None, "docker") and answers("docker", "info") and answers("docker", "buildx", "version"):
         return Builder("docker", "docker")
     if name in (None, "nerdctl") and answers("nerdctl", "info"):
@@ -126,10 +126,8 @@ def find_builder(name: str | None = None) -> Builder:
     if name in (None, "buildkit"):
         if os.environ.get("BUILDKIT_HOST") and shutil.which("buildctl"):
             return Builder("buildkit", "buildctl")
-        from e2e.kubernetes.buildkit import own_builder
-
-        if (own := own_builder()) is not None:
-            return own
+        if own is not None and (found := own()) is not None:
+            return found
     raise NoBuilder(
         "nothing here builds images: install Docker with buildx or nerdctl, set BUILDKIT_HOST, or run `make kube-up`, "
         "which starts a Kubernetes with a builder (Debian 12, as root)"
@@ -195,11 +193,11 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Wanted, str | None]:
     return wanted, found.builder
 
 
-def main() -> int:
-    """Run the command line."""
+def main(own: Callable[[], Builder | None] | None = None) -> int:
+    """Run the command line. `own` finds a builder of this tree's, if there is one."""
     wanted, name = parse()
     try:
-        build(find_builder(name), wanted)
+        build(find_builder(name, own), wanted)
     except (NoBuilder, BuildFailed) as error:
         print(error, file=sys.stderr)
         return 1

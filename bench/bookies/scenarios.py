@@ -14,7 +14,7 @@ from bench.generators import Broken
 from bench.report import Metric
 
 if TYPE_CHECKING:
-    from bench.bookies.run import Fleet, Load
+    from bench.bookies.fleet import Fleet, Load
 
 KIB = 1024
 LEDGERS = 10

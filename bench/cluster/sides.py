@@ -18,14 +18,15 @@ from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.metadata.testing import ZookeeperServer
 from magnetar.net.free_ports import free_port
 
-from bench.bookies.run import MeasuredApacheBookie
+from bench.bookies.fleet import MeasuredApacheBookie
 from e2e import processes
 from e2e.cluster import admin
 from e2e.cluster.local import LocalCluster, Size, start_all
-from e2e.faults.support import wait_for
 from e2e.interchange.apache import ApacheBroker, initialize_cluster
-from e2e.interchange.parts import READY_PATH, Part, jvm_environment
+from e2e.interchange.parts import READY_PATH, jvm_environment
+from e2e.part import Part
 from e2e.peers import distribution
+from e2e.processes import wait_for
 
 OURS, REFERENCE = "magnetar", "apache"
 SESSION_MS = 6_000

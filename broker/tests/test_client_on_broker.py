@@ -17,7 +17,7 @@ from magnetar.client.settings import ClientSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import Misuse
 from magnetar.core.topic_name import TopicName
-from magnetar.wire.pulsar.compression import Compression
+from magnetar.wire.pulsar.compression_type import Compression
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 TOPIC = TopicName.parse("persistent://public/default/t")

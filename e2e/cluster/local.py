@@ -15,7 +15,7 @@ from magnetar.net.free_ports import free_port
 
 from e2e.cluster.parts import LOOPBACK, Bookie, Broker, ClusterSettings, Proxy
 from e2e.interchange.ours import PROGRAM
-from e2e.interchange.parts import Part
+from e2e.part import Part
 
 MetadataServers: TypeAlias = ZookeeperServer | ZookeeperEnsemble | EtcdServer
 PREPARE_SECONDS_MAX = 60.0

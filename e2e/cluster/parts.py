@@ -9,7 +9,8 @@ from magnetar.net.free_ports import free_port
 
 from e2e import processes
 from e2e.interchange.ours import program
-from e2e.interchange.parts import READY_PATH, Part
+from e2e.interchange.parts import READY_PATH
+from e2e.part import Part
 
 LOOPBACK = "127.0.0.1"
 

@@ -24,12 +24,14 @@ from magnetar.auth.testing import SECRET, token_of
 from e2e import processes
 from e2e.cluster.local import LocalCluster, Size
 from e2e.cluster.test_proxy_interchange import ApacheProxy, OurProxy, ProxyPart
-from e2e.faults.support import client_of, wait_for
+from e2e.faults.support import client_of
 from e2e.interchange import parts
 from e2e.interchange.cluster import Cluster
 from e2e.interchange.ours import PROGRAM
-from e2e.interchange.parts import START_SECONDS_MAX, BrokerPart, jvm_environment
+from e2e.interchange.parts import BrokerPart, jvm_environment
+from e2e.part import START_SECONDS_MAX
 from e2e.peers import distribution
+from e2e.processes import wait_for
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from e2e.faults.support import assert_kept, client_of, new_publisher, read_all, wait_for
+from e2e.faults.support import assert_kept, client_of, new_publisher, read_all
 from e2e.interchange import parts
 from e2e.interchange.apache import ApacheBroker
 from e2e.interchange.cluster import Cluster
 from e2e.interchange.ours import OurBroker
 from e2e.interchange.parts import CLUSTER, BrokerPart, jvm_environment
 from e2e.peers import distribution
+from e2e.processes import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -19,7 +19,8 @@ from e2e.faults.support import client_of
 from e2e.interchange import brokers, parts
 from e2e.interchange.cluster import Cluster
 from e2e.interchange.ours import PROGRAM
-from e2e.interchange.parts import CLUSTER, READY_PATH, SESSION_MS, BrokerPart, Part, jvm_environment
+from e2e.interchange.parts import CLUSTER, READY_PATH, SESSION_MS, BrokerPart, jvm_environment
+from e2e.part import Part
 from e2e.peers import distribution
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients, pytest.mark.timeout(300)]

@@ -21,14 +21,14 @@ from magnetar.client.reader import Reader
 from magnetar.client.settings import ClientSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import TopicName
-from magnetar.wire.pulsar.compression import Compression
+from magnetar.wire.pulsar.compression_type import Compression
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
-from e2e.faults.support import wait_for
 from e2e.interchange import brokers, parts
 from e2e.interchange.cluster import Cluster
 from e2e.interchange.parts import BrokerPart, jvm_environment
 from e2e.peers import distribution
+from e2e.processes import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

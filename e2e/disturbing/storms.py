@@ -1,6 +1,6 @@
 """What storms do to the processes of a cluster beside killing them; each disturbance says what it did.
 
-All of it works on the parts of `e2e.interchange.parts`, and keeps what is wrong in `problems`.
+All of it works on the parts of `e2e.part`, and keeps what is wrong in `problems`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from magnetar.metadata.factory import open_store
 
 from e2e.disturbing.control import Disturbance
 from e2e.disturbing.relay import Relay, Way
-from e2e.interchange.parts import Part
+from e2e.part import Part
 
 JUMP_SECONDS: Final = 600.0
 JUMPED_SECONDS_MAX: Final = 6.0

@@ -31,7 +31,7 @@ from magnetar.net.free_ports import free_port
 from magnetar.wire.bookkeeper.service_info import Endpoint, encode_service_info
 
 from e2e import processes
-from e2e.faults.support import wait_for
+from e2e.processes import wait_for
 
 T = TypeVar("T")
 ADD_TIMEOUT_SECONDS = 2.0

@@ -16,6 +16,7 @@ import pulsar
 
 from e2e import checkers
 from e2e.history import Acknowledged, Failed, Received
+from e2e.processes import wait_for
 from e2e.server import MagnetarStandalone
 
 RECEIVE_MS = 200
@@ -158,13 +159,6 @@ def assert_kept(publishers: list[Publisher], received: list[Received], *, ordere
         problems += checkers.out_of_order(received, lambda event: (event.producer, event.key))
         problems += checkers.positions_step_back(received)
     assert not problems, "\n".join(problems)
-
-
-def wait_for(condition: Any, timeout_s: float, problem: str) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{problem} after {timeout_s:.0f} s"
-        time.sleep(0.02)
 
 
 class FaultyServer(MagnetarStandalone):

@@ -13,7 +13,8 @@ import pytest
 from magnetar.core.clock import SystemClock
 from magnetar.standalone.threaded import ThreadedCluster
 
-from e2e.faults.support import Subscriber, assert_kept, client_of, new_publisher, read_all, seen, subscribe, wait_for
+from e2e.faults.support import Subscriber, assert_kept, client_of, new_publisher, read_all, seen, subscribe
+from e2e.processes import wait_for
 
 TOPIC = "persistent://public/default/clock"
 HOUR_MS = 3_600_000

@@ -15,16 +15,8 @@ import pytest
 from e2e import processes
 from e2e.disturbing import building
 from e2e.disturbing.control import Disturbance, build
-from e2e.faults.support import (
-    FaultyServer,
-    assert_kept,
-    client_of,
-    new_publisher,
-    read_all,
-    running,
-    subscribe,
-    wait_for,
-)
+from e2e.faults.support import FaultyServer, assert_kept, client_of, new_publisher, read_all, running, subscribe
+from e2e.processes import wait_for
 
 pytestmark = [
     pytest.mark.slow,

@@ -20,8 +20,8 @@ from e2e.faults.support import (
     read_all,
     running,
     subscribe,
-    wait_for,
 )
+from e2e.processes import wait_for
 
 TOPIC = "persistent://public/default/damaged"
 

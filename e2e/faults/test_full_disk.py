@@ -12,16 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.faults.support import (
-    FaultyServer,
-    Publisher,
-    assert_kept,
-    client_of,
-    new_publisher,
-    read_all,
-    running,
-    wait_for,
-)
+from e2e.faults.support import FaultyServer, Publisher, assert_kept, client_of, new_publisher, read_all, running
+from e2e.processes import wait_for
 
 TOPIC = "persistent://public/default/full-disk"
 MIB = 1 << 20

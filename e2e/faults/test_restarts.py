@@ -21,8 +21,8 @@ from e2e.faults.support import (
     running,
     seen,
     subscribe,
-    wait_for,
 )
+from e2e.processes import wait_for
 
 KEYS = 7
 TOPICS = 200

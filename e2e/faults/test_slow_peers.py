@@ -12,7 +12,8 @@ import pytest
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandSubscribe, MessageMetadata
 
 from e2e.faults.raw_client import RawClient
-from e2e.faults.support import Subscriber, client_of, new_publisher, running, seen, subscribe, wait_for
+from e2e.faults.support import Subscriber, client_of, new_publisher, running, seen, subscribe
+from e2e.processes import wait_for
 
 MIB = 1 << 20
 SHARED_CACHES_BYTES = 96 * MIB

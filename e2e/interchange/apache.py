@@ -8,7 +8,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.interchange.parts import BookiePart, BrokerPart, Part, jvm_environment
+from e2e.interchange.parts import BookiePart, BrokerPart, jvm_environment
+from e2e.part import Part
 from e2e.peers import distribution
 
 SHELL_SECONDS_MAX = 120.0

@@ -6,9 +6,11 @@ import threading
 from collections.abc import Sequence
 
 from e2e import processes
-from e2e.faults.support import Publisher, assert_kept, client_of, new_publisher, read_all, wait_for
+from e2e.faults.support import Publisher, assert_kept, client_of, new_publisher, read_all
 from e2e.interchange.cluster import Cluster
-from e2e.interchange.parts import START_SECONDS_MAX, BookiePart, BrokerPart
+from e2e.interchange.parts import BookiePart, BrokerPart
+from e2e.part import START_SECONDS_MAX
+from e2e.processes import wait_for
 
 TOPIC = "persistent://public/default/interchange"
 CHUNK = 20

@@ -11,13 +11,14 @@ from typing import Self, TypeVar
 from magnetar.metadata.testing import ZookeeperServer
 from magnetar.net.free_ports import free_port
 
-from e2e.faults.support import wait_for
 from e2e.interchange import apache
 from e2e.interchange.apache import ApacheAutoRecovery, ApacheBookie, ApacheBroker, Shell
 from e2e.interchange.ledger_driver import LedgerClient, LedgerDriver
 from e2e.interchange.ours import OurAutoRecovery, OurBookie, OurBroker
-from e2e.interchange.parts import CLUSTER, BookiePart, Part
+from e2e.interchange.parts import CLUSTER, BookiePart
+from e2e.part import Part
 from e2e.peers import distribution
+from e2e.processes import wait_for
 
 P = TypeVar("P", bound=Part)
 REGISTERED_SECONDS_MAX = 30.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from e2e.interchange.parts import BookiePart, BrokerPart, Part
+from e2e.interchange.parts import BookiePart, BrokerPart
+from e2e.part import Part
 
 PROGRAM = str(Path(sys.executable).parent / "magnetar")
 

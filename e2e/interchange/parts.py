@@ -6,22 +6,18 @@ Ours and Apache's read the same files: Apache's shipped `bookkeeper.conf` and `b
 from __future__ import annotations
 
 import shutil
-import signal
-import subprocess
-from abc import ABC, abstractmethod
 from pathlib import Path
 
 from magnetar.net.free_ports import free_port
 
 from e2e import processes
-from e2e.faults.support import wait_for
 from e2e.interchange import direct
+from e2e.part import Part
 from e2e.peers import distribution
 
 LEAN_JVM = "-Xms64m -Xmx256m -XX:MaxDirectMemorySize=256m"
 # The serial collector and the first compiler only: what starts fastest and costs least on a small machine.
 LEAN_COLLECTOR = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
-START_SECONDS_MAX = 60.0
 SESSION_MS = 4_000
 """How long a killed process stays registered."""
 
@@ -56,85 +52,6 @@ def jvm_environment(logs: Path) -> dict[str, str]:
         "PULSAR_GC_LOG": "-Xlog:disable",
         "PULSAR_LOG_DIR": str(logs),
     }
-
-
-class Part(ABC):
-    """A process with a folder of its own; its log is kept beside the folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.log = folder.with_suffix(".log")
-        self.variables: dict[str, str] = {}
-        """What its environment has besides."""
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @abstractmethod
-    def command(self) -> list[str]:
-        """What to run."""
-
-    @abstractmethod
-    def ready(self) -> bool:
-        """Whether it serves."""
-
-    def environment(self) -> dict[str, str]:
-        return self.variables
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def exit_code(self) -> int | None:
-        """How it ended; None while it runs, or was never started."""
-        return self._process.poll() if self._process is not None else None
-
-    @property
-    def pids(self) -> list[int]:
-        return processes.tree(self._process.pid) if self._process is not None and self.running else []
-
-    def launch(self) -> None:
-        """Start it and do not wait."""
-        assert not self.running, f"{self.folder.name} is running already"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._process = processes.spawn(self.command(), self.log, self.environment())
-
-    def wait_until_ready(self) -> None:
-        wait_for(lambda: not self.running or self.ready(), START_SECONDS_MAX, f"{self.folder.name} does not come up")
-        assert self.running, f"{self.folder.name} ended while starting; the end of its log:\n{self.log_tail()}"
-
-    def wait_until_ended(self) -> None:
-        """By itself."""
-        wait_for(lambda: not self.running, START_SECONDS_MAX, f"{self.folder.name} does not end")
-
-    def start(self) -> None:
-        self.launch()
-        self.wait_until_ready()
-
-    def kill(self) -> None:
-        """SIGKILL to it and to what it started."""
-        if self._process is not None:
-            processes.kill_tree(self._process)
-
-    def pause(self) -> None:
-        """SIGSTOP: it answers nothing and its connections stay open."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
-
-    def stop(self) -> None:
-        """SIGTERM, and wait until it has ended."""
-        if self._process is not None:
-            processes.end(self._process)
-
-    def log_text(self) -> str:
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
-
-    def log_tail(self, lines: int = 30) -> str:
-        return "\n".join(self.log_text().splitlines()[-lines:])
 
 
 class BookiePart(Part):

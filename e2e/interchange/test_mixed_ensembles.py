@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from e2e.faults.support import wait_for
 from e2e.interchange import direct
 from e2e.interchange.cluster import Cluster
 from e2e.interchange.ledger_driver import Handle, LedgerClient
 from e2e.interchange.parts import BookiePart
+from e2e.processes import wait_for
 
 ENTRIES = 60
 REPAIR_SECONDS_MAX = 90.0

@@ -15,11 +15,11 @@ import pytest
 from magnetar.net.free_ports import free_port
 
 from e2e import processes
-from e2e.faults.support import wait_for
 from e2e.interchange import direct
 from e2e.interchange.cluster import Cluster
 from e2e.interchange.ledger_driver import ClientError, Handle, LedgerClient
 from e2e.interchange.parts import BookiePart
+from e2e.processes import wait_for
 
 ENTRIES = 300
 SIZE = 1_000

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from e2e.faults.support import wait_for
 from e2e.interchange.apache import Shell
 from e2e.interchange.cluster import Cluster
 from e2e.interchange.ledger_driver import Handle, LedgerClient
 from e2e.interchange.ours import OurBookie
+from e2e.processes import wait_for
 
 ENTRIES = 50
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from magnetar.bookie.entry_log_format import EMPTIED_LOG
 
-from e2e.faults.support import wait_for
 from e2e.interchange.apache import Shell
 from e2e.interchange.cluster import Cluster
 from e2e.interchange.ours import OurBookie
+from e2e.processes import wait_for
 
 ENTRIES = 20
 SIZE = 100

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from e2e.cluster import admin
-from e2e.faults.support import wait_for
 from e2e.interchange import parts
 from e2e.interchange.cluster import Cluster
 from e2e.interchange.parts import BrokerPart
+from e2e.processes import wait_for
 from e2e.spark.running import Spark
 from e2e.spark.topic_driver import VALUE, Read, TopicDriver
 

@@ -15,7 +15,7 @@ from magnetar.net.free_ports import free_port
 
 from e2e import processes
 from e2e.cluster import admin
-from e2e.faults.support import wait_for
+from e2e.processes import wait_for
 from e2e.spark.running import LOG_SETTINGS
 
 HOSTS = ("127.0.0.2", "127.0.0.3")

@@ -13,7 +13,7 @@ import pytest
 
 from e2e.disturbing import building
 from e2e.disturbing.control import Disturbance, build
-from e2e.faults.support import wait_for
+from e2e.processes import wait_for
 
 pytestmark = [
     pytest.mark.slow,

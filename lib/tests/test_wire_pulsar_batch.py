@@ -9,7 +9,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.wire.pulsar.batch import BATCH_MESSAGES_MAX, build_batch, build_message, decompressed_payload, split_batch
-from magnetar.wire.pulsar.compression import Compression, compress, decompress
+from magnetar.wire.pulsar.compression import compress, decompress
+from magnetar.wire.pulsar.compression_type import Compression
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.metadata import checksum_ok, skim

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.wire.pulsar.batch import build_batch, build_message
-from magnetar.wire.pulsar.compression import Compression
+from magnetar.wire.pulsar.compression_type import Compression
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.metadata import (

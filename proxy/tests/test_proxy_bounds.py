@@ -43,6 +43,7 @@ def located(command: pb.BaseCommand) -> pb.BaseCommand:
 async def session_of(proxy: RunningProxy) -> ProxySession:
     await until(lambda: proxy.service._sessions)
     (session,) = proxy.service._sessions
+    assert isinstance(session, ProxySession)
     return session
 
 

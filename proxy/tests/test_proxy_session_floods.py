@@ -118,6 +118,7 @@ async def test_what_a_client_says_on_a_lookup_connection_is_small(start: StartPr
         wire.writer.write(messages.encode_command(connect))
         assert await wire.receive() is not None
         (session,) = proxy.service._sessions
+        assert isinstance(session, ProxySession)
         assert session._client_version == "v" * CLIENT_VERSION_CHARACTERS_MAX
         wire.writer.write((CONNECT_FRAME_BYTES_MAX + 1).to_bytes(4, "big"))
         assert await wire.receive() is None

@@ -29,7 +29,7 @@ from magnetar.spark.slices import LedgerRange
 from magnetar.standalone.threaded import ThreadedCluster
 from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.compacted import encode_compacted
-from magnetar.wire.pulsar.compression import Compression
+from magnetar.wire.pulsar.compression_type import Compression
 
 NAME = "persistent://public/default/t"
 TOPIC = TopicName.parse(NAME)

@@ -21,7 +21,8 @@ from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.pushdown import EVERYTHING, MessageFilters
 from magnetar.spark.values.api import DecodedValues
 from magnetar.wire.pulsar.batch import build_batch, build_message, split_batch
-from magnetar.wire.pulsar.compression import Compression, compress
+from magnetar.wire.pulsar.compression import compress
+from magnetar.wire.pulsar.compression_type import Compression
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import KeyValue, MessageMetadata
 from magnetar.wire.pulsar.metadata import MessageMetadataView, full_metadata, skim
 

@@ -11,7 +11,7 @@ from magnetar.spark.sink_options import (
     parse_sink_options,
 )
 from magnetar.spark.sink_rows import HashingScheme
-from magnetar.wire.pulsar.compression import Compression
+from magnetar.wire.pulsar.compression_type import Compression
 
 URL = {"service.url": "pulsar://localhost:6650"}
 

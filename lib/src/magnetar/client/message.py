@@ -14,7 +14,7 @@ from magnetar.wire.pulsar.batch import (
     decompressed_payload,
     split_batch,
 )
-from magnetar.wire.pulsar.compression import Compression
+from magnetar.wire.pulsar.compression_type import Compression
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     KeyValue,
     MessageIdData,

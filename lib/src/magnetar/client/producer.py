@@ -19,7 +19,7 @@ from magnetar.core.ids import signed64
 from magnetar.core.limits import FRAME_PADDING_BYTES
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar import requests
-from magnetar.wire.pulsar.compression import Compression
+from magnetar.wire.pulsar.compression_type import Compression
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     CommandProducerSuccess,

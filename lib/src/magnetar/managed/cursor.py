@@ -7,18 +7,15 @@ Compiled, so it waits for nothing (docs/adr/0022): what it returns to be awaited
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, NO_ENTRY, Position
 from magnetar.managed.ack_state import AckState
-from magnetar.managed.cursor_reading import closed, durable, nothing, read_next, read_positions
+from magnetar.managed.cursor_reading import CursorLedger, closed, durable, nothing, read_next, read_positions
 from magnetar.managed.cursor_storage import CursorStorage
 from magnetar.managed.entry import Entry
 from magnetar.managed.stats import CursorStats
-
-if TYPE_CHECKING:
-    from magnetar.managed.managed_ledger import ManagedLedger
 
 
 class Cursor:
@@ -26,8 +23,8 @@ class Cursor:
 
     __slots__ = ("_ledger", "_storage", "acks", "closed", "cursor_properties", "name", "properties", "read_position")
 
-    def __init__(self, ledger: ManagedLedger, name: str, acks: AckState, storage: CursorStorage | None = None) -> None:
-        self._ledger: ManagedLedger = ledger
+    def __init__(self, ledger: CursorLedger, name: str, acks: AckState, storage: CursorStorage | None = None) -> None:
+        self._ledger: CursorLedger = ledger
         self._storage: CursorStorage | None = storage
         self.name: str = name
         self.acks: AckState = acks
@@ -288,7 +285,7 @@ class Cursor:
         return True
 
 
-def start_mark(ledger: ManagedLedger, start: Position) -> Position:
+def start_mark(ledger: CursorLedger, start: Position) -> Position:
     """The mark-delete position of a cursor that begins to read at `start`."""
     if start == EARLIEST:
         return ledger.previous_position(ledger.first_position)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from magnetar.core.ids import Position
 from magnetar.ledger.api import EntryNotFound, LedgerNotFound
@@ -38,13 +39,52 @@ class ReadingCursor(Protocol):
 
 
 class CursorLedger(Protocol):
-    """The managed ledger, as a cursor reads it."""
+    """The managed ledger, as its cursors know it."""
 
     cache: EntryCache
 
     @property
     def settings(self) -> ManagedLedgerSettings:
         """The policies in force."""
+        ...
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Where it lives."""
+        ...
+
+    @property
+    def first_position(self) -> Position:
+        """Of the oldest entry there is, or will be."""
+        ...
+
+    @property
+    def last_confirmed(self) -> Position:
+        """The newest entry that readers may see."""
+        ...
+
+    def next_position(self, position: Position) -> Position:
+        """Of the entry behind this one."""
+        ...
+
+    def previous_position(self, position: Position) -> Position:
+        """Of the entry before this one."""
+        ...
+
+    def valid_position(self, position: Position) -> Position:
+        """The first position from this one on that may hold an entry."""
+        ...
+
+    def start_of_reading(self, position: Position) -> Position:
+        """Where to read who wants to begin here."""
+        ...
+
+    def trim_later(self) -> None:
+        """A cursor has left a ledger behind."""
+        ...
+
+    def cursor_closed(self, cursor: Any) -> None:
+        """One of its cursors is no more."""
         ...
 
     def contains(self, position: Position) -> bool:

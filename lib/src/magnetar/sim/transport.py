@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from magnetar.sim.process import Process
-
-if TYPE_CHECKING:
-    from magnetar.sim.network import Network
 
 HIGH_WATER_BYTES: Final = 64 * 1024
 """As asyncio's own default."""
@@ -21,10 +19,34 @@ Chunk: TypeAlias = bytes | None
 """What travels: bytes, or the end of the stream."""
 
 
+class Splitting(Protocol):
+    """How a network treats what is sent in one piece."""
+
+    @property
+    def split_share(self) -> float: ...
+
+
+class Wires(Protocol):
+    """What lies between two ends: `Network`."""
+
+    delivered_chunks: int
+
+    @property
+    def loop(self) -> Any: ...
+    @property
+    def rng(self) -> random.Random: ...
+    @property
+    def settings(self) -> Splitting: ...
+    def is_up(self, host: str) -> bool: ...
+    def is_blocked(self, one: str, other: str) -> bool: ...
+    def delay_seconds(self, source: str, target: str) -> float: ...
+    def gone(self, transport: SimulatedTransport) -> None: ...
+
+
 class SimulatedTransport(asyncio.Transport):
     """Sends to `other`, the far end. Runs what it tells its protocol on behalf of its process."""
 
-    def __init__(self, network: Network, process: Process, address: tuple[str, int]) -> None:
+    def __init__(self, network: Wires, process: Process, address: tuple[str, int]) -> None:
         super().__init__()
         self.process = process
         self.address = address

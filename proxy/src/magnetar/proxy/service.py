@@ -7,7 +7,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from magnetar.auth.credentials import METHOD_NONE
 from magnetar.auth.plugin import ClientCredentials
@@ -33,7 +33,6 @@ from magnetar.proxy.joined import JoinedConnection
 from magnetar.proxy.lookup_links import LookupLinks
 from magnetar.proxy.lookups import Lookups
 from magnetar.proxy.proven_targets import ProvenTargets
-from magnetar.proxy.session import ProxySession
 from magnetar.proxy.settings import ProxySettings
 from magnetar.proxy.targets import Targets
 
@@ -52,6 +51,18 @@ cluster all at once."""
 
 LOOKUPS_SECONDS_MAX: Final = 2.0
 """How long a drain goes on for clients that only look topics up, which they can do elsewhere: longer than a lookup."""
+
+
+class ClientSession(Protocol):
+    """The connection of a client that is not joined with a broker yet: `ProxySession`."""
+
+    @property
+    def connection(self) -> Connection: ...
+    @property
+    def client_address(self) -> str: ...
+    @property
+    def client_host(self) -> str: ...
+    def tick(self) -> None: ...
 
 
 class ProxyService:
@@ -88,7 +99,7 @@ class ProxyService:
         self._clock = clock
         self._targets = Targets(settings.targets)
         # All of these are limited by `connections_max`.
-        self._sessions: dict[ProxySession, None] = {}
+        self._sessions: dict[ClientSession, None] = {}
         self._joined: dict[Splice, JoinedConnection] = {}
         self._per_address: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,7 +121,7 @@ class ProxyService:
 
     # --- for the sessions
 
-    def admit(self, session: ProxySession) -> str | None:
+    def admit(self, session: ClientSession) -> str | None:
         """Take a new connection; else the reason why not."""
         self.counters.new_connections += 1
         if self.active_connections >= self._limit.connections_max:
@@ -129,13 +140,13 @@ class ProxyService:
         per_address_max = self._per_address_limit.connections_max
         return per_address_max - self._per_address[host] if per_address_max > 0 else ENOUGH
 
-    def left(self, session: ProxySession) -> None:
+    def left(self, session: ClientSession) -> None:
         """A connection has ended before it was joined."""
         if session in self._sessions:
             del self._sessions[session]
             self._forget(session.client_host)
 
-    def join(self, session: ProxySession, broker: Connection) -> None:
+    def join(self, session: ClientSession, broker: Connection) -> None:
         """Make one of a client's connection and a broker's."""
         self._sessions.pop(session, None)
         splice = Splice(session.connection, broker, self._ended)
@@ -163,13 +174,13 @@ class ProxyService:
                 failure = str(error)
         raise BrokerUnreachable(failure)
 
-    def spawn(self, session: ProxySession, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, session: ClientSession, work: Coroutine[Any, Any, None]) -> None:
         """Run something for a session; each connection has one, or lookups, which are limited."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._finished(session, done))
 
-    def _finished(self, session: ProxySession, task: asyncio.Task[None]) -> None:
+    def _finished(self, session: ClientSession, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("serving %s failed, closing its connection", session.client_address, exc_info=error)
@@ -240,12 +251,12 @@ class ProxyService:
                 await self._until_idle()
         except TimeoutError:
             logger.info("closing the %d connections that are left", self.active_connections)
-        left: list[ProxySession | Splice] = [*self._sessions, *self._joined]
+        left: list[ClientSession | Splice] = [*self._sessions, *self._joined]
         for start in range(0, len(left), CLOSE_STEP):
             if start:
                 await asyncio.sleep(CLOSE_STEP_SECONDS)
             for one in left[start : start + CLOSE_STEP]:
-                (one.connection if isinstance(one, ProxySession) else one).close()
+                (one if isinstance(one, Splice) else one.connection).close()
 
     async def _until_idle(self) -> None:
         while self.active_connections:

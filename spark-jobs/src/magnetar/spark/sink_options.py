@@ -12,7 +12,7 @@ from magnetar.spark.connection_options import CONNECTION_OPTIONS, connection_opt
 from magnetar.spark.option_values import Option, OptionValues, check_known, complete_topic
 from magnetar.spark.sink_rows import HashingScheme
 from magnetar.spark.values.definitions import DefinitionKind
-from magnetar.wire.pulsar.compression import Compression
+from magnetar.wire.pulsar.compression_type import Compression
 
 BATCH_BYTES_MAX: Final = 4 << 20
 """Brokers take 5 MiB with everything around it."""

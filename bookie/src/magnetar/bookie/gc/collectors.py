@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Protocol
 
-from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.gc.collector import GarbageCollector
 from magnetar.bookie.gc.live_ledgers import LedgerLocks, StoredLiveLedgers
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
+from magnetar.bookie.storage import LedgerStorage
 from magnetar.core.clock import Clock
 from magnetar.metadata.store import MetadataStore
+
+
+class CollectedParts(Protocol):
+    """What stands behind it: `BookieParts`."""
+
+    @property
+    def storage(self) -> LedgerStorage: ...
+    def forget_ledgers(self, ledger_ids: Collection[int]) -> None: ...
+
+
+class CollectedBookie(Protocol):
+    """A bookie whose garbage is collected: `RunningBookie`."""
+
+    @property
+    def bookie_id(self) -> str: ...
+    @property
+    def parts(self) -> CollectedParts: ...
 
 
 class Collectors:
@@ -18,7 +36,7 @@ class Collectors:
 
     def __init__(
         self,
-        bookie: RunningBookie,
+        bookie: CollectedBookie,
         store: MetadataStore,
         settings: GarbageCollectionSettings,
         clock: Clock,

@@ -133,7 +133,7 @@ class LoadHistoryWriter:
     async def _producer(self) -> Producer:
         # Here, not above: only the leader pays for it, and only once it writes.
         from magnetar.client.producer import ProducerOptions
-        from magnetar.wire.pulsar.compression import Compression
+        from magnetar.wire.pulsar.compression_type import Compression
         from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
 
         schema = Schema(name=SCHEMA_NAME, type=Schema.Json, schema_data=schema_definition())

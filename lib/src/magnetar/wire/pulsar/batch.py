@@ -9,7 +9,8 @@ from typing import Final
 import google_crc32c
 from google.protobuf.message import DecodeError
 from magnetar.core.limits import MIB
-from magnetar.wire.pulsar.compression import Compression, compress, decompress
+from magnetar.wire.pulsar.compression import compress, decompress
+from magnetar.wire.pulsar.compression_type import Compression
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
 from magnetar.wire.pulsar.metadata import CHECKSUM_MAGIC, full_metadata, metadata_bounds

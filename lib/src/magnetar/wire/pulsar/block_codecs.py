@@ -9,7 +9,7 @@ import lz4.block
 import snappy
 import zstandard
 from magnetar.wire.errors import BadProtobuf
-from magnetar.wire.pulsar.compression import Compression
+from magnetar.wire.pulsar.compression_type import Compression
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.varint import read_varint
 

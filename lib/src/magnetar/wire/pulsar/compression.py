@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-import enum
-
+from magnetar.wire.pulsar.compression_type import Compression
 from magnetar.wire.pulsar.errors import BadMetadata
-
-
-class Compression(enum.IntEnum):
-    """The wire's numbers."""
-
-    NONE = 0
-    LZ4 = 1
-    ZLIB = 2
-    ZSTD = 3
-    SNAPPY = 4
 
 
 def compress(kind: Compression, data: bytes) -> bytes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 from magnetar.operator.plugin.commands import completion, connect, drain, logs, report, status, switches, top, unload
-
-NAME = "kubectl pulsar"
+from magnetar.operator.plugin.completion import NAME, completions
 
 application = typer.Typer(
     add_completion=False,
@@ -58,3 +58,8 @@ for command in (
 def main() -> None:
     """`kubectl-pulsar`."""
     application(prog_name=NAME)
+
+
+def complete() -> None:
+    """`kubectl_complete-pulsar`."""
+    completions(application, sys.argv[1:])

@@ -17,7 +17,7 @@ from magnetar.core.ids import signed64
 from magnetar.core.limits import MIB
 from magnetar.managed.entry import Entry
 from magnetar.wire.pulsar.batch import decompressed_payload
-from magnetar.wire.pulsar.compression import Compression
+from magnetar.wire.pulsar.compression_type import Compression
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import broker_entry_metadata, full_metadata, metadata_bounds
 

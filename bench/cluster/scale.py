@@ -1,4 +1,4 @@
-"""How far a cluster of this machine's size goes: `python -m e2e.cluster.scale [--topics N] [--connections N] …`.
+"""How far a cluster of this machine's size goes: `python -m bench.cluster.scale [--topics N] [--connections N] …`.
 
 100 000 topics in one namespace over three brokers, four bookies and a proxy; then 10 000 connections to one broker,
 and 8 000 through one proxy, which has two open files for each.
@@ -18,9 +18,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.cluster import page
+from bench.cluster import page, scale_connections, scale_topics
 from e2e import processes
-from e2e.cluster import scale_connections, scale_topics
 
 
 def main() -> None:
