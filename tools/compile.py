@@ -70,6 +70,7 @@ HOT_MODULES: Final = (
     "broker/src/magnetar/broker/bundles/known_owners.py",
     "broker/src/magnetar/broker/bundles/owned_bundles.py",
     "broker/src/magnetar/broker/dispatch/rates.py",
+    "broker/src/magnetar/broker/subscriptions/totals.py",
     "broker/src/magnetar/broker/subscriptions/subscription.py",
     "broker/src/magnetar/broker/dispatch/entry_batch.py",
     "broker/src/magnetar/broker/dispatch/exclusive.py",

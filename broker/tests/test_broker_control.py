@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 from magnetar.broker.admin.brokers.control import SERVICE, BrokerControlPort
-from magnetar.broker.testing.load import FakeBundle, FakeCluster, bundles, until
+from magnetar.broker.testing.load import FakeCluster, bundles, owned_bundle, until
 from magnetar.control.broker_client import BrokerControl
 from magnetar.control.errors import ControlRefused, Reason
 from magnetar.control.generated import broker_pb2 as messages
@@ -41,7 +41,7 @@ async def stage() -> AsyncIterator[Stage]:
 
 
 async def test_the_load_report(stage: Stage) -> None:
-    stage.one.bundles[bundles(1)[0]] = FakeBundle()
+    stage.one.bundles[bundles(1)[0]] = owned_bundle()
     report = await stage.client.load_report()
     assert (report.broker_id, report.registered, report.leading, report.leader_broker_id) == (
         "b1:1", True, True, "b1:1",
@@ -52,7 +52,7 @@ async def test_the_load_report(stage: Stage) -> None:
 
 async def test_bundles_are_listed_split_and_handed_over(stage: Stage) -> None:
     first, second, third = bundles(3)
-    stage.one.bundles.update({first: FakeBundle(), second: FakeBundle()})
+    stage.one.bundles.update({first: owned_bundle(), second: owned_bundle()})
     assert [(row.bundle, row.state) for row in await stage.client.bundles()] == [
         (str(first), "ACTIVE"),
         (str(second), "ACTIVE"),
@@ -77,7 +77,7 @@ async def test_a_drain_tells_how_far_it_is_and_turns_the_health(stage: Stage) ->
     assert await stage.client.channel.healthy(SERVICE)
     assert (await stage.client.drain_state()).step == messages.BROKER_DRAIN_STEP_NONE
     stuck = bundles(5)[0]
-    stage.one.bundles.update((bundle, FakeBundle()) for bundle in bundles(5))
+    stage.one.bundles.update((bundle, owned_bundle()) for bundle in bundles(5))
     stage.one.stuck.add(stuck)
     seen: list[tuple[int, int]] = []
     async for state in stage.client.drain(interval_ms=50):

@@ -11,11 +11,16 @@ import pytest
 from magnetar.broker.bundles.namespace_bundles import BundleNotFound
 from magnetar.broker.bundles.owned_bundles import BundleState, OwnedBundle, OwnedBundles
 from magnetar.broker.bundles.ownership import OwnershipLost, ownership_path
-from magnetar.broker.bundles.placement import AdvertisedListener, BrokerAddresses
-from magnetar.broker.peers.addresses import decode_owner, encode_owner, parse_listeners
+from magnetar.broker.peers.addresses import (
+    AdvertisedListener,
+    BrokerAddresses,
+    decode_owner,
+    encode_owner,
+    parse_listeners,
+)
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import message
-from magnetar.broker.topics.service import Topic
+from magnetar.broker.topics.any_topic import Topic
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import PeerError, SettingError
 from magnetar.core.topic_name import TopicName

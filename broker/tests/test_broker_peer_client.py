@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 from aiohttp import web
-from magnetar.broker.bundles.placement import BrokerAddresses
 from magnetar.broker.peers.access import PeerAccess
+from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.broker.peers.known_peers import KnownPeers
 from magnetar.broker.peers.peer_client import CONNECTIONS_MAX, PeerAnswer, PeerClient, PeerRefused, PeerUnreachable
 from magnetar.broker.settings.access import PeerSettings

@@ -19,8 +19,9 @@ import pytest
 from magnetar.broker.peers.internal_client import InternalClient
 from magnetar.broker.policies import change_state
 from magnetar.broker.policies.api import TopicPolicies
-from magnetar.broker.policies.change_events import ChangeEvents, ChangeEventsParts
+from magnetar.broker.policies.change_events import ChangeEvents
 from magnetar.broker.policies.change_events_namespace import ENTRY_BOUNDS
+from magnetar.broker.policies.change_events_parts import ChangeEventsParts
 from magnetar.broker.policies.change_events_settings import ChangeEventsSettings
 from magnetar.broker.policies.change_events_writer import LOCKS_PATH
 from magnetar.broker.policies.change_state import CHANGE_BYTES, POLICIES_BYTES_MAX
@@ -46,7 +47,7 @@ from magnetar.core.topic_name import NamespaceName, TopicName, java_url_encode
 from magnetar.metadata.coordination import ResourceLock
 from magnetar.metadata.store import MetadataStore, StoreUnavailable
 from magnetar.wire.pulsar.batch import build_message
-from magnetar.wire.pulsar.compression import Compression
+from magnetar.wire.pulsar.compression_type import Compression
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, MessageMetadata, Schema
 from magnetar.wire.pulsar.metadata import full_metadata, metadata_bounds

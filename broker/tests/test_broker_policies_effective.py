@@ -6,19 +6,11 @@ from typing import Any
 
 import pytest
 from magnetar.broker.policies.effective import BrokerLevel, effective_policies
-from magnetar.broker.policies.model import (
-    AutoTopicCreation,
-    BacklogQuota,
-    BacklogQuotaPolicy,
-    EffectivePolicies,
-    InactiveTopicDeleteMode,
-    InactiveTopics,
-    Rate,
-)
+from magnetar.broker.policies.model import AutoTopicCreation, BacklogQuota, EffectivePolicies, InactiveTopics, Rate
 from magnetar.broker.resources import new_policies
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.broker.settings.broker import AutoCreationSettings, BrokerSettings
-from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.settings.policies import BacklogQuotaPolicy, InactiveTopicDeleteMode, PolicySettings
 from magnetar.core.limits import MIB
 from magnetar.managed.settings import ManagedLedgerSettings
 

@@ -11,7 +11,7 @@ from magnetar.broker.policies.system_topics import COMPACTION
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, ShiftedClock
-from magnetar.broker.topics.expiry import FAILED_READS_MAX, ExpirySearch
+from magnetar.broker.topics.backlog import FAILED_READS_MAX, ExpirySearch
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed.entry import Entry

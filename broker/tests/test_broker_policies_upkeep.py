@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from magnetar.broker.policies.model import BacklogQuotaPolicy, InactiveTopicDeleteMode
 from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.settings.broker import BrokerSettings
-from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.settings.policies import BacklogQuotaPolicy, InactiveTopicDeleteMode, PolicySettings
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, ShiftedClock
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.topic_name import NamespaceName, TopicName

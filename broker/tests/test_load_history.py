@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import fastavro
 import pytest
-from magnetar.broker.bundles.placement import BrokerAddresses
+from magnetar.broker.bundles.statistics import BundleStats
 from magnetar.broker.load import history_writer
-from magnetar.broker.load.broker_report import BrokerReport, BundleStats
+from magnetar.broker.load.broker_report import BrokerReport
 from magnetar.broker.load.history import (
     BATCH_BYTES_MAX,
     BUNDLES_PER_MESSAGE_MAX,
@@ -22,6 +22,7 @@ from magnetar.broker.load.history import (
     schema_definition,
 )
 from magnetar.broker.load.history_writer import ROUNDS_WAITING_MAX, LoadHistoryWriter
+from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.broker.policies.system_topics import LOAD_HISTORY, load_history_policies
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.load import LoadSettings

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from magnetar.broker.bundles.placement import BrokerAddresses
 from magnetar.broker.load.broker_report import BrokerReport
 from magnetar.broker.load.drain import DrainRefused, DrainStep
 from magnetar.broker.load.operations import NotOwned, UnknownBroker
 from magnetar.broker.load.registration import Registration, broker_path
+from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.broker.resources import Documents, bundles_document
-from magnetar.broker.testing.load import FakeBundle, FakeCluster, bundles, until
+from magnetar.broker.testing.load import FakeCluster, bundles, owned_bundle, until
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import PeerError, SettingError
 from magnetar.metadata.coordination import LockTaken
@@ -161,7 +161,7 @@ async def test_who_lost_its_name_takes_it_again_though_answers_are_lost(
 
 async def test_reports_follow_what_is_owned(cluster: FakeCluster) -> None:
     one, two = await cluster.start(1, 2)
-    one.bundles.update((bundle, FakeBundle()) for bundle in bundles(4))
+    one.bundles.update((bundle, owned_bundle()) for bundle in bundles(4))
     await until(lambda: len(two.load.directory.reports["b1:1"].bundles) == 4)
     document = await json_at(two.store, broker_path("b1:1"))
     assert document["numBundles"] == 4
@@ -258,7 +258,7 @@ async def test_a_moved_bundle_is_placed_where_it_was_meant_to_go(cluster: FakeCl
 
 async def test_the_leader_balances_by_calls_to_the_owners(cluster: FakeCluster) -> None:
     _, two, three = await cluster.start(1, 2, 3)
-    two.bundles.update((bundle, FakeBundle()) for bundle in bundles(12))
+    two.bundles.update((bundle, owned_bundle()) for bundle in bundles(12))
     leader = cluster.leader.load
     await until(lambda: len(leader.directory.reports["b2:2"].bundles) == 12)
     for _ in range(8):
@@ -285,7 +285,7 @@ async def test_a_clock_that_jumps_neither_freezes_nor_hurries_anything(cluster: 
     leader = cluster.leader.load
     before = await leader.balancing.snapshot()
     cluster.clock.wrong_ms = wrong_ms
-    two.bundles.update((bundle, FakeBundle()) for bundle in bundles(12))
+    two.bundles.update((bundle, owned_bundle()) for bundle in bundles(12))
     two.load.renew_report()
     # Without waiting for an hour that comes again.
     await until(lambda: len(leader.directory.reports["b2:2"].bundles) == 12)
@@ -322,7 +322,7 @@ async def test_idle_bundles_of_apaches_brokers_count_though_they_do_not_report_t
     del document["magnetar"]
     await Documents(cluster.first_store).put(broker_path("b9:9"), document)
     await Documents(cluster.first_store).put("/admin/local-policies/t/n", {"bundles": bundles_document(4)})
-    cluster.by_id["b9:9"].bundles.update((bundle, FakeBundle()) for bundle in bundles(4)[:3])
+    cluster.by_id["b9:9"].bundles.update((bundle, owned_bundle()) for bundle in bundles(4)[:3])
     await until(lambda: "b9:9" in one.load.brokers())
     snapshot = await one.load.balancing.snapshot()
     assert set(snapshot.brokers["b9:9"].bundles) == set(bundles(4)[:3])
@@ -333,7 +333,7 @@ async def test_idle_bundles_of_apaches_brokers_count_though_they_do_not_report_t
 
 async def test_what_fails_is_logged_and_tried_again(cluster: FakeCluster) -> None:
     _, two, _ = await cluster.start(1, 2, 3)
-    two.bundles.update((bundle, FakeBundle()) for bundle in bundles(12))
+    two.bundles.update((bundle, owned_bundle()) for bundle in bundles(12))
     leader = cluster.leader.load
     await until(lambda: len(leader.directory.reports["b2:2"].bundles) == 12)
     cluster.refusing = True
@@ -350,7 +350,7 @@ async def test_what_fails_is_logged_and_tried_again(cluster: FakeCluster) -> Non
 )  # fmt: skip
 async def test_dynamic_settings_stop_the_leader(cluster: FakeCluster, dynamic: dict[str, str]) -> None:
     _, two, _ = await cluster.start(1, 2, 3)
-    two.bundles.update((bundle, FakeBundle()) for bundle in bundles(12))
+    two.bundles.update((bundle, owned_bundle()) for bundle in bundles(12))
     leader = cluster.leader.load
     await until(lambda: len(leader.directory.reports["b2:2"].bundles) == 12)
     await Documents(cluster.first_store).put("/admin/configuration", dynamic)
@@ -361,7 +361,7 @@ async def test_dynamic_settings_stop_the_leader(cluster: FakeCluster, dynamic: d
 
 async def test_the_leader_stores_averages(cluster: FakeCluster) -> None:
     one, two = await cluster.start(1, 2)
-    two.bundles.update((bundle, FakeBundle()) for bundle in bundles(2))
+    two.bundles.update((bundle, owned_bundle()) for bundle in bundles(2))
     await until(lambda: len(one.load.directory.reports["b2:2"].bundles) == 2)
     await one.load.balancing.round()
     await one.load.balancing.store_averages()
@@ -418,9 +418,9 @@ async def test_a_drained_broker_owns_nothing_and_gets_nothing(
 ) -> None:
     monkeypatch.setattr("magnetar.broker.load.drain.RETRY_SECONDS", 0.001)
     one, two, three = await cluster.start(1, 2, 3)
-    one.bundles.update((bundle, FakeBundle()) for bundle in bundles(10))
+    one.bundles.update((bundle, owned_bundle()) for bundle in bundles(10))
     named = BundleName.parse("pulsar/b1:1/0x00000000_0xffffffff")
-    one.bundles[named] = FakeBundle()
+    one.bundles[named] = owned_bundle()
     stuck = bundles(10)[3]
     one.stuck.add(stuck)
     state = await one.operations.drain()
@@ -441,15 +441,15 @@ async def test_what_comes_late_is_drained_too(cluster: FakeCluster, monkeypatch:
     monkeypatch.setattr("magnetar.broker.load.drain.RETRY_SECONDS", 0.001)
     one, two = await cluster.start(1, 2)
     first, late = bundles(2)
-    one.bundles[first] = FakeBundle()
+    one.bundles[first] = owned_bundle()
     await asyncio.gather(one.operations.drain(), one.operations.drain())
     await until(lambda: one.operations.drain_state().step is DrainStep.DONE)
-    one.bundles[late] = FakeBundle()
+    one.bundles[late] = owned_bundle()
     assert one.operations.drain_state().step is DrainStep.RUNNING
     await until(lambda: one.operations.drain_state().step is DrainStep.DONE)
     assert set(two.bundles) == {first, late}
     await one.operations.cancel_drain()
-    one.bundles[late] = FakeBundle()
+    one.bundles[late] = owned_bundle()
     await asyncio.sleep(0.01)
     assert late in one.bundles
 
@@ -458,7 +458,7 @@ async def test_a_drain_keeps_what_nobody_else_can_take(cluster: FakeCluster, mon
     monkeypatch.setattr("magnetar.broker.load.drain.RETRY_SECONDS", 0.001)
     one, two = await cluster.start(1, 2)
     (bundle,) = bundles(1)
-    one.bundles[bundle] = FakeBundle()
+    one.bundles[bundle] = owned_bundle()
     one.stuck.add(bundle)
     await one.operations.drain()
     await two.load.unregister()
@@ -472,7 +472,7 @@ async def test_a_drain_keeps_what_nobody_else_can_take(cluster: FakeCluster, mon
 
 async def test_a_cancelled_drain_keeps_what_is_left(cluster: FakeCluster) -> None:
     one, two = await cluster.start(1, 2)
-    one.bundles.update((bundle, FakeBundle()) for bundle in bundles(3))
+    one.bundles.update((bundle, owned_bundle()) for bundle in bundles(3))
     one.stuck.update(one.bundles)
     await one.operations.drain()
     assert not one.load.registered
@@ -494,7 +494,7 @@ async def test_the_last_broker_is_not_drained(cluster: FakeCluster) -> None:
 async def test_bundles_are_handed_over_by_their_owner_only(cluster: FakeCluster) -> None:
     one, two = await cluster.start(1, 2)
     bundle, other = bundles(2)
-    one.bundles[bundle] = FakeBundle()
+    one.bundles[bundle] = owned_bundle()
     with pytest.raises(NotOwned):
         await one.operations.unload(other)
     with pytest.raises(UnknownBroker):

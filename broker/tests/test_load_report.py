@@ -8,11 +8,11 @@ import os
 from pathlib import Path
 
 import pytest
-from magnetar.broker.bundles.placement import AdvertisedListener, BrokerAddresses
-from magnetar.broker.bundles.statistics import BundleStatistics
-from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS, BrokerReport, BundleStats
+from magnetar.broker.bundles.statistics import BundleStatistics, BundleStats
+from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS, BrokerReport
 from magnetar.broker.load.host_usage import HostUsage, HostUsageMeter
 from magnetar.broker.load.reporter import Reporter, report_due
+from magnetar.broker.peers.addresses import AdvertisedListener, BrokerAddresses
 from magnetar.broker.settings.load import LoadSettings, switched
 from magnetar.broker.testing.subscriptions import Timers
 from magnetar.core.bundle import BundleName

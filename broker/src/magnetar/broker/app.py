@@ -22,7 +22,8 @@ from magnetar.broker.peers.addresses import own_addresses
 from magnetar.broker.peers.internal_client import InternalClient
 from magnetar.broker.peers.known_peers import KnownPeers
 from magnetar.broker.peers.peer_client import PeerClient
-from magnetar.broker.policies.change_events import ChangeEvents, ChangeEventsParts
+from magnetar.broker.policies.change_events import ChangeEvents
+from magnetar.broker.policies.change_events_parts import ChangeEventsParts
 from magnetar.broker.policies.ensembles import Ensembles
 from magnetar.broker.resources import Resources
 from magnetar.broker.schema.registry import SchemaRegistry
@@ -261,7 +262,12 @@ def _assemble(
         ownership=ownership,
         moves=moves,
         operations=BrokerOperations(
-            load, ownership, moves, drains, resources.local_documents, _ensembles(resources, service, ownership)
+            load,
+            ownership.owned,
+            moves,
+            drains,
+            resources.local_documents,
+            _ensembles(resources, service, ownership).largest,
         ),
         dynamic=DynamicSettings(settings, parts.store, service.spawn, service.use_settings),
         access=access,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -28,3 +29,19 @@ class SystemClock:
     def monotonic_seconds(self) -> float:
         """Seconds that never go back."""
         return time.monotonic()
+
+
+class TimerHandle(Protocol):
+    """A timer that was set."""
+
+    def cancel(self) -> None:
+        """It must not fire any more."""
+        ...
+
+
+class CallLater(Protocol):
+    """How timers are set; `loop.call_later` is one."""
+
+    def __call__(self, delay: float, callback: Callable[[], None], /) -> TimerHandle:
+        """Call back once, after so many seconds."""
+        ...

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, Final, Protocol
 
 from magnetar.auth.authenticator import Authenticator
 from magnetar.broker.auth.authorizer import Authorizer
@@ -14,10 +14,20 @@ from magnetar.broker.settings.access import AccessSettings
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 
-if TYPE_CHECKING:
-    from magnetar.broker.session.access import SessionAccess
-
 logger: Final = logging.getLogger(__name__)
+
+
+class GuardedSession(Protocol):
+    """A session whose rights count for as long as it lasts."""
+
+    @property
+    def address(self) -> str:
+        """Of the other end."""
+        ...
+
+    async def look_again(self, changed: Collection[str]) -> None:
+        """Rights in these tenants and namespaces have changed."""
+        ...
 
 
 class AccessControl:
@@ -36,7 +46,7 @@ class AccessControl:
         self.authenticator = Authenticator(settings.authentication, clock)
         self.authorizer: Authorizer | None = None
         self._spawn = spawn
-        self._sessions: set[SessionAccess] = set()
+        self._sessions: set[GuardedSession] = set()
         self._changed: set[str] = set()
         self._stop_watching: Callable[[], None] | None = None
         if settings.authorization_enabled:
@@ -50,11 +60,11 @@ class AccessControl:
         if self.authorizer is not None:
             self.authorizer.close()
 
-    def enter(self, session: SessionAccess) -> None:
+    def enter(self, session: GuardedSession) -> None:
         """A session whose rights count from now on, also when they are taken away."""
         self._sessions.add(session)
 
-    def leave(self, session: SessionAccess) -> None:
+    def leave(self, session: GuardedSession) -> None:
         """It has ended."""
         self._sessions.discard(session)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from magnetar.broker.bundles.placement import BrokerAddresses
+from magnetar.broker.peers.addresses import BrokerAddresses
 
 Goodbye: TypeAlias = Callable[[str, str], None]
 """Tells one client; gets the URL of the broker to go to, and that for TLS, both empty: look it up."""

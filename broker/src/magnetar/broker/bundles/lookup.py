@@ -16,7 +16,8 @@ from magnetar.broker.bundles.known_owners import KnownOwners
 from magnetar.broker.bundles.lookup_answers import Answer, Connect, Redirect
 from magnetar.broker.bundles.namespace_bundles import HEARTBEAT_TENANT, BundleNotFound, Bundles, named_broker
 from magnetar.broker.bundles.ownership import BundleOwnership, Owner, OwnershipLost
-from magnetar.broker.bundles.placement import BrokerAddresses, LoadManager
+from magnetar.broker.bundles.placement import LoadManager
+from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.broker.resources import Document, Resources
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.core.bundle import BundleName

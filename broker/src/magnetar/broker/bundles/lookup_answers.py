@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from magnetar.broker.bundles.placement import BrokerAddresses
+from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.topic_requests import ConnectEncoder
 

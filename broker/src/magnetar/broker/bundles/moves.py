@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from magnetar.broker.bundles.farewell import Farewell
+from magnetar.broker.bundles.loaded_topic import LoadedTopic
 from magnetar.broker.bundles.namespace_bundles import Bundles, CutUnknown
 from magnetar.broker.bundles.owned_bundles import BundleState, OwnedBundle
 from magnetar.broker.bundles.ownership import BundleOwnership, OwnershipLost
-from magnetar.broker.bundles.placement import BrokerAddresses, LoadManager
+from magnetar.broker.bundles.placement import LoadManager
+from magnetar.broker.bundles.statistics import BundleStats, add_topic
+from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.broker.peers.peer_client import PeerClient, PeerRefused, PeerUnreachable
-from magnetar.broker.topics.service import BrokerService, Topic
 from magnetar.core.bundle import BundleName
+from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, PeerError
 from magnetar.core.hashing import bundle_hash
 from magnetar.core.topic_name import TopicName, java_url_encode
@@ -62,12 +65,25 @@ class UnknownDestination(PeerError):
     """There is no such broker."""
 
 
+class LoadedTopics(Protocol):
+    """Who loads topics and closes them: `BrokerService`."""
+
+    @property
+    def ownership(self) -> BundleOwnership: ...
+    @property
+    def clock(self) -> Clock: ...
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
+    def wait_for_at_close(self, task: asyncio.Task[None]) -> None: ...
+    async def close_topic(self, topic: LoadedTopic, farewell: Farewell | None = None) -> None: ...
+    async def abandon(self, topics: Iterable[LoadedTopic]) -> None: ...
+
+
 class BundleMoves:
     """Unloads, transfers and splits of this broker's bundles."""
 
     def __init__(
         self,
-        service: BrokerService,
+        service: LoadedTopics,
         bundles: Bundles,
         load: LoadManager,
         peers: PeerClient,
@@ -244,7 +260,7 @@ class BundleMoves:
         await disabling
         await self._service.abandon(owned.topics.values())
 
-    async def _close_some(self, topics: Iterator[Topic], farewell: Farewell) -> None:
+    async def _close_some(self, topics: Iterator[LoadedTopic], farewell: Farewell) -> None:
         for topic in topics:
             try:
                 await self._service.close_topic(topic, farewell)
@@ -383,8 +399,6 @@ def _name_within(bundle: BundleName) -> TopicName | None:
 
 def _loads(owned: OwnedBundle) -> Iterator[TopicLoad]:
     from magnetar.balance.split_algorithms import TopicLoad
-    from magnetar.broker.bundles.statistics import add_topic
-    from magnetar.broker.load.broker_report import BundleStats
 
     for topic in owned.topics.values():
         stats = BundleStats()

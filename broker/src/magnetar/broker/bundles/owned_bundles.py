@@ -15,7 +15,7 @@ from magnetar.core.topic_name import NamespaceName, TopicName
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from magnetar.broker.topics.service import Topic
+    from magnetar.broker.bundles.loaded_topic import LoadedTopic
 
 
 class BundleState(enum.Enum):
@@ -40,8 +40,8 @@ class OwnedBundle:
         self.state = BundleState.ACTIVE
         self.tenure = tenure
         """The same object for as long as nobody else can have owned these topics, also through splits."""
-        self.topics: dict[str, Topic] = {}
-        self.loading: dict[str, asyncio.Task[Topic]] = {}
+        self.topics: dict[str, LoadedTopic] = {}
+        self.loading: dict[str, asyncio.Task[LoadedTopic]] = {}
 
     @property
     def active(self) -> bool:

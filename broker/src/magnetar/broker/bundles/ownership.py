@@ -16,8 +16,7 @@ from typing import Any, Final
 from magnetar.broker.bundles.lookup_answers import Connect
 from magnetar.broker.bundles.namespace_bundles import BundleNotFound, Bundles, named_broker
 from magnetar.broker.bundles.owned_bundles import BundleState, OwnedBundle, OwnedBundles
-from magnetar.broker.bundles.placement import BrokerAddresses
-from magnetar.broker.peers.addresses import decode_owner, encode_owner
+from magnetar.broker.peers.addresses import BrokerAddresses, decode_owner, encode_owner
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
 from magnetar.core.errors import Unavailable

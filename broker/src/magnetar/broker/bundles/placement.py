@@ -1,34 +1,12 @@
-"""What lookups and the admin API ask load management."""
+"""What lookups and the admin API ask load management: where bundles should go."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
+from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.core.bundle import BundleName
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvertisedListener:
-    """One set of addresses under a listener's name (Pulsar `AdvertisedListener`); None where it has none."""
-
-    broker_service_url: str | None = None
-    broker_service_url_tls: str | None = None
-    broker_http_url: str | None = None
-    broker_https_url: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerAddresses:
-    """How clients, tools and brokers reach a broker; None where it does not listen."""
-
-    broker_id: str
-    service_url: str | None
-    service_url_tls: str | None
-    web_service_url: str | None
-    web_service_url_tls: str | None
-    listeners: Mapping[str, AdvertisedListener] = field(default_factory=dict)
 
 
 class LoadManager(Protocol):

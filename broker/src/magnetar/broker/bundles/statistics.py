@@ -4,10 +4,10 @@ nothing is done per message."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
-from magnetar.broker.load.broker_report import BundleStats
+from magnetar.broker.bundles.loaded_topic import MeasuredTopic
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
 
@@ -21,66 +21,52 @@ COST_SHARE: Final = 100
 """Summing up may take one part in so many of the time: then the idle load of many topics is not load reports."""
 
 
-class Rates(Protocol):
-    """Of one producer."""
+class BundleStats:
+    """What one bundle does: rates per second, throughputs in bytes per second (`NamespaceBundleStats`)."""
 
-    @property
-    def message_rate_in(self) -> float: ...
-    @property
-    def byte_rate_in(self) -> float: ...
+    __slots__ = ("consumers", "msg_rate_in", "msg_rate_out", "producers", "throughput_in", "throughput_out", "topics")
 
+    def __init__(self) -> None:
+        self.msg_rate_in = 0.0
+        self.msg_rate_out = 0.0
+        self.throughput_in = 0.0
+        self.throughput_out = 0.0
+        self.topics = 0
+        self.producers = 0
+        self.consumers = 0
 
-class Producers(Protocol):
-    """Of one topic."""
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "msgRateIn": self.msg_rate_in,
+            "msgThroughputIn": self.throughput_in,
+            "msgRateOut": self.msg_rate_out,
+            "msgThroughputOut": self.throughput_out,
+            "consumerCount": self.consumers,
+            "producerCount": self.producers,
+            "topics": self.topics,
+            "cacheSize": 0,
+        }
 
-    @property
-    def by_name(self) -> Mapping[str, Rates]: ...
-
-
-class Rate(Protocol):
-    """How fast a counter grows."""
-
-    @property
-    def per_second(self) -> float: ...
-
-
-class ConsumerRates(Protocol):
-    """Of one consumer."""
-
-    @property
-    def messages_out(self) -> Rate: ...
-    @property
-    def bytes_out(self) -> Rate: ...
-
-
-class Consumer(Protocol):
-    """Of one subscription."""
-
-    @property
-    def rates(self) -> ConsumerRates: ...
-
-
-class Subscription(Protocol):
-    """Of one topic."""
-
-    @property
-    def consumers(self) -> Sequence[Consumer]: ...
-
-
-class LoadedTopic(Protocol):
-    """A topic, as far as it matters here."""
-
-    @property
-    def producers(self) -> Producers: ...
-    @property
-    def subscriptions(self) -> Mapping[str, Subscription]: ...
+    @staticmethod
+    def from_document(document: Mapping[str, Any]) -> BundleStats:
+        """What is missing is 0."""
+        stats = BundleStats()
+        stats.msg_rate_in = float(document.get("msgRateIn", 0))
+        stats.msg_rate_out = float(document.get("msgRateOut", 0))
+        stats.throughput_in = float(document.get("msgThroughputIn", 0))
+        stats.throughput_out = float(document.get("msgThroughputOut", 0))
+        stats.topics = int(document.get("topics", 0))
+        stats.producers = int(document.get("producerCount", 0))
+        stats.consumers = int(document.get("consumerCount", 0))
+        return stats
 
 
 class Bundle(Protocol):
     """An owned bundle."""
 
     @property
-    def topics(self) -> Mapping[str, LoadedTopic]: ...
+    def topics(self) -> Mapping[str, MeasuredTopic]: ...
 
 
 class BundleStatistics:
@@ -124,7 +110,7 @@ class BundleStatistics:
             self._slice_began_seconds = self._clock.monotonic_seconds()
 
 
-def add_topic(stats: BundleStats, topic: LoadedTopic) -> None:
+def add_topic(stats: BundleStats, topic: MeasuredTopic) -> None:
     """Add what one topic does now."""
     stats.topics += 1
     producers = topic.producers.by_name

@@ -256,7 +256,12 @@ class Consumer:
 
     def update_rates(self, seconds: float) -> None:
         """Turn counters into rates over the time since the last call."""
-        self.rates.update(self, seconds)
+        rates = self.rates
+        rates.messages_out.update(self.messages_out, seconds)
+        rates.bytes_out.update(self.bytes_out, seconds)
+        rates.messages_redelivered.update(self.messages_redelivered, seconds)
+        rates.messages_acknowledged.update(self.messages_acknowledged, seconds)
+        rates.chunks_out.update(self.chunks_out, seconds)
 
     def _new_encoder(self) -> MessageHeaderEncoder:
         epoch = None if self.consumer_epoch == NO_EPOCH else self.consumer_epoch

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from magnetar.broker.load.broker_report import BrokerReport, BundleStats
+from magnetar.broker.bundles.statistics import BundleStats
+from magnetar.broker.load.broker_report import BrokerReport
 from magnetar.core.errors import PeerError
 from magnetar.metadata.store import MetadataStore, NodeNotFound
 

@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from magnetar.broker.bundles.placement import BrokerAddresses
+from magnetar.broker.bundles.statistics import BundleStats
 from magnetar.broker.load.host_usage import HostUsage, Usage
-from magnetar.broker.peers.addresses import listeners_document, listeners_of_document
+from magnetar.broker.peers.addresses import BrokerAddresses, listeners_document, listeners_of_document
 from magnetar.core.errors import PeerError
 
 LOAD_MANAGER_CLASS: Final = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
@@ -32,47 +32,6 @@ RESOURCES: Final = {
     "bandwidthIn": "bandwidth_in",
     "bandwidthOut": "bandwidth_out",
 }
-
-
-class BundleStats:
-    """What one bundle does: rates per second, throughputs in bytes per second (`NamespaceBundleStats`)."""
-
-    __slots__ = ("consumers", "msg_rate_in", "msg_rate_out", "producers", "throughput_in", "throughput_out", "topics")
-
-    def __init__(self) -> None:
-        self.msg_rate_in = 0.0
-        self.msg_rate_out = 0.0
-        self.throughput_in = 0.0
-        self.throughput_out = 0.0
-        self.topics = 0
-        self.producers = 0
-        self.consumers = 0
-
-    def document(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {
-            "msgRateIn": self.msg_rate_in,
-            "msgThroughputIn": self.throughput_in,
-            "msgRateOut": self.msg_rate_out,
-            "msgThroughputOut": self.throughput_out,
-            "consumerCount": self.consumers,
-            "producerCount": self.producers,
-            "topics": self.topics,
-            "cacheSize": 0,
-        }
-
-    @staticmethod
-    def from_document(document: Mapping[str, Any]) -> BundleStats:
-        """What is missing is 0."""
-        stats = BundleStats()
-        stats.msg_rate_in = float(document.get("msgRateIn", 0))
-        stats.msg_rate_out = float(document.get("msgRateOut", 0))
-        stats.throughput_in = float(document.get("msgThroughputIn", 0))
-        stats.throughput_out = float(document.get("msgThroughputOut", 0))
-        stats.topics = int(document.get("topics", 0))
-        stats.producers = int(document.get("producerCount", 0))
-        stats.consumers = int(document.get("consumerCount", 0))
-        return stats
 
 
 class BrokerReport:

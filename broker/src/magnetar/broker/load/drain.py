@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from magnetar.broker.bundles.namespace_bundles import named_broker
-from magnetar.broker.bundles.placement import BrokerAddresses
+from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.broker.settings.load import LoadSettings
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import MagnetarError

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from magnetar.balance.model import Decision, Split, Unload
-from magnetar.broker.bundles.placement import BrokerAddresses
 from magnetar.broker.load.broker_report import BrokerReport
 from magnetar.broker.load.decisions import DecisionLog
+from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.broker.peers.peer_client import PeerAnswer, PeerUnreachable
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock

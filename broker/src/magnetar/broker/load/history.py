@@ -17,7 +17,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from magnetar.broker.load.broker_report import BrokerReport, BundleStats
+from magnetar.broker.bundles.statistics import BundleStats
+from magnetar.broker.load.broker_report import BrokerReport
 from magnetar.broker.load.snapshot import parse_bundle
 
 SCHEMA_NAME: Final = "LoadHistory"

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker.bundles.placement import BrokerAddresses
 from magnetar.broker.bundles.statistics import Bundle, BundleStatistics
 from magnetar.broker.load.broker_directory import BrokerDirectory
 from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS, BrokerReport
 from magnetar.broker.load.host_usage import HostUsage, HostUsageMeter
 from magnetar.broker.load.registration import DRAINING_PATH, Registration, draining_brokers
 from magnetar.broker.load.reporter import Reporter, report_due
+from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.broker.settings.load import LoadSettings
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock

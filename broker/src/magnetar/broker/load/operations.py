@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from magnetar.broker.bundles.statistics import Bundle
+from magnetar.broker.bundles.owned_bundles import OwnedBundle
 from magnetar.broker.load.drain import Drains, DrainState
 from magnetar.broker.load.registration import draining_brokers
 from magnetar.broker.settings.load import DRIVER_SETTING, DRIVERS, switched
@@ -15,7 +15,8 @@ from magnetar.core.errors import MagnetarError, PeerError
 from magnetar.metadata.store import NodeNotFound, VersionConflict
 
 if TYPE_CHECKING:
-    from magnetar.broker.load.broker_report import BrokerReport, BundleStats
+    from magnetar.broker.bundles.statistics import BundleStats
+    from magnetar.broker.load.broker_report import BrokerReport
     from magnetar.broker.load.manager import ModularLoadManager
     from magnetar.broker.policies.ensembles import Ensemble
     from magnetar.broker.resources import Documents
@@ -31,26 +32,6 @@ class UnknownBroker(PeerError):
     """No broker of this id is alive."""
 
 
-class OwnedState(Protocol):
-    """`BundleState`, of which the name is told."""
-
-    @property
-    def name(self) -> str: ...
-
-
-class OwnedBundle(Bundle, Protocol):
-    """An owned bundle."""
-
-    @property
-    def state(self) -> OwnedState: ...
-
-
-class Ownership(Protocol):
-    """What is asked of ownership."""
-
-    def owned(self) -> Mapping[BundleName, OwnedBundle]: ...
-
-
 class Moves(Protocol):
     """What is asked of bundle moves."""
 
@@ -58,12 +39,6 @@ class Moves(Protocol):
     async def split(
         self, bundle: BundleName, algorithm: str, *, boundaries: list[int] | None = None, unload: bool = False
     ) -> object: ...
-
-
-class Ensembles(Protocol):
-    """What is asked about ensembles: `policies.ensembles`."""
-
-    async def largest(self) -> Ensemble: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +56,19 @@ class BrokerOperations:
     def __init__(
         self,
         load: ModularLoadManager,
-        ownership: Ownership,
+        owned: Callable[[], Mapping[BundleName, OwnedBundle]],
         moves: Moves,
         drains: Drains,
         documents: Documents,
-        ensembles: Ensembles,
+        largest_ensemble: Callable[[], Awaitable[Ensemble]],
     ) -> None:
         """`documents` are those of the local store, where the cluster's dynamic settings are."""
         self.load = load
-        self._ownership = ownership
+        self._owned = owned
         self._moves = moves
         self._drains = drains
         self._documents = documents
-        self._ensembles = ensembles
+        self._largest_ensemble = largest_ensemble
 
     @property
     def broker_id(self) -> str:
@@ -109,7 +84,7 @@ class BrokerOperations:
         sums = await self.load.statistics.collect(at_once=True)
         rows = [
             BundleRow(str(bundle), owned.state.name, sums[str(bundle)])
-            for bundle, owned in self._ownership.owned().items()
+            for bundle, owned in self._owned().items()
             if str(bundle) in sums
         ]
         return sorted(rows, key=lambda row: row.name)
@@ -155,7 +130,7 @@ class BrokerOperations:
 
     async def largest_ensemble(self) -> Ensemble:
         """How many bookies must take writes, and who wants so many. `StoreUnavailable`, `PeerError`."""
-        return await self._ensembles.largest()
+        return await self._largest_ensemble()
 
     async def hand_over(self) -> None:
         """Give all bundles to other brokers, as far as that goes at the first attempt: the broker stops."""
@@ -205,5 +180,5 @@ class BrokerOperations:
         raise MagnetarError(f"{DYNAMIC_PATH} comes and goes")
 
     def _require_owned(self, bundle: BundleName) -> None:
-        if bundle not in self._ownership.owned():
+        if bundle not in self._owned():
             raise NotOwned(f"{self.broker_id} does not own {bundle}: ask the broker that does")

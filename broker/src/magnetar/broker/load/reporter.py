@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from magnetar.broker.bundles.namespace_bundles import named_broker
-from magnetar.broker.bundles.placement import BrokerAddresses
-from magnetar.broker.load.broker_report import BrokerReport, BundleStats
+from magnetar.broker.bundles.statistics import BundleStats
+from magnetar.broker.load.broker_report import BrokerReport
 from magnetar.broker.load.host_usage import HostUsage
+from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.broker.settings.load import LoadSettings
 from magnetar.core.topic_name import NamespaceName
 

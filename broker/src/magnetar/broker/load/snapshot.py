@@ -9,8 +9,9 @@ from typing import Final, TypeAlias
 
 from magnetar.balance.model import BrokerLoad, BundleLoad, LoadSnapshot, ResourceUsages
 from magnetar.broker.bundles.namespace_bundles import named_broker
+from magnetar.broker.bundles.statistics import BundleStats
 from magnetar.broker.load.averages import BundleAverages
-from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS, BrokerReport, BundleStats
+from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS, BrokerReport
 from magnetar.broker.load.cluster_policies import ClusterPolicies
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import InvalidTopicName

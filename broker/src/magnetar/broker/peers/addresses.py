@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-from magnetar.broker.bundles.placement import AdvertisedListener, BrokerAddresses
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.core.errors import PeerError, SettingError
 
@@ -28,6 +28,28 @@ _KEY_OF_FIELD: Final = {
     "broker_http_url": "brokerHttpUrl",
     "broker_https_url": "brokerHttpsUrl",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvertisedListener:
+    """One set of addresses under a listener's name (Pulsar `AdvertisedListener`); None where it has none."""
+
+    broker_service_url: str | None = None
+    broker_service_url_tls: str | None = None
+    broker_http_url: str | None = None
+    broker_https_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerAddresses:
+    """How clients, tools and brokers reach a broker; None where it does not listen."""
+
+    broker_id: str
+    service_url: str | None
+    service_url_tls: str | None
+    web_service_url: str | None
+    web_service_url_tls: str | None
+    listeners: Mapping[str, AdvertisedListener] = field(default_factory=dict)
 
 
 def own_addresses(settings: BrokerSettings) -> BrokerAddresses:

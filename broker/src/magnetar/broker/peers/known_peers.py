@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from magnetar.broker.bundles.placement import BrokerAddresses
+from magnetar.broker.peers.addresses import BrokerAddresses
 
 _PORTS: Final = {"http": 80, "https": 443}
 

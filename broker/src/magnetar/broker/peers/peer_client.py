@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import ssl
 
     import aiohttp
-    from magnetar.broker.bundles.placement import BrokerAddresses
     from magnetar.broker.peers.access import PeerAccess
+    from magnetar.broker.peers.addresses import BrokerAddresses
 
 CALL_SECONDS_MAX: Final = 60.0
 """Apache's time for one request between brokers (`metadataStoreOperationTimeoutSeconds` and unloads are below it)."""

@@ -14,8 +14,7 @@ from magnetar.net.requests import RequestsInAll
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
-    from magnetar.broker.subscriptions.delayed import CallLater
-    from magnetar.core.clock import Clock
+    from magnetar.core.clock import CallLater, Clock
 
 TOTAL_SETTING: Final = "brokerMaxConnections"
 PER_ADDRESS_SETTING: Final = "brokerMaxConnectionsPerIp"

@@ -9,43 +9,23 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.policies.api import TopicPolicies
-from magnetar.broker.policies.change_events_settings import ChangeEventsSettings
+from magnetar.broker.policies.change_events_parts import ChangeEventsParts
 from magnetar.broker.policies.events_topic import PoliciesUnavailable, existing_events_topics, namespace_of_node
 from magnetar.broker.policies.system_topics import belongs_to_brokers
-from magnetar.broker.resources import Resources
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import NamespaceName, TopicName
-from magnetar.metadata.store import Change, MetadataStore, Notification, SessionEvent
+from magnetar.metadata.store import Change, Notification, SessionEvent
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
     from magnetar.broker.policies.change_events_namespace import NamespaceChanges
     from magnetar.broker.policies.change_events_writer import PolicyWriter
-    from magnetar.client.client import PulsarClient
 
 logger: Final = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeEventsParts:
-    """What topic policies stand on."""
-
-    client: Callable[[], PulsarClient]
-    """Asked for when the first system topic is to be read or written."""
-    store: MetadataStore
-    """The local one: where topics are."""
-    resources: Resources
-    cluster: str
-    holder: str
-    """This broker's own name, in locks: with one name two brokers would hold one lock."""
-    settings: ChangeEventsSettings = field(default_factory=ChangeEventsSettings)
-    in_use: Callable[[], Iterable[NamespaceName]] = tuple
-    """The namespaces of loaded topics."""
 
 
 class ChangeEvents:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, TypeAlias
 
-from magnetar.broker.policies.change_events import ChangeEventsParts
+from magnetar.broker.policies.change_events_parts import ChangeEventsParts
 from magnetar.broker.policies.change_state import POLICIES_BYTES_MAX, Before, ChangeState, differing
 from magnetar.broker.policies.event_codec import (
     BadEvent,

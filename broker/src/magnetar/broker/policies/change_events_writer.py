@@ -14,11 +14,11 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeAlias
 
 from magnetar.broker.policies.api import TopicPolicies
-from magnetar.broker.policies.change_events import ChangeEventsParts
 from magnetar.broker.policies.change_events_namespace import (
     ChangeId,
     NamespaceChanges,
 )
+from magnetar.broker.policies.change_events_parts import ChangeEventsParts
 from magnetar.broker.policies.change_state import NAMESPACE_POLICIES_BYTES_MAX, POLICIES_BYTES_MAX
 from magnetar.broker.policies.event_codec import encode_update, event_key, properties_of, registered_schema
 from magnetar.broker.policies.events_topic import PoliciesTooLarge, PoliciesUnavailable

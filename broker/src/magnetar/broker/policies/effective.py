@@ -17,13 +17,12 @@ from magnetar.broker.policies.model import (
     UNLIMITED,
     AutoTopicCreation,
     BacklogQuota,
-    BacklogQuotaPolicy,
     EffectivePolicies,
-    InactiveTopicDeleteMode,
     InactiveTopics,
     Rate,
 )
 from magnetar.broker.schema.strategy import Strategy
+from magnetar.broker.settings.policies import BacklogQuotaPolicy, InactiveTopicDeleteMode
 from magnetar.core.limits import MIB
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from magnetar.broker.policies.model import Rate
-    from magnetar.broker.subscriptions.delayed import CallLater, TimerHandle
-    from magnetar.core.clock import Clock
+    from magnetar.core.clock import CallLater, Clock, TimerHandle
 
 NO_LIMIT: Final = 1 << 62
 

@@ -8,33 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.schema.strategy import Strategy
+from magnetar.broker.settings.policies import BacklogQuotaPolicy, InactiveTopicDeleteMode
 
 if TYPE_CHECKING:
     from magnetar.broker.settings.broker import DispatchSettings
     from magnetar.managed.settings import ManagedLedgerSettings
-
-
-class BacklogQuotaPolicy(Enum):
-    """What happens when a backlog is over its quota (Pulsar `BacklogQuota.RetentionPolicy`)."""
-
-    HOLD = "producer_request_hold"
-    """Producers are sent away and told to wait."""
-    REFUSE = "producer_exception"
-    """Producers are sent away with an error for the application."""
-    EVICT = "consumer_backlog_eviction"
-    """The slowest subscriptions lose their oldest entries."""
-
-
-class InactiveTopicDeleteMode(Enum):
-    """When a topic that nobody uses is deleted."""
-
-    NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
-    CAUGHT_UP = "delete_when_subscriptions_caught_up"
-    """Also with subscriptions, once they have acknowledged everything."""
 
 
 @dataclass(frozen=True, slots=True)

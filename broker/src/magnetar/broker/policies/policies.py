@@ -14,9 +14,8 @@ from typing import Any, Final
 from magnetar.broker.policies.api import TopicPolicyStore
 from magnetar.broker.policies.effective import BrokerLevel, effective_policies
 from magnetar.broker.policies.model import EffectivePolicies
-from magnetar.broker.policies.system_topics import LOAD_HISTORY, load_history_policies
+from magnetar.broker.policies.system_topics import LOAD_HISTORY, is_system_topic, load_history_policies
 from magnetar.broker.resources import Document, Resources
-from magnetar.broker.topics.listings import is_system_topic
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.metadata.store import Notification, SessionEvent

@@ -40,6 +40,9 @@ COMPACTED: Final = frozenset(
 PREFIXES: Final = ("__change_events", "__transaction_")
 SUFFIX: Final = "__transaction_pending_ack"
 
+SYSTEM_TOPIC_PREFIXES: Final = ("__change_events", "__transaction_", "__transaction_buffer_snapshot")
+"""Local names of topics that belong to brokers; never listed to clients."""
+
 
 def belongs_to_brokers(name: TopicName) -> bool:
     """Whether a topic is no client's."""
@@ -66,3 +69,9 @@ def load_history_policies(settings: LoadSettings) -> dict[str, Any]:
         "retentionSizeInMB": settings.history_retention_bytes // MIB,
     }
     return {"retentionPolicies": retention}
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether a topic belongs to brokers and is not shown to clients; by its full name."""
+    # Domain, nothing, tenant, namespace, local name: parsing each of ten thousand takes as many microseconds.
+    return topic.split("/", 4)[-1].startswith(SYSTEM_TOPIC_PREFIXES)

@@ -10,13 +10,14 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.auth.credentials import METHOD_NONE, REFRESH, AuthenticationFailed, Certificate, Credentials, Identity
 from magnetar.broker.auth.access import AccessControl
 from magnetar.broker.auth.authorizer import TenantNotFound
 from magnetar.broker.auth.principal import Principal, principal_of
 from magnetar.broker.auth.rules import Right
+from magnetar.broker.session.api import Session
 from magnetar.core.errors import PeerError
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.wire.pulsar import messages
@@ -24,7 +25,8 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import CommandAuthResponse, CommandConnect
 
 if TYPE_CHECKING:
-    from magnetar.broker.session.server_session import ServerSession
+    from magnetar.broker.session.consume import ConsumerCommands
+    from magnetar.broker.session.produce import ProducerCommands
 
 logger: Final = logging.getLogger(__name__)
 
@@ -35,10 +37,21 @@ def _not_let_in() -> PulsarError:
     return PulsarError(ServerError.AUTHENTICATION_ERROR, "Failed to authenticate")
 
 
+class AuthenticatedSession(Session, Protocol):
+    """A session whose client may be refused, and may lose what it has opened."""
+
+    @property
+    def producers(self) -> ProducerCommands: ...
+    @property
+    def consumers(self) -> ConsumerCommands: ...
+
+    def refuse(self, refusal: PulsarError) -> None: ...
+
+
 class SessionAccess:
     """The access of one session."""
 
-    def __init__(self, session: ServerSession, access: AccessControl, certificate: Certificate | None) -> None:
+    def __init__(self, session: AuthenticatedSession, access: AccessControl, certificate: Certificate | None) -> None:
         # The session has this one; the other way round would be a cycle.
         self._reference = weakref.ref(session)
         self._access = access
@@ -54,7 +67,7 @@ class SessionAccess:
         """Known once connected."""
 
     @property
-    def _session(self) -> ServerSession:
+    def _session(self) -> AuthenticatedSession:
         session = self._reference()
         assert session is not None, "whoever calls is the session, one of its tasks, or its timer"
         return session

@@ -5,35 +5,45 @@ A table for each of ten thousand connections would be most of what the collector
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Final, Protocol
 
+from magnetar.broker.session.api import ControlCommand, Group, Session
 from magnetar.broker.session.consume import ConsumerCommands
+from magnetar.broker.session.lookup import LookupCommands
 from magnetar.broker.session.produce import ProducerCommands
 from magnetar.broker.session.schema import SchemaCommands
 from magnetar.broker.session.topic_lists import TopicListCommands
 from magnetar.broker.session.transactions import TransactionCommands
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand
 
-if TYPE_CHECKING:
-    from magnetar.broker.session.server_session import ServerSession
 
-Group = TypeVar("Group")
+class GroupedSession(Session, Protocol):
+    """A session with its groups."""
 
-ControlCommand: TypeAlias = Callable[[Group, BaseCommand], Coroutine[Any, Any, None] | None]
-"""Serves a command at once, or returns what is to run as a task."""
+    @property
+    def producers(self) -> ProducerCommands: ...
+    @property
+    def consumers(self) -> ConsumerCommands: ...
+    @property
+    def lookups(self) -> LookupCommands: ...
+    @property
+    def topic_lists(self) -> TopicListCommands: ...
+
+    def ping(self) -> None: ...
+    def auth_response(self, command: BaseCommand) -> None: ...
 
 
 def _of(
-    group_of: Callable[[ServerSession], Group], commands: dict[int, ControlCommand[Group]]
-) -> dict[int, ControlCommand[ServerSession]]:
-    def of_session(serve: ControlCommand[Group]) -> ControlCommand[ServerSession]:
+    group_of: Callable[[GroupedSession], Group], commands: dict[int, ControlCommand[Group]]
+) -> dict[int, ControlCommand[GroupedSession]]:
+    def of_session(serve: ControlCommand[Group]) -> ControlCommand[GroupedSession]:
         return lambda session, command: serve(group_of(session), command)
 
     return {kind: of_session(serve) for kind, serve in commands.items()}
 
 
-COMMANDS: Final[dict[int, ControlCommand[ServerSession]]] = {
+COMMANDS: Final[dict[int, ControlCommand[GroupedSession]]] = {
     BaseCommand.PING: lambda session, _: session.ping(),
     BaseCommand.PONG: lambda *_: None,  # That something came has been noted already.
     BaseCommand.AUTH_RESPONSE: lambda session, command: session.auth_response(command),

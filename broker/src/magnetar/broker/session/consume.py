@@ -14,8 +14,8 @@ from magnetar.broker.session.acknowledge import KNOWN, Attachment, ConsumerReque
 from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.slices import Turn
 from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.seek import last_message_id, position_of_seek, reader_start
-from magnetar.broker.topics.service import Topic
 from magnetar.broker.topics.topic import RESERVED_SUBSCRIPTIONS, PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, Position, signed64
 from magnetar.wire.pulsar import messages
@@ -33,8 +33,7 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from magnetar.broker.session.commands import ControlCommand
-    from magnetar.broker.session.server_session import ServerSession
+    from magnetar.broker.session.api import ControlCommand, Session
 
 
 REDELIVERED_AT_ONCE: Final = 1_000
@@ -56,8 +55,8 @@ class ConsumerCommands:
     }
     """What this group serves beside ACK and FLOW."""
 
-    def __init__(self, session: ServerSession) -> None:
-        self._session: ServerSession = session
+    def __init__(self, session: Session) -> None:
+        self._session: Session = session
         self._service = session.context.service
         self.requests = ConsumerRequests(session.connection)
         self._consumers = self.requests.consumers

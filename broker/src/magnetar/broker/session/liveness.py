@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from magnetar.broker.session.api import Session
 from magnetar.wire.pulsar.command import PING_FRAME
 
-if TYPE_CHECKING:
-    from magnetar.broker.session.server_session import ServerSession
-
 logger = logging.getLogger(__name__)
+
+
+class ConnectingSession(Session, Protocol):
+    """A session from its first byte on."""
+
+    @property
+    def connecting(self) -> bool:
+        """Whether the client has not been let in yet."""
+        ...
 
 
 class Liveness:
     """Of one session. A client is gone that never says CONNECT, that does not answer PING, or that takes nothing of
     what it is sent."""
 
-    def __init__(self, session: ServerSession) -> None:
+    def __init__(self, session: ConnectingSession) -> None:
         self._session = session
         self._connection = session.connection
         self._settings = session.context.settings

@@ -23,13 +23,13 @@ from magnetar.wire.pulsar.topic_requests import (
 )
 
 if TYPE_CHECKING:
-    from magnetar.broker.session.server_session import ServerSession
+    from magnetar.broker.session.api import Session
 
 
 class LookupCommands:
     """Answers where a topic is and how many partitions it has."""
 
-    def __init__(self, session: ServerSession) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
         self._connection = session.connection
         self._context = session.context

@@ -14,7 +14,7 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.topic_requests import TopicRequest
 
 if TYPE_CHECKING:
-    from magnetar.broker.session.server_session import ServerSession
+    from magnetar.broker.session.api import Session
 
 Failed: TypeAlias = Callable[[int, ServerError, str], bytes]
 """Builds the error answer of a command from request id, code and message."""
@@ -29,7 +29,7 @@ BACK_FROM_LEADER_SECONDS: Final = 10.0
 class LookupQuestions:
     """Each method's coroutine answers one request, whatever comes of it."""
 
-    def __init__(self, session: ServerSession) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
         self._context = session.context
         self._sent_to_leader: dict[str, float] = {}

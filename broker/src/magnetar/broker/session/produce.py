@@ -12,8 +12,8 @@ from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.notes import Note, producer_bytes
 from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.session.publish import Publishes
+from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.producer import Producer, ProducerIdentity
-from magnetar.broker.topics.service import Topic
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST
 from magnetar.wire.pulsar import messages
@@ -26,8 +26,7 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from magnetar.broker.session.commands import ControlCommand
-    from magnetar.broker.session.server_session import ServerSession
+    from magnetar.broker.session.api import ControlCommand, Session
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +65,8 @@ class ProducerCommands:
     }
     """What this group serves beside SEND."""
 
-    def __init__(self, session: ServerSession) -> None:
-        self._session: ServerSession = session
+    def __init__(self, session: Session) -> None:
+        self._session: Session = session
         self._service = session.context.service
         self.publishes = publishes = Publishes(
             session.connection,

@@ -14,8 +14,7 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandGetOrCreateSchema, CommandGetSchema
 
 if TYPE_CHECKING:
-    from magnetar.broker.session.commands import ControlCommand
-    from magnetar.broker.session.server_session import ServerSession
+    from magnetar.broker.session.api import ControlCommand, Session
 
 
 class SchemaCommands:
@@ -29,8 +28,8 @@ class SchemaCommands:
     }
     """What this group serves."""
 
-    def __init__(self, session: ServerSession) -> None:
-        self._session: ServerSession = session
+    def __init__(self, session: Session) -> None:
+        self._session: Session = session
         self._service = session.context.service
 
     async def _get(self, request: CommandGetSchema) -> None:

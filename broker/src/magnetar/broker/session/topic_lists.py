@@ -20,8 +20,7 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from magnetar.broker.session.commands import ControlCommand
-    from magnetar.broker.session.server_session import ServerSession
+    from magnetar.broker.session.api import ControlCommand, Session
 
 MODES = {
     CommandGetTopicsOfNamespace.PERSISTENT: "persistent",
@@ -44,8 +43,8 @@ class TopicListCommands:
     }
     """What this group serves."""
 
-    def __init__(self, session: ServerSession) -> None:
-        self._session: ServerSession = session
+    def __init__(self, session: Session) -> None:
+        self._session: Session = session
         self._lists = session.context.topic_lists
         self._watchers: dict[int, Watcher] = {}
         self._notes: dict[int, Note] = {}

@@ -13,8 +13,7 @@ from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.messages import encode_command
 
 if TYPE_CHECKING:
-    from magnetar.broker.session.commands import ControlCommand
-    from magnetar.broker.session.server_session import ServerSession
+    from magnetar.broker.session.api import ControlCommand, Session
 
 NOT_ENABLED: Final = "Transactions are not enabled."
 
@@ -39,8 +38,8 @@ class TransactionCommands:
     }
     """What this group answers."""
 
-    def __init__(self, session: ServerSession) -> None:
-        self._session: ServerSession = session
+    def __init__(self, session: Session) -> None:
+        self._session: Session = session
 
     def _refuse(self, request_id: int) -> None:
         self._session.send_error(request_id, ServerError.NOT_ALLOWED_ERROR, NOT_ENABLED)

@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
-from magnetar.broker.policies.model import BacklogQuotaPolicy, InactiveTopicDeleteMode
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.core.limits import MIB
+
+
+class BacklogQuotaPolicy(Enum):
+    """What happens when a backlog is over its quota (Pulsar `BacklogQuota.RetentionPolicy`)."""
+
+    HOLD = "producer_request_hold"
+    """Producers are sent away and told to wait."""
+    REFUSE = "producer_exception"
+    """Producers are sent away with an error for the application."""
+    EVICT = "consumer_backlog_eviction"
+    """The slowest subscriptions lose their oldest entries."""
+
+
+class InactiveTopicDeleteMode(Enum):
+    """When a topic that nobody uses is deleted."""
+
+    NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
+    CAUGHT_UP = "delete_when_subscriptions_caught_up"
+    """Also with subscriptions, once they have acknowledged everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,12 @@ Kept in memory only: after a restart or a change of owner the backlog is read ag
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from magnetar.core.clock import Clock
+    from magnetar.core.clock import CallLater, Clock, TimerHandle
     from magnetar.core.ids import Position
 
 DELAYED_ENTRIES_MAX: Final = 1_000_000
@@ -25,22 +25,6 @@ was put right again. A look costs microseconds."""
 
 AT_ONCE_MAX: Final = 10_000
 """Entries that are taken out, or looked at, in one turn of the event loop; a million may be due at the same time."""
-
-
-class TimerHandle(Protocol):
-    """A timer that was set."""
-
-    def cancel(self) -> None:
-        """It must not fire any more."""
-        ...
-
-
-class CallLater(Protocol):
-    """How timers are set; `loop.call_later` is one."""
-
-    def __call__(self, delay: float, callback: Callable[[], None], /) -> TimerHandle:
-        """Call back once, after so many seconds."""
-        ...
 
 
 class DelayedEntries:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from magnetar.broker.subscriptions.cursor import SubscriptionCursor
-    from magnetar.broker.subscriptions.delayed import CallLater, TimerHandle
-    from magnetar.core.clock import Clock
+    from magnetar.core.clock import CallLater, Clock, TimerHandle
     from magnetar.core.ids import Position
     from magnetar.managed.entry import Entry
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from magnetar.broker.dispatch.entry_batch import Dispatcher, EntryBatch
     from magnetar.broker.settings.broker import DispatchSettings
     from magnetar.broker.subscriptions.cursor import SubscriptionCursor
-    from magnetar.broker.subscriptions.delayed import TimerHandle
+    from magnetar.core.clock import TimerHandle
     from magnetar.core.ids import Position
     from magnetar.managed.entry import Entry
 

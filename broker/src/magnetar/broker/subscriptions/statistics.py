@@ -9,12 +9,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.dispatch.consumer import Consumer, SubscriptionType
+from magnetar.broker.dispatch.consumer import Consumer
 
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
-    from magnetar.broker.dispatch.rates import SubscriptionTotals
-    from magnetar.broker.subscriptions.subscription import Subscription
+    from magnetar.broker.subscriptions.totals import SubscriptionTotals
 
 
 def consumer_response(consumer: Consumer, backlog: int) -> dict[str, Any]:
@@ -74,39 +73,6 @@ def consumer_statistics(consumer: Consumer, key_shared: KeySharedDispatcher | No
         "drainingHashesUnackedMessages": sum(consumer.pending.per_hash.get(one, 0) for one in draining),
         "drainingHashes": [],
     }
-
-
-def subscription_statistics(
-    subscription: Subscription, *, backlog_bytes: int = 0, with_consumers: bool = True
-) -> dict[str, Any]:
-    """One subscription as in the admin API; `backlog_bytes` is the managed ledger's estimate."""
-    key_shared = subscription.key_shared
-    active = subscription.active_consumer
-    statistics = dispatch_statistics(
-        subscription.consumers, subscription.totals, key_shared, with_consumers=with_consumers
-    )
-    statistics.update(
-        {
-            "type": subscription.type.display_name if subscription.type is not None else "None",
-            "msgBacklog": subscription.backlog,
-            "backlogSize": backlog_bytes,
-            "msgBacklogNoDelayed": max(0, subscription.backlog - subscription.delayed_entries),
-            "blockedSubscriptionOnUnackedMsgs": subscription.blocked,
-            "msgDelayed": subscription.delayed_entries,
-            "msgInReplay": subscription.waiting_entries,
-            "unackedMessages": subscription.unacked_messages,
-            "activeConsumerName": (
-                active.name if active is not None and subscription.type is SubscriptionType.FAILOVER else None
-            ),
-            "lastMarkDeleteAdvancedTimestamp": subscription.totals.last_mark_delete_advanced_ms,
-            "isDurable": subscription.durable,
-            "allowOutOfOrderDelivery": key_shared.allow_out_of_order if key_shared is not None else False,
-            "keySharedMode": ("STICKY" if key_shared.sticky else "AUTO_SPLIT") if key_shared is not None else None,
-            "nonContiguousDeletedMessagesRanges": subscription.cursor.individual_ranges,
-            "subscriptionProperties": dict(subscription.cursor.cursor_properties),
-        }
-    )
-    return statistics
 
 
 def dispatch_statistics(

@@ -8,13 +8,13 @@ from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer, KeySharedPolic
 from magnetar.broker.dispatch.exclusive import ExclusiveDispatcher
 from magnetar.broker.dispatch.failover import FailoverDispatcher
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
-from magnetar.broker.dispatch.rates import SubscriptionTotals
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.policies.limiter import NO_LIMITERS, limiter_for
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.pump import Pump
 from magnetar.broker.subscriptions.reset import followed_by, reset_subscription
-from magnetar.broker.subscriptions.statistics import consumer_response, subscription_statistics
+from magnetar.broker.subscriptions.statistics import consumer_response, dispatch_statistics
+from magnetar.broker.subscriptions.totals import SubscriptionTotals
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
@@ -415,7 +415,31 @@ class Subscription:
 
     def statistics(self, *, backlog_bytes: int = 0, with_consumers: bool = True) -> dict[str, Any]:
         """A snapshot under the admin API's names; `backlog_bytes` is the managed ledger's estimate."""
-        return subscription_statistics(self, backlog_bytes=backlog_bytes, with_consumers=with_consumers)
+        key_shared = self.key_shared
+        active = self.active_consumer
+        statistics = dispatch_statistics(self.consumers, self.totals, key_shared, with_consumers=with_consumers)
+        statistics.update(
+            {
+                "type": self.type.display_name if self.type is not None else "None",
+                "msgBacklog": self.backlog,
+                "backlogSize": backlog_bytes,
+                "msgBacklogNoDelayed": max(0, self.backlog - self.delayed_entries),
+                "blockedSubscriptionOnUnackedMsgs": self.blocked,
+                "msgDelayed": self.delayed_entries,
+                "msgInReplay": self.waiting_entries,
+                "unackedMessages": self.unacked_messages,
+                "activeConsumerName": (
+                    active.name if active is not None and self.type is SubscriptionType.FAILOVER else None
+                ),
+                "lastMarkDeleteAdvancedTimestamp": self.totals.last_mark_delete_advanced_ms,
+                "isDurable": self.durable,
+                "allowOutOfOrderDelivery": key_shared.allow_out_of_order if key_shared is not None else False,
+                "keySharedMode": ("STICKY" if key_shared.sticky else "AUTO_SPLIT") if key_shared is not None else None,
+                "nonContiguousDeletedMessagesRanges": self.cursor.individual_ranges,
+                "subscriptionProperties": dict(self.cursor.cursor_properties),
+            }
+        )
+        return statistics
 
     def _made_pump(self) -> Pump:
         """The pump; a new one under the policies that hold when there is none."""

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from magnetar.broker.bundles.owned_bundles import BundleState
-from magnetar.broker.bundles.placement import BrokerAddresses
-from magnetar.broker.bundles.statistics import LoadedTopic
+from magnetar.broker.bundles.owned_bundles import OwnedBundle
 from magnetar.broker.load.drain import Drains
 from magnetar.broker.load.manager import LoadParts, ModularLoadManager
 from magnetar.broker.load.operations import BrokerOperations
+from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.broker.peers.peer_client import PeerAnswer, PeerRefused
 from magnetar.broker.policies.ensembles import Ensemble
 from magnetar.broker.resources import Documents
@@ -25,12 +24,9 @@ from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 SETTINGS: Final = LoadSettings(report_interval_ms_min=1, round_seconds=3600, unloads_per_second_max=10_000)
 
 
-class FakeBundle:
-    """An owned bundle."""
-
-    def __init__(self) -> None:
-        self.state = BundleState.ACTIVE
-        self.topics: dict[str, LoadedTopic] = {}
+def owned_bundle() -> OwnedBundle:
+    """One without topics; nobody asks what it is called."""
+    return OwnedBundle(BundleName.parse("public/default/0x00000000_0xffffffff"), 0, None)
 
 
 class FakeBroker:
@@ -39,7 +35,7 @@ class FakeBroker:
     def __init__(self, cluster: FakeCluster, port: int, settings: LoadSettings) -> None:
         self.cluster = cluster
         self.store = cluster.first_store.another_session()
-        self.bundles: dict[BundleName, FakeBundle] = {}
+        self.bundles: dict[BundleName, OwnedBundle] = {}
         self.stuck: set[BundleName] = set()
         self.splits: list[tuple[BundleName, str, list[int] | None, bool]] = []
         self.addresses = BrokerAddresses(
@@ -66,13 +62,15 @@ class FakeBroker:
             )
         )
         self.drains = Drains(self.load, self, self, settings)
-        self.operations = BrokerOperations(self.load, self, self, self.drains, Documents(self.store), self)
+        self.operations = BrokerOperations(
+            self.load, self.owned, self, self.drains, Documents(self.store), self.largest
+        )
 
     @property
     def id(self) -> str:
         return self.addresses.broker_id
 
-    def owned(self) -> Mapping[BundleName, FakeBundle]:
+    def owned(self) -> Mapping[BundleName, OwnedBundle]:
         return self.bundles
 
     async def unload(self, bundle: BundleName, *, destination: str | None = None) -> None:
@@ -81,7 +79,7 @@ class FakeBroker:
         await asyncio.sleep(0)
         del self.bundles[bundle]
         if destination is not None:
-            self.cluster.by_id[destination].bundles[bundle] = FakeBundle()
+            self.cluster.by_id[destination].bundles[bundle] = owned_bundle()
 
     async def split(
         self, bundle: BundleName, algorithm: str, *, boundaries: list[int] | None = None, unload: bool = False

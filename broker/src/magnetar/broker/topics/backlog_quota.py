@@ -8,9 +8,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.policies.model import BacklogQuotaPolicy
+from magnetar.broker.settings.policies import BacklogQuotaPolicy
+from magnetar.broker.topics.backlog import (
+    age_exceeded,
+    age_exceeded_precisely,
+    backlog_bytes,
+    size_exceeded,
+    slowest_cursor,
+)
 from magnetar.broker.topics.expiry import expire_messages
-from magnetar.wire.pulsar.errors import BadMetadata, PulsarError, ServerError
 
 if TYPE_CHECKING:
     from magnetar.broker.policies.model import BacklogQuota
@@ -23,70 +29,6 @@ logger = logging.getLogger(__name__)
 
 EVICTION_TARGET: Final = 0.9
 """What is left of the limit after an eviction, so that it is not needed again at once."""
-
-CODES: Final = {
-    BacklogQuotaPolicy.HOLD: ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR,
-    BacklogQuotaPolicy.REFUSE: ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION,
-}
-
-
-def slowest_cursor(topic: PersistentTopic) -> Cursor | None:
-    """The durable cursor that is furthest behind."""
-    return min(topic.ledger.cursors.values(), key=lambda cursor: cursor.mark_delete, default=None)
-
-
-def backlog_bytes(topic: PersistentTopic) -> int:
-    """What the slowest durable cursor has not acknowledged, estimated."""
-    slowest = slowest_cursor(topic)
-    return 0 if slowest is None else topic.ledger.size_bytes_after(slowest.mark_delete)
-
-
-def size_exceeded(topic: PersistentTopic) -> bool:
-    """Whether the backlog has reached its size."""
-    limit = topic.policies.size_quota.size_bytes_max
-    return limit >= 0 and backlog_bytes(topic) >= limit
-
-
-def age_exceeded(topic: PersistentTopic, now_ms: int) -> bool:
-    """Whether the ledger of the oldest unacknowledged entry was closed too long ago; the ledger in use never was."""
-    limit_seconds = topic.policies.age_quota.age_seconds_max
-    slowest = slowest_cursor(topic)
-    if limit_seconds <= 0 or slowest is None or slowest.backlog_entries == 0:
-        return False
-    record = topic.ledger.ledgers.get(topic.ledger.next_position(slowest.mark_delete)[0])
-    return record is not None and record.closed_ms > 0 and now_ms - record.closed_ms > limit_seconds * 1000
-
-
-async def age_exceeded_precisely(topic: PersistentTopic, now_ms: int) -> bool:
-    """Whether the oldest unacknowledged entry was published too long ago. Raises what reading raises."""
-    limit_seconds = topic.policies.age_quota.age_seconds_max
-    slowest = slowest_cursor(topic)
-    if limit_seconds <= 0 or slowest is None or slowest.backlog_entries == 0:
-        return False
-    oldest = await topic.ledger.read_entry(topic.ledger.next_position(slowest.mark_delete))
-    try:
-        return now_ms - oldest.metadata().publish_time_ms > limit_seconds * 1000
-    except BadMetadata:
-        return False
-
-
-async def check_quotas(topic: PersistentTopic) -> None:
-    """Raises PulsarError when a producer may not come in because of the backlog."""
-    policies = topic.policies
-    size_code = CODES.get(policies.size_quota.policy)
-    age_code = CODES.get(policies.age_quota.policy)
-    text = "Cannot create producer on topic with backlog quota exceeded"
-    if size_code is not None and size_exceeded(topic):
-        raise PulsarError(size_code, text)
-    if age_code is not None and policies.age_quota.age_seconds_max > 0 and await _too_old(topic):
-        raise PulsarError(age_code, text)
-
-
-async def _too_old(topic: PersistentTopic) -> bool:
-    now_ms = topic.clock.now_ms()
-    if topic.limits.settings.backlog_quota_age_precise:
-        return await age_exceeded_precisely(topic, now_ms)
-    return age_exceeded(topic, now_ms)
 
 
 def enforce(topic: PersistentTopic) -> Work | None:

@@ -3,103 +3,20 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from magnetar.broker.policies.system_topics import COMPACTION
 from magnetar.broker.slices import Turn
-from magnetar.core.errors import MagnetarError
-from magnetar.wire.pulsar.errors import BadMetadata, PulsarError
+from magnetar.broker.topics.backlog import ExpirySearch
+from magnetar.wire.pulsar.errors import PulsarError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from magnetar.broker.subscriptions.subscription import Subscription
     from magnetar.broker.topics.sweep import Work
     from magnetar.broker.topics.topic import PersistentTopic
     from magnetar.core.ids import Position
-    from magnetar.managed.entry import Entry
-    from magnetar.managed.managed_ledger import ManagedLedger
 
 logger = logging.getLogger(__name__)
-
-COMPACTION: Final = "__compaction"
-"""The subscription of the compactor; what it has not seen must not expire."""
-
-FAILED_READS_MAX: Final = 5
-"""Of one search: each may last as long as a bookie may take to answer, and other topics wait for their turn."""
-
-
-def published_since(since_ms: int, *, unreadable: bool = False) -> Callable[[Entry], bool]:
-    """Whether an entry was published at or after a time (ms since 1970); `unreadable`, when nobody can tell."""
-
-    def is_fresh(entry: Entry) -> bool:
-        try:
-            return entry.metadata().publish_time_ms >= since_ms
-        except BadMetadata:
-            return unreadable
-
-    return is_fresh
-
-
-class ExpirySearch:
-    """Finds how far the entries of a topic are older than a time, also past those that nobody can read.
-
-    An unreadable one is too old when its ledger was closed before that time (Pulsar expires whole ledgers by that:
-    PersistentMessageExpiryMonitor.checkExpiryByLedgerClosureTime), or when one behind it is."""
-
-    def __init__(self, ledger: ManagedLedger, since_ms: int) -> None:
-        self._ledger = ledger
-        self._since_ms = since_ms
-        self._is_fresh = published_since(since_ms)
-        self._failed_reads = 0
-        self._error: MagnetarError | None = None
-        self.stands_at: Position | None = None
-        """The entry that keeps all behind it: nobody can tell how old it is."""
-
-    async def is_fresh(self, position: Position) -> bool | None:
-        """Of a confirmed entry; None when nobody can tell."""
-        ledger = self._ledger
-        if self._failed_reads < FAILED_READS_MAX:
-            try:
-                return self._is_fresh(await ledger.read_entry(position))
-            except MagnetarError as error:
-                self._failed_reads += 1
-                self._error = error
-        record = ledger.ledgers.get(position[0])
-        return False if record is not None and 0 < record.closed_ms < self._since_ms else None
-
-    async def last_expired(self) -> Position | None:
-        """The last entry that is too old, by binary search: publish times are taken to grow. None: there is none."""
-        ledger = self._ledger
-        low, high = 0, ledger.number_of_entries
-        first_ledger = ledger.ledgers.ids[0]
-        unknown = -1
-        while low < high:
-            middle = at = (low + high) // 2
-            fresh = await self.is_fresh(ledger.ledgers.entry_at(at))
-            while fresh is None and at + 1 < high and first_ledger == ledger.ledgers.ids[0]:
-                if self._failed_reads >= FAILED_READS_MAX:
-                    break
-                at += 1
-                fresh = await self.is_fresh(ledger.ledgers.entry_at(at))
-            if first_ledger != ledger.ledgers.ids[0]:
-                # Trimmed while we waited: the indexes count anew.
-                low, high, first_ledger, unknown = 0, ledger.number_of_entries, ledger.ledgers.ids[0], -1
-            elif fresh is False:
-                low = at + 1
-            else:
-                high = middle
-                unknown = middle if fresh is None else -1
-        self.stands_at = ledger.ledgers.entry_at(low) if low == unknown else None
-        if low == 0:
-            return None
-        if low >= ledger.number_of_entries:
-            return ledger.last_confirmed
-        return ledger.previous_position(ledger.ledgers.entry_at(low))
-
-    @property
-    def problem(self) -> str:
-        """What the last read met that failed."""
-        return str(self._error)
 
 
 async def last_expired(topic: PersistentTopic, ttl_seconds: int) -> Position | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar.broker.policies.model import InactiveTopicDeleteMode
+from magnetar.broker.settings.policies import InactiveTopicDeleteMode
 from magnetar.broker.topics.topic import PersistentTopic
 
 if TYPE_CHECKING:
-    from magnetar.broker.topics.service import Topic
+    from magnetar.broker.topics.any_topic import Topic
 
 
 def is_active(topic: Topic) -> bool:

@@ -5,26 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from magnetar.broker.policies.system_topics import is_system_topic
 from magnetar.broker.slices import Turn
 from magnetar.broker.topics.patterns import TopicPattern
 from magnetar.core.hashing import topics_hash
 from magnetar.core.limits import MIB
 from magnetar.core.topic_name import NamespaceName
 
-SYSTEM_TOPIC_PREFIXES: Final = ("__change_events", "__transaction_", "__transaction_buffer_snapshot")
-"""Local names of topics that belong to brokers; never listed to clients."""
-
 KEPT_BYTES_MAX: Final = 32 * MIB
 """Of one broker: lists as they were read last, with what patterns found in them."""
 
 NAME_BYTES: Final = 64
 """What a name costs beside its letters."""
-
-
-def is_system_topic(topic: str) -> bool:
-    """Whether a topic belongs to brokers and is not shown to clients; by its full name."""
-    # Domain, nothing, tenant, namespace, local name: parsing each of ten thousand takes as many microseconds.
-    return topic.split("/", 4)[-1].startswith(SYSTEM_TOPIC_PREFIXES)
 
 
 class Listing:

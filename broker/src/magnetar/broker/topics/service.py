@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from magnetar.broker.bundles.farewell import Farewell
+from magnetar.broker.bundles.loaded_topic import LoadedTopic
 from magnetar.broker.bundles.lookup import Lookup
 from magnetar.broker.bundles.lookup_answers import Connect
 from magnetar.broker.bundles.namespace_bundles import named_broker
@@ -20,6 +21,7 @@ from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.non_persistent_topic import NonPersistentTopic
 from magnetar.broker.topics.partitioned_creation import PartitionedCreation
 from magnetar.broker.topics.schemas import TopicSchemas
@@ -35,8 +37,6 @@ from magnetar.metadata.store import MetadataStore, VersionConflict
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 logger = logging.getLogger(__name__)
-
-Topic: TypeAlias = PersistentTopic | NonPersistentTopic
 
 PRODUCER_NAMES_PATH: Final = "/counters/producer-name"
 """Where brokers of a cluster keep the names they generate apart (Pulsar `DistributedIdGenerator`)."""
@@ -346,7 +346,7 @@ class BrokerService:
         if topic is not None:
             await self.close_topic(topic)
 
-    async def close_topic(self, topic: Topic, farewell: Farewell | None = None) -> None:
+    async def close_topic(self, topic: LoadedTopic, farewell: Farewell | None = None) -> None:
         """Let go of a topic that is loaded; with a `farewell` its clients hear of it only when that says so."""
         if topic.closing:
             # Somebody is at it, or deletes it: only then may another broker have it.
@@ -363,7 +363,7 @@ class BrokerService:
         finally:
             self._forget(topic)
 
-    async def abandon(self, topics: Iterable[Topic]) -> None:
+    async def abandon(self, topics: Iterable[LoadedTopic]) -> None:
         """Let go of topics that may have another owner, without writing anything; their clients look them up again.
 
         None waits for another one, which may have a read under way."""
@@ -385,7 +385,7 @@ class BrokerService:
             await asyncio.wait([loading])
         return self.topics.get(str(name))
 
-    def _forget(self, topic: Topic) -> None:
+    def _forget(self, topic: LoadedTopic) -> None:
         key = str(topic.name)
         if self.topics.get(key) is topic:
             del self.topics[key]

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 from magnetar.core.errors import MagnetarError
 
 if TYPE_CHECKING:
-    from magnetar.broker.subscriptions.delayed import CallLater, TimerHandle
-    from magnetar.core.clock import Clock
+    from magnetar.core.clock import CallLater, Clock, TimerHandle
 
 logger = logging.getLogger(__name__)
 

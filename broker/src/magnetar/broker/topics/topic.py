@@ -18,12 +18,11 @@ from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.subscriptions.cursor import SubscriptionCursor
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.topics.backlog_quota import check_quotas
+from magnetar.broker.topics.backlog import check_quotas, published_since
 from magnetar.broker.topics.compacted_cursor import CompactedCursor
 from magnetar.broker.topics.compacted_topic import compaction_of
 from magnetar.broker.topics.deduplication import CURSOR_NAME as DEDUPLICATION_CURSOR
 from magnetar.broker.topics.deduplication import Deduplication, open_deduplication
-from magnetar.broker.topics.expiry import published_since
 from magnetar.broker.topics.limits import (
     SubscribeLimiter,
     check_consumer,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.topics import backlog_quota, expiry, inactivity
 from magnetar.broker.topics.sweep import Job, Sweeper, Work
@@ -13,9 +13,11 @@ from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar.errors import PulsarError
 
 if TYPE_CHECKING:
-    from magnetar.broker.subscriptions.delayed import CallLater
-    from magnetar.broker.topics.partitioned_topics import PartitionedTopics
-    from magnetar.broker.topics.service import BrokerService, Topic
+    from magnetar.broker.policies.policies import Policies
+    from magnetar.broker.resources import Resources
+    from magnetar.broker.settings.broker import BrokerSettings
+    from magnetar.broker.topics.any_topic import Topic
+    from magnetar.core.clock import CallLater, Clock
     from magnetar.core.topic_name import NamespaceName, TopicName
 
 logger = logging.getLogger(__name__)
@@ -31,13 +33,37 @@ TOPICS_AT_ONCE: Final = 1_000
 """So few topics are gone through at once when policies change: half a millisecond."""
 
 
+class RecordedTopics(Protocol):
+    """Who deletes partitioned topics: `PartitionedTopics`."""
+
+    async def delete(self, name: TopicName, *, force: bool) -> None: ...
+
+
+class LoadedTopics(Protocol):
+    """The topics of a broker, and what holds for them: `BrokerService`."""
+
+    @property
+    def settings(self) -> BrokerSettings: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def resources(self) -> Resources: ...
+    @property
+    def policies(self) -> Policies: ...
+    @property
+    def topics(self) -> Mapping[str, Topic]: ...
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
+    async def exists(self, name: TopicName) -> bool: ...
+    async def delete(self, name: TopicName, *, force: bool) -> None: ...
+
+
 class Upkeep:
     """One for a broker."""
 
-    def __init__(self, service: BrokerService, call_later: CallLater) -> None:
+    def __init__(self, service: LoadedTopics, call_later: CallLater) -> None:
         self._service = service
         self._settings = service.settings.policies
-        self._partitioned: PartitionedTopics | None = None
+        self._partitioned: RecordedTopics | None = None
         self._sweeper: Sweeper[Topic] = Sweeper(self._loaded, service.clock, call_later, service.spawn)
         self._changed: set[NamespaceName] = set()
         self._applying: set[NamespaceName] = set()
@@ -49,7 +75,7 @@ class Upkeep:
     def _loaded(self) -> list[Topic]:
         return list(self._service.topics.values())
 
-    def use_partitioned_topics(self, partitioned: PartitionedTopics) -> None:
+    def use_partitioned_topics(self, partitioned: RecordedTopics) -> None:
         """Who deletes partitioned topics that nobody uses, at whichever brokers their partitions are."""
         self._partitioned = partitioned
 

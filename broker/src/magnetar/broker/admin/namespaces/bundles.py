@@ -28,8 +28,8 @@ from magnetar.broker.admin.web.responses import (
 )
 from magnetar.broker.admin.web.shapes import body_of, list_of, long
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.policies.system_topics import is_system_topic
 from magnetar.broker.slices import Turn, in_slices
-from magnetar.broker.topics.listings import is_system_topic
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import MagnetarError

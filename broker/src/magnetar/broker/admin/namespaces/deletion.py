@@ -13,8 +13,8 @@ from magnetar.broker.admin.web.documents import require_writable, with_value
 from magnetar.broker.admin.web.fan_out import call_all
 from magnetar.broker.admin.web.responses import CONFLICT, METHOD_NOT_ALLOWED, NOT_FOUND, PRECONDITION_FAILED, AdminError
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.policies.system_topics import is_system_topic
 from magnetar.broker.resources import Document, Resources
-from magnetar.broker.topics.listings import is_system_topic
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.metadata.store import NodeHasChildren, NodeNotFound
 

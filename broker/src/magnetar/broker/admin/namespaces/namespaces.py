@@ -37,8 +37,8 @@ from magnetar.broker.admin.web.shapes import (
     text,
 )
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.policies.system_topics import is_system_topic
 from magnetar.broker.resources import Document, Resources, bundles_document, new_policies
-from magnetar.broker.topics.listings import is_system_topic
 from magnetar.core.topic_name import FULL_RANGE, NamespaceName, is_valid_name_part
 from magnetar.metadata.store import VersionConflict
 

@@ -24,7 +24,7 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.peers.peer_client import PeerAnswer, PeerRefused
 from magnetar.broker.resources import Document
 from magnetar.broker.slices import in_slices
-from magnetar.broker.topics.service import Topic
+from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.topic_name import PERSISTENT, NamespaceName, TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError

@@ -11,8 +11,8 @@ from aiohttp import web
 from magnetar.broker.admin.web.responses import flag
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.slices import Turn
+from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.producer import Producer
-from magnetar.broker.topics.service import Topic
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.ids import Position
 from magnetar.ledger.api import LedgerError

@@ -1,0 +1,77 @@
+"""What bundles know of the topics in them, of whichever kind those are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from magnetar.broker.bundles.farewell import Farewell
+from magnetar.core.topic_name import TopicName
+
+
+class Rates(Protocol):
+    """Of one producer."""
+
+    @property
+    def message_rate_in(self) -> float: ...
+    @property
+    def byte_rate_in(self) -> float: ...
+
+
+class Producers(Protocol):
+    """Of one topic."""
+
+    @property
+    def by_name(self) -> Mapping[str, Rates]: ...
+
+
+class Rate(Protocol):
+    """How fast a counter grows."""
+
+    @property
+    def per_second(self) -> float: ...
+
+
+class ConsumerRates(Protocol):
+    """Of one consumer."""
+
+    @property
+    def messages_out(self) -> Rate: ...
+    @property
+    def bytes_out(self) -> Rate: ...
+
+
+class Consumer(Protocol):
+    """Of one subscription."""
+
+    @property
+    def rates(self) -> ConsumerRates: ...
+
+
+class Subscription(Protocol):
+    """Of one topic."""
+
+    @property
+    def consumers(self) -> Sequence[Consumer]: ...
+
+
+class MeasuredTopic(Protocol):
+    """A topic, as far as load management knows it."""
+
+    @property
+    def producers(self) -> Producers: ...
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]: ...
+
+
+class LoadedTopic(MeasuredTopic, Protocol):
+    """A topic, as far as the moves of its bundle know it."""
+
+    farewell: Farewell | None
+
+    @property
+    def name(self) -> TopicName: ...
+    @property
+    def closing(self) -> bool: ...
+    async def close(self) -> None: ...
+    async def abandon(self) -> None: ...
