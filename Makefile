@@ -63,6 +63,7 @@ lint: ## Formatting, ruff, types, import contracts, generated modules; some minu
 	$(RUN) python tools/generate_crds.py --check
 	$(RUN) python -m tools.charts.generate --check
 	$(RUN) python -m tools.generate_spark_options --check
+	$(RUN) python -m tools.tidy
 
 fix: ## Format and repair what can be repaired
 	$(RUN) ruff check --fix . ; $(RUN) ruff format .

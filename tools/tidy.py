@@ -1,7 +1,7 @@
-"""Holds the tree to the house rules that no linter knows: sizes, docstrings, names, leftovers, dead modules.
+"""Holds the tree to the house rules that no linter knows: sizes, docstrings, cycles, leftovers, dead modules.
 
 `python -m tools.tidy` prints every violation as `path:line: what is wrong: what to do` and fails if there is one;
-`make test` runs the same checks. What ruff, mypy and import-linter can say is left to them.
+`make lint` does so, and `make test` runs the same checks. What ruff, mypy and import-linter can say is left to them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,30 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tools.compile import HOT_MODULES
+from tools.import_cycles import cycles
 from tools.set_iteration import iterations_over_sets
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 MODULE_LINES_MAX: Final = 500
 TEST_MODULE_LINES_MAX: Final = 900
 FUNCTION_LINES_MAX: Final = 60
+FOLDER_MODULES_MAX: Final = 25
+
+CROWDED: Final = frozenset(
+    {
+        "bookie/src/magnetar/bookie",
+        "bookie/src/magnetar/bookie/autorecovery",
+        "e2e/operator_simulation",
+        "lib/src/magnetar/ledger",
+        "lib/src/magnetar/managed",
+        "operator/src/magnetar/operator",
+        "operator/src/magnetar/operator/plan",
+        "operator/src/magnetar/operator/plugin",
+        "spark-jobs/src/magnetar/spark",
+        "spark-jobs/src/magnetar/spark/jobs",
+    }
+)
+"""Folders that are still to be cut into rooms; whoever does it takes the folder off this list."""
 
 _SKIPPED_FOLDERS: Final = frozenset({"__pycache__", "build", "data", "dist", "node_modules", "target"})
 _TEXT_SUFFIXES: Final = frozenset(
@@ -129,6 +147,27 @@ def check_sizes(tree: Tree) -> Iterator[Violation]:
                 if length > FUNCTION_LINES_MAX:
                     what = f"{node.name} has {length} lines (at most {FUNCTION_LINES_MAX})"
                     yield Violation(module.path, node.lineno, what, "name its steps and move them out")
+
+
+def check_folders(tree: Tree) -> Iterator[Violation]:
+    """Folders that a reader can take in at a glance. A test is found by its name, so tests may be many."""
+    folders: defaultdict[Path, int] = defaultdict(int)
+    for module in tree.written_modules():
+        if not module.is_test and module.path.name != "__init__.py":
+            folders[module.path.parent] += 1
+    for folder, count in folders.items():
+        if count > FOLDER_MODULES_MAX and str(folder) not in CROWDED:
+            what = f"folder of {count} modules (at most {FOLDER_MODULES_MAX})"
+            yield Violation(folder, 1, what, "make rooms of what belongs together")
+
+
+def check_cycles(tree: Tree) -> Iterator[Violation]:
+    """Nobody is needed by what it needs itself: not modules, and not the packages that stand side by side."""
+    modules = {module.name: module for module in tree.modules}
+    for cycle in cycles({name: module.tree for name, module in modules.items()}):
+        way = " → ".join([*cycle.members, cycle.members[0]])
+        remedy = "move down what both need, or have the lower one ask for a protocol"
+        yield Violation(modules[cycle.last.importer].path, cycle.last.line, f"imports in a circle: {way}", remedy)
 
 
 def check_docstrings(tree: Tree) -> Iterator[Violation]:
@@ -310,6 +349,8 @@ def check_compiled(tree: Tree) -> Iterator[Violation]:
 
 CHECKS: Final[tuple[Callable[[Tree], Iterator[Violation]], ...]] = (
     check_sizes,
+    check_folders,
+    check_cycles,
     check_docstrings,
     check_namespace,
     check_text,

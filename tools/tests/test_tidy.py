@@ -30,11 +30,40 @@ HOME = "home"
 IGNORE = "# type" + ": ignore"
 LONG = "".join(f"    x = {number}\n" for number in range(tidy.FUNCTION_LINES_MAX))
 COMPILED = HOT_MODULES[0]
+TYPES = "if TYPE_CHECKING:\n"
 PURE = "[importlinter:contract:pure]\nsource_modules =\n    tools.**\n"
 
 CASES = [
     (tidy.check_sizes, {"tools/a.py": GOOD + "x = 1\n" * tidy.MODULE_LINES_MAX}, "tools/a.py:500"),
     (tidy.check_sizes, {"tools/a.py": f"{GOOD}def f() -> None:\n{LONG}"}, "tools/a.py:2"),
+    (tidy.check_folders, {f"tools/m{number}.py": GOOD for number in range(26)}, "tools:1"),
+    (tidy.check_cycles, {"e2e/a.py": "import e2e.b\n", "e2e/b.py": "\nimport e2e.a\n"}, "e2e/b.py:2"),
+    (
+        tidy.check_cycles,
+        {"tools/a.py": f"{TYPES}    from tools import b\n", "tools/b.py": "import tools.a\n"},
+        "tools/b.py:1",
+    ),
+    (
+        tidy.check_cycles,
+        {"bench/a.py": "def f():\n    import bench.b\n", "bench/b.py": "import bench.a\n"},
+        "bench/b.py:1",
+    ),
+    (
+        tidy.check_cycles,
+        {"e2e/a.py": "import images.b\n", "images/c.py": "import e2e.d\n", "e2e/d.py": "", "images/b.py": ""},
+        "images/c.py:1",
+    ),
+    (
+        tidy.check_cycles,
+        {
+            "lib/src/magnetar/one/a.py": "from magnetar.two.b import B\n",
+            "lib/src/magnetar/two/b.py": "B = 1\n",
+            "lib/src/magnetar/two/c.py": "from magnetar.three import d\n",
+            "broker/src/magnetar/three/d.py": "import magnetar.one.e\n",
+            "lib/src/magnetar/one/e.py": "",
+        },
+        "broker/src/magnetar/three/d.py:1",
+    ),
     (tidy.check_docstrings, {"tools/a.py": "x = 1\n"}, "tools/a.py:1"),
     (tidy.check_docstrings, {"tools/a.py": f"{GOOD}class A:\n    pass\n"}, "tools/a.py:2"),
     (tidy.check_docstrings, {"tools/a.py": f"{GOOD}async def f() -> None:\n    pass\n"}, "tools/a.py:2"),
