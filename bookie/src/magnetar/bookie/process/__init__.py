@@ -1,0 +1,1 @@
+"""A bookie, and AutoRecovery, as processes of their own."""
