@@ -30,7 +30,7 @@ PROCESS_SETTINGS = {
     "zkServers",
     "zkTimeout",
 }
-"""Names that `magnetar bookie run` reads itself; a layer above this one."""
+"""Names that `magnetar.bookie.process` reads itself."""
 
 
 def rows(title: str) -> list[list[str]]:

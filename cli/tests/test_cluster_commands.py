@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from magnetar.bookie.process.bookie import MetadataSettings
 from magnetar.cli.command_line import application
 from magnetar.cli.tools.cluster import open_cluster
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import LedgerOptions
 from magnetar.metadata.testing import ZookeeperServer
 from magnetar.net.free_ports import free_port
+from magnetar.process.metadata_settings import MetadataSettings
 from typer.testing import CliRunner, Result
 
 pytestmark = [pytest.mark.slow, pytest.mark.zookeeper]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from magnetar.bookie.process.bookie import MetadataSettings
 from magnetar.cli.tools.cluster import Cluster, open_cluster
 from magnetar.control.client import BookieControl
 from magnetar.control.errors import ControlRefused, Reason
@@ -19,6 +18,7 @@ from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.testing import RecordingListener
 from magnetar.net.free_ports import free_port
+from magnetar.process.metadata_settings import MetadataSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.zookeeper]
 

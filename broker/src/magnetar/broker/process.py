@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from magnetar.balance.settings import BalanceSettings
-from magnetar.bookie.process.bookie import MetadataSettings
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.auth.setting_names import PEER_TLS_BOTH_NAMES
 from magnetar.broker.load.balance_names import BALANCE_NAMES
@@ -20,6 +19,7 @@ from magnetar.broker.setting_names import (
     BROKER_NAMES,
     LEDGER_CLIENT_NAMES,
     MANAGED_LEDGER_NAMES,
+    known_names,
 )
 from magnetar.broker.settings import BrokerSettings
 from magnetar.control.settings import ControlSettings
@@ -32,10 +32,12 @@ from magnetar.ledger.tcp_bookie import TcpBookieSettings
 from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.store import MetadataStore
-from magnetar.metadata.urls import store_url, zookeeper_url
+from magnetar.metadata.urls import store_url
 from magnetar.process import own_address
 from magnetar.process.control_settings import control_settings
+from magnetar.process.metadata_settings import MetadataSettings, pulsar_metadata
 from magnetar.process.protection import refuse_protection
+from magnetar.process.service import Service
 from magnetar.process.serving import STOP_SECONDS_MAX, STORE_SILENCE_SECONDS_MAX, request_stop
 
 if TYPE_CHECKING:
@@ -49,8 +51,6 @@ REPLICAS: Final = 2
 """managedLedgerDefaultEnsembleSize, …WriteQuorum and …AckQuorum when nothing is set, as in Pulsar."""
 DEFAULT_CONTROL_PORT: Final = 3183
 """The one behind the bookie's control port."""
-SESSION_TIMEOUT_MS: Final = 30_000
-"""metadataStoreSessionTimeoutMillis when nothing is set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,9 @@ def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
     _refuse_closed_ports(given)
     _check_quorums(given)
     managed = ManagedLedgerSettings(ensemble_size=REPLICAS, write_quorum=REPLICAS, ack_quorum=REPLICAS)
-    metadata = _metadata(given)
+    metadata = pulsar_metadata(given)
+    if metadata is None:
+        raise SettingError("metadataStoreUrl is not set: where the cluster's metadata is, such as zk:localhost:2181")
     return BrokerProcessSettings(
         metadata=metadata,
         configuration=_other_store(given, "configurationMetadataStoreUrl", metadata),
@@ -137,16 +139,6 @@ def _with_access(given: GivenSettings, broker: BrokerSettings) -> BrokerSettings
 
         Authenticator(access.authentication, SystemClock())
     return replace(broker, access=replace(access, peers=peers))
-
-
-def _metadata(given: GivenSettings) -> MetadataSettings:
-    url = given.text("metadataStoreUrl")
-    servers = given.text("zookeeperServers")
-    if url is None and servers is None:
-        raise SettingError("metadataStoreUrl is not set: where the cluster's metadata is, such as zk:localhost:2181")
-    found = store_url(url) if url else zookeeper_url(servers or "")
-    timeout = given.number("metadataStoreSessionTimeoutMillis", SESSION_TIMEOUT_MS, 100, 3_600_000)
-    return MetadataSettings(url=found, session_timeout_ms=timeout)
 
 
 def _other_store(given: GivenSettings, name: str, metadata: MetadataSettings) -> MetadataSettings | None:
@@ -260,3 +252,13 @@ async def _check_cluster(store: MetadataStore, cluster: str) -> None:
             f"the metadata store knows no cluster {cluster!r}; prepare it with `magnetar init-metadata --cluster "
             f"{cluster}`, or correct clusterName"
         )
+
+
+BROKER_SERVICE: Final = Service(
+    name="broker",
+    known=known_names,
+    settings=broker_process_settings,
+    start=start_broker_process,
+    describe=BrokerProcess.describe,
+    stop_seconds_max=lambda settings: settings.stop_seconds_max,
+)

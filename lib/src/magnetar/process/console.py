@@ -1,4 +1,4 @@
-"""What the standalone prints to its user: that it is ready, and where, on standard output, which programs may read;
+"""What processes print to their users: that they are ready, and where, on standard output, which programs may read;
 all else on standard error, where the log goes.
 
 Drawn by hand: rich, which draws the help pages, would cost a tenth of a second of every start.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Final, TextIO
 
 BOLD: Final = "1"
@@ -25,41 +24,6 @@ def styled(text: str, style: str, stream: TextIO | None = None) -> str:
     if stream is None or not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
     return f"\x1b[{style}m{text}\x1b[0m"
-
-
-def show_ready(service_url: str, admin_url: str, data_directory: Path, seconds: float) -> None:
-    """Where everything is, and two lines to try it with."""
-    example = (
-        f'import pulsar; client = pulsar.Client("{service_url}")',
-        'client.create_producer("greetings").send(b"hello"); client.close()',
-    )
-
-    def shown(text: str, style: str) -> str:
-        return styled(text, style, sys.stdout)
-
-    write_lines(
-        sys.stdout,
-        f"{shown('●', GREEN)} {shown('Magnetar is ready', BOLD)} {shown(f'in {seconds:.2f} s', DIM)}",
-        "",
-        f"  {shown('service URL', DIM)}  {shown(service_url, BOLD)}",
-        f"  {shown('admin URL', DIM)}    {shown(admin_url, BOLD)}",
-        f"  {shown('data', DIM)}         {data_directory}",
-        "",
-        f"  {shown('Try it (pip install pulsar-client):', DIM)}",
-        *(f"    {line}" for line in example),
-        "",
-        f"  {shown('Ctrl-C stops it.', DIM)}",
-    )
-
-
-def show_stopping() -> None:
-    """The answer to the first Ctrl-C."""
-    write_lines(sys.stderr, f"{styled('●', YELLOW)} Stopping… {styled('(Ctrl-C again leaves at once)', DIM)}")
-
-
-def show_stopped() -> None:
-    """The last line of a clean stop."""
-    write_lines(sys.stderr, f"{styled('●', GREEN)} Stopped. Everything is on disk.")
 
 
 def show_error(message: str, hint: str) -> None:

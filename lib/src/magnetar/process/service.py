@@ -36,7 +36,6 @@ TRY_AGAIN = "Run again with --log-level debug for more."
 class SettingSources:
     """Where a process takes its settings from; what stands further down wins."""
 
-    known: frozenset[str]
     file: Path | None
     environment: dict[str, str]
     assignments: list[str]
@@ -44,9 +43,9 @@ class SettingSources:
     options: dict[str, tuple[str, str]]
     """By Apache's name: the value and the option that gave it."""
 
-    def read(self) -> GivenSettings:
-        """All of them. `SettingError`."""
-        given = GivenSettings(self.known)
+    def read(self, known: frozenset[str]) -> GivenSettings:
+        """All of them; no others may be there than those that are known. `SettingError`."""
+        given = GivenSettings(known)
         if self.file is not None:
             given.add_file(self.file)
         given.add_environment(self.environment)
@@ -65,6 +64,8 @@ class Service(Generic[T, S]):
     """One kind of process."""
 
     name: str
+    known: Callable[[], frozenset[str]]
+    """The names of all settings that there are."""
     settings: Callable[[GivenSettings], T]
     start: Callable[[T], Coroutine[None, None, S]]
     describe: Callable[[S], str]
@@ -84,7 +85,7 @@ def run_service(service: Service[T, S], sources: SettingSources, *, check_only: 
     read and nothing is started."""
     prepare(log_level)
     try:
-        given = sources.read()
+        given = sources.read(service.known())
         settings = service.settings(given)
     except SettingError as error:
         show_error(str(error), "Correct the setting; --check looks at all of them without starting.")

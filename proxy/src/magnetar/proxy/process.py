@@ -6,18 +6,18 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from magnetar.bookie.process.bookie import SESSION_TIMEOUT_MS, MetadataSettings
 from magnetar.control.settings import ControlSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.settings_file import GivenSettings
 from magnetar.metadata.store import MetadataStore
-from magnetar.metadata.urls import store_url, zookeeper_url
 from magnetar.process import own_address
 from magnetar.process.control_settings import control_settings
+from magnetar.process.metadata_settings import MetadataSettings, pulsar_metadata
 from magnetar.process.protection import refuse_protection
+from magnetar.process.service import Service
 from magnetar.process.serving import STOP_SECONDS_MAX, STORE_SILENCE_SECONDS_MAX
 from magnetar.proxy.app import RunningProxy, check_settings, start_proxy
-from magnetar.proxy.setting_names import CLIENT_TLS_NAMES, PROXY_NAMES, SERVER_TLS_NAMES
+from magnetar.proxy.setting_names import CLIENT_TLS_NAMES, PROXY_NAMES, SERVER_TLS_NAMES, known_names
 from magnetar.proxy.settings import ProxySettings
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def proxy_process_settings(given: GivenSettings) -> ProxyProcessSettings:
     )
     check_settings(proxy, SystemClock())
     return ProxyProcessSettings(
-        metadata=_metadata(given), proxy=proxy, control=control_settings(given, DEFAULT_CONTROL_PORT)
+        metadata=pulsar_metadata(given), proxy=proxy, control=control_settings(given, DEFAULT_CONTROL_PORT)
     )
 
 
@@ -75,15 +75,6 @@ def _port(given: GivenSettings, name: str, default: int | None) -> int | None:
     if given.emptied(name):
         return None
     return default if given.text(name) is None else given.number(name, 0, 0, 65535)
-
-
-def _metadata(given: GivenSettings) -> MetadataSettings | None:
-    url, servers = given.text("metadataStoreUrl"), given.text("zookeeperServers")
-    timeout = given.number("metadataStoreSessionTimeoutMillis", SESSION_TIMEOUT_MS, 100, 3_600_000)
-    if url is None and servers is None:
-        return None
-    found = store_url(url) if url else zookeeper_url(servers or "")
-    return MetadataSettings(url=found, session_timeout_ms=timeout)
 
 
 class ProxyProcess:
@@ -134,3 +125,13 @@ async def start_proxy_process(settings: ProxyProcessSettings) -> ProxyProcess:
         await asyncio.shield(process.close())
         raise
     return process
+
+
+PROXY_SERVICE: Final = Service(
+    name="proxy",
+    known=known_names,
+    settings=proxy_process_settings,
+    start=start_proxy_process,
+    describe=ProxyProcess.describe,
+    stop_seconds_max=lambda settings: settings.stop_seconds_max,
+)

@@ -8,19 +8,18 @@ import os
 import signal
 import socket
 from dataclasses import dataclass
+from typing import Final
 
 from magnetar.bookie.autorecovery.app import RunningAutoRecovery, start_autorecovery
 from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
-from magnetar.bookie.process.bookie import (
-    MetadataSettings,
-    bookkeeper_metadata,
-    placement_settings,
-    recovery_settings,
-)
+from magnetar.bookie.process.bookie import bookkeeper_metadata, placement_settings, recovery_settings
+from magnetar.bookie.setting_names import known_names
 from magnetar.core.clock import SystemClock
 from magnetar.core.settings_file import GivenSettings
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.metadata.store import MetadataStore
+from magnetar.process.metadata_settings import MetadataSettings
+from magnetar.process.service import Service
 from magnetar.process.serving import STORE_SILENCE_SECONDS_MAX
 
 log = logging.getLogger(__name__)
@@ -89,3 +88,12 @@ async def start_autorecovery_process(settings: AutoRecoveryProcessSettings) -> A
     except BaseException:
         await asyncio.shield(store.close())
         raise
+
+
+AUTORECOVERY_SERVICE: Final = Service(
+    name="autorecovery",
+    known=known_names,
+    settings=autorecovery_process_settings,
+    start=start_autorecovery_process,
+    describe=AutoRecoveryProcess.describe,
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -29,13 +29,13 @@ from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_FAILED, EXIT_RETIRE
 from magnetar.core.settings_file import GivenSettings
 from magnetar.ledger.placement import PlacementSettings
 from magnetar.ledger.settings import LedgerClientSettings
-from magnetar.metadata.factory import open_store
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.urls import store_url, zookeeper_url
 from magnetar.process import own_address
 from magnetar.process.control_settings import ANY_HOST, control_settings
+from magnetar.process.metadata_settings import MetadataSettings, session_timeout_ms
 from magnetar.process.protection import refuse_protection
-from magnetar.process.service import TRY_AGAIN
+from magnetar.process.service import TRY_AGAIN, Service
 from magnetar.process.serving import STORE_SILENCE_SECONDS_MAX
 
 DEFAULT_JOURNAL: Final = Path("data/bookkeeper/journal")
@@ -62,26 +62,6 @@ COOKIE_EXIT_CODES: Final = {
     # Trying again tells whose the id is.
     CookieProblem.ID_TAKEN: EXIT_FAILED,
 }
-SESSION_TIMEOUT_MS: Final = 30_000
-"""zkTimeout in Pulsar's `bookkeeper.conf`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataSettings:
-    """Where the cluster's metadata is."""
-
-    url: str
-    session_timeout_ms: int = SESSION_TIMEOUT_MS
-
-    async def open(self, *, operation_timeout_ms: int | None = None, make_root: bool = True) -> MetadataStore:
-        """The store. `SettingError`, `StoreUnavailable` if it does not answer in time (None: Pulsar's default). Without
-        `make_root` nothing is made where nothing is."""
-        return await open_store(
-            self.url,
-            session_timeout_ms=self.session_timeout_ms,
-            operation_timeout_ms=operation_timeout_ms,
-            make_root=make_root,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +83,7 @@ def bookkeeper_metadata(given: GivenSettings) -> MetadataSettings:
     servers = given.text("zkServers") or DEFAULT_ZOOKEEPER
     root = given.text("zkLedgersRootPath") or "/ledgers"
     url = store_url(uri) if uri else zookeeper_url(servers, root)
-    return MetadataSettings(url=url, session_timeout_ms=given.number("zkTimeout", SESSION_TIMEOUT_MS, 100, 3_600_000))
+    return MetadataSettings(url=url, session_timeout_ms=session_timeout_ms(given, "zkTimeout"))
 
 
 def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
@@ -135,17 +115,11 @@ def bookie_hint(error: MagnetarError, *, accept_loss: bool) -> str:
     return "" if WHAT_TO_DO in str(error) else TRY_AGAIN
 
 
-def accepting_loss(
-    read: Callable[[GivenSettings], BookieProcessSettings],
-) -> Callable[[GivenSettings], BookieProcessSettings]:
+def _accepting_loss(given: GivenSettings) -> BookieProcessSettings:
     """The same settings, for one start that gives up what is damaged."""
-
-    def read_accepting(given: GivenSettings) -> BookieProcessSettings:
-        settings = read(given)
-        bookie = replace(settings.node.bookie, accept_loss=True)
-        return replace(settings, node=replace(settings.node, bookie=bookie))
-
-    return read_accepting
+    settings = bookie_process_settings(given)
+    bookie = replace(settings.node.bookie, accept_loss=True)
+    return replace(settings, node=replace(settings.node, bookie=bookie))
 
 
 def recovery_settings(given: GivenSettings) -> AutoRecoverySettings:
@@ -246,3 +220,16 @@ async def start_bookie_process(settings: BookieProcessSettings) -> BookieProcess
 def bookie_exit_code(error: MagnetarError) -> int:
     """What the process tells of an error that ended it: see `magnetar.core.exit_codes`."""
     return COOKIE_EXIT_CODES[error.problem] if isinstance(error, InvalidCookie) else EXIT_FAILED
+
+
+def bookie_service(*, accept_loss: bool = False) -> Service[BookieProcessSettings, BookieProcess]:
+    """A bookie as `run_service` takes it; with `accept_loss` it gives up what is damaged."""
+    return Service(
+        name="bookie",
+        known=known_names,
+        settings=_accepting_loss if accept_loss else bookie_process_settings,
+        start=start_bookie_process,
+        describe=BookieProcess.describe,
+        exit_code=bookie_exit_code,
+        hint=lambda error: bookie_hint(error, accept_loss=accept_loss),
+    )

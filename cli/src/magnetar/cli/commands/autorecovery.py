@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from magnetar.cli.commands.lazy import command_group
 from magnetar.cli.commands.options import (
     AssignmentsOption,
     BookieConfOption,
@@ -15,23 +16,16 @@ from magnetar.cli.commands.options import (
     LogLevelOption,
     MetadataStoreOption,
     cluster_metadata,
-    environment,
     settings_given,
 )
 from magnetar.cli.commands.output import Column, human_time, note, show_object, show_rows
+from magnetar.cli.commands.starting import serve
 from magnetar.core.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
     from magnetar.cli.tools.autorecovery import Auditor, MarkedLedger, RecoveryStatus
 
-application = typer.Typer(
-    add_completion=False,
-    name="autorecovery",
-    help="Give lost replicas back: run AutoRecovery, look at it, switch it.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+application = command_group("autorecovery", "Give lost replicas back: run AutoRecovery, look at it, switch it.")
 
 
 @application.command()
@@ -51,28 +45,10 @@ def run(
     [dim]Example:[/]
       magnetar autorecovery run --conf conf/bookkeeper.conf
     """
-    from magnetar.bookie.process.autorecovery import (
-        AutoRecoveryProcess,
-        autorecovery_process_settings,
-        start_autorecovery_process,
-    )
-    from magnetar.bookie.setting_names import known_names
-    from magnetar.process.service import Service, SettingSources, run_service
+    from magnetar.bookie.process.autorecovery import AUTORECOVERY_SERVICE
 
-    sources = SettingSources(
-        known=known_names(),
-        file=conf,
-        environment=environment(),
-        assignments=assignments or [],
-        options=settings_given(metadataServiceUri=("--metadata-store", metadata_store)),
-    )
-    service = Service(
-        name="autorecovery",
-        settings=autorecovery_process_settings,
-        start=start_autorecovery_process,
-        describe=AutoRecoveryProcess.describe,
-    )
-    raise typer.Exit(run_service(service, sources, check_only=check, log_level=log_level.value))
+    options = settings_given(metadataServiceUri=("--metadata-store", metadata_store))
+    serve(AUTORECOVERY_SERVICE, conf, assignments, options, check=check, log_level=log_level)
 
 
 @application.command()

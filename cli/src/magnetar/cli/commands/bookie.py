@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typer
 from magnetar.cli.commands import (
     autorecovery,
     bookie_checks,
@@ -13,15 +12,9 @@ from magnetar.cli.commands import (
     bookie_recovery,
     bookie_run,
 )
+from magnetar.cli.commands.lazy import command_group
 
-application = typer.Typer(
-    add_completion=False,
-    name="bookie",
-    help="Run a bookie, look into its files, and look after a cluster's ledgers.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+application = command_group("bookie", "Run a bookie, look into its files, and look after a cluster's ledgers.")
 
 
 @application.callback()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from magnetar.cli.commands.lazy import command_group
 from magnetar.cli.commands.options import BookieConfOption, ClusterStoreOption, JsonOption, cluster_metadata
 from magnetar.cli.commands.output import Column, complain, note, show_rows
 from magnetar.core.exit_codes import EXIT_FAILED
@@ -70,13 +71,8 @@ def _share(free: int | None, total: int | None) -> str:
     return "" if free is None or not total else f"{1 - free / total:.1%}"
 
 
-cookie = typer.Typer(
-    add_completion=False,
-    name="cookie",
-    help="Look at, restore or remove bookies' cookies: the proof that id, directories and cluster belong together.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+cookie = command_group(
+    "cookie", "Look at, restore or remove bookies' cookies: the proof that id, directories and cluster belong together."
 )
 
 

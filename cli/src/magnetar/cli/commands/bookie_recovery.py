@@ -12,8 +12,8 @@ from magnetar.core.sizes import human_bytes
 
 if TYPE_CHECKING:
     from magnetar.bookie.operations import DrainState
-    from magnetar.bookie.process.bookie import MetadataSettings
     from magnetar.cli.tools.recovery import RecoveryTotals, RecoveryWish
+    from magnetar.process.metadata_settings import MetadataSettings
 
 BLOCKERS_SHOWN_MAX = 20
 """More are only counted."""

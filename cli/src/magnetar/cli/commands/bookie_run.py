@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from magnetar.cli.commands.options import (
@@ -14,13 +14,9 @@ from magnetar.cli.commands.options import (
     LogLevel,
     LogLevelOption,
     MetadataStoreOption,
-    environment,
     settings_given,
 )
-
-if TYPE_CHECKING:
-    from magnetar.bookie.process.bookie import BookieProcess, BookieProcessSettings
-    from magnetar.process.service import Service
+from magnetar.cli.commands.starting import serve
 
 
 def run(
@@ -64,8 +60,7 @@ def run(
       magnetar bookie run --conf conf/bookkeeper.conf
       magnetar bookie run -m zk:localhost:2181 --advertised-address 127.0.0.1 --journal /fast/j --ledgers /big/l
     """
-    from magnetar.bookie.setting_names import known_names
-    from magnetar.process.service import SettingSources, run_service
+    from magnetar.bookie.process.bookie import bookie_service
 
     options = settings_given(
         metadataServiceUri=("--metadata-store", metadata_store),
@@ -75,30 +70,4 @@ def run(
         journalDirectories=("--journal", journal or None),
         ledgerDirectories=("--ledgers", ledgers or None),
     )
-    sources = SettingSources(
-        known=known_names(), file=conf, environment=environment(), assignments=assignments or [], options=options
-    )
-    raise typer.Exit(
-        run_service(_service(accept_loss=accept_loss), sources, check_only=check, log_level=log_level.value)
-    )
-
-
-def _service(*, accept_loss: bool) -> Service[BookieProcessSettings, BookieProcess]:
-    from magnetar.bookie.process.bookie import BookieProcess as Process
-    from magnetar.bookie.process.bookie import (
-        accepting_loss,
-        bookie_exit_code,
-        bookie_hint,
-        bookie_process_settings,
-        start_bookie_process,
-    )
-    from magnetar.process.service import Service
-
-    return Service(
-        name="bookie",
-        settings=accepting_loss(bookie_process_settings) if accept_loss else bookie_process_settings,
-        start=start_bookie_process,
-        describe=Process.describe,
-        exit_code=bookie_exit_code,
-        hint=lambda error: bookie_hint(error, accept_loss=accept_loss),
-    )
+    serve(bookie_service(accept_loss=accept_loss), conf, assignments, options, check=check, log_level=log_level)

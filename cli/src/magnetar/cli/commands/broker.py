@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from magnetar.cli.commands import broker_bundles, broker_cluster
+from magnetar.cli.commands.lazy import command_group
 from magnetar.cli.commands.options import (
     AssignmentsOption,
     BrokerConfOption,
@@ -13,9 +14,9 @@ from magnetar.cli.commands.options import (
     LogLevel,
     LogLevelOption,
     MetadataStoreOption,
-    environment,
     settings_given,
 )
+from magnetar.cli.commands.starting import serve
 
 ClusterOption = Annotated[str | None, typer.Option("--cluster", help="The cluster's name.", rich_help_panel="Settings")]
 AddressOption = Annotated[
@@ -33,14 +34,7 @@ HttpPortOption = Annotated[
     typer.Option("--http-port", min=0, max=65535, help="Admin API and metrics; 0 is any.", rich_help_panel="Settings"),
 ]
 
-application = typer.Typer(
-    add_completion=False,
-    name="broker",
-    help="Run a broker, and look after a cluster's brokers and bundles.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+application = command_group("broker", "Run a broker, and look after a cluster's brokers and bundles.")
 
 
 @application.callback()
@@ -76,9 +70,7 @@ def run(
       magnetar broker run --conf conf/broker.conf
       magnetar broker run -m zk:localhost:2181 --cluster test --set managedLedgerDefaultEnsembleSize=3
     """
-    from magnetar.broker.process import BrokerProcess, broker_process_settings, start_broker_process
-    from magnetar.broker.setting_names import known_names
-    from magnetar.process.service import Service, SettingSources, run_service
+    from magnetar.broker.process import BROKER_SERVICE
 
     options = settings_given(
         metadataStoreUrl=("--metadata-store", metadata_store),
@@ -88,17 +80,7 @@ def run(
         brokerServicePort=("--port", port),
         webServicePort=("--http-port", http_port),
     )
-    sources = SettingSources(
-        known=known_names(), file=conf, environment=environment(), assignments=assignments or [], options=options
-    )
-    service = Service(
-        name="broker",
-        settings=broker_process_settings,
-        start=start_broker_process,
-        describe=BrokerProcess.describe,
-        stop_seconds_max=lambda settings: settings.stop_seconds_max,
-    )
-    raise typer.Exit(run_service(service, sources, check_only=check, log_level=log_level.value))
+    serve(BROKER_SERVICE, conf, assignments, options, check=check, log_level=log_level)
 
 
 BROKERS = "Brokers"

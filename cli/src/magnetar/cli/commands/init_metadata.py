@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from magnetar.cli.commands.lazy import command_group
 
-application = typer.Typer(
-    add_completion=False, rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]}
-)
+application = command_group()
 
 
 ClusterOption = Annotated[str, typer.Option("--cluster", "-c", help="The cluster's name.")]

@@ -1,4 +1,4 @@
-"""A group of commands whose modules are loaded only when one of them is called."""
+"""Groups of commands: how they are made, and one whose modules are loaded only when a command of it is called."""
 
 from __future__ import annotations
 
@@ -10,6 +10,18 @@ from typing import Any, ClassVar
 import typer
 from magnetar.core.exit_codes import EXIT_USAGE
 from typer.core import TyperCommand, TyperGroup
+
+
+def command_group(name: str | None = None, told: str | None = None) -> typer.Typer:
+    """What holds the commands of a module: `told` is what its help page says. Without a name it is one command."""
+    return typer.Typer(
+        add_completion=False,
+        name=name,
+        help=told,
+        no_args_is_help=name is not None,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from magnetar.bookie.process.bookie import MetadataSettings
     from magnetar.cli.tools.bookie_files import BookieFolders
     from magnetar.core.settings_file import GivenSettings
+    from magnetar.process.metadata_settings import MetadataSettings
 
 
 class LogLevel(enum.StrEnum):
@@ -142,8 +142,8 @@ def bookie_given(
     options = settings_given(
         journalDirectories=("--journal", journal or None), ledgerDirectories=("--ledgers", ledgers or None)
     )
-    sources = SettingSources(known=known_names(), file=conf, environment=environment(), assignments=[], options=options)
-    return sources.read()
+    sources = SettingSources(file=conf, environment=environment(), assignments=[], options=options)
+    return sources.read(known_names())
 
 
 def bookie_folders(conf: Path | None, journal: list[Path] | None, ledgers: list[Path] | None) -> BookieFolders:

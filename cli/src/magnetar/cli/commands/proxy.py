@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
+from magnetar.cli.commands.lazy import command_group
 from magnetar.cli.commands.options import (
     AssignmentsOption,
     CheckOption,
@@ -13,18 +13,11 @@ from magnetar.cli.commands.options import (
     LogLevelOption,
     MetadataStoreOption,
     ProxyConfOption,
-    environment,
     settings_given,
 )
+from magnetar.cli.commands.starting import serve
 
-application = typer.Typer(
-    add_completion=False,
-    name="proxy",
-    help="Run a proxy.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+application = command_group("proxy", "Run a proxy.")
 
 
 @application.callback()
@@ -76,6 +69,8 @@ def run(
       magnetar proxy run --conf conf/proxy.conf
       magnetar proxy run -m zk:localhost:2181 --port 6650 --set maxConcurrentInboundConnections=20000
     """
+    from magnetar.proxy.process import PROXY_SERVICE
+
     options = settings_given(
         metadataStoreUrl=("--metadata-store", metadata_store),
         brokerServiceURL=("--broker", broker),
@@ -84,32 +79,7 @@ def run(
         servicePort=("--port", port),
         webServicePort=("--http-port", http_port),
     )
-    raise typer.Exit(_run(conf, options, assignments or [], check_only=check, log_level=log_level.value))
-
-
-def _run(
-    conf: Path | None,
-    options: dict[str, tuple[str, str]],
-    assignments: list[str],
-    *,
-    check_only: bool,
-    log_level: str,
-) -> int:
-    from magnetar.process.service import Service, SettingSources, run_service
-    from magnetar.proxy.process import ProxyProcess, proxy_process_settings, start_proxy_process
-    from magnetar.proxy.setting_names import known_names
-
-    sources = SettingSources(
-        known=known_names(), file=conf, environment=environment(), assignments=assignments, options=options
-    )
-    service = Service(
-        name="proxy",
-        settings=proxy_process_settings,
-        start=start_proxy_process,
-        describe=ProxyProcess.describe,
-        stop_seconds_max=lambda settings: settings.stop_seconds_max,
-    )
-    return run_service(service, sources, check_only=check_only, log_level=log_level)
+    serve(PROXY_SERVICE, conf, assignments, options, check=check, log_level=log_level)
 
 
 application.command("run")(run)

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 from magnetar.cli.commands.admin_options import CONNECTION, AuthParamsOption, AuthPluginOption
+from magnetar.cli.commands.lazy import command_group
 from magnetar.cli.commands.options import JsonOption
 
-application = typer.Typer(
-    add_completion=False, rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]}
-)
+application = command_group()
 
 UrlArgument = Annotated[
     str,

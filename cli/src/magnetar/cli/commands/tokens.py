@@ -6,15 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from magnetar.cli.commands.lazy import command_group
 
-application = typer.Typer(
-    add_completion=False,
-    name="tokens",
-    help="Make and look at the tokens by which clients say who they are.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+application = command_group("tokens", "Make and look at the tokens by which clients say who they are.")
 
 SecretKeyOption = Annotated[
     str | None, typer.Option("--secret-key", "-sk", metavar="KEY", help="file:…, data:…, a path, or base64.")

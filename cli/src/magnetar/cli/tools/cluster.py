@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.bookie.process.bookie import MetadataSettings
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
@@ -16,6 +15,7 @@ from magnetar.ledger.tcp_bookie import TcpBookieSettings
 from magnetar.ledger.tcp_connections import TcpBookieConnections
 from magnetar.ledger.v3_query import V3Queries
 from magnetar.metadata.store import MetadataStore
+from magnetar.process.metadata_settings import MetadataSettings
 
 ANSWER_SECONDS_MAX: Final = 10.0
 """A person waits: a store or a bookie that is silent for this long counts as unreachable."""
