@@ -24,7 +24,7 @@ from magnetar.cli.commands.output import (
     show_rows,
     to_json,
 )
-from magnetar.core.sizes import human_bytes
+from magnetar.core.text import human_bytes
 from typer.core import TyperGroup
 from typer.testing import CliRunner
 

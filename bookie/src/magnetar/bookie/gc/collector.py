@@ -27,7 +27,7 @@ from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.gc.status import CollectionCounters, CollectionReport, CollectionStatus
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
-from magnetar.core.sizes import human_bytes
+from magnetar.core.text import human_bytes
 
 if TYPE_CHECKING:
     from magnetar.bookie.operations import CollectionState

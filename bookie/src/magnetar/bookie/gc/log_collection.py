@@ -19,7 +19,7 @@ from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.gc.status import CollectionCounters, CollectionReport
 from magnetar.core.clock import Clock
 from magnetar.core.disk import write_all
-from magnetar.core.sizes import human_bytes
+from magnetar.core.text import human_bytes
 
 log = logging.getLogger(__name__)
 

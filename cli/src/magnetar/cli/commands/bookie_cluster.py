@@ -10,7 +10,7 @@ from magnetar.cli.commands.lazy import command_group
 from magnetar.cli.commands.options import BookieConfOption, ClusterStoreOption, JsonOption, cluster_metadata
 from magnetar.cli.commands.output import Column, complain, note, show_rows
 from magnetar.core.exit_codes import EXIT_FAILED
-from magnetar.core.sizes import human_bytes
+from magnetar.core.text import human_bytes
 
 if TYPE_CHECKING:
     from magnetar.cli.tools.bookies import BookieMode, BookieRow

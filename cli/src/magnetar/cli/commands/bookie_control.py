@@ -11,7 +11,7 @@ from magnetar.cli.commands.bookie_recovery import drain_report, show_drain
 from magnetar.cli.commands.options import JsonOption
 from magnetar.cli.commands.output import Column, human_time, note, progress, show_object
 from magnetar.core.exit_codes import EXIT_FAILED
-from magnetar.core.sizes import human_bytes
+from magnetar.core.text import human_bytes
 
 if TYPE_CHECKING:
     from magnetar.bookie.operations import DrainState

@@ -27,7 +27,7 @@ from magnetar.cli.commands.output import (
     warn,
 )
 from magnetar.core.exit_codes import EXIT_FAILED
-from magnetar.core.sizes import human_bytes
+from magnetar.core.text import human_bytes
 
 if TYPE_CHECKING:
     from magnetar.cli.tools.entry_log_reading import EntryLogReading, LogRecord

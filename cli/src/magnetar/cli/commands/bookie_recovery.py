@@ -8,7 +8,7 @@ import typer
 from magnetar.cli.commands.options import BookieConfOption, ClusterStoreOption, JsonOption, cluster_metadata
 from magnetar.cli.commands.output import complain, note, progress, show_object, warn
 from magnetar.core.exit_codes import EXIT_FAILED
-from magnetar.core.sizes import human_bytes
+from magnetar.core.text import human_bytes
 
 if TYPE_CHECKING:
     from magnetar.bookie.operations import DrainState

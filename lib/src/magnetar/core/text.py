@@ -1,4 +1,4 @@
-"""Sizes as people read them, in messages and tables."""
+"""Numbers as people read them, in messages and tables."""
 
 from __future__ import annotations
 
