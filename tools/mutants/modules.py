@@ -263,7 +263,9 @@ PARTS: Final = (
         ),
     ),
     # What is planted here is what somebody has thought of.
-    Part("standalone", _STANDALONE, (), _files("standalone/tests", "standalone_data_folder", "standalone_folder_checks")),
+    Part(
+        "standalone", _STANDALONE, (), _files("standalone/tests", "standalone_data_folder", "standalone_folder_checks")
+    ),
     # What is planted here is what somebody has thought of.
     Part(
         "limits",
