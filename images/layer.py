@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-COMPONENTS: Final = ("lib", "bookie", "broker", "proxy", "standalone", "spark-jobs")
+COMPONENTS: Final = ("lib", "bookie", "broker", "proxy", "standalone", "cli", "spark-jobs")
 STAMP: Final = Path("build") / "hot_modules.sha256"
 
 DROPPED_SUFFIXES: Final = frozenset({".c", ".cc", ".cpp", ".h", ".hpp", ".pxd", ".pyi", ".pyx"})

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-SOURCES: Final = ("lib/src", "broker/src", "bookie/src", "proxy/src", "standalone/src", "spark-jobs/src")
+SOURCES: Final = ("lib/src", "broker/src", "bookie/src", "proxy/src", "standalone/src", "cli/src", "spark-jobs/src")
 STAMP: Final = Path("build") / "hot_modules.sha256"
 """In each tree: what its compiled modules were made from."""
 

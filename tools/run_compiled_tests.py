@@ -18,11 +18,11 @@ from tools.compile import HOT_MODULES, ROOT, SOURCES, compile_modules, stale
 COPY: Final = ROOT / "build" / "compiled"
 COPIED: Final = (
     *("pyproject.toml", "conftest.py"),
-    *("lib", "bookie", "broker", "proxy", "standalone", "spark-jobs", "docs", "e2e", "images", "tools"),
+    *("lib", "bookie", "broker", "proxy", "standalone", "cli", "spark-jobs", "docs", "e2e", "images", "tools"),
 )
 TESTS: Final = (
-    *("lib/tests", "bookie/tests", "broker/tests", "proxy/tests", "standalone/tests", "spark-jobs/tests"),
-    *("e2e/tests", "e2e/faults"),
+    *("lib/tests", "bookie/tests", "broker/tests", "proxy/tests", "standalone/tests", "cli/tests"),
+    *("spark-jobs/tests", "e2e/tests", "e2e/faults"),
 )
 ASKS: Final = frozenset(["-h", "--help", "--version", "-V"])
 """What pytest answers without running tests: nothing has to be compiled for it."""

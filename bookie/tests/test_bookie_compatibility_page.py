@@ -16,7 +16,7 @@ from magnetar.wire.bookkeeper.v3 import Operation
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "COMPATIBILITY.md").read_text().partition("\n# BookKeeper\n")[2].partition("\n# Spark\n")[0]
-TESTS = ("bookie/tests", "lib/tests", "standalone/tests", "e2e")
+TESTS = ("bookie/tests", "lib/tests", "standalone/tests", "cli/tests", "e2e")
 
 PROCESS_SETTINGS = {
     "allowLoopback",
@@ -30,7 +30,7 @@ PROCESS_SETTINGS = {
     "zkServers",
     "zkTimeout",
 }
-"""Names that `magnetar bookie run` reads itself; a layer above this one."""
+"""Names that `magnetar.bookie.process` reads itself."""
 
 
 def rows(title: str) -> list[list[str]]:

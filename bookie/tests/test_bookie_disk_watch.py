@@ -13,7 +13,7 @@ from magnetar.bookie.bookie_status import BookieStatus, decode_status, encode_st
 from magnetar.bookie.disk_watch import REASON_DISK_FULL, REASON_MANUAL, REASON_WRITE_FAILED, DiskState, WriteMode
 from magnetar.bookie.settings import BookieSettings, DiskSettings, standalone_settings
 from magnetar.core.disk import SystemDisk
-from magnetar.core.sizes import human_bytes
+from magnetar.core.text import human_bytes
 from magnetar.metadata.memory import MemoryMetadataStore
 
 StartBookie = Callable[..., Awaitable[RunningBookie]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from magnetar.standalone import __main__ as program
+from magnetar.cli import __main__ as program
 
 from e2e.disturbing.mistakes import MISTAKES
 from e2e.simulation.planting import planted

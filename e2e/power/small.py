@@ -15,10 +15,10 @@ from typing import Final
 from magnetar.bookie import settings as bookie_settings
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.storage import index_database
+from magnetar.cli import __main__ as program
 from magnetar.core.limits import MIB
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata import rocksdb
-from magnetar.standalone import __main__ as program
 from magnetar.standalone import cluster
 
 from e2e.power.mistakes import CODE

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from magnetar.cli.command_line import application
 from magnetar.core.crashes import DIRECTORY_VARIABLE
 from magnetar.net.testing import TestAuthority
 from magnetar.operator.children.bookies import bookie_children, default_pool
@@ -24,7 +25,6 @@ from magnetar.operator.rbac import rules
 from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.cluster import PulsarClusterSpec
 from magnetar.operator.resources.quantities import size_bytes
-from magnetar.standalone.command_line import application
 from typer.testing import CliRunner
 
 DEFAULTS = Defaults(image_repository="images.test/magnetar", version="1.2.3")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from magnetar.control.generated import broker_pb2
 from magnetar.core.errors import SettingError
-from magnetar.core.sizes import human_bytes
+from magnetar.core.text import human_bytes
 from magnetar.operator.children.naming import READABLE_ANNOTATION, REPLACE_ANNOTATION
 from magnetar.operator.plugin.drawing import UNICODE, Pace, age, rate_text, signs_for
 from magnetar.operator.plugin.log_choice import hurting

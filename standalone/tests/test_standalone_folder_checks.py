@@ -228,7 +228,7 @@ async def cookie_by_the_printed_command(data: Path) -> str:
         await start_cluster(settings(data))
     found = re.search("`magnetar (bookie cookie get [^`]*)`", str(refused.value))
     assert found is not None
-    command = [sys.executable, "-m", "magnetar.standalone", *found[1].split()]
+    command = [sys.executable, "-m", "magnetar.cli", *found[1].split()]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
@@ -267,7 +267,7 @@ async def test_a_lost_directory_is_given_up_as_the_refusal_says(tmp_path: Path, 
 
 def test_a_tool_makes_no_database_at_a_wrong_path(tmp_path: Path) -> None:
     arguments = ["bookie", "cookie", "get", "127.0.0.1:3181", "-m", f"rocksdb://{tmp_path}/wrong"]
-    command = [sys.executable, "-m", "magnetar.standalone", *arguments]
+    command = [sys.executable, "-m", "magnetar.cli", *arguments]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
     assert f"there is no metadata at {tmp_path}/wrong" in ended.stderr

@@ -160,8 +160,8 @@ def _test(work: Work, folder: Path) -> Answer:
     first = _FirstFailure(folder)
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "--hypothesis-profile=mutants"]
     options += ["--hypothesis-seed=0", f"--basetemp={folder / 'files'}", "-o", f"timeout={work.test_seconds_max:.0f}"]
-    # Libraries are loaded before pytest could rewrite their assertions, which are not what is tested.
-    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    # Pytest's own import hook stands before ours: it would load `magnetar.standalone`, the home of a plugin, as it is.
+    options += ["--assert=plain"]
     code = int(pytest.main([*options, *work.tests], plugins=[first]))
     if code in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED):
         return Answer(NOT_RUN, first.slowest_seconds)

@@ -43,6 +43,7 @@ _LIB: Final = "lib/src/magnetar"
 _BOOKIE: Final = "bookie/src/magnetar/bookie"
 _BROKER: Final = "broker/src/magnetar/broker"
 _PROXY: Final = "proxy/src/magnetar/proxy"
+_STANDALONE: Final = "standalone/src/magnetar/standalone"
 _OPERATOR: Final = "operator/src/magnetar/operator/plan"
 _SPARK: Final = "spark-jobs/src/magnetar/spark"
 
@@ -273,6 +274,10 @@ PARTS: Final = (
             *("proxy_targets", "proxy_gate", "proxy_authentication", "proxy_proven_targets", "proxy_http"),
             "proxy_sessions",
         ),
+    ),
+    # What is planted here is what somebody has thought of.
+    Part(
+        "standalone", _STANDALONE, (), _files("standalone/tests", "standalone_data_folder", "standalone_folder_checks")
     ),
     # What is planted here is what somebody has thought of.
     Part(

@@ -200,6 +200,8 @@ QUICK = [
     ("digest-not-compared", "test_wire_bookkeeper_entry.py"),
     ("slices-overlap", "test_spark_plan.py"),
     ("proxy-any-port", "test_proxy_targets.py"),
+    # Of a package with a pytest plugin, which pytest loads itself.
+    ("standalone-empties-any-folder", "test_standalone_data_folder.py"),
 ]
 
 

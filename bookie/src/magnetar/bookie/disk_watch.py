@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from magnetar.bookie.settings import DiskSettings
-from magnetar.core.sizes import human_bytes
+from magnetar.core.text import human_bytes
 
 logger: Final = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ def resource_facts(manifest: Manifest) -> ResourceFacts:
 
 
 _MARK: Final = "●"
-"""`magnetar.standalone.console.show_error` begins with it."""
+"""`magnetar.process.console.show_error` begins with it."""
 
 
 def pod_facts(manifest: Manifest) -> PodFacts:

@@ -1,1 +1,1 @@
-"""A whole cluster in one process: the command line `magnetar` and the pytest plugin."""
+"""A whole cluster in one process, and the pytest plugin that starts it."""

@@ -22,8 +22,8 @@ from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.factory import open_store
 from magnetar.metadata.local import LocalStore
 from magnetar.metadata.store import MetadataStore
+from magnetar.process.serving import request_stop
 from magnetar.standalone.folder_checks import check_metadata_is_newest, check_metadata_there
-from magnetar.standalone.process import request_stop
 from magnetar.standalone.settings import StandaloneSettings
 
 logger: Final = logging.getLogger(__name__)

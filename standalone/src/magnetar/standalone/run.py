@@ -15,10 +15,11 @@ from magnetar.core.crashes import CRASHES
 from magnetar.core.errors import MagnetarError
 from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED
 from magnetar.net.descriptors import raise_limit
+from magnetar.process.console import show_error
+from magnetar.process.serving import STOP_SECONDS_MAX, prepare, serve_until_told
+from magnetar.standalone.announcements import show_ready, show_stopped, show_stopping
 from magnetar.standalone.cluster import RunningCluster, start_cluster
-from magnetar.standalone.console import show_error, show_ready, show_stopped, show_stopping
 from magnetar.standalone.data_folder import CRASH_FOLDER, FolderInUse, claimed
-from magnetar.standalone.process import STOP_SECONDS_MAX, prepare, serve_until_told
 from magnetar.standalone.settings import StandaloneSettings
 
 PUT_BACK: Final = (

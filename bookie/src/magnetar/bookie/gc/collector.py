@@ -27,7 +27,7 @@ from magnetar.bookie.gc.status import CollectionCounters, CollectionReport, Coll
 from magnetar.bookie.storage.directory_storage import DirectoryStorage
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
-from magnetar.core.sizes import human_bytes
+from magnetar.core.text import human_bytes
 
 if TYPE_CHECKING:
     from magnetar.bookie.operations import CollectionState

@@ -19,7 +19,7 @@ from magnetar.bookie.storage.directory_storage import DirectoryStorage
 from magnetar.bookie.storage.entry_log_format import EMPTIED_LOG, HEADER_BYTES, EntryDamaged
 from magnetar.core.clock import Clock
 from magnetar.core.disk import write_all
-from magnetar.core.sizes import human_bytes
+from magnetar.core.text import human_bytes
 
 logger: Final = logging.getLogger(__name__)
 

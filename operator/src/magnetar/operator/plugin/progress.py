@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from magnetar.core.sizes import human_bytes
+from magnetar.core.text import human_bytes
 from magnetar.operator.children.naming import REPLACE_ANNOTATION, to_be_replaced
 from magnetar.operator.plugin.status_view import matters
 from magnetar.operator.plugin.views import PodView, PoolView

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from magnetar.core.sizes import human_bytes
+from magnetar.core.text import human_bytes
 from magnetar.operator.plugin.drawing import BAD, BUSY, GOOD, QUIET, UNICODE, Signs, age, bar, sign
 from magnetar.operator.plugin.views import ClusterView, PodView, PoolView
 from magnetar.operator.resources.bookie import BookieMember, DrainProgress

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from magnetar.core.errors import SettingError
-from magnetar.core.sizes import human_bytes
+from magnetar.core.text import human_bytes
 from magnetar.operator.plugin.drawing import QUIET, Signs, bar, rate_text
 from rich.console import RenderableType
 from rich.table import Table

@@ -1,0 +1,235 @@
+"""A bookie as a process of its own, set up by a `bookkeeper.conf`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from magnetar.bookie.autorecovery.election import election_of_uri
+from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
+from magnetar.bookie.cookie import CookieProblem, InvalidCookie
+from magnetar.bookie.gc.settings import GarbageCollectionSettings
+from magnetar.bookie.loss import NOT_FOR_COOKIES, WHAT_TO_DO
+from magnetar.bookie.node import DEFAULT_CONTROL_PORT, HttpSettings, NodeSettings, RunningNode, start_node
+from magnetar.bookie.setting_names import (
+    DRAIN_RATE,
+    autorecovery_names,
+    bookie_setting_names,
+    garbage_collection_names,
+    known_names,
+)
+from magnetar.bookie.settings import BookieSettings
+from magnetar.core.clock import SystemClock
+from magnetar.core.errors import MagnetarError, SettingError
+from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_FAILED, EXIT_RETIRED, EXIT_WRONG_VOLUME
+from magnetar.core.settings_file import GivenSettings
+from magnetar.ledger.placement import PlacementSettings
+from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.urls import store_url, zookeeper_url
+from magnetar.process import own_address
+from magnetar.process.control_settings import ANY_HOST, control_settings
+from magnetar.process.metadata_settings import MetadataSettings, session_timeout_ms
+from magnetar.process.protection import refuse_protection
+from magnetar.process.service import TRY_AGAIN, Service
+from magnetar.process.serving import STORE_SILENCE_SECONDS_MAX
+
+DEFAULT_JOURNAL: Final = Path("data/bookkeeper/journal")
+DEFAULT_LEDGERS: Final = Path("data/bookkeeper/ledgers")
+"""Where Pulsar's `bookkeeper.conf` puts them."""
+PROTECTIONS: Final = ("bookieAuthProviderFactoryClass", "tlsProviderFactoryClass", "httpServerTlsEnable")
+"""What this bookie cannot do yet; see `refuse_protection`."""
+DEFAULT_ZOOKEEPER: Final = "localhost:2181"
+PLACEMENT_POLICIES: Final = (
+    "RackawareEnsemblePlacementPolicy",
+    "RegionAwareEnsemblePlacementPolicy",
+    "IsolatedBookieEnsemblePlacementPolicy",
+    "DefaultEnsemblePlacementPolicy",
+)
+"""The classes that ensemblePlacementPolicy names. The groups of an isolated ledger are in its metadata, and kept."""
+RATE_BYTES_MAX: Final = 1 << 40
+"""Per second: more than any disk takes."""
+SECRET: Final = re.compile(r"(?i)passw|token|secret|credential")
+"""Names of settings that nobody is told."""
+COOKIE_EXIT_CODES: Final = {
+    CookieProblem.EMPTY_VOLUME: EXIT_EMPTY_VOLUME,
+    CookieProblem.WRONG_VOLUME: EXIT_WRONG_VOLUME,
+    CookieProblem.RETIRED: EXIT_RETIRED,
+    # Trying again tells whose the id is.
+    CookieProblem.ID_TAKEN: EXIT_FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookieProcessSettings:
+    """What a bookie's process needs to know."""
+
+    metadata: MetadataSettings
+    node: NodeSettings
+
+    @property
+    def bookie(self) -> BookieSettings:
+        """Its storage."""
+        return self.node.bookie
+
+
+def bookkeeper_metadata(given: GivenSettings) -> MetadataSettings:
+    """metadataServiceUri, or zkServers with zkLedgersRootPath; zkTimeout. `SettingError`."""
+    uri = given.text("metadataServiceUri")
+    servers = given.text("zkServers") or DEFAULT_ZOOKEEPER
+    root = given.text("zkLedgersRootPath") or "/ledgers"
+    url = store_url(uri) if uri else zookeeper_url(servers, root)
+    return MetadataSettings(url=url, session_timeout_ms=session_timeout_ms(given, "zkTimeout"))
+
+
+def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
+    """Everything from what was given. `SettingError`."""
+    refuse_protection(given, PROTECTIONS)
+    threshold = given.text("diskUsageThreshold")
+    if threshold is not None and given.text("diskUsageLwmThreshold") is None:
+        # BookKeeper's low water mark is the threshold unless it is set.
+        given.add("diskUsageLwmThreshold", threshold, "diskUsageThreshold")
+    bookie = given.build(default_bookie_settings(), bookie_setting_names())
+    node = NodeSettings(
+        bookie=_with_address(bookie, given),
+        collection=given.build(GarbageCollectionSettings(), garbage_collection_names()),
+        recovery=recovery_settings(given),
+        recovery_enabled=given.flag("autoRecoveryDaemonEnabled", True),
+        drain_bytes_per_second=given.number(DRAIN_RATE, 0, 0, RATE_BYTES_MAX),
+        client=LedgerClientSettings(placement=placement_settings(given)),
+        http=_http(given),
+        control=control_settings(given, DEFAULT_CONTROL_PORT),
+        shown=_shown(given),
+    )
+    return BookieProcessSettings(metadata=bookkeeper_metadata(given), node=node)
+
+
+def bookie_hint(error: MagnetarError, *, accept_loss: bool) -> str:
+    """What to do about an error that ends a bookie; empty where its text says it."""
+    if isinstance(error, InvalidCookie):
+        return NOT_FOR_COOKIES if accept_loss else ""
+    return "" if WHAT_TO_DO in str(error) else TRY_AGAIN
+
+
+def _accepting_loss(given: GivenSettings) -> BookieProcessSettings:
+    """The same settings, for one start that gives up what is damaged."""
+    settings = bookie_process_settings(given)
+    bookie = replace(settings.node.bookie, accept_loss=True)
+    return replace(settings, node=replace(settings.node, bookie=bookie))
+
+
+def recovery_settings(given: GivenSettings) -> AutoRecoverySettings:
+    """AutoRecovery's, with the election that Apache's bookies hold with this metadataServiceUri. `SettingError`."""
+    recovery = given.build(AutoRecoverySettings(), autorecovery_names())
+    election = election_of_uri(given.text("metadataServiceUri") or "")
+    return replace(recovery, auditor=replace(recovery.auditor, election=election))
+
+
+def placement_settings(given: GivenSettings) -> PlacementSettings:
+    """How AutoRecovery and drains choose bookies: ensemblePlacementPolicy and its racks. `SettingError`."""
+    policy = (given.text("ensemblePlacementPolicy") or "RackawareEnsemblePlacementPolicy").rpartition(".")[2]
+    if policy not in PLACEMENT_POLICIES:
+        raise SettingError(f"ensemblePlacementPolicy is {policy}; known are {', '.join(PLACEMENT_POLICIES)}")
+    return PlacementSettings(
+        rack_aware=policy != "DefaultEnsemblePlacementPolicy",
+        region_aware=policy == "RegionAwareEnsemblePlacementPolicy",
+        racks_per_write_quorum_min=given.number("minNumRacksPerWriteQuorum", 2, 1, 1_000),
+        enforce_racks=given.flag("enforceMinNumRacksPerWriteQuorum", False),
+    )
+
+
+def _http(given: GivenSettings) -> HttpSettings | None:
+    """One port: the whole API where that is enabled, else metrics alone, else none."""
+    if given.flag("httpServerEnabled", False):
+        port = given.number("httpServerPort", 8080, 0, 65535)
+        return HttpSettings(host=given.text("httpServerHost") or ANY_HOST, port=port, metrics_only=False)
+    if not given.flag("prometheusStatsHttpEnable", True):
+        return None
+    port = given.number("prometheusStatsHttpPort", 8000, 0, 65535)
+    return HttpSettings(host=given.text("prometheusStatsHttpAddress") or ANY_HOST, port=port)
+
+
+def _shown(given: GivenSettings) -> Mapping[str, str]:
+    """What was given, without what must not be told."""
+    return {
+        name: value
+        for name in sorted(known_names())
+        if (value := given.text_unused(name)) is not None and not SECRET.search(name)
+    }
+
+
+def default_bookie_settings() -> BookieSettings:
+    """What holds when nothing is set."""
+    return BookieSettings(
+        journal_directories=(DEFAULT_JOURNAL,), ledger_directories=(DEFAULT_LEDGERS,), advertised_host=""
+    )
+
+
+def _with_address(bookie: BookieSettings, given: GivenSettings) -> BookieSettings:
+    """The address to listen on and the one to tell, as BookKeeper finds them (bookie/BookieImpl.getBookieAddress)."""
+    interface = given.text("listeningInterface")
+    allow_loopback = given.flag("allowLoopback", False)
+    by_name = given.flag("useHostNameAsBookieID", False)
+    own = own_address.interface_address(interface) if interface else ""
+    listen_host = own or bookie.listen_host
+    if bookie.advertised_host:
+        return replace(bookie, listen_host=listen_host)
+    address = own or own_address.host_address()
+    if own_address.is_loopback(address) and not allow_loopback:
+        raise SettingError(
+            f"others cannot reach this bookie at {address}: set advertisedAddress, or allowLoopback=true for a "
+            "cluster on one machine"
+        )
+    return replace(bookie, listen_host=listen_host, advertised_host=own_address.host_name() if by_name else address)
+
+
+class BookieProcess:
+    """A running bookie and the store that it stands on."""
+
+    def __init__(self, store: MetadataStore, running: RunningNode) -> None:
+        self._store = store
+        self.running = running
+
+    async def close(self) -> None:
+        """Stop the bookie, then end its session."""
+        self._store.limit_waiting(STORE_SILENCE_SECONDS_MAX)
+        await self.running.close()
+        await self._store.close()
+
+    def describe(self) -> str:
+        """Who and where it is."""
+        bookie = self.running.bookie
+        control = f", control port {self.running.control.port}" if self.running.control is not None else ""
+        return f"{bookie.bookie_id} on port {bookie.port}{control}"
+
+
+async def start_bookie_process(settings: BookieProcessSettings) -> BookieProcess:
+    """Start. What was opened is closed again on failure."""
+    store = await settings.metadata.open()
+    try:
+        return BookieProcess(store, await start_node(settings.node, store, SystemClock()))
+    except BaseException:
+        await asyncio.shield(store.close())
+        raise
+
+
+def bookie_exit_code(error: MagnetarError) -> int:
+    """What the process tells of an error that ended it: see `magnetar.core.exit_codes`."""
+    return COOKIE_EXIT_CODES[error.problem] if isinstance(error, InvalidCookie) else EXIT_FAILED
+
+
+def bookie_service(*, accept_loss: bool = False) -> Service[BookieProcessSettings, BookieProcess]:
+    """A bookie as `run_service` takes it; with `accept_loss` it gives up what is damaged."""
+    return Service(
+        name="bookie",
+        known=known_names,
+        settings=_accepting_loss if accept_loss else bookie_process_settings,
+        start=start_bookie_process,
+        describe=BookieProcess.describe,
+        exit_code=bookie_exit_code,
+        hint=lambda error: bookie_hint(error, accept_loss=accept_loss),
+    )

@@ -1,0 +1,264 @@
+"""A broker as a process of its own, set up by a `broker.conf`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from magnetar.balance.settings import BalanceSettings
+from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
+from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS
+from magnetar.broker.resources import Resources
+from magnetar.broker.settings.access_names import PEER_TLS_BOTH_NAMES
+from magnetar.broker.settings.balance_names import BALANCE_NAMES
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.load import LoadSettings
+from magnetar.broker.settings.names import (
+    BOOKIE_CONNECTION_NAMES,
+    BROKER_NAMES,
+    LEDGER_CLIENT_NAMES,
+    MANAGED_LEDGER_NAMES,
+    known_names,
+)
+from magnetar.control.settings import ControlSettings
+from magnetar.core.clock import SystemClock
+from magnetar.core.errors import SettingError
+from magnetar.core.settings_file import GivenSettings
+from magnetar.ledger.bookie_client.tcp_bookie import TcpBookieSettings
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
+from magnetar.ledger.client import BookKeeperClient
+from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.urls import store_url
+from magnetar.process import own_address
+from magnetar.process.control_settings import control_settings
+from magnetar.process.metadata_settings import MetadataSettings, pulsar_metadata
+from magnetar.process.protection import refuse_protection
+from magnetar.process.service import Service
+from magnetar.process.serving import STOP_SECONDS_MAX, STORE_SILENCE_SECONDS_MAX, request_stop
+
+if TYPE_CHECKING:
+    from magnetar.broker.admin.brokers.control import BrokerControlPort
+
+logger: Final = logging.getLogger(__name__)
+
+PROTECTIONS: Final = ("tlsEnabledWithKeyStore", "brokerClientTlsEnabledWithKeyStore", "tokenSettingPrefix")
+"""What this broker cannot do yet; see `refuse_protection`."""
+REPLICAS: Final = 2
+"""managedLedgerDefaultEnsembleSize, …WriteQuorum and …AckQuorum when nothing is set, as in Pulsar."""
+DEFAULT_CONTROL_PORT: Final = 3183
+"""The one behind the bookie's control port."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerProcessSettings:
+    """What a broker's process needs to know."""
+
+    metadata: MetadataSettings
+    configuration: MetadataSettings | None
+    """Where the clusters of an instance keep what they share; None: in `metadata`."""
+    bookkeeper: MetadataSettings | None
+    """Where the bookies' cluster has its metadata, when that is another one; None: in `metadata`."""
+    broker: BrokerSettings
+    managed: ManagedLedgerSettings
+    ledgers: LedgerClientSettings
+    connections: TcpBookieSettings
+    balance: BalanceSettings
+    control: ControlSettings | None
+    """None: no control port."""
+
+    @property
+    def stop_seconds_max(self) -> float:
+        """How long a clean stop may take: handing the bundles over, and what follows."""
+        return self.broker.load.unload_after_stop_ms_max / 1000 + STOP_SECONDS_MAX
+
+
+def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
+    """Everything from what was given. `SettingError`."""
+    broker = BrokerSettings(
+        cluster_name="",
+        bind_address="0.0.0.0",  # noqa: S104
+        advertised_address=own_address.host_name(),
+        load=LoadSettings(history_enabled=True),
+    )
+    broker = _with_access(given, given.build(broker, BROKER_NAMES))
+    if not broker.cluster_name:
+        raise SettingError("clusterName is not set: the cluster that `magnetar init-metadata --cluster` prepared")
+    refuse_protection(given, PROTECTIONS)
+    _tell_load_manager(given)
+    _refuse_closed_ports(given)
+    _check_quorums(given)
+    managed = ManagedLedgerSettings(ensemble_size=REPLICAS, write_quorum=REPLICAS, ack_quorum=REPLICAS)
+    metadata = pulsar_metadata(given)
+    if metadata is None:
+        raise SettingError("metadataStoreUrl is not set: where the cluster's metadata is, such as zk:localhost:2181")
+    return BrokerProcessSettings(
+        metadata=metadata,
+        configuration=_other_store(given, "configurationMetadataStoreUrl", metadata),
+        bookkeeper=_other_store(given, "bookkeeperMetadataServiceUri", metadata),
+        broker=broker,
+        managed=given.build(managed, MANAGED_LEDGER_NAMES),
+        ledgers=given.build(LedgerClientSettings(), LEDGER_CLIENT_NAMES),
+        connections=given.build(TcpBookieSettings(), BOOKIE_CONNECTION_NAMES),
+        balance=given.build(BalanceSettings(), BALANCE_NAMES),
+        control=control_settings(given, DEFAULT_CONTROL_PORT),
+    )
+
+
+def _tell_load_manager(given: GivenSettings) -> None:
+    """There is one load manager; who asks for another must not believe that it runs."""
+    name = given.text("loadManagerClassName") or LOAD_MANAGER_CLASS
+    if name != LOAD_MANAGER_CLASS:
+        logger.warning(
+            "loadManagerClassName is %s, which is not here: this broker shares bundles by the rules of %s. Apache's "
+            "brokers must run that one to stand beside it, as others may keep elsewhere who owns a bundle",
+            name,
+            LOAD_MANAGER_CLASS,
+        )
+
+
+def _refuse_closed_ports(given: GivenSettings) -> None:
+    """An empty value closes a port at Apache's brokers; whoever relies on that must not find it open."""
+    for name in ("brokerServicePort", "webServicePort"):
+        if given.emptied(name):
+            raise SettingError(
+                f"{name} is empty, and a port without TLS cannot be switched off here: give it a number and keep "
+                "others from it, such as by bindAddress or by the network's rules"
+            )
+
+
+def _with_access(given: GivenSettings, broker: BrokerSettings) -> BrokerSettings:
+    """Settings that count for a broker's ports and for its connections to others; keys and users are tried."""
+    access = broker.access
+    peers = replace(access.peers, tls=given.build(access.peers.tls, PEER_TLS_BOTH_NAMES))
+    if access.authentication.enabled:
+        from magnetar.auth.authenticator import Authenticator
+
+        Authenticator(access.authentication, SystemClock())
+    return replace(broker, access=replace(access, peers=peers))
+
+
+def _other_store(given: GivenSettings, name: str, metadata: MetadataSettings) -> MetadataSettings | None:
+    """The store that a setting names; None when it names none, or the cluster's own."""
+    url = given.text(name)
+    if url is None or store_url(url) == metadata.url:
+        return None
+    return replace(metadata, url=store_url(url))
+
+
+def _check_quorums(given: GivenSettings) -> None:
+    names = ("EnsembleSize", "WriteQuorum", "AckQuorum")
+    sizes = [given.number(f"managedLedgerDefault{name}", REPLICAS, 1, 1_000) for name in names]
+    if sizes != sorted(sizes, reverse=True):
+        shown = " >= ".join(f"managedLedgerDefault{name} {size}" for name, size in zip(names, sizes, strict=True))
+        raise SettingError(f"it must be that {shown}")
+
+
+Part: TypeAlias = MetadataStore | TcpBookieConnections | BookKeeperClient
+
+
+class BrokerProcess:
+    """A running broker and what it stands on."""
+
+    def __init__(
+        self,
+        running: RunningBroker,
+        stores: list[MetadataStore],
+        parts_below: list[Part],
+        control: BrokerControlPort | None = None,
+    ) -> None:
+        self.running = running
+        self.control = control
+        self._stores = stores
+        self._parts_below = parts_below
+        """In the order they were opened."""
+
+    async def close(self) -> None:
+        """Stop from the top: what a part still has to write, the parts below it must take."""
+        for store in self._stores:
+            store.limit_waiting(STORE_SILENCE_SECONDS_MAX)
+        if self.control is not None:
+            await self.control.close()
+        await self.running.close()
+        for part in reversed(self._parts_below):
+            await part.close()
+
+    def describe(self) -> str:
+        """Where clients and tools connect."""
+        control = f", control port {self.control.port}" if self.control is not None else ""
+        return f"{self.running.settings.service_url} {self.running.settings.web_service_url}{control}"
+
+
+async def start_broker_process(settings: BrokerProcessSettings) -> BrokerProcess:
+    """Start. What was opened is closed again on failure. `SettingError` when the cluster is not prepared."""
+    clock = SystemClock()
+    opened: list[Part] = []
+    stores: list[MetadataStore] = []
+
+    async def open_store(metadata: MetadataSettings) -> MetadataStore:
+        store = await metadata.open()
+        opened.append(store)
+        stores.append(store)
+        return store
+
+    try:
+        store = await open_store(settings.metadata)
+        configuration = await open_store(settings.configuration) if settings.configuration else store
+        bookkeeper = await open_store(settings.bookkeeper) if settings.bookkeeper else store
+        await _check_cluster(configuration, settings.broker.cluster_name)
+        connections = TcpBookieConnections(bookkeeper, clock, settings.connections)
+        opened.append(connections)
+        await connections.start()
+        ledgers = BookKeeperClient(bookkeeper, connections, clock, settings=settings.ledgers, places=connections.places)
+        opened.append(ledgers)
+        parts = BrokerParts(
+            store,
+            ledgers,
+            clock,
+            settings.managed,
+            configuration_store=configuration,
+            balance_settings=settings.balance,
+            request_stop=request_stop,
+        )
+        running = await start_broker(settings.broker, parts)
+        try:
+            control = None if settings.control is None else await _serve_control(settings.control, running)
+        except BaseException:
+            await asyncio.shield(running.close())
+            raise
+    except BaseException:
+        for part in reversed(opened):
+            await asyncio.shield(part.close())
+        raise
+    return BrokerProcess(running, stores, opened, control)
+
+
+async def _serve_control(settings: ControlSettings, running: RunningBroker) -> BrokerControlPort:
+    """The control port; gRPC, 30 MB, is loaded only for it. OSError when it is taken."""
+    from magnetar.broker.admin.brokers.control import BrokerControlPort
+    from magnetar.control.server import ControlServer
+
+    control = BrokerControlPort(ControlServer(settings), running.context.operations)
+    await control.start()
+    return control
+
+
+async def _check_cluster(store: MetadataStore, cluster: str) -> None:
+    if not await store.exists(Resources.cluster_path(cluster)):
+        raise SettingError(
+            f"the metadata store knows no cluster {cluster!r}; prepare it with `magnetar init-metadata --cluster "
+            f"{cluster}`, or correct clusterName"
+        )
+
+
+BROKER_SERVICE: Final = Service(
+    name="broker",
+    known=known_names,
+    settings=broker_process_settings,
+    start=start_broker_process,
+    describe=BrokerProcess.describe,
+    stop_seconds_max=lambda settings: settings.stop_seconds_max,
+)

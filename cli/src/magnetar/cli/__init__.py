@@ -1,0 +1,1 @@
+"""The command line `magnetar`: starts processes and clusters, and looks after them."""

@@ -1,0 +1,166 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+import enum
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from magnetar.cli.tools.bookie_files import BookieFolders
+    from magnetar.core.settings_file import GivenSettings
+    from magnetar.process.metadata_settings import MetadataSettings
+
+
+class LogLevel(enum.StrEnum):
+    """How much is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+LogLevelOption = Annotated[LogLevel, typer.Option("--log-level", "-l", help="How much to log, on standard error.")]
+
+CheckOption = Annotated[bool, typer.Option("--check", help="Look at the settings and leave without starting.")]
+
+AssignmentsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A setting by Apache's name, over file and environment. May be repeated.",
+        rich_help_panel="Settings",
+    ),
+]
+
+AcceptLossOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss",
+        help="Start although something that was acknowledged is damaged or gone, and give it up.",
+        rich_help_panel="Storage",
+    ),
+]
+
+MetadataStoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metadata-store",
+        "-m",
+        metavar="URL",
+        help="zk:host:2181,host:2181/chroot, or zk+hierarchical://host:2181;host:2181/ledgers.",
+        rich_help_panel="Settings",
+    ),
+]
+
+ClusterStoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metadata-store",
+        "-m",
+        metavar="URL",
+        envvar="MAGNETAR_METADATA_STORE",
+        help="The cluster: zk:host:2181,host:2181/chroot, zk+hierarchical://host:2181;host:2181/ledgers, or "
+        "rocksdb:DATA/metadata of a standalone one that is stopped.",
+        rich_help_panel="Settings",
+    ),
+]
+
+BookieConfOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--conf",
+        "-c",
+        metavar="FILE",
+        envvar=["BOOKIE_CONF", "PULSAR_BOOKKEEPER_CONF"],
+        help="A bookkeeper.conf, as Apache's bookies read it.",
+        rich_help_panel="Settings",
+    ),
+]
+
+BrokerConfOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--conf",
+        "-c",
+        metavar="FILE",
+        envvar=["PULSAR_BROKER_CONF"],
+        help="A broker.conf, as Apache's brokers read it.",
+        rich_help_panel="Settings",
+    ),
+]
+
+ProxyConfOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--conf",
+        "-c",
+        metavar="FILE",
+        envvar=["PULSAR_PROXY_CONF"],
+        help="A proxy.conf, as Apache's proxies read it.",
+        rich_help_panel="Settings",
+    ),
+]
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def settings_given(**options: tuple[str, object]) -> dict[str, tuple[str, str]]:
+    """Setting name → (value, option) of the options that were given; each comes as (option, value or None)."""
+    found: dict[str, tuple[str, str]] = {}
+    for name, (option, value) in options.items():
+        if value is None:
+            continue
+        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        found[name] = (text, option)
+    return found
+
+
+def cluster_metadata(conf: Path | None, metadata_store: str | None) -> MetadataSettings:
+    """Where the cluster's metadata is, by option or settings file. `SettingError`."""
+    from magnetar.bookie.process.bookie import bookkeeper_metadata
+
+    given = bookie_given(conf)
+    if metadata_store is not None:
+        given.add("metadataServiceUri", metadata_store, "--metadata-store")
+    return bookkeeper_metadata(given)
+
+
+def bookie_given(
+    conf: Path | None, journal: list[Path] | None = None, ledgers: list[Path] | None = None
+) -> GivenSettings:
+    """A bookie's settings for a tool. `SettingError`."""
+    from magnetar.bookie.setting_names import known_names
+    from magnetar.process.service import SettingSources
+
+    options = settings_given(
+        journalDirectories=("--journal", journal or None), ledgerDirectories=("--ledgers", ledgers or None)
+    )
+    sources = SettingSources(file=conf, environment=environment(), assignments=[], options=options)
+    return sources.read(known_names())
+
+
+def bookie_folders(conf: Path | None, journal: list[Path] | None, ledgers: list[Path] | None) -> BookieFolders:
+    """A bookie's directories, by option or settings file. `SettingError`."""
+    from magnetar.bookie.process.bookie import default_bookie_settings
+    from magnetar.bookie.setting_names import bookie_setting_names
+    from magnetar.cli.tools.bookie_files import BookieFolders
+
+    given = bookie_given(conf, journal, ledgers)
+    settings = given.build(default_bookie_settings(), bookie_setting_names())
+    return BookieFolders(
+        journals=settings.journal_directories,
+        ledgers=settings.ledger_directories,
+        indexes=settings.index_directories or settings.ledger_directories,
+    )
+
+
+def environment() -> dict[str, str]:
+    """The environment that settings may stand in."""
+    return dict(os.environ)

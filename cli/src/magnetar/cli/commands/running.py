@@ -1,0 +1,95 @@
+"""Runs the work behind a command: errors in words on standard error, stable exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Coroutine, Iterator
+from typing import Final, TypeVar
+
+import typer
+import uvloop
+from magnetar.bookie.operations import OperationRefused
+from magnetar.cli.tools.errors import AdminRefused, AdminUnreachable, CookieConflict, SmokeTestFailed
+from magnetar.control.errors import ControlRefused, ControlUnavailable
+from magnetar.core.errors import MagnetarError, SettingError, Unavailable
+from magnetar.core.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from magnetar.ledger.api import EntryNotFound, LedgerNotFound, LedgerUnauthorized
+from magnetar.metadata.store import StoreUnavailable
+from magnetar.process.console import show_error
+from magnetar.process.service import explain_os_error
+from magnetar.process.serving import prepare
+
+T = TypeVar("T")
+
+_REFUSED: Final = {
+    401: "Show who you are, one of the superUserRoles: --auth-plugin and --auth-params, or --client-conf.",
+    403: "This wants a role among the brokers' superUserRoles.",
+    404: "`magnetar broker list` names the brokers that are there.",
+    500: "The broker's log says more.",
+    503: "Try again in a moment: it moves, or the metadata store does not answer.",
+}
+"""What to do when the admin API answers with this status."""
+
+_REMEDIES: Final[dict[type[MagnetarError], str]] = {
+    LedgerNotFound: "`magnetar bookie list-ledgers` names those that are there.",
+    EntryNotFound: "Give a smaller --to; --force-recovery finds the true end of a ledger that nobody writes.",
+    LedgerUnauthorized: "Give the ledger's --password.",
+    OperationRefused: "Nothing was changed.",
+    ControlRefused: "Nothing was changed.",
+    CookieConflict: "Nothing was changed.",
+    AdminUnreachable: "Check --admin-url (MAGNETAR_ADMIN_URL): the HTTP port of a broker that runs, or of a proxy.",
+    ControlUnavailable: "Check the address: it is the bookie's control port, not the one of its clients.",
+}
+"""What to do about errors whose text says enough of what happened."""
+
+
+def complete(work: Coroutine[None, None, T]) -> T:
+    """What the work returns. An expected error is printed, with what to do, and ends the command."""
+    level = os.environ.get("MAGNETAR_LOG")
+    if level:
+        prepare(level)
+    elif not logging.getLogger().handlers:
+        # What goes wrong is told once, in words; what the parts below log about it would only hide that.
+        logging.getLogger().addHandler(logging.NullHandler())
+    with guarded():
+        return uvloop.run(work)
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """Expected errors of the block are printed, with what to do, and end the command with their exit code."""
+    try:
+        yield
+    except BrokenPipeError:
+        # Whoever read our output has enough. Python must not try to write the rest when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(EXIT_FAILED) from None
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except (MagnetarError, OSError) as error:
+        show_error(*explain(error))
+        raise typer.Exit(EXIT_USAGE if isinstance(error, SettingError) else EXIT_FAILED) from None
+
+
+def explain(error: MagnetarError | OSError) -> tuple[str, str]:
+    """The error in words, and what to do about it."""
+    if isinstance(error, OSError):
+        return explain_os_error(error)
+    if isinstance(error, SettingError):
+        return str(error), "Correct the option or the setting."
+    if isinstance(error, StoreUnavailable):
+        return f"The metadata store does not answer: {error}", "Check --metadata-store, and that the servers run."
+    if isinstance(error, AdminRefused):
+        return str(error), _REFUSED.get(error.status, "Nothing was changed.")
+    if isinstance(error, SmokeTestFailed):
+        return str(error), error.remedy
+    for kind, remedy in _REMEDIES.items():
+        if isinstance(error, kind):
+            return str(error), remedy
+    if isinstance(error, Unavailable):
+        return f"{type(error).__name__}: {error}", "`magnetar bookie list-bookies` shows which bookies are up."
+    return f"{type(error).__name__}: {error}", "Run again with MAGNETAR_LOG=debug for more."

@@ -1,0 +1,33 @@
+"""Starts what a command is about: settings from its options, the environment and a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import typer
+from magnetar.cli.commands.options import LogLevel, environment
+
+if TYPE_CHECKING:
+    from magnetar.process.service import Service
+    from magnetar.process.serving import Closable
+
+    S = TypeVar("S", bound=Closable)
+
+T = TypeVar("T")
+
+
+def serve(
+    service: Service[T, S],
+    conf: Path | None,
+    assignments: list[str] | None,
+    options: dict[str, tuple[str, str]],
+    *,
+    check: bool,
+    log_level: LogLevel,
+) -> NoReturn:
+    """Run the service in this process until it is told to stop; ends the command."""
+    from magnetar.process.service import SettingSources, run_service
+
+    sources = SettingSources(file=conf, environment=environment(), assignments=assignments or [], options=options)
+    raise typer.Exit(run_service(service, sources, check_only=check, log_level=log_level.value))

@@ -1,0 +1,162 @@
+"""A tool's way to the brokers: the admin API of any of them, or of a proxy."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from magnetar.broker.peers.peer_client import PeerClient, PeerRefused, PeerUnreachable
+from magnetar.cli.tools.errors import AdminRefused, AdminUnreachable
+from magnetar.core.errors import SettingError
+from magnetar.core.properties import BadProperties, parse_properties
+
+DEFAULT_URL: Final = "http://localhost:8080"
+
+STATUS_OF_CREDENTIALS: Final = 401
+STATUS_OF_RIGHTS: Final = 403
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminAccess:
+    """Where the admin API is, and what is shown there."""
+
+    url: str = DEFAULT_URL
+    """Several hosts are divided by commas: the first that answers is asked."""
+    plugin: str = ""
+    parameters: str = ""
+    trust_certificates_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+    allow_insecure: bool = False
+    verify_host_name: bool = False
+
+    @property
+    def urls(self) -> list[str]:
+        """One for each host. `SettingError`."""
+        scheme, mark, hosts = self.url.strip().partition("://")
+        if not mark or scheme not in ("http", "https") or not hosts.strip("/"):
+            raise SettingError(f"--admin-url {self.url!r} is no http://HOST:PORT or https://HOST:PORT")
+        return [f"{scheme}://{host.strip().rstrip('/')}" for host in hosts.split(",") if host.strip()]
+
+
+def access_of_file(path: Path) -> AdminAccess:
+    """What a `client.conf` of Apache's tools says. `SettingError`."""
+    try:
+        found = {name: value.strip() for name, value, _ in parse_properties(path.read_text(encoding="utf-8"))}
+    except OSError as error:
+        raise SettingError(f"the settings file {path} cannot be read: {error.strerror}") from None
+    except (BadProperties, UnicodeDecodeError) as error:
+        raise SettingError(f"the settings file {path} is damaged: {error}") from None
+    if found.get("useKeyStoreTls", "").lower() == "true":
+        raise SettingError(f"{path}: useKeyStoreTls is not supported: name PEM files by tlsTrustCertsFilePath")
+    return AdminAccess(
+        url=found.get("webServiceUrl") or DEFAULT_URL,
+        plugin=found.get("authPlugin", ""),
+        parameters=found.get("authParams", ""),
+        trust_certificates_file=_file(found.get("tlsTrustCertsFilePath")),
+        certificate_file=_file(found.get("tlsCertificateFilePath")),
+        key_file=_file(found.get("tlsKeyFilePath")),
+        allow_insecure=found.get("tlsAllowInsecureConnection", "").lower() == "true",
+        verify_host_name=found.get("tlsEnableHostnameVerification", "").lower() == "true",
+    )
+
+
+def _file(name: str | None) -> Path | None:
+    return Path(name) if name else None
+
+
+class AdminApi:
+    """Requests to one address; redirects are followed to whoever is responsible."""
+
+    def __init__(self, url: str, client: PeerClient) -> None:
+        self.url = url
+        self._client = client
+
+    async def call(self, method: str, path: str, query: Mapping[str, str] | None = None, body: object = None) -> Any:
+        """The answer's JSON, None for none. `AdminRefused`, `AdminUnreachable`."""
+        try:
+            answer = await self._client.call(method, path, query=query, body=body, base_url=self.url)
+        except PeerRefused as error:
+            raise AdminRefused(error.status, str(error)) from None
+        except PeerUnreachable as error:
+            raise AdminUnreachable(str(error)) from None
+        try:
+            return answer.json()
+        except ValueError:
+            raise AdminRefused(answer.status, f"{self.url}{path} is answered by something that is no broker") from None
+
+
+class ListedBrokers:
+    """The brokers that the one who was asked lists: it has the credentials already, and no other host gets them."""
+
+    def __init__(self, api: AdminApi) -> None:
+        self._api = api
+
+    async def serves(self, url: str) -> bool:
+        """See `Peers.serves`. Hosts are compared: a broker is listed with one of its two ports."""
+        try:
+            listed = await self._api.call("GET", "/admin/v2/brokers")
+        except (AdminRefused, AdminUnreachable):
+            return False
+        hosts = {urlsplit(f"//{broker}").hostname for broker in listed or () if isinstance(broker, str)}
+        host = urlsplit(url).hostname
+        return host is not None and host in hosts
+
+
+@contextlib.asynccontextmanager
+async def open_admin_api(access: AdminAccess) -> AsyncIterator[AdminApi]:
+    """The admin API of the first address that answers. `SettingError`, `AdminUnreachable`."""
+    urls = access.urls
+    client = _client(access, urls[0])
+    try:
+        api = await _first_that_answers([AdminApi(url, client) for url in urls])
+        client.known = ListedBrokers(api)
+        yield api
+    finally:
+        await client.close()
+
+
+async def _first_that_answers(found: list[AdminApi]) -> AdminApi:
+    for one in found[:-1]:
+        try:
+            await one.call("GET", "/admin/v2/brokers/ready")
+        except AdminUnreachable:
+            continue
+        except AdminRefused:
+            return one
+        return one
+    return found[-1]
+
+
+def _client(access: AdminAccess, url: str) -> PeerClient:
+    tls = url.startswith("https:")
+    if not access.plugin and not tls:
+        return PeerClient(url)
+    from magnetar.broker.peers.access import PeerAccess
+    from magnetar.broker.settings.access import PeerSettings
+    from magnetar.net.tls import TlsSettings
+
+    settings = TlsSettings(
+        trust_certificates_file=access.trust_certificates_file,
+        certificate_file=access.certificate_file,
+        key_file=access.key_file,
+        allow_insecure=access.allow_insecure,
+        verify_host_name=access.verify_host_name,
+    )
+    return PeerClient(
+        url, PeerAccess(PeerSettings(plugin=access.plugin, parameters=access.parameters, tls_enabled=tls, tls=settings))
+    )
+
+
+def overlaid(access: AdminAccess, url: str | None, plugin: str | None, parameters: str | None) -> AdminAccess:
+    """With what options say."""
+    return replace(
+        access,
+        url=url if url is not None else access.url,
+        plugin=plugin if plugin is not None else access.plugin,
+        parameters=parameters if parameters is not None else access.parameters,
+    )

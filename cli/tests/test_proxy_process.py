@@ -1,0 +1,160 @@
+"""What a proxy.conf says, and `magnetar proxy run` as a process."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from magnetar.auth.settings import TOKEN_PROVIDER
+from magnetar.auth.testing import SECRET
+from magnetar.core.errors import SettingError
+from magnetar.core.settings_file import GivenSettings
+from magnetar.proxy.process import ProxyProcessSettings, proxy_process_settings
+from magnetar.proxy.setting_names import known_names
+
+TOKENS = {
+    "authenticationEnabled": "true",
+    "authenticationProviders": TOKEN_PROVIDER,
+    "tokenSecretKey": f"data:;base64,{SECRET}",
+}
+
+
+def settings_of(**given: str) -> ProxyProcessSettings:
+    settings = GivenSettings(known_names())
+    for name, value in {"brokerServiceURL": "pulsar://b:1", **given}.items():
+        settings.add(name, value, "test")
+    return proxy_process_settings(settings)
+
+
+def test_what_holds_when_nothing_is_said() -> None:
+    plain = settings_of()
+    proxy = plain.proxy
+    ports = (proxy.service_port, proxy.service_port_tls, proxy.web_service_port, proxy.web_service_port_tls)
+    assert ports == (6650, None, 8080, None)
+    assert plain.metadata is None
+    assert plain.control is not None
+    assert plain.control.port == 3184
+    assert proxy.targets.ports == ("6650", "6651")
+    assert plain.stop_seconds_max > proxy.drain_seconds
+
+
+def test_ports_tls_and_limits_by_pulsars_names() -> None:
+    read = settings_of(
+        servicePort="",
+        servicePortTls="6651",
+        webServicePort="",
+        tlsCertificateFilePath="/c.pem",
+        tlsKeyFilePath="/k.pem",
+        tlsTrustCertsFilePath="/ca.pem",
+        tlsRequireTrustedClientCertOnConnect="true",
+        tlsCertRefreshCheckDurationSec="60",
+        tlsProtocols="TLSv1.3",
+        tlsEnabledWithBroker="true",
+        brokerClientTrustCertsFilePath="/brokers.pem",
+        tlsHostnameVerificationEnabled="true",
+        brokerProxyAllowedHostNames="*.example, b",
+        brokerProxyReadTimeoutMs="1000",
+        haProxyProtocolEnabled="true",
+        metadataStoreUrl="zk:a:2181,b:2181/chroot",
+        controlEnabled="false",
+        drainTimeoutSeconds="90",
+    )
+    proxy = read.proxy
+    assert (proxy.service_port, proxy.service_port_tls, proxy.web_service_port) == (None, 6651, None)
+    assert (proxy.tls.certificate_file, proxy.tls.require_client_certificate) == (Path("/c.pem"), True)
+    assert (proxy.tls.refresh_seconds, proxy.tls.protocols) == (60, ("TLSv1.3",))
+    client = proxy.broker_client
+    assert (client.tls_enabled, client.tls.trust_certificates_file) == (True, Path("/brokers.pem"))
+    assert (client.tls.verify_host_name, client.tls.certificate_file, client.read_timeout_ms) == (True, None, 1000)
+    assert proxy.targets.host_names == ("*.example", "b")
+    assert proxy.proxy_protocol
+    assert read.metadata is not None
+    assert read.metadata.url == "zk:a:2181,b:2181/chroot"
+    assert (read.control, read.stop_seconds_max) == (None, 100)
+
+
+def test_who_may_connect_by_pulsars_names() -> None:
+    read = settings_of(
+        **TOKENS,
+        anonymousUserRole="anybody",
+        authorizationEnabled="true",
+        superUserRoles="admin, root",
+        authenticateMetricsEndpoint="false",
+        forwardAuthorizationCredentials="true",
+        brokerClientAuthenticationPlugin="org.apache.pulsar.client.impl.auth.AuthenticationBasic",
+        brokerClientAuthenticationParameters='{"userId":"proxy","password":"x"}',
+        brokerProxyAllowedTargetPorts="6650-6659, 7000",
+    ).proxy
+    authentication = read.access.authentication
+    assert (authentication.enabled, authentication.providers) == (True, (TOKEN_PROVIDER,))
+    assert (authentication.anonymous_role, authentication.refresh_check_seconds) == ("anybody", 60)
+    assert (read.access.super_user_roles, read.access.metrics_authenticated) == (("admin", "root"), False)
+    assert read.broker_client.forward_credentials
+    assert read.targets.ports == ("6650-6659", "7000")
+    assert settings_of().proxy.access.metrics_authenticated
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"authenticationEnabled": "true"}, "authenticationEnabled needs authenticationProviders"),
+        ({"authorizationEnabled": "true"}, "authorizationEnabled needs authenticationEnabled"),
+        ({"authenticationProviders": "com.example.Mine"}, "com.example.Mine"),
+        ({**TOKENS, "tokenSecretKey": "data:;base64,c2hvcnQ="}, "too short"),
+        ({"tokenSettingPrefix": "x"}, "tokenSettingPrefix"),
+        ({"tlsEnabledWithKeyStore": "true"}, "tlsEnabledWithKeyStore"),
+        ({"brokerClientAuthenticationPlugin": "com.example.Mine"}, "com.example.Mine"),
+        ({"brokerProxyAllowedTargetPorts": "6650-http"}, "6650-http"),
+        ({"servicePort": ""}, "nobody could connect"),
+        ({"servicePort": "65536"}, "65536"),
+        ({"tlsCertificateFilePath": "/c.pem"}, "tlsKeyFilePath"),
+        ({"tlsProtocols": "SSLv3"}, "SSLv3"),
+        ({"drainTimeoutSeconds": "-1"}, "drainTimeoutSeconds"),
+        ({"magnetarHaProxyProtocolVersion": "3"}, "magnetarHaProxyProtocolVersion"),
+    ],
+)
+def test_what_cannot_be(given: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        settings_of(**given)
+
+
+@pytest.mark.slow
+@pytest.mark.clients
+def test_a_proxy_as_a_process(
+    start_standalone: Callable[..., Any], start_service: Callable[..., Any], tmp_path: Path
+) -> None:
+    standalone = start_standalone().wait_until_ready()
+    conf = tmp_path / "proxy.conf"
+    conf.write_text(
+        f"brokerServiceURL={standalone.service_url}\nbrokerWebServiceURL={standalone.admin_url}\n"
+        "servicePort=0\nwebServicePort=0\nbindAddress=127.0.0.1\nadvertisedAddress=127.0.0.1\ncontrolPort=0\n"
+        "brokerProxyAllowedTargetPorts=*\nproxyLogLevel=0\ndrainTimeoutSeconds=1\n"
+    )
+    proxy = start_service("proxy", "run", "--conf", conf).wait_until_ready()
+    service_url, web_url = proxy.output.split()[2:4]
+    assert ", control port " in proxy.output
+    assert "settings without effect here: proxyLogLevel" in proxy.errors
+    client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    consumer = client.subscribe("through", "all")
+    client.create_producer("through").send(b"the proxy")
+    assert consumer.receive(30_000).data() == b"the proxy"
+    with urllib.request.urlopen(web_url.rstrip(",") + "/admin/v2/clusters") as answer:
+        assert answer.read() == b'["standalone"]'
+    # The client stays, so the drain takes its time.
+    assert proxy.stop() == 0
+    assert "closing the" in proxy.errors
+    client.close()
+
+
+def test_the_command_checks_settings(start_service: Callable[..., Any], tmp_path: Path) -> None:
+    checking = start_service("proxy", "run", "--check", "--broker", "pulsar://b:1", "--port", 0)
+    assert checking.wait() == 0
+    assert checking.output == "proxy: the settings are valid\n"
+    wrong = start_service("proxy", "run", "--set", "servicePrt=1")
+    assert wrong.wait() == 2
+    assert "did you mean 'servicePort'" in wrong.errors

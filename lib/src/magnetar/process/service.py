@@ -1,0 +1,155 @@
+"""Runs one service (a bookie, a broker, AutoRecovery) as a process of its own."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import uvloop
+from magnetar.core.crashes import CRASHES
+from magnetar.core.errors import MagnetarError, SettingError
+from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE
+from magnetar.core.settings_file import GivenSettings
+from magnetar.net.descriptors import raise_limit
+from magnetar.process.console import show_error, write_lines
+from magnetar.process.serving import (
+    STOP_SECONDS_MAX,
+    Closable,
+    prepare,
+    serve_until_told,
+)
+
+logger: Final = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Closable)
+T = TypeVar("T")
+
+TRY_AGAIN = "Run again with --log-level debug for more."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingSources:
+    """Where a process takes its settings from; what stands further down wins."""
+
+    file: Path | None
+    environment: dict[str, str]
+    assignments: list[str]
+    """`name=value`, from --set."""
+    options: dict[str, tuple[str, str]]
+    """By Apache's name: the value and the option that gave it."""
+
+    def read(self, known: frozenset[str]) -> GivenSettings:
+        """All of them; no others may be there than those that are known. `SettingError`."""
+        given = GivenSettings(known)
+        if self.file is not None:
+            given.add_file(self.file)
+        given.add_environment(self.environment)
+        for assignment in self.assignments:
+            name, equals, value = assignment.partition("=")
+            if not equals:
+                raise SettingError(f"--set {assignment}: it must be NAME=VALUE")
+            given.add(name.strip(), value, f"--set {name.strip()}")
+        for name, (value, option) in self.options.items():
+            given.add(name, value, option)
+        return given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service(Generic[T, S]):
+    """One kind of process."""
+
+    name: str
+    known: Callable[[], frozenset[str]]
+    """The names of all settings that there are."""
+    settings: Callable[[GivenSettings], T]
+    start: Callable[[T], Coroutine[None, None, S]]
+    describe: Callable[[S], str]
+    """What the ready line says, such as where it listens."""
+    stop_seconds_max: Callable[[T], float] = lambda _: STOP_SECONDS_MAX
+    """How long a clean stop may take."""
+    exit_code: Callable[[MagnetarError], int] = lambda _: EXIT_FAILED
+    """What an error that ends it is told as to whoever started the process."""
+    hint: Callable[[MagnetarError], str] = lambda _: TRY_AGAIN
+    """What to do about such an error, in a line of its own; empty where its text says it."""
+
+
+def run_service(service: Service[T, S], sources: SettingSources, *, check_only: bool, log_level: str) -> int:
+    """Read the settings, serve until told to stop. Returns the exit code.
+
+    Once it serves, one line on standard output says so: `<name> ready: <where>`. With `check_only` the settings are
+    read and nothing is started."""
+    prepare(log_level)
+    try:
+        given = sources.read(service.known())
+        settings = service.settings(given)
+    except SettingError as error:
+        show_error(str(error), "Correct the setting; --check looks at all of them without starting.")
+        return EXIT_USAGE
+    tell_about(given)
+    if check_only:
+        say(f"{service.name}: the settings are valid")
+        return EXIT_STOPPED
+    # Not before: a check beside a running server, in its container, is none of the server's lives.
+    CRASHES.record_where_told()
+    raise_limit()
+    try:
+        uvloop.run(_serve(service, settings))
+    except TimeoutError:
+        seconds = service.stop_seconds_max(settings)
+        show_error(f"Not stopped within {seconds:g} s.", "Everything acknowledged is in the journal.")
+        return EXIT_FAILED
+    except OSError as error:
+        show_error(*explain_os_error(error))
+        return EXIT_FAILED
+    except SettingError as error:
+        show_error(str(error), "Correct the setting and start again.")
+        return EXIT_USAGE
+    except MagnetarError as error:
+        logger.debug("%s cannot run", service.name, exc_info=error)
+        show_error(f"{type(error).__name__}: {error}", service.hint(error))
+        return service.exit_code(error)
+    return EXIT_STOPPED
+
+
+async def _serve(service: Service[T, S], settings: T) -> None:
+    await serve_until_told(
+        lambda: service.start(settings),
+        lambda started: say(f"{service.name} ready: {service.describe(started)}"),
+        lambda: logger.info("%s stops", service.name),
+        service.stop_seconds_max(settings),
+    )
+    logger.info("%s has stopped", service.name)
+
+
+def tell_about(given: GivenSettings) -> None:
+    """One line about settings without effect, and one about those that a file gives twice."""
+    without_effect = given.without_effect()
+    if without_effect:
+        logger.warning("settings without effect here: %s", ", ".join(without_effect))
+    if given.repeated:
+        logger.warning("settings given more than once, the last one counts: %s", ", ".join(given.repeated))
+
+
+def say(line: str) -> None:
+    """One line on standard output, for people and for programs that wait for it."""
+    write_lines(sys.stdout, line)
+
+
+def explain_os_error(error: OSError) -> tuple[str, str]:
+    """The error in words, and what to do about it."""
+    if error.errno == errno.EADDRINUSE:
+        return str(error), "The port is taken: stop the other program, or choose another port."
+    if error.errno == errno.EADDRNOTAVAIL:
+        return str(error), "The address is none of this machine's: check listeningInterface and bindAddress."
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"Not allowed: {error}", "Choose directories and ports that this user may use."
+    if error.errno == errno.EISDIR:
+        return f"A directory stands where a file should: {error}", "Put the file back that was there."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"The disk is full: {error}", "Free some space."
+    return str(error), TRY_AGAIN

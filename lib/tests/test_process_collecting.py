@@ -1,0 +1,149 @@
+"""No look of the collector goes through everything, unless the process has grown; and then cycles are found."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import weakref
+from collections.abc import AsyncIterator
+
+import pytest
+from magnetar.core.limits import MIB
+from magnetar.process.collecting import (
+    ALL_GENERATIONS,
+    GROWTH_BYTES,
+    LOOK_SECONDS,
+    SELDOM_GROWTH_BYTES,
+    SELDOM_SECONDS,
+    Collecting,
+    due,
+)
+from magnetar.sim.virtual_time import VirtualTimeLoop
+
+new_event_loop = VirtualTimeLoop
+
+OBJECTS = 600_000
+LOOKED_AT_MAX = 30_000
+"""Two looks at the second generation, of eleven at the first, of seven hundred objects each, are 15 000."""
+
+
+class Cycle:
+    """Refers to itself."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+class Memory:
+    """Of a process that grows when a test says so."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 100 * MIB
+
+    def now(self) -> int:
+        return self.size_bytes
+
+
+@pytest.fixture
+async def memory() -> Memory:
+    return Memory()
+
+
+@pytest.fixture
+async def collecting(memory: Memory) -> AsyncIterator[Collecting]:
+    before = gc.get_threshold()
+    collecting = Collecting(asyncio.get_running_loop(), memory.now)
+    collecting.start()
+    yield collecting
+    collecting.stop()
+    collecting.stop()
+    assert gc.get_threshold() == before
+
+
+@pytest.mark.parametrize(
+    ("grown_bytes", "seconds"), [(GROWTH_BYTES, 0.0), (SELDOM_GROWTH_BYTES, SELDOM_SECONDS), (-MIB, SELDOM_SECONDS)]
+)
+def test_everything_is_looked_at_after_much_growth_or_seldom(grown_bytes: int, seconds: float) -> None:
+    assert not due(grown_bytes, seconds)
+    assert due(max(grown_bytes, SELDOM_GROWTH_BYTES) + 1, SELDOM_SECONDS)
+    assert not due(GROWTH_BYTES, SELDOM_SECONDS - 1)
+
+
+async def test_what_an_automatic_look_goes_through_does_not_grow_with_the_process(collecting: Collecting) -> None:
+    looked_at: list[int] = []
+
+    def count(phase: str, told: dict[str, int]) -> None:
+        if phase == "start" and told["generation"] == ALL_GENERATIONS:
+            looked_at.append(len(gc.get_objects(generation=ALL_GENERATIONS)))
+
+    gc.callbacks.append(count)
+    try:
+        kept = [[number] for number in range(OBJECTS)]
+    finally:
+        gc.callbacks.remove(count)
+    assert len(kept) == OBJECTS
+    assert len(looked_at) >= OBJECTS // LOOKED_AT_MAX
+    assert max(looked_at) < LOOKED_AT_MAX
+
+
+async def test_cycles_that_were_set_aside_are_found_when_the_process_has_grown(
+    collecting: Collecting, memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    cycle = Cycle()
+    seen = weakref.ref(cycle)
+    gc.collect()
+    del cycle
+    gc.collect()
+    assert seen() is not None, "it was set aside"
+    await asyncio.sleep(3 * LOOK_SECONDS)
+    assert seen() is not None
+    memory.size_bytes = 101 * MIB + GROWTH_BYTES
+    with caplog.at_level(logging.INFO):
+        await asyncio.sleep(2 * LOOK_SECONDS)
+    assert seen() is None
+    assert collecting.complete == 1, "once, until it has grown again"
+    assert "the process grew to 1125 MiB" in caplog.text
+    memory.size_bytes += GROWTH_BYTES + 1
+    await asyncio.sleep(2 * LOOK_SECONDS)
+    assert collecting.complete == 2
+
+
+async def test_where_the_size_is_not_known_nothing_is_set_aside() -> None:
+    collecting = Collecting(asyncio.get_running_loop(), lambda: 0)
+    collecting.start()
+    cycle = Cycle()
+    seen = weakref.ref(cycle)
+    gc.collect()
+    del cycle
+    gc.collect()
+    assert seen() is None
+    collecting.stop()
+
+
+async def test_a_process_that_grows_slowly_is_looked_at_seldom(collecting: Collecting, memory: Memory) -> None:
+    memory.size_bytes += SELDOM_GROWTH_BYTES + 1
+    await asyncio.sleep(SELDOM_SECONDS - 2 * LOOK_SECONDS)
+    assert collecting.complete == 0
+    await asyncio.sleep(4 * LOOK_SECONDS)
+    assert collecting.complete == 1
+
+
+async def test_growth_counts_from_where_the_process_was_smallest(collecting: Collecting, memory: Memory) -> None:
+    """After a flood it shrinks; it may not grow by so much again on top of what it had then."""
+    memory.size_bytes += GROWTH_BYTES + 1
+    await asyncio.sleep(2 * LOOK_SECONDS)
+    assert collecting.complete == 1
+    memory.size_bytes -= GROWTH_BYTES
+    await asyncio.sleep(2 * LOOK_SECONDS)
+    memory.size_bytes += GROWTH_BYTES + 1
+    await asyncio.sleep(2 * LOOK_SECONDS)
+    assert collecting.complete == 2
+
+
+async def test_a_size_that_cannot_be_read_once_is_no_growth(collecting: Collecting, memory: Memory) -> None:
+    before, memory.size_bytes = memory.size_bytes, 0
+    await asyncio.sleep(2 * LOOK_SECONDS)
+    memory.size_bytes = before + SELDOM_GROWTH_BYTES // 2
+    await asyncio.sleep(2 * SELDOM_SECONDS)
+    assert collecting.complete == 0
