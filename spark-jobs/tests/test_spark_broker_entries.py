@@ -17,13 +17,13 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST
 from magnetar.core.topic_name import TopicName
 from magnetar.ledger.api import LedgerOptions
-from magnetar.spark import broker_entries
-from magnetar.spark.broker_entries import BrokerEntries
-from magnetar.spark.client_factory import make_client
-from magnetar.spark.connecting import ConnectionOptions
+from magnetar.spark.brokers import entries as broker_entries
+from magnetar.spark.brokers.client_factory import make_client
+from magnetar.spark.brokers.entries import BrokerEntries
 from magnetar.spark.entries import EntryBlock, Hole
 from magnetar.spark.errors import ClusterUnreachable, TopicMissing
-from magnetar.spark.plan import stretch_ranges
+from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.planning.plan import stretch_ranges
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.slices import LedgerRange
 from magnetar.standalone.threaded import ThreadedCluster

@@ -5,7 +5,7 @@ import os
 import pytest
 from magnetar.client.errors import ClientClosed, ConnectionFailed
 from magnetar.core.errors import MagnetarError, Misuse
-from magnetar.spark.broker_errors import told
+from magnetar.spark.brokers.errors import told
 from magnetar.spark.errors import AccessRefused, ClusterUnreachable, DataLoss, SparkSourceError, TopicMissing
 from magnetar.spark.shown_errors import HIDE_TRACEBACK, shown_plainly
 from magnetar.wire.pulsar.errors import PulsarError, ServerError

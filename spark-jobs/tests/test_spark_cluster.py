@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from magnetar.spark import cluster
 from magnetar.spark.cluster import Cluster, close_clusters, cluster_of
-from magnetar.spark.connecting import ConnectionOptions
+from magnetar.spark.options.connecting import ConnectionOptions
 
 OPTIONS = ConnectionOptions(service_url="pulsar://127.0.0.1:1")
 

@@ -7,16 +7,16 @@ from typing import cast
 import pytest
 from magnetar.spark.assembly.compaction import Compaction
 from magnetar.spark.assembly.testing import MemoryTopic, plain
-from magnetar.spark.catalog import CLOSED_AT_UNKNOWN_TIME, TopicLedger, TopicState
 from magnetar.spark.cluster import Cluster
 from magnetar.spark.entries import EntryBlock, OnHole
 from magnetar.spark.errors import ClusterUnreachable, DataLoss
-from magnetar.spark.offsets import AtTime
-from magnetar.spark.options import parse_source_options
-from magnetar.spark.planner import PUBLISHED_BEFORE_STORED_MS_MAX, Reach, ReadPlanner, narrowed
+from magnetar.spark.options.offsets import AtTime
+from magnetar.spark.options.pushdown import MessageFilters
+from magnetar.spark.options.reading import parse_source_options
+from magnetar.spark.planning.planner import PUBLISHED_BEFORE_STORED_MS_MAX, Reach, ReadPlanner, narrowed
 from magnetar.spark.positions import MessagePosition
-from magnetar.spark.pushdown import MessageFilters
 from magnetar.spark.slices import LedgerRange
+from magnetar.spark.topics import CLOSED_AT_UNKNOWN_TIME, TopicLedger, TopicState
 
 TOPIC = "persistent://public/default/t"
 HOUR = PUBLISHED_BEFORE_STORED_MS_MAX

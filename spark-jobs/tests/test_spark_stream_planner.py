@@ -8,16 +8,16 @@ from typing import Any, cast
 
 import pytest
 from magnetar.sim.virtual_time import VirtualTimeLoop
-from magnetar.spark import stream_planner
-from magnetar.spark.catalog import TopicLedger, TopicState
 from magnetar.spark.cluster import Cluster
 from magnetar.spark.errors import DataLoss, TopicMissing
-from magnetar.spark.options import SourceOptions, parse_source_options
-from magnetar.spark.planner import ReadPlanner, Selected
+from magnetar.spark.options.pushdown import MessageFilters
+from magnetar.spark.options.reading import SourceOptions, parse_source_options
+from magnetar.spark.planning.planner import ReadPlanner, Selected
 from magnetar.spark.positions import MessagePosition
-from magnetar.spark.pushdown import MessageFilters
-from magnetar.spark.stream_planner import StreamPlanner
-from magnetar.spark.table import Table
+from magnetar.spark.reading import stream_planner
+from magnetar.spark.reading.stream_planner import StreamPlanner
+from magnetar.spark.reading.table import Table
+from magnetar.spark.topics import TopicLedger, TopicState
 from pyspark.sql.types import BinaryType, StructType
 
 new_event_loop = VirtualTimeLoop
@@ -131,7 +131,7 @@ async def test_what_is_known_to_be_there_waits_for_no_look(
 async def test_a_poll_that_is_far_away_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, ledgers: dict[int, int]
 ) -> None:
-    planner, made = stream(monkeypatch, ledgers, pollInterval="1h")
+    planner, _ = stream(monkeypatch, ledgers, pollInterval="1h")
     start = await planner.initial()
     await planner.latest(start)
     ledgers[1] += 1

@@ -5,14 +5,14 @@ import pickle
 from typing import cast
 
 from magnetar.spark.cluster import Cluster
-from magnetar.spark.options import parse_source_options
-from magnetar.spark.planner import ReadPlanner
+from magnetar.spark.options.pushdown import EVERYTHING, MessageFilters
+from magnetar.spark.options.reading import parse_source_options
+from magnetar.spark.planning.planner import ReadPlanner
 from magnetar.spark.positions import MessagePosition
-from magnetar.spark.pushdown import EVERYTHING, MessageFilters
+from magnetar.spark.reading.table import Table
+from magnetar.spark.reading.task import ReadTask
+from magnetar.spark.reading.tasks import tasks_of
 from magnetar.spark.slices import LedgerRange, Slice
-from magnetar.spark.table import Table
-from magnetar.spark.task import ReadTask
-from magnetar.spark.tasks import tasks_of
 from magnetar.spark.values.api import SchemaDefinition, SchemaVersions
 from pyspark.sql.types import BinaryType, StructType
 

@@ -10,16 +10,16 @@ from typing import Final
 
 from magnetar.client.client import PulsarClient
 from magnetar.core.errors import PeerError, Unavailable
-from magnetar.spark.admin_api import AdminApi
-from magnetar.spark.broker_catalog import BrokerCatalog
-from magnetar.spark.broker_entries import BrokerEntries
-from magnetar.spark.catalog import TopicCatalog
-from magnetar.spark.client_factory import make_client
-from magnetar.spark.cluster_access import DirectAccess, TaskAccess, open_direct
-from magnetar.spark.connecting import ConnectionOptions
-from magnetar.spark.direct_catalog import DirectCatalog
+from magnetar.spark.bookies.access import DirectAccess, TaskAccess, open_direct
+from magnetar.spark.bookies.catalog import DirectCatalog
+from magnetar.spark.brokers.admin_api import AdminApi
+from magnetar.spark.brokers.catalog import BrokerCatalog
+from magnetar.spark.brokers.client_factory import make_client
+from magnetar.spark.brokers.entries import BrokerEntries
 from magnetar.spark.entries import EntrySource
 from magnetar.spark.errors import ClusterUnreachable
+from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.topics import TopicCatalog
 
 logger: Final = logging.getLogger(__name__)
 

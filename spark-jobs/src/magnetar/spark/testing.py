@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
 
 from magnetar.spark import runtime
-from magnetar.spark.batch_reader import PUSHDOWN_WORKER, PushingBatchReader
 from magnetar.spark.cluster import close_clusters
+from magnetar.spark.reading.batch_reader import PUSHDOWN_WORKER, PushingBatchReader
 from magnetar.spark.source import PulsarDataSource
 from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, InputPartition

@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 
 from magnetar.managed.info_codec import POSITION_IN_NODE, decode_cursor_info, decode_position
 from magnetar.spark.assembly.chunks import is_chunk
-from magnetar.spark.catalog import TopicLedger
 from magnetar.spark.entries import EntryBlock, WholeEntry
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.slices import LedgerRange, Slice
+from magnetar.spark.topics import TopicLedger
 from magnetar.wire.pulsar.compacted import decode_compacted
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import ABSENT, MessageMetadataView, skim

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from magnetar.spark.catalog import TopicLedger, TopicState
 from magnetar.spark.entries import EntryBlock, EntrySource, Hole
 from magnetar.spark.slices import LedgerRange
+from magnetar.spark.topics import TopicLedger, TopicState
 
 NO_ENTRY: Final = -1
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 import typer
 from magnetar.core.topic_name import TopicName
 from magnetar.spark import runtime
-from magnetar.spark.broker_catalog import schema_definitions
+from magnetar.spark.brokers.catalog import schema_definitions
 from magnetar.spark.cluster import close_clusters
 from magnetar.spark.errors import BadOption, TopicMissing
 from magnetar.spark.jobs.archive_layout import (
@@ -61,10 +61,10 @@ from magnetar.spark.jobs.running import (
     whole_topic,
 )
 from magnetar.spark.message_keys import KEY_IS_BYTES
-from magnetar.spark.option_values import Option, OptionValues
-from magnetar.spark.options import ALL_COLUMNS, OPTIONS, parse_source_options
-from magnetar.spark.planner import open_planner
-from magnetar.spark.pushdown import KEY
+from magnetar.spark.options.parsing import Option, OptionValues
+from magnetar.spark.options.pushdown import KEY
+from magnetar.spark.options.reading import ALL_COLUMNS, OPTIONS, parse_source_options
+from magnetar.spark.planning.planner import open_planner
 from magnetar.spark.values.api import SchemaDefinition
 from rich.console import Console
 

@@ -44,8 +44,8 @@ from magnetar.spark.jobs.job import (
     spark_session,
 )
 from magnetar.spark.jobs.running import moment, whole_topic
-from magnetar.spark.options import parse_source_options
-from magnetar.spark.planner import open_planner
+from magnetar.spark.options.reading import parse_source_options
+from magnetar.spark.planning.planner import open_planner
 from rich.console import Console
 
 if TYPE_CHECKING:

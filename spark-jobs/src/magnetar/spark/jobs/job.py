@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from magnetar.core.errors import MagnetarError
-from magnetar.spark.connecting import ConnectionOptions
-from magnetar.spark.connection_options import connection_options
 from magnetar.spark.errors import BadOption, SparkSourceError
+from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.options.connection import connection_options
 from rich.console import Console
 from rich.markup import escape
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from magnetar.spark.connecting import ConnectionOptions
 from magnetar.spark.errors import BadOption, TopicMissing
 from magnetar.spark.jobs.job import (
     AdminUrl,
@@ -30,13 +29,14 @@ from magnetar.spark.jobs.job import (
     reader,
     spark_session,
 )
-from magnetar.spark.jobs.load_aggregation import WHO_WRITES, NoLoadHistory, aggregate
-from magnetar.spark.jobs.load_capacity import PlanOptions
-from magnetar.spark.jobs.load_model import LoadHistory
-from magnetar.spark.jobs.load_plan import LoadPlan, ask_and_plan, document
-from magnetar.spark.jobs.load_plots import NoPlots, draw
-from magnetar.spark.jobs.load_policies import HttpAdmin, Retention, StoragePolicies
-from magnetar.spark.jobs.load_report import show
+from magnetar.spark.jobs.load.aggregation import WHO_WRITES, NoLoadHistory, aggregate
+from magnetar.spark.jobs.load.capacity import PlanOptions
+from magnetar.spark.jobs.load.model import LoadHistory
+from magnetar.spark.jobs.load.plan import LoadPlan, ask_and_plan, document
+from magnetar.spark.jobs.load.plots import NoPlots, draw
+from magnetar.spark.jobs.load.policies import HttpAdmin, Retention, StoragePolicies
+from magnetar.spark.jobs.load.report import show
+from magnetar.spark.options.connecting import ConnectionOptions
 from rich.console import Console
 from rich.markup import escape
 

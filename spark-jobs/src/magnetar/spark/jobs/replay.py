@@ -24,8 +24,8 @@ from magnetar.client.producer import ProducerOptions
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.spark import runtime
-from magnetar.spark.broker_catalog import schema_definitions
-from magnetar.spark.broker_errors import told
+from magnetar.spark.brokers.catalog import schema_definitions
+from magnetar.spark.brokers.errors import told
 from magnetar.spark.cluster import close_clusters, cluster_of
 from magnetar.spark.errors import BadOption
 from magnetar.spark.jobs.archive_layout import DATE_COLUMN, DESCRIPTION, TOPIC_FOLDER_COLUMN, ArchiveDescription
@@ -56,9 +56,9 @@ from magnetar.spark.jobs.replay_plan import (
 )
 from magnetar.spark.jobs.running import moment, short_topic, whole, whole_topic
 from magnetar.spark.message_keys import KEY_IS_BYTES
-from magnetar.spark.option_values import TIME_FORMS, parse_time_ms
-from magnetar.spark.pushdown import KEY
-from magnetar.spark.sink_targets import wire_schema
+from magnetar.spark.options.parsing import TIME_FORMS, parse_time_ms
+from magnetar.spark.options.pushdown import KEY
+from magnetar.spark.sink.targets import wire_schema
 from magnetar.spark.values.api import SchemaDefinition, SchemaType
 from rich.console import Console
 from rich.table import Table
