@@ -15,7 +15,7 @@ from magnetar.spark.brokers import admin_api
 from magnetar.spark.brokers.admin_api import AdminApi, urls_of
 from magnetar.spark.brokers.catalog import ledgers_of
 from magnetar.spark.errors import AccessRefused, BadOption, ClusterUnreachable, TopicMissing
-from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.options.connection import ConnectionOptions
 
 TOPIC = TopicName.parse("persistent://public/default/t")
 MINE = TopicName.parse("persistent://acme/shop/orders")

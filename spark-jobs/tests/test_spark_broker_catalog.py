@@ -24,7 +24,7 @@ from magnetar.spark.brokers.catalog import (
 )
 from magnetar.spark.brokers.client_factory import make_client
 from magnetar.spark.errors import AccessRefused, BadOption, ClusterUnreachable
-from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.options.connection import ConnectionOptions
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.topics import TopicSelection
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema

@@ -22,7 +22,7 @@ from magnetar.spark.brokers.client_factory import make_client
 from magnetar.spark.brokers.entries import BrokerEntries
 from magnetar.spark.entries import EntryBlock, Hole
 from magnetar.spark.errors import ClusterUnreachable, TopicMissing
-from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.options.connection import ConnectionOptions
 from magnetar.spark.planning.plan import stretch_ranges
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.slices import LedgerRange
@@ -312,7 +312,7 @@ async def test_a_wrong_checksum_is_a_hole(world: World) -> None:
 async def test_a_broker_that_says_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.send(3)
     [whole] = await world.ranges()
-    monkeypatch.setattr(broker_entries.EntryReader, "arrived", lambda *_: None)
+    monkeypatch.setattr(broker_entries.BrokerEntryReader, "arrived", lambda *_: None)
     with pytest.raises(ClusterUnreachable, match=f"{whole.ledger_id}:0 to {whole.ledger_id}:2 is still to come"):
         await read(world.entries(patience_seconds=0.3), [whole])
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from magnetar.spark.brokers.client_factory import credentials_of, make_client, tls_of
 from magnetar.spark.errors import BadOption
-from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.options.connection import ConnectionOptions
 
 PLUGINS = "org.apache.pulsar.client.impl.auth."
 

@@ -26,7 +26,7 @@ from magnetar.spark.assembly.compaction import COMPACTION_CURSOR, LEDGER_PROPERT
 from magnetar.spark.bookies import access as cluster_access
 from magnetar.spark.bookies.access import DirectAccess, TaskAccess, choose, open_direct
 from magnetar.spark.errors import ClusterUnreachable
-from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.options.connection import ConnectionOptions
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.slices import LedgerRange
 from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import LongProperty, ManagedCursorInfo, PositionInfo

@@ -14,7 +14,7 @@ from magnetar.spark.bookies.access import DirectAccess, TaskAccess, open_direct
 from magnetar.spark.bookies.catalog import DirectCatalog
 from magnetar.spark.entries import Hole
 from magnetar.spark.errors import ClusterUnreachable
-from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.options.connection import ConnectionOptions
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.slices import LedgerRange
 from magnetar.spark.topics import TopicSelection, TopicState

@@ -12,7 +12,7 @@ from magnetar.client.producer import ProducerOptions
 from magnetar.core.topic_name import TopicName
 from magnetar.spark.brokers.client_factory import make_client
 from magnetar.spark.errors import AccessRefused, BadOption
-from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.options.connection import ConnectionOptions
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.reading.durable_cursor import DurableCursor
 

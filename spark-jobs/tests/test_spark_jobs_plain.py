@@ -19,7 +19,7 @@ from magnetar.spark.jobs.__main__ import app
 from magnetar.spark.jobs.archive import ArchiveJob
 from magnetar.spark.jobs.archive_layout import ArchiveDescription, check_beginnings, check_columns, partition_columns
 from magnetar.spark.jobs.audit_report import (
-    Compaction,
+    CompactionOutcome,
     DuplicateGroup,
     Duplicates,
     Gap,
@@ -306,7 +306,7 @@ class TestReports:
             bytes=4096,
             first=first,
             last=last,
-            compaction=Compaction(
+            compaction=CompactionOutcome(
                 keys=3,
                 messages_left=2,
                 bytes_left=1024,

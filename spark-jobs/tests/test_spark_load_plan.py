@@ -33,7 +33,7 @@ from magnetar.spark.jobs.load.policies import HttpAdmin, Retention, StoragePolic
 from magnetar.spark.jobs.load.report import show
 from magnetar.spark.jobs.load.splits import SplitAdvice, split_advice
 from magnetar.spark.jobs.load.testing import EXAMPLE, FIRST_HOUR, QUARTERS, BundleMade, ClusterMade, lived
-from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.options.connection import ConnectionOptions
 from rich.console import Console
 from typer.testing import CliRunner
 

@@ -13,13 +13,13 @@ import pytest
 from magnetar.core.errors import Misuse
 from magnetar.spark import cluster as cluster_module
 from magnetar.spark.bookies.access import DirectAccess
-from magnetar.spark.cluster import Cluster
+from magnetar.spark.cluster import ClusterConnections
 from magnetar.spark.errors import ClusterUnreachable
-from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.options.connection import ConnectionOptions
 from magnetar.spark.options.offsets import AtTime, Earliest
 from magnetar.spark.options.reading import SourceOptions, parse_source_options
 from magnetar.spark.planning.planner import Reach, ReadPlanner
-from magnetar.spark.planning.read_failover import Way
+from magnetar.spark.planning.read_failover import ReadFailover
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.topics import TopicLedger, TopicSelection, TopicState
 
@@ -39,7 +39,7 @@ class Access:
         self.closed = True
 
 
-class World(Cluster):
+class World(ClusterConnections):
     """A cluster whose direct way opens and fails as the test says; brokers tell no ledgers."""
 
     def __init__(self) -> None:
@@ -228,12 +228,12 @@ async def test_bookies_are_read_from_again(world: World, warnings: pytest.LogCap
 
 
 async def test_bugs_change_nothing(world: World) -> None:
-    way = Way(world, "auto", direct=True)
+    failover = ReadFailover(world, "auto", direct=True)
 
     async def call() -> bool:
         raise Misuse("a bug")
 
     with pytest.raises(Misuse):
-        await way.ask(call)
-    assert way.direct
+        await failover.ask(call)
+    assert failover.direct
     assert world.attempts == 0

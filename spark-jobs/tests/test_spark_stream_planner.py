@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from magnetar.sim.virtual_time import VirtualTimeLoop
-from magnetar.spark.cluster import Cluster
+from magnetar.spark.cluster import ClusterConnections
 from magnetar.spark.errors import DataLoss, TopicMissing
 from magnetar.spark.options.pushdown import MessageFilters
 from magnetar.spark.options.reading import SourceOptions, parse_source_options
@@ -30,7 +30,7 @@ class Planner(ReadPlanner):
     """Of one topic with these ledgers: id → entries; the last one is in use."""
 
     def __init__(self, options: SourceOptions, ledgers: dict[int, int]) -> None:
-        super().__init__(options, cast("Cluster", None), direct=False)
+        super().__init__(options, cast("ClusterConnections", None), direct=False)
         self.ledgers = ledgers
         self.looks = 0
         self.look_seconds = 0.0

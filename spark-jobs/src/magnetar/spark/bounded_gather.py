@@ -1,4 +1,4 @@
-"""Asking about many topics at a time, but not about all of them."""
+"""`asyncio.gather` for many questions of which a bounded number is asked at a time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-async def side_by_side(gate: asyncio.Semaphore, items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
-    """The answers, in order; as many are asked at a time as `gate` lets through. The first error ends it: nobody waits
-    for the others, which mostly would wait for the same."""
+async def bounded_gather(limit: asyncio.Semaphore, items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
+    """The answers in the order of `items`; as many are asked at a time as `limit` lets through. The first error of
+    `ask` is raised and cancels the others, which mostly would wait for the same."""
 
     async def one(item: T) -> R:
-        async with gate:
+        async with limit:
             return await ask(item)
 
     tasks = [asyncio.ensure_future(one(item)) for item in items]

@@ -22,7 +22,7 @@ from magnetar.spark.bookies.entries import GIVE_UP_SECONDS, BookieEntries
 from magnetar.spark.bookies.metadata_urls import MetadataUrls, servers_of, urls_by_brokers, urls_by_option
 from magnetar.spark.bookies.topic_nodes import persistent_topic
 from magnetar.spark.errors import ClusterUnreachable
-from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.options.connection import ConnectionOptions
 from magnetar.spark.topics import TopicLedger
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerState, decode_ledger_metadata
 
@@ -176,15 +176,15 @@ class TaskAccess:
         return await access.ledger_metadata(ledger_id)
 
 
-class Reaching(Protocol):
-    """What `choose` decides about."""
+class DirectOpener(Protocol):
+    """Who can open the metadata store and the bookies of a cluster."""
 
     async def direct(self) -> DirectAccess:
         """Opened, or as it is open. Raises `ClusterUnreachable`."""
         ...
 
 
-async def choose(cluster: Reaching, read_mode: str) -> tuple[str, str]:
+async def choose(cluster: DirectOpener, read_mode: str) -> tuple[str, str]:
     """("bookies" or "brokers", why). `read_mode` auto: bookies if they and the metadata store can be reached from here.
     Raises `ClusterUnreachable` for `bookies` when they cannot."""
     if read_mode == "brokers":

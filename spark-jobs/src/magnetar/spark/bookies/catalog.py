@@ -32,7 +32,7 @@ from magnetar.spark.bookies.topic_nodes import (
     persistent_topic,
     topics_of,
 )
-from magnetar.spark.bounded_gather import side_by_side
+from magnetar.spark.bounded_gather import bounded_gather
 from magnetar.spark.errors import ClusterUnreachable
 from magnetar.spark.options.topic_patterns import parse_pattern
 from magnetar.spark.positions import BEGINNING, MessagePosition
@@ -127,7 +127,7 @@ class DirectCatalog:
             if selection.pattern:
                 return await matching_topics(self._store, parse_pattern(selection.pattern))
             named = [persistent_topic(name) for name in selection.names]
-            found = await side_by_side(self._limit, named, lambda topic: topics_of(self._store, topic))
+            found = await bounded_gather(self._limit, named, lambda topic: topics_of(self._store, topic))
         except (Unavailable, PeerError) as error:
             raise _unreachable(error) from error
         return sorted({name for names in found for name in names})
@@ -138,7 +138,7 @@ class DirectCatalog:
         ends = await self._ask_ends(topics)
         self._heard, self._silent = False, None
         try:
-            found = await side_by_side(self._limit, topics, lambda topic: self._state(topic, ends.get(topic)))
+            found = await bounded_gather(self._limit, topics, lambda topic: self._state(topic, ends.get(topic)))
             await self._check_bookies()
         except (Unavailable, PeerError) as error:
             raise _unreachable(error) from error
@@ -149,7 +149,7 @@ class DirectCatalog:
         state was asked for (retention) are left out."""
         wanted = [each.ledger_id for each in state.ledgers if each.ledger_id in ledger_ids and not each.metadata]
         try:
-            found = await side_by_side(self._limit, wanted, self.ledger_metadata)
+            found = await bounded_gather(self._limit, wanted, self.ledger_metadata)
             stored = dict(zip(wanted, found, strict=True))
             listed = set(stored)
             if None in stored.values():

@@ -14,7 +14,7 @@ from magnetar.core.topic_name import TopicName, java_url_encode
 from magnetar.spark.brokers.client_factory import credentials_of, tls_of
 from magnetar.spark.brokers.errors import HOW_TO_SHOW
 from magnetar.spark.errors import AccessRefused, BadOption, ClusterUnreachable, TopicMissing
-from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.options.connection import ConnectionOptions
 
 if TYPE_CHECKING:
     import aiohttp

@@ -19,11 +19,11 @@ from magnetar.client.message import LATEST_ID, Message, MessageId
 from magnetar.client.topic_end import ClientParts
 from magnetar.core.topic_name import InvalidTopicName, TopicName, java_url_encode
 from magnetar.spark.assembly.compaction import Compaction, compaction_in_stats
-from magnetar.spark.bounded_gather import side_by_side
+from magnetar.spark.bounded_gather import bounded_gather
 from magnetar.spark.brokers.admin_api import AdminApi
 from magnetar.spark.brokers.errors import is_missing, patiently
 from magnetar.spark.errors import AccessRefused, BadOption, ClusterUnreachable, TopicMissing
-from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.options.connection import ConnectionOptions
 from magnetar.spark.options.topic_patterns import parse_pattern
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.topics import CLOSED_AT_UNKNOWN_TIME, TopicLedger, TopicSelection, TopicState
@@ -77,12 +77,12 @@ class BrokerCatalog:
         """As `TopicCatalog`."""
         if selection.pattern:
             return await self._matching(selection.pattern)
-        found = await side_by_side(self._places, selection.names, self._partitions)
+        found = await bounded_gather(self._places, selection.names, self._partitions)
         return sorted({name for names in found for name in names})
 
     async def states(self, topics: Sequence[str]) -> dict[str, TopicState]:
         """As `TopicCatalog`. Without the admin API `ledgers_known` is False."""
-        found = await side_by_side(self._places, topics, self._state)
+        found = await bounded_gather(self._places, topics, self._state)
         return {state.topic: state for state in found if state is not None}
 
     async def ends(self, topics: Sequence[str]) -> dict[str, MessagePosition]:
@@ -104,7 +104,7 @@ class BrokerCatalog:
                 self._silent_until[topic] = now() + SILENT_SECONDS
                 return None
 
-        found = await side_by_side(self._places, topics, one)
+        found = await bounded_gather(self._places, topics, one)
         if failures:
             logger.warning("no broker says how far %d topics go: %s", len(failures), failures[0])
         return {topic: end for topic, end in zip(topics, found, strict=True) if end is not None}

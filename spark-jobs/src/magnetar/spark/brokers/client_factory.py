@@ -16,7 +16,7 @@ from magnetar.core.errors import SettingError
 from magnetar.net.endpoints import connect
 from magnetar.net.tls import ClientTls, TlsSettings
 from magnetar.spark.errors import BadOption
-from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.options.connection import ConnectionOptions
 
 CLIENT_VERSION: Final = "Magnetar-Spark"
 """What brokers' statistics show of who is connected."""

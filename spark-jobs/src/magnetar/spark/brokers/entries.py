@@ -22,8 +22,9 @@ from magnetar.client.errors import is_final
 from magnetar.client.message import EARLIEST_ID, Message, MessageId
 from magnetar.client.topic_end import ClientParts
 from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.core.ids import Position
 from magnetar.core.topic_name import TopicName
-from magnetar.spark.brokers.errors import told
+from magnetar.spark.brokers.errors import user_error
 from magnetar.spark.entries import EntryBlock, Hole, OnHole
 from magnetar.spark.errors import ClusterUnreachable
 from magnetar.spark.slices import LedgerRange
@@ -31,9 +32,6 @@ from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.errors import BadMetadata, PulsarError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import CommandMessage
 from magnetar.wire.pulsar.metadata import broker_entry_metadata_end, checksum_ok, count_messages
-
-Position: TypeAlias = tuple[int, int]
-"""(ledger id, entry id)."""
 
 LedgerIds: TypeAlias = Callable[[str], Awaitable[frozenset[int] | None]]
 """Which ledgers a topic has now; None: nobody can tell. `BrokerCatalog.ledger_ids`."""
@@ -80,7 +78,7 @@ class BrokerEntries:
         self._read_compacted = read_compacted
         self._patience_seconds = patience_seconds
         self._ledger_ids = ledger_ids
-        self._reader: EntryReader | None = None
+        self._reader: BrokerEntryReader | None = None
 
     async def blocks(self, ranges: Sequence[LedgerRange], on_hole: OnHole) -> AsyncIterator[EntryBlock]:
         """As `EntrySource`; all that is between the first range's beginning and the last one's end, as the ranges of a
@@ -112,9 +110,9 @@ class BrokerEntries:
         if reader is not None:
             await reader.close()
 
-    async def _open(self, ranges: Sequence[LedgerRange]) -> EntryReader:
+    async def _open(self, ranges: Sequence[LedgerRange]) -> BrokerEntryReader:
         make = partial(
-            EntryReader,
+            BrokerEntryReader,
             topic=self._topic,
             first=(ranges[0].ledger_id, ranges[0].first_entry_id),
             last=(ranges[-1].ledger_id, ranges[-1].last_entry_id),
@@ -124,10 +122,10 @@ class BrokerEntries:
         try:
             self._reader = await self._client.attach(make)
         except MagnetarError as error:
-            raise told(error, f"reading {self._topic}") from error
+            raise user_error(error, f"reading {self._topic}") from error
         return self._reader
 
-    async def _next(self, reader: EntryReader) -> list[EntryBlock]:
+    async def _next(self, reader: BrokerEntryReader) -> list[EntryBlock]:
         """Some blocks; none at the end."""
         loop = asyncio.get_running_loop()
         heard_seconds = loop.time()
@@ -150,11 +148,11 @@ class BrokerEntries:
         self._check(reader)
         return reader.take()
 
-    def _check(self, reader: EntryReader) -> None:
+    def _check(self, reader: BrokerEntryReader) -> None:
         if reader.failure is not None and not reader.has_entries and not reader.is_done:
-            raise told(reader.failure, f"reading {self._topic}") from reader.failure
+            raise user_error(reader.failure, f"reading {self._topic}") from reader.failure
 
-    async def _is_over(self, reader: EntryReader) -> bool:
+    async def _is_over(self, reader: BrokerEntryReader) -> bool:
         """Whether the broker has nothing more of the ranges, though their last entry has not come."""
         if not reader.attached:
             return False
@@ -164,7 +162,7 @@ class BrokerEntries:
             return False
         except PulsarError as error:
             if is_final(error, was_open=True):
-                raise told(error, f"reading {self._topic}") from error
+                raise user_error(error, f"reading {self._topic}") from error
             return False
         # Its answer comes behind all that was sent before; a last message that has not come is still on its way.
         return not reader.has_entries and (last.entry_id < 0 or last.position <= reader.passed)
@@ -188,7 +186,7 @@ class BrokerEntries:
                 )
 
 
-class EntryReader(Receiver):
+class BrokerEntryReader(Receiver):
     """A reader without a subscription that stays, which hands over whole entries from `first` to `last`.
 
     Permits count messages, memory counts bytes: how many bytes a message has is learnt from what comes. A broker may
@@ -215,7 +213,7 @@ class EntryReader(Receiver):
         self.passed: Position = (first[0], first[1] - 1)
         """The last entry that came, whether it was wanted or not."""
         self.entries_seen = 0
-        self._blocks: deque[_Gathering] = deque()
+        self._blocks: deque[_OpenBlock] = deque()
         """Bounded by `AHEAD_BYTES_MAX`, through the permits."""
         self._held_bytes = 0
         self._permits = 0
@@ -309,7 +307,7 @@ class EntryReader(Receiver):
     def _add(self, ledger_id: int, entry_id: int, entry: bytes) -> None:
         blocks = self._blocks
         if not blocks or blocks[-1].ledger_id != ledger_id or blocks[-1].size_bytes >= BLOCK_BYTES:
-            blocks.append(_Gathering(ledger_id))
+            blocks.append(_OpenBlock(ledger_id))
         block = blocks[-1]
         block.entry_ids.append(entry_id)
         block.entries.append(entry)
@@ -373,7 +371,7 @@ class EntryReader(Receiver):
         return messages
 
 
-class _Gathering:
+class _OpenBlock:
     """A block that is filled."""
 
     __slots__ = ("entries", "entry_ids", "ledger_id", "size_bytes")

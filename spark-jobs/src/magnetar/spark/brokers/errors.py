@@ -11,7 +11,7 @@ from magnetar.client.backoff import Backoff
 from magnetar.client.errors import is_final
 from magnetar.core.errors import MagnetarError, PeerError, Unavailable
 from magnetar.spark.errors import AccessRefused, ClusterUnreachable, SparkSourceError, TopicMissing
-from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.options.connection import ConnectionOptions
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ def is_missing(error: MagnetarError) -> bool:
     return isinstance(error, PulsarError) and error.code == ServerError.TOPIC_NOT_FOUND
 
 
-def told(error: MagnetarError, what: str, service_url: str = "") -> SparkSourceError:
+def user_error(error: MagnetarError, what: str, service_url: str = "") -> SparkSourceError:
     """The error to raise instead. `what` was tried, such as `reading persistent://…`.
 
     What is no answer of the cluster's, above all a `Misuse`, is a bug and is raised as it is."""
@@ -48,11 +48,11 @@ def told(error: MagnetarError, what: str, service_url: str = "") -> SparkSourceE
 
 
 async def patiently(call: Callable[[], Awaitable[T]], what: str, options: ConnectionOptions) -> T:
-    """What `call` gives; tried again for `operation_timeout_seconds` where that may help. Raises as `told`."""
+    """What `call` gives; tried again for `operation_timeout_seconds` where that may help. Raises as `user_error`."""
     try:
         return await retried(call, options.operation_timeout_seconds)
     except (PulsarError, Unavailable) as error:
-        raise told(error, what, options.service_url) from error
+        raise user_error(error, what, options.service_url) from error
 
 
 async def retried(call: Callable[[], Awaitable[T]], seconds: float) -> T:

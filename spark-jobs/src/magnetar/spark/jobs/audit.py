@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from magnetar.spark.jobs.audit_report import (
-    Compaction,
+    CompactionOutcome,
     DuplicateGroup,
     Duplicates,
     Gap,
@@ -148,9 +148,9 @@ def _keys(messages: DataFrame) -> DataFrame:
     )
 
 
-def _compaction(overview: Any, keys: Any, *, keyless_stay: bool) -> Compaction:
+def _compaction(overview: Any, keys: Any, *, keyless_stay: bool) -> CompactionOutcome:
     found, deleted, bytes_left = (keys["keys"], keys["deleted"], keys["bytes_left"]) if keys is not None else (0, 0, 0)
-    return Compaction(
+    return CompactionOutcome(
         keys=found,
         messages_left=found - deleted + (overview["keyless"] if keyless_stay else 0),
         bytes_left=bytes_left + (overview["keyless_bytes"] if keyless_stay else 0),

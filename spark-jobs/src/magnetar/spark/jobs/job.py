@@ -29,8 +29,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.spark import runtime
 from magnetar.spark.cluster import close_clusters
 from magnetar.spark.errors import BadOption, SparkSourceError
-from magnetar.spark.options.connecting import ConnectionOptions
-from magnetar.spark.options.connection import connection_options
+from magnetar.spark.options.connection import ConnectionOptions, connection_options
 from rich.console import Console
 from rich.markup import escape
 

@@ -30,7 +30,7 @@ from magnetar.spark.jobs.load.plan import LoadPlan, ask_and_plan, document
 from magnetar.spark.jobs.load.plots import NoPlots, draw
 from magnetar.spark.jobs.load.policies import HttpAdmin, Retention, StoragePolicies
 from magnetar.spark.jobs.load.report import show
-from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.options.connection import ConnectionOptions
 from rich.console import Console
 from rich.markup import escape
 

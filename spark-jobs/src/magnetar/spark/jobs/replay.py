@@ -25,7 +25,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.spark import runtime
 from magnetar.spark.brokers.catalog import schema_definitions
-from magnetar.spark.brokers.errors import told
+from magnetar.spark.brokers.errors import user_error
 from magnetar.spark.cluster import cluster_of
 from magnetar.spark.errors import BadOption
 from magnetar.spark.jobs.archive_layout import DATE_COLUMN, DESCRIPTION, TOPIC_FOLDER_COLUMN, ArchiveDescription
@@ -224,7 +224,7 @@ async def _prepare(job: ReplayJob, schemas: Mapping[str, SchemaDefinition | None
             if not await schema_definitions(client, name, connection):
                 await _register(client, name, schema)
         except MagnetarError as error:
-            raise told(error, f"preparing {target}", connection.service_url) from error
+            raise user_error(error, f"preparing {target}", connection.service_url) from error
 
 
 async def _register(client: PulsarClient, name: TopicName, schema: SchemaDefinition) -> None:

@@ -1,15 +1,16 @@
-"""Options that say how a cluster is reached: the same for reading and for writing."""
+"""How a cluster is reached: what drivers and executors need alike, and the options that say it for reading and for
+writing."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from magnetar.client.addresses import TLS, parse_service_url
 from magnetar.core.errors import SettingError
 from magnetar.spark.errors import BadOption
-from magnetar.spark.options.connecting import ConnectionOptions
 from magnetar.spark.options.parsing import Option, OptionValues
 
 CONNECTION_OPTIONS: Final = (
@@ -91,6 +92,30 @@ CONNECTION_OPTIONS: Final = (
 
 _TOKEN_PLUGINS: Final = ("org.apache.pulsar.client.impl.auth.AuthenticationToken", "token")
 _NO_PLUGINS: Final = ("org.apache.pulsar.client.impl.auth.AuthenticationDisabled", "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """Pickled with every task and used as the key of what a process keeps open, so plain and hashable."""
+
+    service_url: str
+    """pulsar://host:port or pulsar+ssl://…, brokers or proxies [service.url]."""
+    admin_url: str = ""
+    """http(s)://host:port [admin.url]; empty: the admin API is not used."""
+    metadata_url: str = ""
+    """zk:… or etcd:… [metadata.url]; empty: the brokers are asked for it (by the admin API)."""
+    token: str = ""
+    """A JSON Web Token for brokers and the admin API."""
+    auth_plugin: str = ""
+    auth_params: str = ""
+    tls_trust_certificates_file: str = ""
+    tls_allow_insecure: bool = False
+    tls_hostname_verification: bool = True
+    operation_timeout_seconds: float = 30.0
+
+    def __repr__(self) -> str:
+        """Without the credentials: this is printed in errors and logs."""
+        return f"ConnectionOptions({self.service_url!r}, admin {self.admin_url!r}, metadata {self.metadata_url!r})"
 
 
 def connection_options(options: Mapping[str, str]) -> ConnectionOptions:

@@ -11,8 +11,7 @@ from typing import Final, Literal, TypeAlias, cast
 from magnetar.core.topic_name import NON_PERSISTENT, PERSISTENT, InvalidTopicName, NamespaceName
 from magnetar.spark.errors import BadOption
 from magnetar.spark.message_keys import KeyType
-from magnetar.spark.options.connecting import ConnectionOptions
-from magnetar.spark.options.connection import CONNECTION_OPTIONS, connection_options
+from magnetar.spark.options.connection import CONNECTION_OPTIONS, ConnectionOptions, connection_options
 from magnetar.spark.options.offsets import (
     AtTime,
     Earliest,

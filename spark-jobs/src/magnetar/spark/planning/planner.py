@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, TypeVar
 
 from magnetar.spark.assembly.compaction import Compaction, compacted_slices
 from magnetar.spark.bookies.access import choose
-from magnetar.spark.bounded_gather import side_by_side
-from magnetar.spark.cluster import Cluster, cluster_of
+from magnetar.spark.bounded_gather import bounded_gather
+from magnetar.spark.cluster import ClusterConnections, cluster_of
 from magnetar.spark.entries import EntrySource
 from magnetar.spark.errors import ClusterUnreachable, DataLoss, TopicMissing
 from magnetar.spark.options.offsets import LATEST, EndingPoint, StartingPoint, place_of
@@ -28,7 +28,7 @@ from magnetar.spark.planning.plan import (
     stretch_ranges,
 )
 from magnetar.spark.planning.publish_times import PublishTimes
-from magnetar.spark.planning.read_failover import Way
+from magnetar.spark.planning.read_failover import ReadFailover
 from magnetar.spark.planning.time_search import first_at, ledgers_searched
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.slices import Slice
@@ -73,16 +73,16 @@ class Selected(NamedTuple):
 class ReadPlanner:
     """Plans reads of what the options select. Made by `open_planner`, on the process's event loop."""
 
-    def __init__(self, options: SourceOptions, cluster: Cluster, reason: str = "", *, direct: bool) -> None:
-        """`reason`: why it is this way."""
+    def __init__(self, options: SourceOptions, cluster: ClusterConnections, reason: str = "", *, direct: bool) -> None:
+        """`direct`: bookies are read from. `reason`: why they are, or are not."""
         self.options = options
         self.cluster = cluster
-        self.way = Way(cluster, options.read_mode, reason, direct=direct)
+        self.failover = ReadFailover(cluster, options.read_mode, reason, direct=direct)
 
     @property
     def direct(self) -> bool:
-        """Whether bookies are read from. It changes between calls, see `Way`."""
-        return self.way.direct
+        """Whether bookies are read from. It changes between calls, see `ReadFailover`."""
+        return self.failover.direct
 
     async def selected(self, filters: MessageFilters) -> Selected:
         """All topics that are selected and wanted, as far as they are there."""
@@ -117,7 +117,7 @@ class ReadPlanner:
             return await self._first_at(state, place)
 
         wanted = list(states)
-        found = await self.way.ask(lambda: side_by_side(gate, wanted, one))
+        found = await self.failover.ask(lambda: bounded_gather(gate, wanted, one))
         return {state.topic: position for state, position in zip(wanted, found, strict=True)}
 
     async def slices(
@@ -128,7 +128,7 @@ class ReadPlanner:
         Raises `DataLoss` for what cannot be read any more, or logs it and goes on behind it, as the options say; and
         `ClusterUnreachable` when nobody knows."""
         asked = list(reaches)
-        wanted = await self.way.ask(lambda: asyncio.gather(*map(self._with_metadata, asked)))
+        wanted = await self.failover.ask(lambda: asyncio.gather(*map(self._with_metadata, asked)))
         for reach in wanted:
             _check_end(reach)
         each = await asyncio.gather(*(self._lost(one, known_entries.get(one.state.topic, {})) for one in wanted))
@@ -139,7 +139,7 @@ class ReadPlanner:
             replace(reach, first=goes_on_from(reach.state, reach.first)) if reach.state.topic in lost else reach
             for reach in wanted
         ]
-        return await self.way.ask(lambda: self._cut(wanted))
+        return await self.failover.ask(lambda: self._cut(wanted))
 
     async def _cut(self, wanted: Sequence[Reach]) -> list[Slice]:
         if self.options.read_compacted and not self.direct:
@@ -176,16 +176,16 @@ class ReadPlanner:
         async def known() -> dict[str, tuple[str, int]]:
             return (await self.cluster.direct()).addresses() if self.direct else {}
 
-        return await self.way.ask(known)
+        return await self.failover.ask(known)
 
     async def _catalogued(self, ask: Callable[[TopicCatalog], Awaitable[T]]) -> T:
-        """What the catalog of the present way answers."""
-        self.way.look_again()
+        """What the catalog of the present read path answers, store or brokers. Raises `ClusterUnreachable`."""
+        self.failover.fail_back()
 
         async def call() -> T:
             return await ask(await self.cluster.catalog(direct=self.direct))
 
-        return await self.way.ask(call)
+        return await self.failover.ask(call)
 
     async def _lost(self, reach: Reach, known_entries: Mapping[int, int]) -> list[Loss]:
         """See `losses`. Where it cannot be seen whether a trimmed ledger was read to its end, brokers are asked."""
@@ -233,7 +233,7 @@ class ReadPlanner:
             # Options are as they should be.
             raise ClusterUnreachable(
                 f"{state.topic}: a time is looked for in the topic's ledgers, which only the metadata store tells as "
-                f"admin.url is not given; brokers were asked: {self.way.reason}"
+                f"admin.url is not given; brokers were asked: {self.failover.reason}"
             )
         source = await self.source(state.topic)
         if self.direct:

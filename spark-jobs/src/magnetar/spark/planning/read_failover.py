@@ -1,9 +1,9 @@
-"""Which way the driver asks: past the brokers, or through them while the metadata store or the bookies are away.
+"""Fail-over of reading: from bookies, or from brokers while the metadata store or the bookies are away.
 
-With readMode auto a way that fails is left: its access is closed and opened anew, and where that fails, or does not
-help, brokers are asked. That takes some 10 s for a store that has gone (`bookies.access.STORE_SECONDS`), and 14 s more
-where it takes connections and says nothing. From then on the direct way is tried again beside what goes on
-(`Cluster.direct_is_back`). Positions are the same on both ways, so that reading goes on where it was."""
+With readMode auto a read path that fails is left: its access is closed and opened anew, and where that fails, or does
+not help, brokers are asked. That takes some 10 s for a store that has gone (`bookies.access.STORE_SECONDS`), and 14 s
+more where it takes connections and says nothing. From then on bookies are tried again beside what goes on
+(`ClusterConnections.direct_is_back`). Positions are the same on both paths, so that reading goes on where it was."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, TypeVar
 
-from magnetar.spark.bookies.access import DirectAccess, choose
+from magnetar.spark.bookies.access import DirectOpener, choose
 from magnetar.spark.errors import ClusterUnreachable
 
 T = TypeVar("T")
@@ -20,16 +20,12 @@ T = TypeVar("T")
 logger: Final = logging.getLogger(__name__)
 
 
-class Reached(Protocol):
-    """What a `Cluster` has of this."""
+class FailoverCluster(DirectOpener, Protocol):
+    """What `ReadFailover` needs of a cluster's connections."""
 
     @property
     def opened_direct(self) -> Any:
         """The access that is open, if there is one."""
-        ...
-
-    async def direct(self) -> DirectAccess:
-        """Opened, or as it is open. Raises `ClusterUnreachable`."""
         ...
 
     async def leave_direct(self, access: Any, reason: str, *, refuse: bool) -> None:
@@ -41,28 +37,28 @@ class Reached(Protocol):
         ...
 
 
-class Way:
-    """One planner's. Used on the process's event loop."""
+class ReadFailover:
+    """The read path of one planner: it fails over to brokers and back. Used on the process's event loop."""
 
-    def __init__(self, cluster: Reached, read_mode: str, reason: str = "", *, direct: bool) -> None:
-        """As `choose` has said."""
+    def __init__(self, cluster: FailoverCluster, read_mode: str, reason: str = "", *, direct: bool) -> None:
+        """`direct` and `reason` as `choose` gave them."""
         self.direct = direct
         """Whether bookies are read from."""
         self.reason = reason
         self._cluster = cluster
         self._read_mode = read_mode
 
-    def look_again(self) -> None:
-        """Go past the brokers again, if that can be done by now. Called before topics are looked at, so that all of a
-        plan is made by what one of both ways has told."""
+    def fail_back(self) -> None:
+        """Read from bookies again, if that can be done by now. Called before topics are looked at, so that all of a
+        plan is made by what one read path has told."""
         if not self.direct and self._read_mode == "auto" and self._cluster.direct_is_back():
             self.direct, self.reason = True, "metadata store and bookies can be reached again"
             logger.warning("reading from bookies again: %s", self.reason)
 
     async def ask(self, call: Callable[[], Awaitable[T]]) -> T:
-        """What `call` gives, which goes by `direct`; with readMode auto it is made again where the direct way fails:
-        once on a direct way opened anew, if one can be, and once through brokers. Raises `ClusterUnreachable`, which
-        tells what was tried."""
+        """What `call` gives, which goes by `direct`; with readMode auto it is made again where bookies fail: once on an
+        access opened anew, if one can be, and once through brokers. Raises `ClusterUnreachable`, which tells what was
+        tried."""
         if not self.direct:
             return await call()
         failure = ""

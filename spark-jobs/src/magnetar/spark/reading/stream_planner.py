@@ -291,7 +291,7 @@ class StreamPlanner:
         if self._rows_per_entry is None:
             self._rows_per_entry = RowsPerEntry(await self._plan())
         rows_per_entry = self._rows_per_entry
-        return await (await self._plan()).way.ask(lambda: rows_per_entry.estimates(states, begin))
+        return await (await self._plan()).failover.ask(lambda: rows_per_entry.estimates(states, begin))
 
     async def _tasks(
         self, firsts: Mapping[str, MessagePosition], ends: Mapping[str, MessagePosition]

@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 from magnetar.core.topic_name import TopicName
 from magnetar.spark.brokers.catalog import definition_of_version, schema_definitions
-from magnetar.spark.cluster import Cluster
+from magnetar.spark.cluster import ClusterConnections
 from magnetar.spark.decode.metadata_columns import METADATA_NAMES, metadata_types
 from magnetar.spark.errors import BadOption
 from magnetar.spark.message_keys import KEY_IS_BYTES
@@ -41,7 +41,7 @@ class Table:
         name = str(TopicName.parse(topic).partitioned_name())
         return replace(self, versions={name: self.versions[name]} if name in self.versions else {})
 
-    def decoder(self, topic: str, cluster: Cluster) -> ValueDecoder:
+    def decoder(self, topic: str, cluster: ClusterConnections) -> ValueDecoder:
         """For messages of one topic, or of one partition. Versions that did not come along are asked for."""
         name = TopicName.parse(topic).partitioned_name()
         versions = self.versions.get(str(name), SchemaVersions())
@@ -69,7 +69,7 @@ class Table:
         return [(name, by_name[name]) for name in names]
 
 
-async def find_table(cluster: Cluster, options: SourceOptions, topics: Sequence[str]) -> Table:
+async def find_table(cluster: ClusterConnections, options: SourceOptions, topics: Sequence[str]) -> Table:
     """The table that these topics make: all have one schema, or bytes are asked for.
 
     Raises `BadOption` where schemas differ, `ClusterUnreachable`."""

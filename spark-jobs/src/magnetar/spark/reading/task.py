@@ -11,7 +11,7 @@ import pyarrow as pa
 from magnetar.spark.assembly.assembler import EntryAssembler
 from magnetar.spark.assembly.neighbours import TopicNeighbours
 from magnetar.spark.assembly.plain_entries import ALL_TIMES
-from magnetar.spark.cluster import Cluster, cluster_of
+from magnetar.spark.cluster import ClusterConnections, cluster_of
 from magnetar.spark.decode.columns import BadRecordPolicy, BatchBuilder
 from magnetar.spark.entries import EntryBlock, EntrySource, Hole, OnHole, WholeEntry
 from magnetar.spark.errors import ClusterUnreachable, DataLoss
@@ -72,7 +72,7 @@ class SliceMessages:
     """A slice's messages, entry by entry: from bookies; with readMode auto from brokers once bookies cannot be reached
     from here."""
 
-    def __init__(self, task: ReadTask, cluster: Cluster) -> None:
+    def __init__(self, task: ReadTask, cluster: ClusterConnections) -> None:
         self._task = task
         self._cluster = cluster
         self._direct = task.direct

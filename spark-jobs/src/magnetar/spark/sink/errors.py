@@ -5,7 +5,7 @@ from __future__ import annotations
 from magnetar.client.errors import MessageTooLarge, TimedOut
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
-from magnetar.spark.brokers.errors import told
+from magnetar.spark.brokers.errors import user_error
 from magnetar.spark.errors import ClusterUnreachable, SinkRefused, SparkSourceError, TopicMissing
 from magnetar.spark.sink.options import SinkOptions
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -47,7 +47,7 @@ def explained(error: MagnetarError, topic: str, rows: str, options: SinkOptions)
         return SinkRefused(
             f"{what}: too large: {error}. Make the values smaller, or raise maxMessageSize of brokers and bookies"
         )
-    return told(error, what, options.connection.service_url)
+    return user_error(error, what, options.connection.service_url)
 
 
 def _refusal(error: PulsarError, topic: str, options: SinkOptions) -> str:

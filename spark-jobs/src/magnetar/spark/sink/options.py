@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, get_args
 
-from magnetar.spark.options.connecting import ConnectionOptions
-from magnetar.spark.options.connection import CONNECTION_OPTIONS, connection_options
+from magnetar.spark.options.connection import CONNECTION_OPTIONS, ConnectionOptions, connection_options
 from magnetar.spark.options.parsing import Option, OptionValues, check_known, complete_topic
 from magnetar.spark.sink.rows import HashingScheme
 from magnetar.spark.values.definitions import DefinitionKind

@@ -13,7 +13,7 @@ from magnetar.core.bundle import BundleName
 from magnetar.core.limits import MIB
 from magnetar.spark.brokers.admin_api import AdminApi
 from magnetar.spark.errors import TopicMissing
-from magnetar.spark.options.connecting import ConnectionOptions
+from magnetar.spark.options.connection import ConnectionOptions
 from magnetar.spark.runtime import run
 
 NAMESPACES_MAX: Final = 5_000
