@@ -31,7 +31,7 @@ class PulsarDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As in `format("pulsar")`."""
+        """The name of `format("pulsar")`."""
         return NAME
 
     def schema(self) -> StructType:
@@ -42,7 +42,8 @@ class PulsarDataSource(DataSource):
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`. A schema that the user gave is a choice of columns."""
+        """The reader behind `spark.read`. A schema that the user gave is a choice of columns. Raises
+        `SparkSourceError`s."""
         from magnetar.spark.options.reading import parse_source_options
         from magnetar.spark.reading.batch_reader import batch_reader
         from magnetar.spark.shown_errors import shown_plainly
@@ -51,7 +52,7 @@ class PulsarDataSource(DataSource):
             return batch_reader(parse_source_options(self.options), schema, self._table)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's names
-        """For `spark.readStream`."""
+        """The reader behind `spark.readStream`. Raises `SparkSourceError`s."""
         from magnetar.spark.options.reading import parse_source_options
         from magnetar.spark.reading.stream_reader import PulsarStreamReader
         from magnetar.spark.shown_errors import shown_plainly
@@ -60,13 +61,13 @@ class PulsarDataSource(DataSource):
             return PulsarStreamReader(parse_source_options(self.options), schema, self._table)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For `df.write`."""
+        """The writer behind `df.write`. Raises `SparkSourceError`s."""
         from magnetar.spark.sink.spark_writers import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """For `df.writeStream`."""
+        """The writer behind `df.writeStream`. Raises `SparkSourceError`s."""
         from magnetar.spark.sink.spark_writers import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

@@ -31,13 +31,13 @@ Offset: TypeAlias = dict[str, str]
 
 
 def across(thing: T) -> T:
-    """As it arrives in another process."""
+    """A copy made by pickling, which is what another process gets."""
     found: T = pickle.loads(cloudpickle.dumps(thing))  # type: ignore[no-untyped-call] # noqa: S301 - pyspark's; just made
     return found
 
 
 def source_of(options: Mapping[str, str]) -> PulsarDataSource:
-    """As Spark makes it: names of options in whatever case."""
+    """The data source with these options, whose names may be written in any case, as Spark makes it."""
     given: Any = CaseInsensitiveDict(options)
     return PulsarDataSource(given)
 

@@ -121,8 +121,8 @@ class DirectCatalog:
         self._bookies = access.bookies
 
     async def topics(self, selection: TopicSelection) -> list[str]:
-        """See `TopicCatalog.topics`. Raises `BadOption`, too. Partitions that nobody has used yet are topics, empty
-        ones."""
+        """Complete names of the selected topics and partitions that the metadata store has, sorted. Partitions that
+        nobody has used yet are topics, empty ones. Raises `BadOption` and `ClusterUnreachable`."""
         try:
             if selection.pattern:
                 return await matching_topics(self._store, parse_pattern(selection.pattern))
@@ -133,7 +133,8 @@ class DirectCatalog:
         return sorted({name for names in found for name in names})
 
     async def states(self, topics: Sequence[str]) -> dict[str, TopicState]:
-        """See `TopicCatalog.states`, and above."""
+        """Each topic as it is now, some at a time; those that are no more are left out. Ends are what brokers say, or
+        what bookies have where no broker answers. Raises `ClusterUnreachable`."""
         # Brokers first: their end then is in a ledger that the list of ledgers, read later, has.
         ends = await self._ask_ends(topics)
         self._heard, self._silent = False, None

@@ -100,8 +100,9 @@ class BookieEntries:
         self._under_way: deque[asyncio.Task[Fetched]] = deque()
 
     async def blocks(self, ranges: Sequence[LedgerRange], on_hole: OnHole) -> AsyncIterator[EntryBlock]:
-        """See `EntrySource.blocks`. Entries up to a range's end are read even where bookies have not heard yet that
-        they are confirmed: whoever made the range knows."""
+        """All entries of the ranges, in order, while the next ones are fetched. Those up to a range's end are read even
+        where bookies have not heard yet that they are confirmed: whoever made the range knows. Raises
+        `ClusterUnreachable`, and what `on_hole` raises."""
         pieces = self._pieces(ranges)
         hole: Hole | None = None
         try:
@@ -129,7 +130,7 @@ class BookieEntries:
             await self.close()
 
     async def close(self) -> None:
-        """See `EntrySource.close`."""
+        """Cancel the requests that are under way. Twice is no error; the bookies stay connected."""
         under_way, self._under_way = self._under_way, deque()
         for task in under_way:
             task.cancel()

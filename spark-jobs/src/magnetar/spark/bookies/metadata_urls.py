@@ -15,7 +15,7 @@ ETCD_PORT: Final = 2379
 
 
 class MetadataUrls(NamedTuple):
-    """As `magnetar.metadata.factory.open_store` takes them."""
+    """Two addresses, in the form that `magnetar.metadata.factory.open_store` takes: `zk:…` or `etcd:…`."""
 
     brokers: str
     """Topics and their ledgers."""
@@ -24,7 +24,8 @@ class MetadataUrls(NamedTuple):
 
 
 def urls_by_option(given: str) -> MetadataUrls:
-    """For option `metadata.url`. Raises `ClusterUnreachable`."""
+    """Where option `metadata.url` says that the metadata is. Raises `ClusterUnreachable` for a store that
+    cannot be read directly."""
     url = _usable(given, "option metadata.url")
     return MetadataUrls(url, url)
 

@@ -74,14 +74,16 @@ class BrokerCatalog:
         self._places = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 
     async def topics(self, selection: TopicSelection) -> list[str]:
-        """As `TopicCatalog`."""
+        """Complete names of the selected topics and partitions that brokers tell of, sorted. Raises
+        `ClusterUnreachable` and `AccessRefused`."""
         if selection.pattern:
             return await self._matching(selection.pattern)
         found = await bounded_gather(self._places, selection.names, self._partitions)
         return sorted({name for names in found for name in names})
 
     async def states(self, topics: Sequence[str]) -> dict[str, TopicState]:
-        """As `TopicCatalog`. Without the admin API `ledgers_known` is False."""
+        """Each topic as it is now, some at a time; those that are no more are left out. Without the admin API
+        `ledgers_known` is False. Raises `ClusterUnreachable` and `AccessRefused`."""
         found = await bounded_gather(self._places, topics, self._state)
         return {state.topic: state for state in found if state is not None}
 
@@ -142,7 +144,7 @@ class BrokerCatalog:
             return {}
 
     async def close(self) -> None:
-        """As `TopicCatalog`."""
+        """Close the readers that ask for ends. The client and the admin API are the caller's and stay open."""
         readers, self._readers = list(self._readers.values()), {}
         await asyncio.gather(*(reader.close() for reader in readers))
 
@@ -309,7 +311,8 @@ def ledgers_of(stats: dict[str, Any], closed_ms: dict[int, int]) -> list[TopicLe
 
 
 def trimmed_entries(stats: dict[str, Any], subscription: str) -> dict[int, int]:
-    """See `BrokerCatalog.trimmed_entries`."""
+    """By ledger that the topic has no more, how many entries it had, where the last confirmed entry or the cursor of
+    `subscription` still tells that. `stats`: the admin API's internal stats."""
     cursors = stats.get("cursors", {})
     # Apache's brokers show names encoded.
     named = {subscription, java_url_encode(subscription)} & set(cursors)

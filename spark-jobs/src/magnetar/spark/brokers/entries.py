@@ -81,10 +81,10 @@ class BrokerEntries:
         self._reader: BrokerEntryReader | None = None
 
     async def blocks(self, ranges: Sequence[LedgerRange], on_hole: OnHole) -> AsyncIterator[EntryBlock]:
-        """As `EntrySource`; all that is between the first range's beginning and the last one's end, as the ranges of a
-        slice follow one another. A ledger id below 0 is the beginning of the topic.
+        """All entries between the first range's beginning and the last one's end, in order: the ranges of a slice
+        follow one another. A ledger id below 0 is the beginning of the topic.
 
-        Raises `TopicMissing`, `AccessRefused` or `ClusterUnreachable`."""
+        Raises `TopicMissing`, `AccessRefused` or `ClusterUnreachable`, and what `on_hole` raises."""
         if not ranges:
             return
         await self.close()
@@ -105,7 +105,7 @@ class BrokerEntries:
             await self.close()
 
     async def close(self) -> None:
-        """As `EntrySource`."""
+        """Close the reader, if one is open. Twice is no error."""
         reader, self._reader = self._reader, None
         if reader is not None:
             await reader.close()

@@ -105,11 +105,11 @@ class ArchiveJob:
 
     @property
     def checkpoint_path(self) -> str:
-        """Where it is."""
+        """The folder of the checkpoint: the one that was named, or one in the archive."""
         return self.checkpoint or under(self.output, *CHECKPOINT)
 
     def source_options(self) -> dict[str, str]:
-        """For the stream that is read."""
+        """The data source's options for the stream that is read. Raises `BadOption`."""
         options = {
             **self.selection,
             **starting_options(self.starting_offsets, self.choices.further),

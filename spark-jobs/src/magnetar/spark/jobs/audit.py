@@ -58,7 +58,7 @@ class AuditJob:
 
 
 def run_audit(spark: SparkSession, job: AuditJob) -> list[TopicAudit]:
-    """By name. Raises `BadOption` and what reading fails of."""
+    """An audit of each topic that has messages, by name. Raises `BadOption` and what reading fails of."""
     options = {"rawValues": "true", "allowDifferentTopicSchemas": "true"}
     rows = reader(spark, job.choices).options(**job.selection, **options).load()
     messages = messages_of(rows).persist()

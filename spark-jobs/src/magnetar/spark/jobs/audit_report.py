@@ -103,7 +103,7 @@ class TopicAudit:
 
 
 def document(audits: Sequence[TopicAudit]) -> dict[str, Any]:
-    """For JSON."""
+    """The audits as the object of the JSON file."""
     return {"topics": [_topic_document(audit) for audit in audits]}
 
 

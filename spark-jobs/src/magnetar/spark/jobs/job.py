@@ -137,7 +137,7 @@ class ConnectionChoices:
     """`name=value`, options of the data source."""
 
     def options(self) -> dict[str, str]:
-        """As options of the data source. `BadOption`."""
+        """The choices as options of the data source. Raises `BadOption`."""
         found = {"service.url": self.service_url}
         if self.admin_url:
             found["admin.url"] = self.admin_url
@@ -153,7 +153,7 @@ class ConnectionChoices:
         return {**found, **self.further_options()}
 
     def further_options(self) -> dict[str, str]:
-        """What `--option` named. `BadOption`."""
+        """The options that `--option` named, with their values. Raises `BadOption`."""
         found = {}
         for pair in self.further:
             name, equals, value = pair.partition("=")
@@ -163,7 +163,7 @@ class ConnectionChoices:
         return found
 
     def connection(self) -> ConnectionOptions:
-        """Checked, for what does not go through Spark. `BadOption`."""
+        """The checked connection options, for what does not go through Spark. Raises `BadOption`."""
         return connection_options(self.options())
 
 
@@ -222,7 +222,7 @@ def spark_session(name: str) -> SparkSession:
 
 
 def job_app() -> typer.Typer:
-    """For a module's one command, with what all commands have in common."""
+    """An app for the one command of a module, with the settings that all commands share."""
     return typer.Typer(add_completion=False, context_settings=HELP_NAMES)
 
 
@@ -254,7 +254,7 @@ def job_command(
 
 
 def job_console() -> Console:
-    """For a job's own lines on stdout: what is no terminal gets them whole."""
+    """The console of a job's own lines, on stdout: a file or a pipe gets them whole."""
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_COLUMNS
@@ -262,12 +262,12 @@ def job_console() -> Console:
 
 
 def reader(spark: SparkSession, choices: ConnectionChoices) -> DataFrameReader:
-    """For a batch, of which only the topic is to be said."""
+    """A batch reader of the cluster: only the topics are still to be named. Raises `BadOption`."""
     return spark.read.format(FORMAT).options(**choices.options())
 
 
 def stream_reader(spark: SparkSession, choices: ConnectionChoices) -> DataStreamReader:
-    """For a stream, of which only the topic is to be said."""
+    """A stream reader of the cluster: only the topics are still to be named. Raises `BadOption`."""
     return spark.readStream.format(FORMAT).options(**choices.options())
 
 

@@ -189,7 +189,7 @@ def _position_parts(value: object) -> tuple[int, ...] | None:
 
 
 def _serialized_parts(data: bytes) -> tuple[int, ...] | None:
-    """Of Java's `MessageId.toByteArray`."""
+    """Ledger, entry and perhaps batch index of Java's `MessageId.toByteArray`; None: the bytes are no such id."""
     try:
         message_id = MessageIdData.FromString(data)
     except DecodeError:
@@ -209,7 +209,7 @@ def _signed(number: int) -> int:
 
 
 def encode_offset(positions: Mapping[str, MessagePosition]) -> dict[str, str]:
-    """As Spark keeps it in the checkpoint; sorted, so that equal offsets are equal texts."""
+    """Positions in the form that Spark keeps in the checkpoint; sorted, so that equal offsets are equal texts."""
     return {topic: str(positions[topic]) for topic in sorted(positions)}
 
 

@@ -120,7 +120,7 @@ class OptionValues:
         return text
 
     def text_or_blank(self, name: str) -> str:
-        """Like `text`, but one that is set to nothing is as good as absent."""
+        """The text of an option; one that is set to nothing is as good as absent."""
         option = self._options[name]
         return self._given_text(option) or option.default
 
@@ -246,7 +246,8 @@ def complete_topic(option: str, text: str) -> str:
 
 
 def complete_name(where: str, text: str) -> str:
-    """As `complete_topic`; `where` the name stands, for texts."""
+    """The complete name of a topic that may be given short. `where` says for the error where the name stands. Raises
+    `BadOption`."""
     try:
         name = TopicName.parse(text)
     except InvalidTopicName as error:
@@ -262,5 +263,5 @@ def complete_name(where: str, text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """For messages: a value may be a whole file by mistake."""
+    """The beginning of a text, for messages: a value may be a whole file by mistake."""
     return text if len(text) <= 200 else f"{text[:200]}…"

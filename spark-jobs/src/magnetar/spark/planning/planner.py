@@ -92,14 +92,14 @@ class ReadPlanner:
         return Selected([topic for topic in found if filters.wants_topic(topic)], missing)
 
     async def topics(self, filters: MessageFilters) -> list[str]:
-        """The same. Raises `TopicMissing` for what is not there."""
+        """All topics that are selected and wanted. Raises `TopicMissing` for what is selected and not there."""
         found = await self.selected(filters)
         if found.missing:
             raise TopicMissing(found.missing)
         return found.topics
 
     async def states(self, topics: Sequence[str]) -> dict[str, TopicState]:
-        """As they are now; without those that are gone."""
+        """Each topic as it is now; those that are gone are left out. Raises `ClusterUnreachable`."""
         return await self._catalogued(lambda catalog: catalog.states(topics))
 
     async def positions(
@@ -165,7 +165,7 @@ class ReadPlanner:
         logger.warning("failOnDataLoss is false, so reading goes on: %s", text)
 
     async def source(self, topic: str) -> EntrySource:
-        """For a few entries of one topic, read in the driver."""
+        """An entry source of one topic, for a few entries that the driver reads itself."""
         if not self.direct:
             return self.cluster.broker_entries(topic)
         return (await self.cluster.direct()).entries(topic, give_up_seconds=ENTRIES_SECONDS)
@@ -188,7 +188,8 @@ class ReadPlanner:
         return await self.failover.ask(call)
 
     async def _lost(self, reach: Reach, known_entries: Mapping[int, int]) -> list[Loss]:
-        """See `losses`. Where it cannot be seen whether a trimmed ledger was read to its end, brokers are asked."""
+        """What is missing of a reach (`losses`). Where it cannot be seen whether a trimmed ledger was read to its end,
+        brokers are asked."""
         found = losses(reach.state, reach.first, reach.end, known_entries)
         if not any(loss.kind is LossKind.RETENTION and loss.entries is None for loss in found):
             return found

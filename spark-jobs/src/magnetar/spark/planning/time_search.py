@@ -77,7 +77,7 @@ async def _time_from(
 
 
 def _position(spans: list[Span], before: list[int], number: int) -> MessagePosition:
-    """Of the entry with this number, counted over all spans."""
+    """The position of the entry with this number, counted over all spans."""
     place = bisect_right(before, number) - 1
     span = spans[place]
     return MessagePosition(span.ledger.ledger_id, span.first_entry_id + number - before[place])

@@ -37,7 +37,7 @@ class Table:
     """By the topic's name without its partition."""
 
     def of(self, topic: str) -> Table:
-        """As much of it as one topic, or one partition, needs."""
+        """The table with the schema versions of one topic alone, or of one partition's topic."""
         name = str(TopicName.parse(topic).partitioned_name())
         return replace(self, versions={name: self.versions[name]} if name in self.versions else {})
 

@@ -56,7 +56,7 @@ class SendingTask:
         return f"spark-{self.query}-{self.spark_partition}" if self.options.exactly_once else None
 
     def rows_of(self, entry: Entry) -> str:
-        """For texts."""
+        """Which rows of the task an entry holds, for texts of errors."""
         where = f"of Spark partition {self.spark_partition}"
         first, last = entry.messages[0].sequence_id, entry.messages[-1].sequence_id
         if first is None or last is None:

@@ -37,12 +37,12 @@ class RowsWritten(WriterCommitMessage):
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> PulsarBatchWriter:
-    """For `df.write`. Raises `SparkSourceError`s."""
+    """The writer behind `df.write`. Raises `SparkSourceError`s."""
     return PulsarBatchWriter(options, schema, overwrite=overwrite)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> PulsarStreamWriter:
-    """For `df.writeStream`. Raises `SparkSourceError`s."""
+    """The writer behind `df.writeStream`. Raises `SparkSourceError`s."""
     return PulsarStreamWriter(options, schema, complete=overwrite)
 
 

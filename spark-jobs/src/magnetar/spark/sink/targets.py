@@ -123,7 +123,7 @@ def _has_bytes(definition: SchemaDefinition) -> bool:
 
 
 def wire_schema(definition: SchemaDefinition) -> Schema | None:
-    """As PRODUCER carries it; None: the producer has none."""
+    """The schema in the form of the command PRODUCER; None: the producer has none."""
     if definition.type == SchemaType.NONE:
         return None
     schema = Schema(name=definition.name, schema_data=definition.data)

@@ -88,7 +88,7 @@ class Connections:
         self._admin = AdminApi(options.connection) if options.connection.admin_url and options.exactly_once else None
 
     def finder(self, fields: list[tuple[str, pa.DataType]]) -> TargetFinder:
-        """For these value columns."""
+        """A finder of targets for rows with these value columns."""
         check: DeduplicationCheck | None = self._admin.deduplication if self._admin is not None else None
         return TargetFinder(self.client, self._options, fields, check)
 

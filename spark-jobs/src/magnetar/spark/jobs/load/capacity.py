@@ -71,7 +71,7 @@ class PlanOptions:
 
     @property
     def share(self) -> float:
-        """As `forecast` wants it."""
+        """The share of hours, 0 to 1, that intervals should hold (`forecast`)."""
         return self.interval_percent / 100
 
 

@@ -110,7 +110,7 @@ class LoadHistory:
         return dict(found)
 
     def hours_of_days(self) -> dict[int, int]:
-        """Of how many hours of each day something is known."""
+        """By day, of how many of its hours something is known."""
         return _counted(hour // HOURS_PER_DAY for hour in self.rounds)
 
 

@@ -103,7 +103,7 @@ def time_of(hour: int) -> datetime:
 
 
 def document(plan: LoadPlan) -> dict[str, Any]:
-    """As JSON has it."""
+    """The plan as the object of `plan.json`."""
     brokers, hours = plan.brokers, plan.history.hours
     return {
         "history": {

@@ -40,11 +40,11 @@ class StoragePolicies:
     write_quorums: Mapping[str, int] = field(default_factory=dict)
 
     def retention_of(self, namespace: str) -> Retention:
-        """Of one namespace."""
+        """The retention of a namespace: its own, or that of those that say nothing."""
         return self.retentions.get(namespace, self.retention)
 
     def write_quorum_of(self, namespace: str) -> int:
-        """Of one namespace."""
+        """The copies of each entry in a namespace: its own number, or that of those that say nothing."""
         return self.write_quorums.get(namespace, self.write_quorum)
 
 
@@ -64,7 +64,8 @@ class HttpAdmin:
         self._api = AdminApi(options)
 
     def get(self, path: str) -> Any:
-        """See `AdminReader`."""
+        """The JSON below `/admin/v2`; None when there is nothing of the kind. Raises `ClusterUnreachable` and
+        `AccessRefused`."""
         try:
             return run(self._api.get(f"/admin/v2/{path}", path))
         except TopicMissing:
@@ -78,7 +79,7 @@ class HttpAdmin:
 
 
 def retention_of_document(document: Mapping[str, Any]) -> Retention:
-    """Of Pulsar's `RetentionPolicies`; -1 is without an end."""
+    """The retention that Pulsar's `RetentionPolicies` mean; -1 in it is without an end."""
     minutes = int(document.get("retentionTimeInMinutes", 0))
     megabytes = int(document.get("retentionSizeInMB", 0))
     if minutes == 0 or megabytes == 0:

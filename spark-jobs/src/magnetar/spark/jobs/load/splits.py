@@ -91,7 +91,7 @@ class SplitAdvice:
 
     @property
     def command(self) -> str:
-        """As `pulsar-admin` takes it; empty when there is nothing to do."""
+        """The command line of `pulsar-admin` that splits the bundle; empty when there is nothing to do."""
         if self.parts < 2:
             return ""
         namespace, _, bundle_range = self.bundle.rpartition("/")

@@ -79,7 +79,7 @@ def messages(made: ClusterMade, *, rounds: int = 1) -> Iterator[dict[str, Any]]:
 
 
 def bundle_message(name: tuple[str, str], made: BundleMade, factor: float) -> dict[str, Any]:
-    """Of one bundle, within a broker's."""
+    """The part about one bundle in a broker's message; `factor`: how many times its mean load."""
     rate = made.msg_rate * factor
     return {
         "namespace": name[0],
@@ -95,7 +95,7 @@ def bundle_message(name: tuple[str, str], made: BundleMade, factor: float) -> di
 
 
 def broker_message(made: ClusterMade, broker_id: str, taken_ms: int, bundles: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of one broker."""
+    """One broker's message of the load history, taken at `taken_ms`."""
 
     def total(name: str) -> float:
         return math.fsum(bundle[name] for bundle in bundles)
