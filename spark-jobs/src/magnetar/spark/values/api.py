@@ -55,7 +55,7 @@ class SchemaType(enum.IntEnum):
 
     @property
     def key_value_name(self) -> str:
-        """The name of the type in the properties of a KEY_VALUE schema."""
+        """As the properties of a KEY_VALUE schema name it."""
         return "BYTES" if self is SchemaType.NONE else self.name
 
 
@@ -74,7 +74,7 @@ class SchemaDefinition:
 
     @property
     def type_name(self) -> str:
-        """The name of the type, or its number where it has none, for texts."""
+        """For texts."""
         try:
             return SchemaType(self.type).name
         except ValueError:
