@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from magnetar.spark.connection_options import CONNECTION_OPTIONS
-from magnetar.spark.option_values import Option
-from magnetar.spark.options import FILTER_OPTIONS, RANGE_OPTIONS, READING_OPTIONS, SELECTION_OPTIONS
-from magnetar.spark.sink_options import SINK_ONLY_OPTIONS
+from magnetar.spark.options.connection import CONNECTION_OPTIONS
+from magnetar.spark.options.parsing import Option
+from magnetar.spark.options.reading import FILTER_OPTIONS, RANGE_OPTIONS, READING_OPTIONS, SELECTION_OPTIONS
+from magnetar.spark.sink.options import SINK_ONLY_OPTIONS
 
 from tools.charts.rendering import between
 

@@ -47,7 +47,7 @@ class DyingSource(DataSource):
         return given, given.pop("flag", ""), given.pop("kind", "exit")
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        from magnetar.spark.sink import PulsarBatchWriter
+        from magnetar.spark.sink.spark_writers import PulsarBatchWriter
 
         options, flag, kind = self._ours()
 
@@ -60,7 +60,7 @@ class DyingSource(DataSource):
         return DyingWriter(options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
-        from magnetar.spark.sink import PulsarStreamWriter
+        from magnetar.spark.sink.spark_writers import PulsarStreamWriter
 
         options, flag, kind = self._ours()
 
@@ -169,7 +169,7 @@ class TestBatches:
         frame = spark.range(1).selectExpr("cast(id as string) as value", "cast(-1 as bigint) as __eventTime")
         with pytest.raises(Exception, match="row 0 of Spark partition 0: __eventTime is before 1970") as caught:
             frame.write.format("pulsar").options(**urls(cluster), topic="t").mode("append").save()
-        assert "sink_rows.py" not in str(caught.value)
+        assert "sink/rows.py" not in str(caught.value)
 
 
 class TestStreams:

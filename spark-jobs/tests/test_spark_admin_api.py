@@ -11,11 +11,11 @@ from magnetar.broker.testing.auth import ADMIN, broker_settings, grants, make_na
 from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.topic_name import TopicName
 from magnetar.net.free_ports import free_port
-from magnetar.spark import admin_api
-from magnetar.spark.admin_api import AdminApi, urls_of
-from magnetar.spark.broker_catalog import ledgers_of
-from magnetar.spark.connecting import ConnectionOptions
+from magnetar.spark.brokers import admin_api
+from magnetar.spark.brokers.admin_api import AdminApi, urls_of
+from magnetar.spark.brokers.catalog import ledgers_of
 from magnetar.spark.errors import AccessRefused, BadOption, ClusterUnreachable, TopicMissing
+from magnetar.spark.options.connection import ConnectionOptions
 
 TOPIC = TopicName.parse("persistent://public/default/t")
 MINE = TopicName.parse("persistent://acme/shop/orders")

@@ -18,10 +18,10 @@ import pytest
 from magnetar.spark.assembly.assembler import EntryAssembler
 from magnetar.spark.assembly.compaction import Compaction, compacted_slices, compaction_in_stats, read_compaction
 from magnetar.spark.assembly.testing import TOPIC, MemoryTopic
-from magnetar.spark.catalog import TopicLedger
 from magnetar.spark.entries import WholeEntry
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.slices import Slice
+from magnetar.spark.topics import TopicLedger
 from magnetar.wire.pulsar.batch import split_batch
 from magnetar.wire.pulsar.compression import decompress
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from magnetar.spark.batch_reader import PUSHDOWN_WORKER, PushingBatchReader, batch_reader
-from magnetar.spark.options import parse_source_options
+from magnetar.spark.options.reading import parse_source_options
+from magnetar.spark.reading.batch_reader import PUSHDOWN_WORKER, PushingBatchReader, batch_reader
 from pyspark.sql.types import StructType
 
 

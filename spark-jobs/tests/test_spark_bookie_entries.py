@@ -14,10 +14,10 @@ from magnetar.ledger.writer import OpenLedgerWriter
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import StoreUnavailable
 from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
-from magnetar.spark.bookie_entries import PIECES_AHEAD, BookieEntries
+from magnetar.spark.bookies.entries import PIECES_AHEAD, BookieEntries
+from magnetar.spark.bookies.ledger_place import REQUEST_COUNT_MAX
 from magnetar.spark.entries import EntryBlock, Hole
 from magnetar.spark.errors import ClusterUnreachable, DataLoss
-from magnetar.spark.ledger_place import REQUEST_COUNT_MAX
 from magnetar.spark.slices import LedgerRange
 from magnetar.wire.bookkeeper.entry import EntryRun, run_of
 

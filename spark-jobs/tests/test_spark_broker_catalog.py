@@ -14,19 +14,19 @@ from magnetar.client.message import OutgoingMessage
 from magnetar.client.producer import ProducerOptions
 from magnetar.core.topic_name import TopicName
 from magnetar.net.free_ports import free_port
-from magnetar.spark import broker_catalog
-from magnetar.spark.admin_api import AdminApi
-from magnetar.spark.broker_catalog import (
+from magnetar.spark.brokers import catalog as broker_catalog
+from magnetar.spark.brokers.admin_api import AdminApi
+from magnetar.spark.brokers.catalog import (
     BrokerCatalog,
     definition_of_version,
     schema_definitions,
     trimmed_entries,
 )
-from magnetar.spark.catalog import TopicSelection
-from magnetar.spark.client_factory import make_client
-from magnetar.spark.connecting import ConnectionOptions
+from magnetar.spark.brokers.client_factory import make_client
 from magnetar.spark.errors import AccessRefused, BadOption, ClusterUnreachable
+from magnetar.spark.options.connection import ConnectionOptions
 from magnetar.spark.positions import BEGINNING, MessagePosition
+from magnetar.spark.topics import TopicSelection
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
 
 NAMESPACE = "persistent://public/default"

@@ -16,13 +16,13 @@ from magnetar.core.ids import EARLIEST
 from magnetar.core.topic_name import TopicName
 from magnetar.ledger.api import LedgerOptions
 from magnetar.managed.compaction import COMPACTION_CURSOR, LEDGER_PROPERTY
-from magnetar.spark import broker_entries
-from magnetar.spark.broker_entries import BrokerEntries
-from magnetar.spark.client_factory import make_client
-from magnetar.spark.connecting import ConnectionOptions
+from magnetar.spark.brokers import entries as broker_entries
+from magnetar.spark.brokers.client_factory import make_client
+from magnetar.spark.brokers.entries import BrokerEntries
 from magnetar.spark.entries import EntryBlock, Hole
 from magnetar.spark.errors import ClusterUnreachable, TopicMissing
-from magnetar.spark.plan import stretch_ranges
+from magnetar.spark.options.connection import ConnectionOptions
+from magnetar.spark.planning.plan import stretch_ranges
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.slices import LedgerRange
 from magnetar.standalone.threaded import ThreadedCluster
@@ -311,7 +311,7 @@ async def test_a_wrong_checksum_is_a_hole(world: World) -> None:
 async def test_a_broker_that_says_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.send(3)
     [whole] = await world.ranges()
-    monkeypatch.setattr(broker_entries.EntryReader, "arrived", lambda *_: None)
+    monkeypatch.setattr(broker_entries.BrokerEntryReader, "arrived", lambda *_: None)
     with pytest.raises(ClusterUnreachable, match=f"{whole.ledger_id}:0 to {whole.ledger_id}:2 is still to come"):
         await read(world.entries(patience_seconds=0.3), [whole])
 

@@ -5,7 +5,7 @@ import os
 import pytest
 from magnetar.client.errors import ClientClosed, ConnectionFailed
 from magnetar.core.errors import MagnetarError, Misuse
-from magnetar.spark.broker_errors import told
+from magnetar.spark.brokers.errors import user_error
 from magnetar.spark.errors import AccessRefused, ClusterUnreachable, DataLoss, SparkSourceError, TopicMissing
 from magnetar.spark.shown_errors import HIDE_TRACEBACK, shown_plainly
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -28,13 +28,13 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 )
 def test_what_users_are_told(error: MagnetarError, kind: type[SparkSourceError], text: str) -> None:
     with pytest.raises(kind, match=text):
-        raise told(error, "reading t", "pulsar://h:1")
+        raise user_error(error, "reading t", "pulsar://h:1")
 
 
 @pytest.mark.parametrize("error", [Misuse("blocks() before open()"), ClientClosed("closed"), MagnetarError("what?")])
 def test_bugs_are_no_faults_of_the_cluster(error: MagnetarError) -> None:
     with pytest.raises(MagnetarError) as caught:
-        raise told(error, "reading t")
+        raise user_error(error, "reading t")
     assert caught.value is error
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from magnetar.spark.client_factory import credentials_of, make_client, tls_of
-from magnetar.spark.connecting import ConnectionOptions
+from magnetar.spark.brokers.client_factory import credentials_of, make_client, tls_of
 from magnetar.spark.errors import BadOption
+from magnetar.spark.options.connection import ConnectionOptions
 
 PLUGINS = "org.apache.pulsar.client.impl.auth."
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 from magnetar.spark import cluster
-from magnetar.spark.cluster import Cluster, close_clusters, cluster_of
-from magnetar.spark.connecting import ConnectionOptions
+from magnetar.spark.cluster import ClusterConnections, close_clusters, cluster_of
+from magnetar.spark.options.connection import ConnectionOptions
 
 OPTIONS = ConnectionOptions(service_url="pulsar://127.0.0.1:1")
 
@@ -24,12 +24,12 @@ async def test_a_process_has_one_and_closes_those_unused_for_longest(monkeypatch
 
 
 def test_a_fork_leaves_alone_what_its_parent_has_open() -> None:
-    closed: list[Cluster] = []
+    closed: list[ClusterConnections] = []
 
-    async def opened() -> Cluster:
+    async def opened() -> ClusterConnections:
         return await cluster_of(OPTIONS)
 
-    async def forked(parents: Cluster) -> None:
+    async def forked(parents: ClusterConnections) -> None:
         own = await cluster_of(OPTIONS)
         assert own is not parents
         assert await cluster_of(OPTIONS) is own

@@ -23,11 +23,11 @@ from magnetar.managed.paths import cursor_path
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import MetadataStore
 from magnetar.net.free_ports import free_port
-from magnetar.spark import cluster_access
 from magnetar.spark.assembly.compaction import Compaction
-from magnetar.spark.cluster_access import DirectAccess, TaskAccess, choose, open_direct
-from magnetar.spark.connecting import ConnectionOptions
+from magnetar.spark.bookies import access as cluster_access
+from magnetar.spark.bookies.access import DirectAccess, TaskAccess, choose, open_direct
 from magnetar.spark.errors import ClusterUnreachable
+from magnetar.spark.options.connection import ConnectionOptions
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.slices import LedgerRange
 from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import LongProperty, ManagedCursorInfo, PositionInfo

@@ -8,9 +8,9 @@ from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.spark.assembly.assembler import EntryAssembler
 from magnetar.spark.assembly.compaction import Compaction, compacted_slices, compaction_in_stats, read_compaction
 from magnetar.spark.assembly.testing import TOPIC, MemoryTopic, chunk, marker, plain
-from magnetar.spark.catalog import TopicLedger
 from magnetar.spark.entries import EntryBlock
 from magnetar.spark.positions import BEGINNING, MessagePosition
+from magnetar.spark.topics import TopicLedger
 from magnetar.wire.pulsar.compacted import encode_compacted
 
 AT = Compaction(70, MessagePosition(12, 99))

@@ -16,9 +16,9 @@ from magnetar.spark.decode.pieces import Joiner
 from magnetar.spark.entries import WholeEntry
 from magnetar.spark.errors import BadOption, BadRecord
 from magnetar.spark.message_keys import KeyType
-from magnetar.spark.options import BadRecordMode
+from magnetar.spark.options.pushdown import EVERYTHING, MessageFilters
+from magnetar.spark.options.reading import BadRecordMode
 from magnetar.spark.positions import BEGINNING, MessagePosition
-from magnetar.spark.pushdown import EVERYTHING, MessageFilters
 from magnetar.spark.values.api import DecodedValues
 from magnetar.wire.pulsar.batch import build_batch, build_message, split_batch
 from magnetar.wire.pulsar.compression import compress

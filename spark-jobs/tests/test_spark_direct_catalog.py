@@ -18,12 +18,12 @@ from magnetar.managed.ledger_list import LedgerRecord
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import Node, StoreUnavailable
 from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
-from magnetar.spark import direct_catalog
-from magnetar.spark.catalog import TopicSelection
-from magnetar.spark.direct_catalog import DirectCatalog, Ends
+from magnetar.spark.bookies import catalog as direct_catalog
+from magnetar.spark.bookies.catalog import DirectCatalog, Ends
+from magnetar.spark.bookies.topic_nodes import ledgers_path, partitions_path
 from magnetar.spark.errors import BadOption, ClusterUnreachable
 from magnetar.spark.positions import BEGINNING, MessagePosition
-from magnetar.spark.topic_nodes import ledgers_path, partitions_path
+from magnetar.spark.topics import TopicSelection
 from magnetar.wire.bookkeeper.ledger_metadata import decode_ledger_metadata
 from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import ManagedLedgerInfo
 

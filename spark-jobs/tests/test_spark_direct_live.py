@@ -10,14 +10,14 @@ from pathlib import Path
 import pulsar
 import pytest
 from magnetar.client.message import MessageId, messages_of_entry
-from magnetar.spark.catalog import TopicSelection, TopicState
-from magnetar.spark.cluster_access import DirectAccess, TaskAccess, open_direct
-from magnetar.spark.connecting import ConnectionOptions
-from magnetar.spark.direct_catalog import DirectCatalog
+from magnetar.spark.bookies.access import DirectAccess, TaskAccess, open_direct
+from magnetar.spark.bookies.catalog import DirectCatalog
 from magnetar.spark.entries import Hole
 from magnetar.spark.errors import ClusterUnreachable
+from magnetar.spark.options.connection import ConnectionOptions
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.slices import LedgerRange
+from magnetar.spark.topics import TopicSelection, TopicState
 
 from e2e import processes
 from e2e.cluster.local import LocalCluster, Size

@@ -10,11 +10,11 @@ from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.client.message import OutgoingMessage
 from magnetar.client.producer import ProducerOptions
 from magnetar.core.topic_name import TopicName
-from magnetar.spark.client_factory import make_client
-from magnetar.spark.connecting import ConnectionOptions
-from magnetar.spark.durable_cursor import DurableCursor
+from magnetar.spark.brokers.client_factory import make_client
 from magnetar.spark.errors import AccessRefused, BadOption
+from magnetar.spark.options.connection import ConnectionOptions
 from magnetar.spark.positions import BEGINNING, MessagePosition
+from magnetar.spark.reading.durable_cursor import DurableCursor
 
 NAME = "persistent://public/default/t"
 TOPIC = TopicName.parse(NAME)

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 import typer.testing
 from magnetar.spark.errors import BadOption
+from magnetar.spark.jobs import job as harness
 from magnetar.spark.jobs.__main__ import app
 from magnetar.spark.jobs.archive import ArchiveJob
 from magnetar.spark.jobs.archive_layout import ArchiveDescription, check_beginnings, check_columns, partition_columns
 from magnetar.spark.jobs.audit_report import (
-    Compaction,
+    CompactionOutcome,
     DuplicateGroup,
     Duplicates,
     Gap,
@@ -28,15 +29,18 @@ from magnetar.spark.jobs.audit_report import (
 from magnetar.spark.jobs.audit_report import document as audit_document
 from magnetar.spark.jobs.audit_report import show as show_audit
 from magnetar.spark.jobs.dead_letter_report import DeadLetters, Origin, OriginGroup, ReasonGroup, Sample, document, show
-from magnetar.spark.jobs.dead_letters import write_report
 from magnetar.spark.jobs.job import (
     PIPED_COLUMNS,
     ConnectionChoices,
     NoSpark,
+    job_app,
+    job_command,
     job_console,
     job_errors,
     reason_of,
     spark_session,
+    write_choices,
+    write_report,
 )
 from magnetar.spark.jobs.replay import time_option
 from magnetar.spark.jobs.replay_plan import (
@@ -303,7 +307,7 @@ class TestReports:
             bytes=4096,
             first=first,
             last=last,
-            compaction=Compaction(
+            compaction=CompactionOutcome(
                 keys=3,
                 messages_left=2,
                 bytes_left=1024,
@@ -339,6 +343,12 @@ class TestReports:
         json.dumps(found)
 
 
+class UnderSpark(Exception):
+    """As PySpark's, which have their module."""
+
+    __module__ = "pyspark.errors.exceptions.captured"
+
+
 class TestCommands:
     @pytest.mark.parametrize("name", ["archive", "replay", "windows", "dead-letters", "audit", "load-planning"])
     def test_help(self, name: str) -> None:
@@ -348,6 +358,26 @@ class TestCommands:
         for part in ("--service-url", "Exit code: 0", f"magnetar-spark {name} --"):
             assert part in text
         assert not re.search(r"--[a-z-]*…", text), "a name is cut off"
+
+    @pytest.mark.parametrize(("error", "code"), [(None, 0), (BadOption("x"), 2), (UnderSpark("y"), 1)])
+    def test_harness(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None, code: int) -> None:
+        """Options of the cluster become choices, others reach the job, and clusters are closed however it ends."""
+        told: list[object] = []
+        one = job_app()
+
+        @job_command(one, write_choices)
+        def main(choices: ConnectionChoices, needed: str, number: int = 3) -> None:
+            told.extend((choices, needed, number))
+            if error is not None:
+                raise error
+
+        async def closed() -> None:
+            told.append("closed")
+
+        monkeypatch.setattr(harness, "close_clusters", closed)
+        arguments = ["n", "--service-url", "pulsar://localhost:6650", "--option", "a=b"]
+        assert typer.testing.CliRunner().invoke(one, arguments).exit_code == code
+        assert told == [replace(CHOICES, further=("a=b",)), "n", 3, "closed"]
 
     def test_completion_is_there_to_be_installed(self) -> None:
         assert "--install-completion" in typer.testing.CliRunner().invoke(app, ["--help"]).output
@@ -372,12 +402,6 @@ class TestCommands:
         found = typer.testing.CliRunner().invoke(app, [*arguments, "--service-url", "pulsar://localhost:6650"])
         assert found.exit_code == 2
         assert why in shown(found.output)
-
-
-class UnderSpark(Exception):
-    """As PySpark's, which have their module."""
-
-    __module__ = "pyspark.errors.exceptions.captured"
 
 
 class TestErrors:

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 from magnetar.broker.load.history import schema_definition
 from magnetar.spark.errors import BadOption
-from magnetar.spark.jobs.load_aggregation import HISTORY_SCHEMA, NoLoadHistory, aggregate
-from magnetar.spark.jobs.load_capacity import PlanOptions
-from magnetar.spark.jobs.load_plan import make_plan
-from magnetar.spark.jobs.testing import EXAMPLE, lived, messages
+from magnetar.spark.jobs.load.aggregation import HISTORY_SCHEMA, NoLoadHistory, aggregate
+from magnetar.spark.jobs.load.capacity import PlanOptions
+from magnetar.spark.jobs.load.plan import make_plan
+from magnetar.spark.jobs.load.testing import EXAMPLE, lived, messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

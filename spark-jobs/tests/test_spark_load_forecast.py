@@ -8,8 +8,8 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.spark.jobs.forecast import Method, PeakForecast, forecast, quantile
-from magnetar.spark.jobs.load_model import HOURS_PER_WEEK
+from magnetar.spark.jobs.load.forecast import Method, PeakForecast, forecast, quantile
+from magnetar.spark.jobs.load.model import HOURS_PER_WEEK
 
 FIRST = 480_000
 

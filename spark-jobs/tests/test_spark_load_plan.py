@@ -22,18 +22,18 @@ from magnetar.core.bundle import BundleName
 from magnetar.core.limits import MIB
 from magnetar.core.topic_name import TopicName
 from magnetar.operator.resources.cluster import PulsarClusterSpec
-from magnetar.spark.connecting import ConnectionOptions
 from magnetar.spark.errors import AccessRefused, ClusterUnreachable
 from magnetar.spark.jobs import load_planning
-from magnetar.spark.jobs.forecast import Method
 from magnetar.spark.jobs.job import ConnectionChoices, job_errors
-from magnetar.spark.jobs.load_capacity import GIB, PlanOptions, bookie_plan, broker_plan, hours_of_week, idle_share
-from magnetar.spark.jobs.load_model import HOURS_PER_WEEK, LoadHistory
-from magnetar.spark.jobs.load_plan import LoadPlan, ask_and_plan, cluster_resource, document, make_plan, yaml_of
-from magnetar.spark.jobs.load_policies import HttpAdmin, Retention, StoragePolicies, topic_positions
-from magnetar.spark.jobs.load_report import show
-from magnetar.spark.jobs.load_splits import SplitAdvice, split_advice
-from magnetar.spark.jobs.testing import EXAMPLE, FIRST_HOUR, QUARTERS, BundleMade, ClusterMade, lived
+from magnetar.spark.jobs.load.capacity import GIB, PlanOptions, bookie_plan, broker_plan, hours_of_week, idle_share
+from magnetar.spark.jobs.load.forecast import Method
+from magnetar.spark.jobs.load.model import HOURS_PER_WEEK, LoadHistory
+from magnetar.spark.jobs.load.plan import LoadPlan, ask_and_plan, cluster_resource, document, make_plan, yaml_of
+from magnetar.spark.jobs.load.policies import HttpAdmin, Retention, StoragePolicies, topic_positions
+from magnetar.spark.jobs.load.report import show
+from magnetar.spark.jobs.load.splits import SplitAdvice, split_advice
+from magnetar.spark.jobs.load.testing import EXAMPLE, FIRST_HOUR, QUARTERS, BundleMade, ClusterMade, lived
+from magnetar.spark.options.connection import ConnectionOptions
 from rich.console import Console
 from typer.testing import CliRunner
 

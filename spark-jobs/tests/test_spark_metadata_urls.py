@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from magnetar.spark.bookies.metadata_urls import servers_of, urls_by_brokers, urls_by_option
 from magnetar.spark.errors import ClusterUnreachable
-from magnetar.spark.metadata_urls import servers_of, urls_by_brokers, urls_by_option
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Sequence
 
 from magnetar.spark.assembly.neighbours import DEFAULT_BOUNDS, TopicNeighbours, Walk
 from magnetar.spark.assembly.testing import TOPIC, MemoryTopic
-from magnetar.spark.catalog import TopicLedger, TopicState
 from magnetar.spark.entries import EntryBlock, Hole, OnHole
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.slices import LedgerRange
+from magnetar.spark.topics import TopicLedger, TopicState
 
 
 class Source:

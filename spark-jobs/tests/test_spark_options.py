@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.spark.errors import BadOption
-from magnetar.spark.offsets import (
+from magnetar.spark.options.offsets import (
     LATEST,
     AtTime,
     Earliest,
@@ -23,8 +23,9 @@ from magnetar.spark.offsets import (
     parse_offsets,
     place_of,
 )
-from magnetar.spark.option_values import SPARKS_OWN, Option, OptionValues, check_known, parse_time_ms
-from magnetar.spark.options import (
+from magnetar.spark.options.parsing import SPARKS_OWN, Option, OptionValues, check_known, parse_time_ms
+from magnetar.spark.options.pushdown import MessageFilters
+from magnetar.spark.options.reading import (
     OPTIONS,
     SourceOptions,
     batch_bounds,
@@ -32,7 +33,6 @@ from magnetar.spark.options import (
     stream_start,
 )
 from magnetar.spark.positions import BEGINNING, MessagePosition
-from magnetar.spark.pushdown import MessageFilters
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageIdData
 
 URL = {"service.url": "pulsar://localhost:6650"}

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-from magnetar.spark.options import OPTIONS
-from magnetar.spark.sink_options import SINK_OPTIONS
+from magnetar.spark.options.reading import OPTIONS
+from magnetar.spark.sink.options import SINK_OPTIONS
 
 from e2e.spark.document import ANYTHING, Example, examples, is_as_printed
 from tools import generate_spark_options

@@ -9,13 +9,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from magnetar.spark import plan
-from magnetar.spark.admission import admit
-from magnetar.spark.catalog import TopicLedger, TopicState
 from magnetar.spark.errors import BadOption
-from magnetar.spark.loss import LossKind, deleted_topic, goes_on_from, losses
-from magnetar.spark.offsets import LATEST
-from magnetar.spark.plan import (
+from magnetar.spark.options.offsets import LATEST
+from magnetar.spark.planning import plan
+from magnetar.spark.planning.admission import admit
+from magnetar.spark.planning.loss import LossKind, deleted_topic, goes_on_from, losses
+from magnetar.spark.planning.plan import (
     ends_before,
     entries_between,
     entry_bounds,
@@ -24,8 +23,9 @@ from magnetar.spark.plan import (
     slices_of,
     slices_of_all,
 )
+from magnetar.spark.planning.time_search import UNREADABLE_MAX, first_at
 from magnetar.spark.positions import BEGINNING, MessagePosition
-from magnetar.spark.time_search import UNREADABLE_MAX, first_at
+from magnetar.spark.topics import TopicLedger, TopicState
 
 TOPIC = "persistent://public/default/t"
 FEW = settings(max_examples=40)  # Thousands were run; in everyday use time counts.

@@ -7,16 +7,16 @@ from typing import cast
 import pytest
 from magnetar.spark.assembly.compaction import Compaction
 from magnetar.spark.assembly.testing import MemoryTopic, plain
-from magnetar.spark.catalog import CLOSED_AT_UNKNOWN_TIME, TopicLedger, TopicState
-from magnetar.spark.cluster import Cluster
+from magnetar.spark.cluster import ClusterConnections
 from magnetar.spark.entries import EntryBlock, OnHole
 from magnetar.spark.errors import ClusterUnreachable, DataLoss
-from magnetar.spark.offsets import AtTime
-from magnetar.spark.options import parse_source_options
-from magnetar.spark.planner import PUBLISHED_BEFORE_STORED_MS_MAX, Reach, ReadPlanner, narrowed
+from magnetar.spark.options.offsets import AtTime
+from magnetar.spark.options.pushdown import MessageFilters
+from magnetar.spark.options.reading import parse_source_options
+from magnetar.spark.planning.planner import PUBLISHED_BEFORE_STORED_MS_MAX, Reach, ReadPlanner, narrowed
 from magnetar.spark.positions import MessagePosition
-from magnetar.spark.pushdown import MessageFilters
 from magnetar.spark.slices import LedgerRange
+from magnetar.spark.topics import CLOSED_AT_UNKNOWN_TIME, TopicLedger, TopicState
 
 TOPIC = "persistent://public/default/t"
 HOUR = PUBLISHED_BEFORE_STORED_MS_MAX
@@ -54,7 +54,7 @@ async def test_what_only_brokers_know_is_neither_lost_nor_left_out() -> None:
         ledgers=(*whole.state.ledgers[:2], replace(whole.state.ledgers[2], entries=4)),
     )
     options = parse_source_options({"service.url": "pulsar://h:1", "topic": "t"})
-    planner = ReadPlanner(options, cast("Cluster", None), direct=False)
+    planner = ReadPlanner(options, cast("ClusterConnections", None), direct=False)
     with pytest.raises(ClusterUnreachable, match="up to before 3:5: bookies know of what is before 3:4"):
         await planner.slices([replace(whole, state=fewer)], {})
     assert await planner.slices([replace(whole, state=fewer, end=fewer.end)], {})
@@ -135,7 +135,7 @@ class Entries:
 async def test_a_time_is_looked_for_in_tiered_storage_too() -> None:
     options = parse_source_options({"service.url": "pulsar://h:1", "topic": "t", "startingTime": "3600003"})
     cluster = Tiered()
-    planner = ReadPlanner(options, cast("Cluster", cluster), direct=True)
+    planner = ReadPlanner(options, cast("ClusterConnections", cluster), direct=True)
     ledgers = (
         TopicLedger(ledger_id=0, entries=5, size_bytes=50, closed_ms=1),
         TopicLedger(ledger_id=1, entries=5, size_bytes=50, closed_ms=2 * HOUR, offloaded=True),
@@ -147,17 +147,19 @@ async def test_a_time_is_looked_for_in_tiered_storage_too() -> None:
 
 async def test_a_compaction_that_is_gone_is_not_an_empty_one() -> None:
     options = parse_source_options({"service.url": "pulsar://h:1", "topic": "t", "readCompacted": "true"})
-    planner = ReadPlanner(options, cast("Cluster", Compacted()), direct=True)
+    planner = ReadPlanner(options, cast("ClusterConnections", Compacted()), direct=True)
     with pytest.raises(DataLoss, match="compacted into ledger 70, and the metadata store has it no more"):
         await planner.slices([reach(10, 20, 0)], {})
-    planner = ReadPlanner(replace(options, fail_on_data_loss=False), cast("Cluster", Compacted()), direct=True)
+    planner = ReadPlanner(
+        replace(options, fail_on_data_loss=False), cast("ClusterConnections", Compacted()), direct=True
+    )
     assert [(one.first, one.end) for one in await planner.slices([reach(10, 20, 0)], {})] == [((2, 4, 0), END)]
 
 
 async def test_a_compaction_that_only_its_broker_knows_of_is_read() -> None:
     options = parse_source_options({"service.url": "pulsar://h:1", "topic": "t", "readCompacted": "true"})
     newer = Compaction(71, MessagePosition(3, 1))
-    planner = ReadPlanner(options, cast("Cluster", Compacted(newer)), direct=True)
+    planner = ReadPlanner(options, cast("ClusterConnections", Compacted(newer)), direct=True)
     found = await planner.slices([reach(10, 20, 0)], {})
     assert [(one.compacted, one.ranges[0].ledger_id, one.first, one.end) for one in found] == [
         (True, 71, FIRST, (3, 2, 0)),
@@ -187,7 +189,7 @@ async def test_brokers_are_asked_whether_a_trimmed_ledger_was_read_to_its_end() 
 
     async def planned(told: dict[int, int] | None, *, fail: bool = True) -> list[MessagePosition]:
         wanted = replace(options, fail_on_data_loss=fail)
-        planner = ReadPlanner(wanted, cast("Cluster", Brokers(told)), direct=False)
+        planner = ReadPlanner(wanted, cast("ClusterConnections", Brokers(told)), direct=False)
         return [one.first for one in await planner.slices([trimmed], {})]
 
     assert await planned({1: 3}) == [(1, 3, 0)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.spark.pushdown import EVERYTHING, MessageFilters, push
+from magnetar.spark.options.pushdown import EVERYTHING, MessageFilters, push
 
 
 class _Filter:

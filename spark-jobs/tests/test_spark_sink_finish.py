@@ -7,8 +7,8 @@ from typing import cast
 
 from magnetar.client.client import PulsarClient
 from magnetar.client.message import MessageId
-from magnetar.spark.sink_rows import Entry
-from magnetar.spark.sink_sending import PartitionSender, SendingTask, TaskSender
+from magnetar.spark.sink.rows import Entry
+from magnetar.spark.sink.sending import PartitionSender, SendingTask, TaskSender
 
 
 async def test_a_task_ends_when_every_row_has_its_receipt() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from magnetar.spark.errors import BadOption
-from magnetar.spark.sink_options import (
+from magnetar.spark.sink.options import (
     SINK_OPTIONS,
     DeliveryGuarantee,
     SinkOptions,
     parse_sink_options,
 )
-from magnetar.spark.sink_rows import HashingScheme
+from magnetar.spark.sink.rows import HashingScheme
 from magnetar.wire.pulsar.compression_type import Compression
 
 URL = {"service.url": "pulsar://localhost:6650"}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from magnetar.client.message import OutgoingMessage
 from magnetar.core.hashing import java_string_hash, murmur3_32
 from magnetar.spark.errors import BadOption, SinkRefused
-from magnetar.spark.sink_rows import (
+from magnetar.spark.sink.rows import (
     BATCH_IDS_MAX,
     BATCH_SHIFT,
     FINGERPRINT_BITS,
@@ -29,7 +29,7 @@ from magnetar.spark.sink_rows import (
     rows_of_nulls,
     split_entry,
 )
-from magnetar.spark.sink_targets import encoder_of
+from magnetar.spark.sink.targets import encoder_of
 from magnetar.spark.values.api import SchemaDefinition
 from magnetar.spark.values.definitions import definition_for
 from magnetar.wire.pulsar.enums import SchemaType

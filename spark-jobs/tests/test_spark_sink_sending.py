@@ -18,12 +18,12 @@ from magnetar.client.producer import ProducerOptions
 from magnetar.core.hashing import java_string_hash
 from magnetar.core.topic_name import TopicName
 from magnetar.spark import runtime
-from magnetar.spark.client_factory import make_client
+from magnetar.spark.brokers.client_factory import make_client
 from magnetar.spark.errors import ClusterUnreachable, SinkRefused, TopicMissing
-from magnetar.spark.sink_options import SinkOptions, parse_sink_options
-from magnetar.spark.sink_rows import BATCH_SHIFT, FINGERPRINT_BITS
-from magnetar.spark.sink_targets import TargetFinder
-from magnetar.spark.sink_writing import TaskIdentity, TaskWriter, prepare
+from magnetar.spark.sink.options import SinkOptions, parse_sink_options
+from magnetar.spark.sink.rows import BATCH_SHIFT, FINGERPRINT_BITS
+from magnetar.spark.sink.targets import TargetFinder
+from magnetar.spark.sink.writing import TaskIdentity, TaskWriter, prepare
 from magnetar.spark.values.api import SchemaDefinition
 from magnetar.standalone.threaded import ThreadedCluster
 from magnetar.wire.pulsar.enums import SchemaType
@@ -172,8 +172,8 @@ class TestOnce:
 
 
 def sink_plan(options: SinkOptions) -> Any:
-    from magnetar.spark.sink_rows import Target
-    from magnetar.spark.sink_writing import WritePlan
+    from magnetar.spark.sink.rows import Target
+    from magnetar.spark.sink.writing import WritePlan
 
     target = Target(
         topic=options.topic, partitions=0, definition=SchemaDefinition(type=SchemaType.NONE), deduplicates=True

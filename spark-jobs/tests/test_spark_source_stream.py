@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 from magnetar.spark.errors import BadOption
-from magnetar.spark.offsets import decode_offset
+from magnetar.spark.options.offsets import decode_offset
 from magnetar.spark.testing import Checkpoint, Driver
 from magnetar.spark.topics_testing import Topics
 

@@ -8,16 +8,16 @@ from typing import Any, cast
 
 import pytest
 from magnetar.sim.virtual_time import VirtualTimeLoop
-from magnetar.spark import stream_planner
-from magnetar.spark.catalog import TopicLedger, TopicState
-from magnetar.spark.cluster import Cluster
+from magnetar.spark.cluster import ClusterConnections
 from magnetar.spark.errors import DataLoss, TopicMissing
-from magnetar.spark.options import SourceOptions, parse_source_options
-from magnetar.spark.planner import ReadPlanner, Selected
+from magnetar.spark.options.pushdown import MessageFilters
+from magnetar.spark.options.reading import SourceOptions, parse_source_options
+from magnetar.spark.planning.planner import ReadPlanner, Selected
 from magnetar.spark.positions import MessagePosition
-from magnetar.spark.pushdown import MessageFilters
-from magnetar.spark.stream_planner import StreamPlanner
-from magnetar.spark.table import Table
+from magnetar.spark.reading import stream_planner
+from magnetar.spark.reading.stream_planner import StreamPlanner
+from magnetar.spark.reading.table import Table
+from magnetar.spark.topics import TopicLedger, TopicState
 from pyspark.sql.types import BinaryType, StructType
 
 new_event_loop = VirtualTimeLoop
@@ -30,7 +30,7 @@ class Planner(ReadPlanner):
     """Of one topic with these ledgers: id → entries; the last one is in use."""
 
     def __init__(self, options: SourceOptions, ledgers: dict[int, int]) -> None:
-        super().__init__(options, cast("Cluster", None), direct=False)
+        super().__init__(options, cast("ClusterConnections", None), direct=False)
         self.ledgers = ledgers
         self.looks = 0
         self.look_seconds = 0.0

@@ -6,17 +6,17 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
 from magnetar.spark.assembly.testing import TOPIC, MemoryTopic, batch, chunk, plain
-from magnetar.spark.catalog import TopicLedger, TopicState
-from magnetar.spark.cluster import Cluster
-from magnetar.spark.connecting import ConnectionOptions
+from magnetar.spark.cluster import ClusterConnections
 from magnetar.spark.entries import EntryBlock, EntrySource, OnHole
 from magnetar.spark.errors import ClusterUnreachable
-from magnetar.spark.options import parse_source_options
+from magnetar.spark.options.connection import ConnectionOptions
+from magnetar.spark.options.pushdown import EVERYTHING
+from magnetar.spark.options.reading import parse_source_options
 from magnetar.spark.positions import MessagePosition
-from magnetar.spark.pushdown import EVERYTHING
+from magnetar.spark.reading.table import Table
+from magnetar.spark.reading.task import ReadTask, SliceMessages
 from magnetar.spark.slices import LedgerRange
-from magnetar.spark.table import Table
-from magnetar.spark.task import ReadTask, SliceMessages
+from magnetar.spark.topics import TopicLedger, TopicState
 
 OPTIONS = {"service.url": "pulsar://127.0.0.1:1", "topic": "t"}
 FIRST, END = MessagePosition(1, 0), MessagePosition(9, 0)
@@ -45,7 +45,7 @@ class Source:
         pass
 
 
-class World(Cluster):
+class World(ClusterConnections):
     """Bookies of which sources reach so many entries, in the order in which they are made; brokers reach all."""
 
     def __init__(self, topic: MemoryTopic, *reaches: int, aborted: frozenset[tuple[int, int]] = frozenset()) -> None:

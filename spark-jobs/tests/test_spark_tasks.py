@@ -4,15 +4,15 @@ import json
 import pickle
 from typing import cast
 
-from magnetar.spark.cluster import Cluster
-from magnetar.spark.options import parse_source_options
-from magnetar.spark.planner import ReadPlanner
+from magnetar.spark.cluster import ClusterConnections
+from magnetar.spark.options.pushdown import EVERYTHING, MessageFilters
+from magnetar.spark.options.reading import parse_source_options
+from magnetar.spark.planning.planner import ReadPlanner
 from magnetar.spark.positions import MessagePosition
-from magnetar.spark.pushdown import EVERYTHING, MessageFilters
+from magnetar.spark.reading.table import Table
+from magnetar.spark.reading.task import ReadTask
+from magnetar.spark.reading.tasks import tasks_of
 from magnetar.spark.slices import LedgerRange, Slice
-from magnetar.spark.table import Table
-from magnetar.spark.task import ReadTask
-from magnetar.spark.tasks import tasks_of
 from magnetar.spark.values.api import SchemaDefinition, SchemaVersions
 from pyspark.sql.types import BinaryType, StructType
 
@@ -35,7 +35,7 @@ async def tasks(count: int, filters: MessageFilters = EVERYTHING) -> list[ReadTa
         definition=definition,
         versions={topic.removesuffix("-partition-0"): SchemaVersions([definition]) for topic in topics},
     )
-    planner = ReadPlanner(options, cast("Cluster", None), direct=False)
+    planner = ReadPlanner(options, cast("ClusterConnections", None), direct=False)
     part = LedgerRange(ledger_id=1, first_entry_id=0, last_entry_id=9, size_bytes=100)
     slices = [
         Slice(topic=topic, first=MessagePosition(1, 0), end=MessagePosition(1, 10), ranges=(part,)) for topic in topics

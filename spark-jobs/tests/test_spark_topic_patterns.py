@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from magnetar.core.topic_name import TopicName
 from magnetar.spark.errors import BadOption
-from magnetar.spark.topic_patterns import parse_pattern
+from magnetar.spark.options.topic_patterns import parse_pattern
 
 
 @pytest.mark.parametrize(

@@ -300,14 +300,19 @@ PARTS: Final = (
         ),
         Simulator.OPERATOR,
     ),
-    Part("slices", _SPARK, ("plan",), _files("spark-jobs/tests", "spark_plan")),
+    Part("slices", f"{_SPARK}/planning", ("plan",), _files("spark-jobs/tests", "spark_plan")),
     Part(
         "sink",
-        _SPARK,
-        ("sink_sending", "sink_rows"),
+        f"{_SPARK}/sink",
+        ("sending", "rows"),
         _files("spark-jobs/tests", "spark_sink_finish", "spark_sink_rows", "spark_sink_sending"),
     ),
-    Part("loss", _SPARK, ("loss",), _files("spark-jobs/tests", "spark_plan", "spark_planner", "spark_source_loss")),
+    Part(
+        "loss",
+        f"{_SPARK}/planning",
+        ("loss",),
+        _files("spark-jobs/tests", "spark_plan", "spark_planner", "spark_source_loss"),
+    ),
 )
 """Every part; a module stands in one of them."""
 

@@ -11,16 +11,16 @@ from typing import Final
 from magnetar.client.client import PulsarClient
 from magnetar.core.backoff import Backoff
 from magnetar.core.errors import PeerError, Unavailable
-from magnetar.spark.admin_api import AdminApi
-from magnetar.spark.broker_catalog import BrokerCatalog
-from magnetar.spark.broker_entries import BrokerEntries
-from magnetar.spark.catalog import TopicCatalog
-from magnetar.spark.client_factory import make_client
-from magnetar.spark.cluster_access import DirectAccess, TaskAccess, open_direct
-from magnetar.spark.connecting import ConnectionOptions
-from magnetar.spark.direct_catalog import DirectCatalog
+from magnetar.spark.bookies.access import DirectAccess, TaskAccess, open_direct
+from magnetar.spark.bookies.catalog import DirectCatalog
+from magnetar.spark.brokers.admin_api import AdminApi
+from magnetar.spark.brokers.catalog import BrokerCatalog
+from magnetar.spark.brokers.client_factory import make_client
+from magnetar.spark.brokers.entries import BrokerEntries
 from magnetar.spark.entries import EntrySource
 from magnetar.spark.errors import ClusterUnreachable
+from magnetar.spark.options.connection import ConnectionOptions
+from magnetar.spark.topics import TopicCatalog
 
 logger: Final = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ CLOSED_SECONDS_MAX: Final = 5.0
 """How long the end of an access that does not answer may take."""
 
 
-class Cluster:
+class ClusterConnections:
     """One cluster as one user reaches it. Lives on the process's event loop."""
 
     def __init__(self, options: ConnectionOptions) -> None:
@@ -166,19 +166,19 @@ class Cluster:
         await self.client.close()
 
 
-_clusters: dict[ConnectionOptions, Cluster] = {}
+_clusters: dict[ConnectionOptions, ClusterConnections] = {}
 """Of this process, the last used one last. Touched on the event loop alone."""
 
-_of_parents: list[Cluster] = []
+_of_parents: list[ClusterConnections] = []
 """A fork has them in its memory, and their connections with them: using or closing them would disturb those."""
 
 
-async def cluster_of(options: ConnectionOptions) -> Cluster:
+async def cluster_of(options: ConnectionOptions) -> ClusterConnections:
     """The cluster that these options reach, opened when it is first used."""
     _leave_parents()
     cluster = _clusters.pop(options, None)
     if cluster is None:
-        cluster = Cluster(options)
+        cluster = ClusterConnections(options)
     _clusters[options] = cluster
     while len(_clusters) > CLUSTERS_MAX:
         await _clusters.pop(next(iter(_clusters))).close()

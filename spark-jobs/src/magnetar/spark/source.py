@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from magnetar.spark.table import Table
+    from magnetar.spark.reading.table import Table
     from pyspark.sql.datasource import (
         DataSourceReader,
         DataSourceStreamReader,
@@ -31,42 +31,43 @@ class PulsarDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As in `format("pulsar")`."""
+        """The name of `format("pulsar")`."""
         return NAME
 
     def schema(self) -> StructType:
         """The columns of the selected topics, by the registry. What is learnt here goes along to the reader."""
-        from magnetar.spark.describing import described
+        from magnetar.spark.reading.describing import described
 
         self._table, schema = described(self.options)
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`. A schema that the user gave is a choice of columns."""
-        from magnetar.spark.batch_reader import batch_reader
-        from magnetar.spark.options import parse_source_options
+        """The reader behind `spark.read`. A schema that the user gave is a choice of columns. Raises
+        `SparkSourceError`s."""
+        from magnetar.spark.options.reading import parse_source_options
+        from magnetar.spark.reading.batch_reader import batch_reader
         from magnetar.spark.shown_errors import shown_plainly
 
         with shown_plainly():
             return batch_reader(parse_source_options(self.options), schema, self._table)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's names
-        """For `spark.readStream`."""
-        from magnetar.spark.options import parse_source_options
+        """The reader behind `spark.readStream`. Raises `SparkSourceError`s."""
+        from magnetar.spark.options.reading import parse_source_options
+        from magnetar.spark.reading.stream_reader import PulsarStreamReader
         from magnetar.spark.shown_errors import shown_plainly
-        from magnetar.spark.stream_reader import PulsarStreamReader
 
         with shown_plainly():
             return PulsarStreamReader(parse_source_options(self.options), schema, self._table)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For `df.write`."""
-        from magnetar.spark.sink import batch_writer
+        """The writer behind `df.write`. Raises `SparkSourceError`s."""
+        from magnetar.spark.sink.spark_writers import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """For `df.writeStream`."""
-        from magnetar.spark.sink import stream_writer
+        """The writer behind `df.writeStream`. Raises `SparkSourceError`s."""
+        from magnetar.spark.sink.spark_writers import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

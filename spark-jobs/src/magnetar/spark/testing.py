@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
 
 from magnetar.spark import runtime
-from magnetar.spark.batch_reader import PUSHDOWN_WORKER, PushingBatchReader
 from magnetar.spark.cluster import close_clusters
+from magnetar.spark.reading.batch_reader import PUSHDOWN_WORKER, PushingBatchReader
 from magnetar.spark.source import PulsarDataSource
 from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, InputPartition
@@ -31,13 +31,13 @@ Offset: TypeAlias = dict[str, str]
 
 
 def across(thing: T) -> T:
-    """As it arrives in another process."""
+    """A copy made by pickling, which is what another process gets."""
     found: T = pickle.loads(cloudpickle.dumps(thing))  # type: ignore[no-untyped-call] # noqa: S301 - pyspark's; just made
     return found
 
 
 def source_of(options: Mapping[str, str]) -> PulsarDataSource:
-    """As Spark makes it: names of options in whatever case."""
+    """The data source with these options, whose names may be written in any case, as Spark makes it."""
     given: Any = CaseInsensitiveDict(options)
     return PulsarDataSource(given)
 

@@ -19,7 +19,7 @@ WAIT_SECONDS_MAX: Final = 50.0
 
 
 class Topics:
-    """Of one cluster. Closed by the caller."""
+    """Topics of one cluster, and a client to fill them. Closed by the caller."""
 
     def __init__(self, service_url: str, admin_url: str) -> None:
         self.urls = {"service.url": service_url, "admin.url": admin_url}

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from magnetar.managed.compaction import COMPACTION_CURSOR, LEDGER_PROPERTY
 from magnetar.managed.info_codec import POSITION_IN_NODE, decode_cursor_info, decode_position
 from magnetar.spark.assembly.chunks import is_chunk
-from magnetar.spark.catalog import TopicLedger
 from magnetar.spark.entries import EntryBlock, WholeEntry
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.slices import LedgerRange, Slice
+from magnetar.spark.topics import TopicLedger
 from magnetar.wire.pulsar.compacted import decode_compacted
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import ABSENT, MessageMetadataView, skim

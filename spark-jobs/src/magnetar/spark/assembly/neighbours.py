@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from magnetar.spark.catalog import TopicLedger, TopicState
 from magnetar.spark.entries import EntryBlock, EntrySource, Hole
 from magnetar.spark.slices import LedgerRange
+from magnetar.spark.topics import TopicLedger, TopicState
 
 NO_ENTRY: Final = -1
 
@@ -103,7 +103,8 @@ class TopicNeighbours:
         """What could not be read; whoever reads the slice these are in reports them."""
 
     async def read(self, ledger_id: int, first_entry_id: int, last_entry_id: int) -> EntryBlock:
-        """See `Neighbours`."""
+        """The entries of this range that there are, ascending; what cannot be read is noted in `holes`. Raises
+        `ClusterUnreachable`."""
         ledger = (await self._known()).get(ledger_id)
         entry_ids: list[int] = []
         entries: list[bytes] = []
@@ -127,20 +128,20 @@ class TopicNeighbours:
         return EntryBlock(ledger_id, entry_ids, entries)
 
     async def last_entry(self, ledger_id: int) -> int:
-        """See `Neighbours`."""
+        """The last confirmed entry of one of the topic's ledgers; -1 when it has none or is not there any more."""
         ledger = (await self._known()).get(ledger_id)
         return NO_ENTRY if ledger is None or ledger.missing else ledger.entries - 1
 
     async def previous(self, ledger_id: int) -> int | None:
-        """See `Neighbours`."""
+        """The ledger before this one; None: the topic begins here, or what was before has been trimmed."""
         return max((each for each in await self._known() if each < ledger_id), default=None)
 
     async def following(self, ledger_id: int) -> int | None:
-        """See `Neighbours`."""
+        """The ledger behind this one; None: it is the topic's last."""
         return min((each for each in await self._known() if each > ledger_id), default=None)
 
     async def unknown(self) -> str:
-        """See `Neighbours`."""
+        """Why `previous` and `following` may have left out ledgers that there are; empty: they have not."""
         await self._known()
         return LEDGERS_UNKNOWN if self._others_unknown else ""
 

@@ -78,24 +78,24 @@ class MemoryTopic:
         return Slice(topic=TOPIC, first=first, end=end, ranges=tuple(ranges))
 
     async def read(self, ledger_id: int, first_entry_id: int, last_entry_id: int) -> EntryBlock:
-        """See `Neighbours`."""
+        """The entries of this range that the made topic has; counts what was asked for."""
         self.entries_read += last_entry_id - first_entry_id + 1
         return self.block(ledger_id, first_entry_id, last_entry_id)
 
     async def last_entry(self, ledger_id: int) -> int:
-        """See `Neighbours`."""
+        """The last entry of a ledger of the made topic; -1 when there is no such ledger."""
         return len(self.ledgers.get(ledger_id, ())) - 1 if ledger_id in self.ledgers else NO_ENTRY
 
     async def previous(self, ledger_id: int) -> int | None:
-        """See `Neighbours`."""
+        """The ledger before this one; None: there is none."""
         known = sorted(self.ledgers)
         at = bisect_left(known, ledger_id)
         return known[at - 1] if at else None
 
     async def following(self, ledger_id: int) -> int | None:
-        """See `Neighbours`."""
+        """The ledger behind this one; None: there is none."""
         return min((each for each in self.ledgers if each > ledger_id), default=None)
 
     async def unknown(self) -> str:
-        """See `Neighbours`."""
+        """Empty: all ledgers of the made topic are known."""
         return ""

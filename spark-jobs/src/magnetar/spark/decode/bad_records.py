@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from magnetar.spark.errors import BadRecord
-from magnetar.spark.options import BadRecordMode
+from magnetar.spark.options.reading import BadRecordMode
 
 
 class BadRecordPolicy:

@@ -29,8 +29,8 @@ from magnetar.spark.decode.tables import BATCH_BYTES, BATCH_ROWS, GroupTable
 from magnetar.spark.entries import WholeEntry
 from magnetar.spark.errors import BadOption
 from magnetar.spark.message_keys import KEY_IS_BYTES, KeyType
+from magnetar.spark.options.pushdown import EVENT_TIME, KEY, PUBLISH_TIME, TOPIC, MessageFilters
 from magnetar.spark.positions import MessagePosition
-from magnetar.spark.pushdown import EVENT_TIME, KEY, PUBLISH_TIME, TOPIC, MessageFilters
 from magnetar.spark.values.api import ValueDecoder
 
 __all__ = ["BadRecordPolicy", "BatchBuilder", "WantedColumns", "wanted_columns"]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from magnetar.spark.message_keys import KeyType
-from magnetar.spark.pushdown import MessageFilters
+from magnetar.spark.options.pushdown import MessageFilters
 
 _TIME_MS_MIN: Final = 0
 _TIME_MS_MAX: Final = 2**63 - 1

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from magnetar.spark.decode.pieces import Flags, Numbers, Ranges, numbers
 from magnetar.spark.message_keys import KEY_IS_BYTES, KeyType
-from magnetar.spark.pushdown import EVENT_TIME, KEY, PUBLISH_TIME, TOPIC
+from magnetar.spark.options.pushdown import EVENT_TIME, KEY, PUBLISH_TIME, TOPIC
 
 MESSAGE_ID: Final = "__messageId"
 PROPERTIES: Final = "__messageProperties"

@@ -29,7 +29,7 @@ _MASK32: Final = 0xFFFF_FFFF
 
 
 def numbers(values: Sequence[int]) -> Numbers:
-    """As an array."""
+    """The integers as an array of int64."""
     return np.fromiter(values, np.int64, len(values))
 
 

@@ -58,7 +58,7 @@ class GroupTable:
         return kept
 
     def message_id(self, row: int) -> str:
-        """Of one row, for texts."""
+        """The message id of one row, `ledger:entry` or `ledger:entry:index`, for texts of errors."""
         place = int(self.entry_of_row[row])
         entry = self.group.entries[place]
         text = f"{entry.ledger_id}:{entry.entry_id}"

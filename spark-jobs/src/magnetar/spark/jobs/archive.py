@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 import typer
 from magnetar.core.topic_name import TopicName
 from magnetar.spark import runtime
-from magnetar.spark.broker_catalog import schema_definitions
-from magnetar.spark.cluster import close_clusters
+from magnetar.spark.brokers.catalog import schema_definitions
 from magnetar.spark.errors import BadOption, TopicMissing
 from magnetar.spark.jobs.archive_layout import (
     CHECKPOINT,
@@ -32,16 +31,10 @@ from magnetar.spark.jobs.archive_layout import (
 )
 from magnetar.spark.jobs.files import SparkFiles, under
 from magnetar.spark.jobs.job import (
-    AdminUrl,
     ConnectionChoices,
-    MetadataUrl,
-    ServiceUrl,
-    SourceOptionPairs,
-    TokenFile,
-    TrustFile,
     job_app,
+    job_command,
     job_console,
-    job_errors,
     spark_session,
     stream_reader,
 )
@@ -61,10 +54,10 @@ from magnetar.spark.jobs.running import (
     whole_topic,
 )
 from magnetar.spark.message_keys import KEY_IS_BYTES
-from magnetar.spark.option_values import Option, OptionValues
-from magnetar.spark.options import ALL_COLUMNS, OPTIONS, parse_source_options
-from magnetar.spark.planner import open_planner
-from magnetar.spark.pushdown import KEY
+from magnetar.spark.options.parsing import Option, OptionValues
+from magnetar.spark.options.pushdown import KEY
+from magnetar.spark.options.reading import ALL_COLUMNS, OPTIONS, parse_source_options
+from magnetar.spark.planning.planner import open_planner
 from magnetar.spark.values.api import SchemaDefinition
 from rich.console import Console
 
@@ -112,11 +105,11 @@ class ArchiveJob:
 
     @property
     def checkpoint_path(self) -> str:
-        """Where it is."""
+        """The folder of the checkpoint: the one that was named, or one in the archive."""
         return self.checkpoint or under(self.output, *CHECKPOINT)
 
     def source_options(self) -> dict[str, str]:
-        """For the stream that is read."""
+        """The data source's options for the stream that is read. Raises `BadOption`."""
         options = {
             **self.selection,
             **starting_options(self.starting_offsets, self.choices.further),
@@ -268,17 +261,12 @@ FileBytes = Annotated[
 ]
 
 
-@app.command()
+@job_command(app)
 def main(
-    service_url: ServiceUrl,
+    choices: ConnectionChoices,
     output: Output,
     topic: Topics = None,
     topics_pattern: TopicsPattern = "",
-    admin_url: AdminUrl = "",
-    metadata_url: MetadataUrl = "",
-    token_file: TokenFile = None,
-    tls_trust_certs: TrustFile = "",
-    option: SourceOptionPairs = None,
     checkpoint: Checkpoint = "",
     raw: Raw = False,
     by_topic: ByTopic = None,
@@ -298,39 +286,25 @@ def main(
       magnetar-spark archive --topics-pattern 'shop/orders/.*' \\\\
         --output s3a://bucket/shop --continuous 1min
     """
-    with job_errors():
-        if compression not in COMPRESSIONS:
-            raise BadOption(f"--compression {compression!r}: {', '.join(COMPRESSIONS)} are accepted")
-        job = ArchiveJob(
-            choices=ConnectionChoices(
-                service_url=service_url,
-                admin_url=admin_url,
-                metadata_url=metadata_url,
-                token_file=token_file,
-                tls_trust_certs=tls_trust_certs,
-                further=tuple(option or ()),
-            ),
-            selection=selection_options(topic, topics_pattern),
-            output=output,
-            checkpoint=checkpoint,
-            raw=raw,
-            by_topic=by_topic,
-            starting_offsets=starting_offsets,
-            subscription=subscription,
-            continuous=continuous,
-            compression=compression,
-            batch_bytes_max=max_bytes_per_batch,
-            file_bytes=file_bytes,
-        )
-        job.tasks_max()  # Before a session is there, whose executors are waited for.
-        _run_and_tell(job, job_console())
-
-
-def _run_and_tell(job: ArchiveJob, console: Console) -> None:
-    try:
-        done = run_archive(spark_session("archive"), job, console)
-    finally:
-        runtime.run(close_clusters())
+    if compression not in COMPRESSIONS:
+        raise BadOption(f"--compression {compression!r}: {', '.join(COMPRESSIONS)} are accepted")
+    job = ArchiveJob(
+        choices=choices,
+        selection=selection_options(topic, topics_pattern),
+        output=output,
+        checkpoint=checkpoint,
+        raw=raw,
+        by_topic=by_topic,
+        starting_offsets=starting_offsets,
+        subscription=subscription,
+        continuous=continuous,
+        compression=compression,
+        batch_bytes_max=max_bytes_per_batch,
+        file_bytes=file_bytes,
+    )
+    job.tasks_max()  # Before a session is there, whose executors are waited for.
+    console = job_console()
+    done = run_archive(spark_session("archive"), job, console)
     what = f"{done.rows:,} messages in {done.batches} micro-batches" if done.rows else "nothing new"
     console.print(f"[bold]archived[/bold] {what} to {job.output}; topics are archived up to", highlight=False)
     console.print(offsets_table(done.offsets))

@@ -48,7 +48,7 @@ class ArchiveDescription:
         return replace(newer, schemas={**self.schemas, **newer.schemas})
 
     def to_json(self) -> str:
-        """For the file."""
+        """The text of the file `_magnetar/archive.json`."""
         topics = {topic: [_schema_document(one) for one in versions] for topic, versions in self.schemas.items()}
         document = {"format": FORMAT_VERSION, "raw": self.raw, "byTopic": self.by_topic, "schemas": topics}
         return json.dumps(document, indent=1, sort_keys=True)

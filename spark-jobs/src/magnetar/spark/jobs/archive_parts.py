@@ -41,7 +41,7 @@ class ArchivePart:
     """Only these; none: everything."""
 
     def condition(self) -> Column | None:
-        """Of the rows in these folders; None: all are."""
+        """What selects the rows of these folders, by the columns that folders are named after; None: all rows."""
         from pyspark.sql import functions as f
 
         wanted: dict[tuple[str, ...], list[str]] = {}

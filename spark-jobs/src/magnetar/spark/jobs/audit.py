@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from magnetar.spark import runtime
-from magnetar.spark.cluster import close_clusters
 from magnetar.spark.jobs.audit_report import (
-    Compaction,
+    CompactionOutcome,
     DuplicateGroup,
     Duplicates,
     Gap,
@@ -25,20 +23,15 @@ from magnetar.spark.jobs.audit_report import (
     document,
     show,
 )
-from magnetar.spark.jobs.dead_letters import write_report
 from magnetar.spark.jobs.job import (
-    AdminUrl,
     ConnectionChoices,
-    MetadataUrl,
-    ServiceUrl,
-    SourceOptionPairs,
-    TokenFile,
-    TrustFile,
     job_app,
+    job_command,
     job_console,
-    job_errors,
+    json_file_option,
     reader,
     spark_session,
+    write_report,
 )
 from magnetar.spark.jobs.running import Topics, TopicsPattern, moment, selection_options
 from rich.console import Console
@@ -65,7 +58,7 @@ class AuditJob:
 
 
 def run_audit(spark: SparkSession, job: AuditJob) -> list[TopicAudit]:
-    """By name. Raises `BadOption` and what reading fails of."""
+    """An audit of each topic that has messages, by name. Raises `BadOption` and what reading fails of."""
     options = {"rawValues": "true", "allowDifferentTopicSchemas": "true"}
     rows = reader(spark, job.choices).options(**job.selection, **options).load()
     messages = messages_of(rows).persist()
@@ -155,9 +148,9 @@ def _keys(messages: DataFrame) -> DataFrame:
     )
 
 
-def _compaction(overview: Any, keys: Any, *, keyless_stay: bool) -> Compaction:
+def _compaction(overview: Any, keys: Any, *, keyless_stay: bool) -> CompactionOutcome:
     found, deleted, bytes_left = (keys["keys"], keys["deleted"], keys["bytes_left"]) if keys is not None else (0, 0, 0)
-    return Compaction(
+    return CompactionOutcome(
         keys=found,
         messages_left=found - deleted + (overview["keyless"] if keyless_stay else 0),
         bytes_left=bytes_left + (overview["keyless_bytes"] if keyless_stay else 0),
@@ -257,10 +250,7 @@ def _silences(messages: DataFrame) -> Mapping[str, Silence]:
     return {row[0]: Silence(begin=moment(row[1][0]), end=moment(row[1][1])) for row in longest.collect()}
 
 
-JsonFile = Annotated[
-    Path | None,
-    typer.Option("--json", metavar="FILE", help="Write the audit to this file too; - : nothing but it, to stdout."),
-]
+JsonFile = Annotated[Path | None, json_file_option("audit")]
 KeylessStay = Annotated[
     bool,
     typer.Option(
@@ -270,16 +260,11 @@ KeylessStay = Annotated[
 ]
 
 
-@app.command()
+@job_command(app)
 def main(
-    service_url: ServiceUrl,
+    choices: ConnectionChoices,
     topic: Topics = None,
     topics_pattern: TopicsPattern = "",
-    admin_url: AdminUrl = "",
-    metadata_url: MetadataUrl = "",
-    token_file: TokenFile = None,
-    tls_trust_certs: TrustFile = "",
-    option: SourceOptionPairs = None,
     keyless_stay: KeylessStay = False,
     json_file: JsonFile = None,
 ) -> None:
@@ -291,29 +276,17 @@ def main(
       magnetar-spark audit --topic prices
       magnetar-spark audit --topics-pattern 'shop/orders/.*' --json audit.json
     """
-    with job_errors():
-        job = AuditJob(
-            choices=ConnectionChoices(
-                service_url=service_url,
-                admin_url=admin_url,
-                metadata_url=metadata_url,
-                token_file=token_file,
-                tls_trust_certs=tls_trust_certs,
-                further=tuple(option or ()),
-            ),
-            selection=selection_options(topic, topics_pattern),
-            keyless_stay=keyless_stay,
-        )
-        try:
-            with Console(stderr=True).status("reading topics"):
-                audits = run_audit(spark_session("audit"), job)
-        finally:
-            runtime.run(close_clusters())
-        write_report(document(audits), json_file)
-        if json_file is None or str(json_file) != "-":
-            show(audits, job_console())
-            if not audits:
-                Console().print("[bold]no messages[/bold] in these topics")
+    job = AuditJob(
+        choices=choices,
+        selection=selection_options(topic, topics_pattern),
+        keyless_stay=keyless_stay,
+    )
+    with Console(stderr=True).status("reading topics"):
+        audits = run_audit(spark_session("audit"), job)
+    if write_report(document(audits), json_file):
+        show(audits, job_console())
+        if not audits:
+            Console().print("[bold]no messages[/bold] in these topics")
 
 
 if __name__ == "__main__":

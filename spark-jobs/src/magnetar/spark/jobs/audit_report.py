@@ -16,7 +16,7 @@ SAMPLES_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compaction:
+class CompactionOutcome:
     """What a compaction of everything that is there would leave."""
 
     keys: int
@@ -95,7 +95,7 @@ class TopicAudit:
     bytes: int
     first: datetime
     last: datetime
-    compaction: Compaction
+    compaction: CompactionOutcome
     duplicates: Duplicates
     gaps: Sequence[Gap]
     silence: Silence | None
@@ -103,7 +103,7 @@ class TopicAudit:
 
 
 def document(audits: Sequence[TopicAudit]) -> dict[str, Any]:
-    """For JSON."""
+    """The audits as the object of the JSON file."""
     return {"topics": [_topic_document(audit) for audit in audits]}
 
 

@@ -73,12 +73,12 @@ class DeadLetters:
 
     @property
     def messages(self) -> int:
-        """Of all."""
+        """The number of dead letters in all groups."""
         return sum(group.messages for group in self.groups)
 
 
 def document(report: DeadLetters) -> dict[str, Any]:
-    """For JSON."""
+    """The report as the object of the JSON file."""
     return {
         "messages": report.messages,
         "deadLetterTopics": list(report.topics),

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from magnetar.spark import runtime
-from magnetar.spark.cluster import close_clusters
-from magnetar.spark.errors import BadOption, TopicMissing
+from magnetar.spark.errors import TopicMissing
 from magnetar.spark.jobs.dead_letter_report import (
     NO_REASON,
     UNKNOWN,
@@ -30,22 +29,18 @@ from magnetar.spark.jobs.dead_letter_report import (
     show,
 )
 from magnetar.spark.jobs.job import (
-    AdminUrl,
     ConnectionChoices,
-    MetadataUrl,
-    ServiceUrl,
-    SourceOptionPairs,
-    TokenFile,
-    TrustFile,
     job_app,
+    job_command,
     job_console,
-    job_errors,
+    json_file_option,
     reader,
     spark_session,
+    write_report,
 )
 from magnetar.spark.jobs.running import moment, whole_topic
-from magnetar.spark.options import parse_source_options
-from magnetar.spark.planner import open_planner
+from magnetar.spark.options.reading import parse_source_options
+from magnetar.spark.planning.planner import open_planner
 from rich.console import Console
 
 if TYPE_CHECKING:
@@ -245,25 +240,17 @@ PublishedFrom = Annotated[
     str, typer.Option(metavar="TIME", help="Only what became a dead letter then or later: 2026-03-01T12:00:00Z.")
 ]
 PublishedBefore = Annotated[str, typer.Option(metavar="TIME", help="Only what became one before.")]
-JsonFile = Annotated[
-    Path | None,
-    typer.Option("--json", metavar="FILE", help="Write the report to this file too; - : nothing but it, to stdout."),
-]
+JsonFile = Annotated[Path | None, json_file_option("report")]
 ReasonsShown = Annotated[
     int, typer.Option("--top", min=1, metavar="NUMBER", help="How many reasons of each topic are shown.")
 ]
 
 
-@app.command()
+@job_command(app)
 def main(
-    service_url: ServiceUrl,
+    choices: ConnectionChoices,
     namespace: Namespaces = None,
     pattern: Pattern = DEFAULT_PATTERN,
-    admin_url: AdminUrl = "",
-    metadata_url: MetadataUrl = "",
-    token_file: TokenFile = None,
-    tls_trust_certs: TrustFile = "",
-    option: SourceOptionPairs = None,
     reason_property: ReasonProperties = None,
     published_from: PublishedFrom = "",
     published_before: PublishedBefore = "",
@@ -279,44 +266,18 @@ def main(
       magnetar-spark dead-letters --namespace shop/orders \\\\
         --published-from 2026-03-01 --json - | jq .messages
     """
-    with job_errors():
-        job = DeadLetterJob(
-            choices=ConnectionChoices(
-                service_url=service_url,
-                admin_url=admin_url,
-                metadata_url=metadata_url,
-                token_file=token_file,
-                tls_trust_certs=tls_trust_certs,
-                further=tuple(option or ()),
-            ),
-            namespaces=tuple(namespace or ("public/default",)),
-            pattern=pattern,
-            reason_properties=tuple(reason_property or ()),
-            published_from=published_from,
-            published_before=published_before,
-        )
-        try:
-            with Console(stderr=True).status("reading topics"):
-                report = run_dead_letters(spark_session("dead-letters"), job)
-        finally:
-            runtime.run(close_clusters())
-        write_report(document(report), json_file)
-        if json_file is None or str(json_file) != "-":
-            show(report, job_console(), top)
-
-
-def write_report(report: dict[str, Any], json_file: Path | None) -> None:
-    """To a file, or to stdout. `BadOption` where it cannot be written."""
-    if json_file is None:
-        return
-    text = json.dumps(report, indent=1, ensure_ascii=False)
-    if str(json_file) == "-":
-        typer.echo(text)
-        return
-    try:
-        json_file.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise BadOption(f"--json {json_file} cannot be written: {error.strerror}") from None
+    job = DeadLetterJob(
+        choices=choices,
+        namespaces=tuple(namespace or ("public/default",)),
+        pattern=pattern,
+        reason_properties=tuple(reason_property or ()),
+        published_from=published_from,
+        published_before=published_before,
+    )
+    with Console(stderr=True).status("reading topics"):
+        report = run_dead_letters(spark_session("dead-letters"), job)
+    if write_report(document(report), json_file):
+        show(report, job_console(), top)
 
 
 if __name__ == "__main__":

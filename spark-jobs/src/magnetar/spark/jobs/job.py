@@ -1,30 +1,35 @@
 """What the jobs' commands share: how they reach a cluster, their Spark session, and how they end.
 
-A job is a typer function whose connection options are the annotated names below:
+A job is a function of how the cluster is reached, and of its own options:
 
-    def main(service_url: ServiceUrl, admin_url: AdminUrl = "", …) -> None:
-        choices = ConnectionChoices(service_url=service_url, admin_url=admin_url, …)
-        with job_errors():
-            rows = reader(spark_session("archive"), choices).option("topic", topic).load()
+    app = job_app()
+
+    @job_command(app)
+    def main(choices: ConnectionChoices, topic: Topics = None) -> None:
+        rows = reader(spark_session("archive"), choices).option("topic", topic).load()
 """
 
 from __future__ import annotations
 
+import inspect
+import json
 import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from magnetar.core.errors import MagnetarError
-from magnetar.spark.connecting import ConnectionOptions
-from magnetar.spark.connection_options import connection_options
+from magnetar.spark import runtime
+from magnetar.spark.cluster import close_clusters
 from magnetar.spark.errors import BadOption, SparkSourceError
+from magnetar.spark.options.connection import ConnectionOptions, connection_options
 from rich.console import Console
 from rich.markup import escape
 
@@ -100,15 +105,19 @@ TrustFile = Annotated[
         rich_help_panel=CLUSTER_PANEL,
     ),
 ]
-SourceOptionPairs = Annotated[
-    list[str] | None,
-    typer.Option(
+
+
+def _pairs(what: str) -> Any:
+    return typer.Option(
         "--option",
         metavar="NAME=VALUE",
-        help="Any further option of the data source (docs/spark.md, Options). May be repeated.",
+        help=f"Any further option of the data source{what} (docs/spark.md, Options). May be repeated.",
         rich_help_panel=CLUSTER_PANEL,
-    ),
-]
+    )
+
+
+SourceOptionPairs = Annotated[list[str] | None, _pairs("")]
+SinkOptionPairs = Annotated[list[str] | None, _pairs(" for writing")]
 
 
 class NoSpark(SparkSourceError):
@@ -128,7 +137,7 @@ class ConnectionChoices:
     """`name=value`, options of the data source."""
 
     def options(self) -> dict[str, str]:
-        """As options of the data source. `BadOption`."""
+        """The choices as options of the data source. Raises `BadOption`."""
         found = {"service.url": self.service_url}
         if self.admin_url:
             found["admin.url"] = self.admin_url
@@ -141,6 +150,11 @@ class ConnectionChoices:
                 found["token"] = self.token_file.read_text(encoding="utf-8").strip()
             except OSError as error:
                 raise BadOption(f"--token-file {self.token_file} cannot be read: {error.strerror}") from None
+        return {**found, **self.further_options()}
+
+    def further_options(self) -> dict[str, str]:
+        """The options that `--option` named, with their values. Raises `BadOption`."""
+        found = {}
         for pair in self.further:
             name, equals, value = pair.partition("=")
             if not equals or not name:
@@ -149,8 +163,38 @@ class ConnectionChoices:
         return found
 
     def connection(self) -> ConnectionOptions:
-        """Checked, for what does not go through Spark. `BadOption`."""
+        """The checked connection options, for what does not go through Spark. Raises `BadOption`."""
         return connection_options(self.options())
+
+
+def read_choices(
+    service_url: ServiceUrl,
+    admin_url: AdminUrl = "",
+    metadata_url: MetadataUrl = "",
+    token_file: TokenFile = None,
+    tls_trust_certs: TrustFile = "",
+    option: SourceOptionPairs = None,
+) -> ConnectionChoices:
+    """The connection options of a job that reads topics."""
+    return ConnectionChoices(
+        service_url=service_url,
+        admin_url=admin_url,
+        metadata_url=metadata_url,
+        token_file=token_file,
+        tls_trust_certs=tls_trust_certs,
+        further=tuple(option or ()),
+    )
+
+
+def write_choices(
+    service_url: ServiceUrl,
+    admin_url: AdminUrl = "",
+    token_file: TokenFile = None,
+    tls_trust_certs: TrustFile = "",
+    option: SinkOptionPairs = None,
+) -> ConnectionChoices:
+    """The connection options of a job that only writes topics, for which brokers are needed."""
+    return read_choices(service_url, admin_url, "", token_file, tls_trust_certs, option)
 
 
 def spark_session(name: str) -> SparkSession:
@@ -178,12 +222,39 @@ def spark_session(name: str) -> SparkSession:
 
 
 def job_app() -> typer.Typer:
-    """For a module's one command, with what all commands have in common."""
+    """An app for the one command of a module, with the settings that all commands share."""
     return typer.Typer(add_completion=False, context_settings=HELP_NAMES)
 
 
+def job_command(
+    app: typer.Typer, choices_of: Callable[..., ConnectionChoices] = read_choices
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Makes a job's function the command of `app`: its first parameter comes from the options of `choices_of`, the
+    others are options of its own. Errors end the command as `job_errors` says; then nothing is left connected."""
+
+    def decorate(job: Callable[..., None]) -> Callable[..., None]:
+        shared = inspect.signature(choices_of, eval_str=True).parameters
+        _, *own = inspect.signature(job, eval_str=True).parameters.values()
+
+        @wraps(job)
+        def command(**given: Any) -> None:
+            choices = choices_of(**{name: given.pop(name) for name in shared})
+            with job_errors():
+                try:
+                    job(choices, **given)
+                finally:
+                    runtime.run(close_clusters())
+
+        # Typer makes the options from this. All are named, so that some may have no default behind others that have.
+        by_name = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*shared.values(), *own)]
+        command.__signature__ = inspect.Signature(by_name)  # type: ignore[attr-defined]
+        return app.command()(command)
+
+    return decorate
+
+
 def job_console() -> Console:
-    """For a job's own lines on stdout: what is no terminal gets them whole."""
+    """The console of a job's own lines, on stdout: a file or a pipe gets them whole."""
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_COLUMNS
@@ -191,13 +262,36 @@ def job_console() -> Console:
 
 
 def reader(spark: SparkSession, choices: ConnectionChoices) -> DataFrameReader:
-    """For a batch, of which only the topic is to be said."""
+    """A batch reader of the cluster: only the topics are still to be named. Raises `BadOption`."""
     return spark.read.format(FORMAT).options(**choices.options())
 
 
 def stream_reader(spark: SparkSession, choices: ConnectionChoices) -> DataStreamReader:
-    """For a stream, of which only the topic is to be said."""
+    """A stream reader of the cluster: only the topics are still to be named. Raises `BadOption`."""
     return spark.readStream.format(FORMAT).options(**choices.options())
+
+
+def json_file_option(what: str) -> Any:
+    """The option `--json` of a job that makes a report: `what` it is called."""
+    return typer.Option(
+        "--json", metavar="FILE", help=f"Write the {what} to this file too; - : nothing but it, to stdout."
+    )
+
+
+def write_report(report: dict[str, Any], json_file: Path | None) -> bool:
+    """Write a report to the file of `--json`, or to stdout for `-`. False: stdout has it, and takes nothing else.
+    Raises `BadOption` where the file cannot be written."""
+    if json_file is None:
+        return True
+    text = json.dumps(report, indent=1, ensure_ascii=False)
+    if str(json_file) == "-":
+        typer.echo(text)
+        return False
+    try:
+        json_file.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise BadOption(f"--json {json_file} cannot be written: {error.strerror}") from None
+    return True
 
 
 @contextmanager

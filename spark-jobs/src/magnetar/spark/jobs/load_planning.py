@@ -14,29 +14,23 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from magnetar.spark.connecting import ConnectionOptions
 from magnetar.spark.errors import BadOption, TopicMissing
 from magnetar.spark.jobs.job import (
-    AdminUrl,
     ConnectionChoices,
-    MetadataUrl,
-    ServiceUrl,
-    SourceOptionPairs,
-    TokenFile,
-    TrustFile,
     job_app,
+    job_command,
     job_console,
-    job_errors,
     reader,
     spark_session,
 )
-from magnetar.spark.jobs.load_aggregation import WHO_WRITES, NoLoadHistory, aggregate
-from magnetar.spark.jobs.load_capacity import PlanOptions
-from magnetar.spark.jobs.load_model import LoadHistory
-from magnetar.spark.jobs.load_plan import LoadPlan, ask_and_plan, document
-from magnetar.spark.jobs.load_plots import NoPlots, draw
-from magnetar.spark.jobs.load_policies import HttpAdmin, Retention, StoragePolicies
-from magnetar.spark.jobs.load_report import show
+from magnetar.spark.jobs.load.aggregation import WHO_WRITES, NoLoadHistory, aggregate
+from magnetar.spark.jobs.load.capacity import PlanOptions
+from magnetar.spark.jobs.load.model import LoadHistory
+from magnetar.spark.jobs.load.plan import LoadPlan, ask_and_plan, document
+from magnetar.spark.jobs.load.plots import NoPlots, draw
+from magnetar.spark.jobs.load.policies import HttpAdmin, Retention, StoragePolicies
+from magnetar.spark.jobs.load.report import show
+from magnetar.spark.options.connection import ConnectionOptions
 from rich.console import Console
 from rich.markup import escape
 
@@ -181,15 +175,10 @@ WriteQuorum = Annotated[
 Plots = Annotated[bool, typer.Option(help="Whether pictures are drawn (needs matplotlib).")]
 
 
-@app.command()
+@job_command(app)
 def main(
-    service_url: ServiceUrl,
+    choices: ConnectionChoices,
     output: Output,
-    admin_url: AdminUrl = "",
-    metadata_url: MetadataUrl = "",
-    token_file: TokenFile = None,
-    tls_trust_certs: TrustFile = "",
-    option: SourceOptionPairs = None,
     topic: Topic = HISTORY_TOPIC,
     target_percent: TargetPercent = _DEFAULTS.target_percent,
     spare_brokers: SpareBrokers = _DEFAULTS.spare_brokers,
@@ -217,14 +206,6 @@ def main(
       magnetar-spark load-planning --output plan \\\\
         --growth-percent 20 --bookie-disk-gib 500 --no-plots
     """
-    choices = ConnectionChoices(
-        service_url=service_url,
-        admin_url=admin_url,
-        metadata_url=metadata_url,
-        token_file=token_file,
-        tls_trust_certs=tls_trust_certs,
-        further=tuple(option or ()),
-    )
     options = PlanOptions(
         target_percent=target_percent,
         spare_brokers=spare_brokers,
@@ -239,7 +220,7 @@ def main(
         bookies_min=bookies_min,
         storage=StoragePolicies(retention=_retention(retention_hours), write_quorum=write_quorum),
     )
-    with job_errors(), admin_of(choices.connection()) as admin:
+    with admin_of(choices.connection()) as admin:
         plan = ask_and_plan(read_history(choices, topic), options, admin)
         write_plan(plan, output, plots=plots, console=job_console())
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -24,25 +24,21 @@ from magnetar.client.producer import ProducerOptions
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.spark import runtime
-from magnetar.spark.broker_catalog import schema_definitions
-from magnetar.spark.broker_errors import told
-from magnetar.spark.cluster import close_clusters, cluster_of
+from magnetar.spark.brokers.catalog import schema_definitions
+from magnetar.spark.brokers.errors import user_error
+from magnetar.spark.cluster import cluster_of
 from magnetar.spark.errors import BadOption
 from magnetar.spark.jobs.archive_layout import DATE_COLUMN, DESCRIPTION, TOPIC_FOLDER_COLUMN, ArchiveDescription
 from magnetar.spark.jobs.archive_parts import ArchivePart, part_of_archive
 from magnetar.spark.jobs.files import SparkFiles, under
 from magnetar.spark.jobs.job import (
-    CLUSTER_PANEL,
     FORMAT,
-    AdminUrl,
     ConnectionChoices,
-    ServiceUrl,
-    TokenFile,
-    TrustFile,
     job_app,
+    job_command,
     job_console,
-    job_errors,
     spark_session,
+    write_choices,
 )
 from magnetar.spark.jobs.replay_plan import (
     ArchivedLedger,
@@ -56,9 +52,9 @@ from magnetar.spark.jobs.replay_plan import (
 )
 from magnetar.spark.jobs.running import moment, short_topic, whole, whole_topic
 from magnetar.spark.message_keys import KEY_IS_BYTES
-from magnetar.spark.option_values import TIME_FORMS, parse_time_ms
-from magnetar.spark.pushdown import KEY
-from magnetar.spark.sink_targets import wire_schema
+from magnetar.spark.options.parsing import TIME_FORMS, parse_time_ms
+from magnetar.spark.options.pushdown import KEY
+from magnetar.spark.sink.targets import wire_schema
 from magnetar.spark.values.api import SchemaDefinition
 from magnetar.wire.pulsar.enums import SchemaType
 from rich.console import Console
@@ -229,7 +225,7 @@ async def _prepare(job: ReplayJob, schemas: Mapping[str, SchemaDefinition | None
             if not await schema_definitions(client, name, connection):
                 await _register(client, name, schema)
         except MagnetarError as error:
-            raise told(error, f"preparing {target}", connection.service_url) from error
+            raise user_error(error, f"preparing {target}", connection.service_url) from error
 
 
 async def _register(client: PulsarClient, name: TopicName, schema: SchemaDefinition) -> None:
@@ -294,27 +290,14 @@ KeepPartitions = Annotated[
     ),
 ]
 Resume = Annotated[str, typer.Option(metavar="NAME", help="Go on with a replay that failed, by what it printed.")]
-SinkOptionPairs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option",
-        metavar="NAME=VALUE",
-        help="Any further option of the data source for writing (docs/spark.md, Options). May be repeated.",
-        rich_help_panel=CLUSTER_PANEL,
-    ),
-]
 
 
-@app.command()
+@job_command(app, write_choices)
 def main(
-    service_url: ServiceUrl,
+    choices: ConnectionChoices,
     archive: Archive,
     topic: Target = "",
     namespace: TargetNamespace = "",
-    admin_url: AdminUrl = "",
-    token_file: TokenFile = None,
-    tls_trust_certs: TrustFile = "",
-    option: SinkOptionPairs = None,
     from_topic: FromTopics = None,
     published_from: PublishedFrom = "",
     published_before: PublishedBefore = "",
@@ -333,30 +316,23 @@ def main(
         --published-from 2026-03-01
     """
     console = job_console()
-    with job_errors():
-        choices = ConnectionChoices(
-            service_url=service_url, admin_url=admin_url, token_file=token_file, tls_trust_certs=tls_trust_certs
-        )
-        further = ConnectionChoices(service_url=service_url, further=tuple(option or ())).options()
-        further.pop("service.url")
-        job = ReplayJob(
-            choices=choices,
-            archive=archive,
-            topic=topic,
-            namespace=namespace,
-            from_topics=tuple(from_topic or ()),
-            published_from_ms=time_option("--published-from", published_from),
-            published_before_ms=time_option("--published-before", published_before),
-            keep_partitions=keep_partitions,
-            resume=resume,
-            sink_options=tuple(further.items()),
-        )
-        targets_of((), topic, namespace)  # Wrong names are told of before Spark starts.
-        try:
-            done = run_replay(spark_session("replay"), job, console)
-        finally:
-            runtime.run(close_clusters())
-        console.print(f"[bold]replayed[/bold] {done.rows:,} messages of {archive}", highlight=False)
+    sink_options = choices.further_options()
+    sink_options.pop("service.url", None)  # --service-url says it, for all that is asked and written.
+    job = ReplayJob(
+        choices=replace(choices, further=()),
+        archive=archive,
+        topic=topic,
+        namespace=namespace,
+        from_topics=tuple(from_topic or ()),
+        published_from_ms=time_option("--published-from", published_from),
+        published_before_ms=time_option("--published-before", published_before),
+        keep_partitions=keep_partitions,
+        resume=resume,
+        sink_options=tuple(sink_options.items()),
+    )
+    targets_of((), topic, namespace)  # Wrong names are told of before Spark starts.
+    done = run_replay(spark_session("replay"), job, console)
+    console.print(f"[bold]replayed[/bold] {done.rows:,} messages of {archive}", highlight=False)
 
 
 if __name__ == "__main__":

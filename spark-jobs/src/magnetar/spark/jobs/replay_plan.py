@@ -10,7 +10,7 @@ from typing import Final
 from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName
 from magnetar.spark.errors import BadOption
 from magnetar.spark.jobs.archive_layout import ArchiveDescription
-from magnetar.spark.option_values import complete_topic
+from magnetar.spark.options.parsing import complete_topic
 from magnetar.spark.values.api import SchemaDefinition
 from magnetar.spark.values.key_value import ENCODING_PROPERTY
 from magnetar.wire.pulsar.enums import SchemaType

@@ -124,7 +124,7 @@ class RowsSeen:
 
     @property
     def rows(self) -> int:
-        """Of all."""
+        """The rows of all micro-batches together."""
         return sum(self.rows_of.values())
 
 
@@ -181,7 +181,7 @@ def whole(header: str) -> Column:
 
 
 def offsets_table(offsets: Mapping[str, str]) -> Table:
-    """For a terminal."""
+    """By topic the next message that would be read, as a table for the terminal."""
     table = Table(whole("topic"), "next message", box=None, padding=(0, 2, 0, 0))
     for topic in sorted(offsets)[:TOPICS_SHOWN]:
         table.add_row(short_topic(topic), offsets[topic])
@@ -191,7 +191,7 @@ def offsets_table(offsets: Mapping[str, str]) -> Table:
 
 
 def _interval(text: str) -> str:
-    """As Spark wants it: with a unit that it knows."""
+    """The interval in Spark's words, with a unit that Spark knows. Raises `ValueError`."""
     number = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
     unit = text[len(number) :].strip()
     known = {"s": "seconds", "sec": "seconds", "m": "minutes", "min": "minutes", "h": "hours", "ms": "milliseconds"}

@@ -15,22 +15,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from magnetar.spark import runtime
-from magnetar.spark.cluster import close_clusters
 from magnetar.spark.errors import BadOption
 from magnetar.spark.jobs.files import SparkFiles, under
 from magnetar.spark.jobs.job import (
     FORMAT,
-    AdminUrl,
     ConnectionChoices,
-    MetadataUrl,
-    ServiceUrl,
-    SourceOptionPairs,
-    TokenFile,
-    TrustFile,
     job_app,
+    job_command,
     job_console,
-    job_errors,
     spark_session,
     stream_reader,
 )
@@ -260,17 +252,12 @@ StatePartitions = Annotated[
 ]
 
 
-@app.command()
+@job_command(app)
 def main(
-    service_url: ServiceUrl,
+    choices: ConnectionChoices,
     window: Window,
     topic: Topics = None,
     topics_pattern: TopicsPattern = "",
-    admin_url: AdminUrl = "",
-    metadata_url: MetadataUrl = "",
-    token_file: TokenFile = None,
-    tls_trust_certs: TrustFile = "",
-    option: SourceOptionPairs = None,
     slide: Slide = "",
     watermark: Watermark = "10min",
     time: Time = "event",
@@ -293,42 +280,28 @@ def main(
       magnetar-spark windows --topic orders --window 5min --by customer \\\\
         --output-topic totals --checkpoint totals --continuous 10s
     """
-    with job_errors():
-        length, step = parse_windows(window, slide)
-        job = WindowJob(
-            choices=ConnectionChoices(
-                service_url=service_url,
-                admin_url=admin_url,
-                metadata_url=metadata_url,
-                token_file=token_file,
-                tls_trust_certs=tls_trust_certs,
-                further=tuple(option or ()),
-            ),
-            selection=selection_options(topic, topics_pattern),
-            window=length,
-            slide=step,
-            watermark=Duration.parse("--watermark", watermark, 0),
-            time=time,
-            by=tuple(by or ()),
-            aggregates=tuple(map(Aggregate.parse, aggregate or ["count"])),
-            output_topic=output_topic,
-            output=output,
-            checkpoint=checkpoint,
-            mode=mode or ("append" if output or output_topic else "update"),
-            starting_offsets=starting_offsets,
-            continuous=continuous,
-            batch_bytes_max=max_bytes_per_batch,
-            state_partitions=state_partitions,
-        )
-        _run_and_tell(job, job_console())
-
-
-def _run_and_tell(job: WindowJob, console: Console) -> None:
-    job.check()
-    try:
-        seen = run_windows(spark_session("window-aggregation"), job, console)
-    finally:
-        runtime.run(close_clusters())
+    length, step = parse_windows(window, slide)
+    job = WindowJob(
+        choices=choices,
+        selection=selection_options(topic, topics_pattern),
+        window=length,
+        slide=step,
+        watermark=Duration.parse("--watermark", watermark, 0),
+        time=time,
+        by=tuple(by or ()),
+        aggregates=tuple(map(Aggregate.parse, aggregate or ["count"])),
+        output_topic=output_topic,
+        output=output,
+        checkpoint=checkpoint,
+        mode=mode or ("append" if output or output_topic else "update"),
+        starting_offsets=starting_offsets,
+        continuous=continuous,
+        batch_bytes_max=max_bytes_per_batch,
+        state_partitions=state_partitions,
+    )
+    job.check()  # Before a session is there, whose executors are waited for.
+    console = job_console()
+    seen = run_windows(spark_session("window-aggregation"), job, console)
     where = job.output_topic or job.output or "the terminal"
     console.print(f"[bold]aggregated[/bold] {seen.rows:,} messages to {where}", highlight=False)
 

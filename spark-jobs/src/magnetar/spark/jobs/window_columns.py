@@ -32,7 +32,8 @@ class Duration:
 
     @staticmethod
     def parse(option: str, text: str, minimum_ms: int = 1) -> Duration:
-        """Of `30s`, `5min`, `1h`. `BadOption`."""
+        """The duration that a text like `30s`, `5min`, `1h` means; `option` is named in the error. Raises `BadOption`,
+        also below `minimum_ms`."""
         match = _DURATION.fullmatch(text.strip())
         unit = _UNITS.get(match[2]) if match else None
         if match is None or unit is None or int(match[1]) * unit[1] < minimum_ms:
@@ -50,12 +51,12 @@ class Aggregate:
 
     @property
     def name(self) -> str:
-        """Of the column: `count`, `sum_amount`."""
+        """The name of the result's column: `count`, `sum_amount`."""
         return f"{self.function}_{plain(self.column)}" if self.column else self.function
 
     @staticmethod
     def parse(text: str) -> Aggregate:
-        """Of `count`, `sum:amount`. `BadOption`."""
+        """The aggregate that a text like `count` or `sum:amount` means. Raises `BadOption`."""
         function, _, column = text.partition(":")
         if function not in FUNCTIONS or bool(column) != (function != "count"):
             wanted = ", ".join("count" if one == "count" else f"{one}:COLUMN" for one in FUNCTIONS)

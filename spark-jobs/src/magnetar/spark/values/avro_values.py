@@ -36,7 +36,7 @@ AVRO_ERRORS: Final = (
 
 
 class AvroPayloads:
-    """Of one writer's version. Bytes behind the record are ignored, as Java's client does."""
+    """Decodes payloads of one writer's version. Bytes behind the record are ignored, as Java's client does."""
 
     def __init__(self, table: AvroDefinition, writer: AvroDefinition) -> None:
         """Raises `SchemaRefused` when the writer's schema is unusable; what cannot be resolved shows with the rows."""
@@ -62,11 +62,11 @@ class AvroPayloads:
             self._in_step = None
 
     def fields(self) -> list[tuple[str, pa.DataType]]:
-        """See `Payloads`."""
+        """The columns of the table's version, whatever the writer's is."""
         return types_of(self._fields)
 
     def decode(self, values: pa.Array, keys: pa.Array | None) -> DecodedValues:
-        """See `Payloads`."""
+        """Columns of the `fields`, a row for each payload; what is no Avro of the writer's schema is a bad row."""
         if self._in_step is None or len(values) < IN_STEP_ROWS_MIN:
             return self._decode_records(values)
         try:

@@ -24,12 +24,12 @@ _PROPERTIES: Final = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": 
 
 
 def is_text(arrow_type: pa.DataType) -> bool:
-    """Large ones are the same to Spark (`spark.sql.execution.arrow.useLargeVarTypes`)."""
+    """Whether a column has texts. Large ones are the same to Spark (`spark.sql.execution.arrow.useLargeVarTypes`)."""
     return bool(pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type))
 
 
 def is_bytes(arrow_type: pa.DataType) -> bool:
-    """As `is_text`."""
+    """Whether a column has bytes. Large ones are the same to Spark."""
     return bool(pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type))
 
 

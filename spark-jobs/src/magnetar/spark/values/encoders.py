@@ -37,7 +37,7 @@ def encoder_for(definition: SchemaDefinition, fields: Fields) -> SchemaEncoder:
 
 
 class SchemaEncoder:
-    """See `ValueEncoder`."""
+    """Encodes rows by one schema: the `ValueEncoder` of a topic. Pickled with a task."""
 
     def __init__(self, definition: SchemaDefinition, fields: Fields) -> None:
         self.definition = definition
@@ -59,7 +59,8 @@ class SchemaEncoder:
         return SchemaEncoder, (self.definition, self._fields)
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes | None]:
-        """See `ValueEncoder`."""
+        """A payload for each row; None: the message has no value. Raises `SinkRefused`, with the row, for what the
+        schema does not take."""
         values = _written(self._value, batch)
         if self._key is None or self.separates_keys:
             return values
@@ -70,7 +71,7 @@ class SchemaEncoder:
         ]
 
     def encode_keys(self, batch: pa.RecordBatch) -> list[bytes | None]:
-        """See `ValueEncoder`."""
+        """The key of each row, not yet in base64; None: the message has no key. Empty if not `separates_keys`."""
         return _written(self._key, batch) if self._key is not None and self.separates_keys else []
 
 

@@ -62,11 +62,11 @@ class JsonPayloads:
         self._mostly_lenient = False
 
     def fields(self) -> list[tuple[str, pa.DataType]]:
-        """See `Payloads`."""
+        """The columns of the schema's record, or one column."""
         return types_of(self._fields)
 
     def decode(self, values: pa.Array, keys: pa.Array | None) -> DecodedValues:
-        """See `Payloads`."""
+        """Columns of the `fields`, a row for each payload; what is no JSON of the schema is a bad row."""
         rows, bad = self._rows(payload_list(values))
         if self._shape.kind == "record":
             getters = [(shape, self._classes.getter(self._shape, name)) for name, shape in self._fields]

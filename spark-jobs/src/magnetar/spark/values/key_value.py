@@ -72,11 +72,11 @@ class KeyValuePayloads:
         self._separated = separated
 
     def fields(self) -> list[tuple[str, pa.DataType]]:
-        """See `Payloads`."""
+        """The columns `key` and `value`."""
         return [(KEY_COLUMN, _column_type(self._key)), (VALUE_COLUMN, _column_type(self._value))]
 
     def decode(self, values: pa.Array, keys: pa.Array | None) -> DecodedValues:
-        """See `Payloads`."""
+        """Columns of the `fields`: the key is in the payload, or in `keys` where the schema separates it."""
         bad: dict[int, str] = {}
         if not self._separated:
             keys, values, bad = split_inline(values)

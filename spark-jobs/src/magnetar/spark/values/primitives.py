@@ -109,7 +109,7 @@ class BytesPayloads:
         return [(VALUE_COLUMN, pa.binary())]
 
     def decode(self, values: pa.Array, keys: pa.Array | None) -> DecodedValues:
-        """See `Payloads`."""
+        """The payloads as they are; none is bad."""
         return DecodedValues([values], {})
 
 
@@ -121,7 +121,7 @@ class StringPayloads:
         return [(VALUE_COLUMN, pa.string())]
 
     def decode(self, values: pa.Array, keys: pa.Array | None) -> DecodedValues:
-        """See `Payloads`."""
+        """The payloads as texts; what is no UTF-8 is a bad row."""
         try:
             return DecodedValues([values.cast(pa.string())], {})
         except pa.ArrowInvalid:
@@ -140,7 +140,7 @@ class PrimitivePayloads:
         return [(VALUE_COLUMN, self._layout.arrow_type)]
 
     def decode(self, values: pa.Array, keys: pa.Array | None) -> DecodedValues:
-        """See `Payloads`."""
+        """The numbers or times; a payload of another length, or out of the type's range, is a bad row."""
         size = self._layout.parts.itemsize
         lengths = np.asarray(pc.fill_null(pc.binary_length(values), 0))
         fitting = lengths == size

@@ -49,11 +49,12 @@ class ProtobufPayloads:
         self._shape = self._record(descriptor, ())
 
     def fields(self) -> list[tuple[str, pa.DataType]]:
-        """See `Payloads`."""
+        """The columns of the message's fields."""
         return types_of(self._shape.shown)
 
     def decode(self, values: pa.Array, keys: pa.Array | None) -> DecodedValues:
-        """See `Payloads`. A message without any field set has no bytes, so nothing is not no value here."""
+        """Columns of the `fields`, a row for each payload; what does not parse is a bad row. A message without any
+        field set has no bytes, so nothing is not no value here."""
         parse = self._parse
         bad: dict[int, str] = {}
         rows: list[Any] = []

@@ -50,7 +50,7 @@ class SchemaDecoder:
         return SchemaDecoder, (self.table, self.versions)
 
     def fields(self) -> list[tuple[str, pa.DataType]]:
-        """See `ValueDecoder`."""
+        """The value columns of the table's schema; all are nullable."""
         return self._table_payloads.fields()
 
     async def decode(
@@ -60,7 +60,9 @@ class SchemaDecoder:
         keys: pa.Array | None = None,
         keys_base64: pa.Array | None = None,
     ) -> DecodedValues:
-        """See `ValueDecoder`."""
+        """Columns of the payloads, each decoded by the schema version that it was written with; payloads of versions
+        that are not there, or do not fit the table, are bad rows. Raises only what fetching an unknown version
+        raises."""
         bad_keys: dict[int, str] = {}
         if keys is not None and self.needs_keys:
             keys, bad_keys = decoded_keys(keys, keys_base64)
@@ -169,7 +171,7 @@ def _key_value(table: SchemaDefinition, writer: SchemaDefinition) -> Payloads:
 
 
 def _reading(definition: SchemaDefinition) -> tuple[SchemaDefinition, str]:
-    """As what a schema's payloads are read, and a note where that is not what it says."""
+    """The schema by which payloads are read, and a note where that is not the one that is registered."""
     if definition.type == SchemaType.JSON and not _is_avro(definition.data):
         # Clients before 2.1 registered a JSON Schema.
         return SchemaDefinition(type=SchemaType.STRING), "the schema is no Avro schema: payloads are read as JSON texts"

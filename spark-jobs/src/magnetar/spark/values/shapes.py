@@ -105,17 +105,17 @@ class Shape:
 
 
 def struct_type(fields: Iterable[tuple[str, pa.DataType]]) -> pa.DataType:
-    """As pyspark makes them of a nullable StructType."""
+    """The Arrow type that pyspark makes of a nullable StructType."""
     return pa.struct([pa.field(name, arrow_type, nullable=True) for name, arrow_type in fields])
 
 
 def list_type(item: pa.DataType) -> pa.DataType:
-    """As pyspark makes them of an ArrayType."""
+    """The Arrow type that pyspark makes of an ArrayType."""
     return pa.list_(pa.field("element", item, nullable=True))
 
 
 def map_type(value: pa.DataType, key: pa.DataType | None = None) -> pa.DataType:
-    """As pyspark makes them of a MapType; keys are strings unless it is said otherwise."""
+    """The Arrow type that pyspark makes of a MapType; keys are strings unless it is said otherwise."""
     return pa.map_(
         pa.field("key", pa.string() if key is None else key, nullable=False), pa.field("value", value, nullable=True)
     )

@@ -1,0 +1,1 @@
+"""Reading past the brokers: the metadata store and the bookies (readMode `bookies`)."""

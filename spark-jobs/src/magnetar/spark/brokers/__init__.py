@@ -1,0 +1,1 @@
+"""Reading through brokers: admin API, catalog and entries (readMode `brokers`), and their errors."""

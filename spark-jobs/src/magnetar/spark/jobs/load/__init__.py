@@ -1,0 +1,1 @@
+"""What load planning computes from a cluster's load history: forecasts, splits, capacities."""

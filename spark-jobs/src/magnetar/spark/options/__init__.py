@@ -1,0 +1,1 @@
+"""What users may set on the data source."""

@@ -1,0 +1,1 @@
+"""What the driver decides: which entries are read, and by which task."""

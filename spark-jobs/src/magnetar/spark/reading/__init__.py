@@ -1,0 +1,1 @@
+"""Batches and streams as Spark asks for them, and what an executor does with its slice."""

@@ -1,0 +1,1 @@
+"""Writing: rows of data frames to topics, each stored once."""
