@@ -118,6 +118,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     def create_connection(self, *arguments: Any, timeout: float, **named: Any) -> BufferedSocket:
         """Connect to a server."""
         if self._connection is not None and self._connection.heard:
+            # Once: it is still the last one after attempts that led to none, and those count.
+            self._connection = None
             self._patience_seconds = self._first_reply_seconds
         timeout = min(timeout, self._patience_seconds)
         try:
@@ -137,8 +139,9 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     def hang_up(self) -> None:
         """End the connection there is and those to come, and wait no longer between them. From any thread."""
         self._hung_up.set()
-        if self._connection is not None:
-            self._connection.hang_up()
+        connection = self._connection  # kazoo's thread may make the next one meanwhile.
+        if connection is not None:
+            connection.hang_up()
 
     def select(
         self,
