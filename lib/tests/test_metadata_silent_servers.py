@@ -191,7 +191,7 @@ async def test_a_slow_server_is_given_more_time_after_each_attempt(monkeypatch: 
 
 @pytest.mark.slow
 async def test_a_session_that_lives_shorter_than_asked_for_is_lost_in_its_own_time() -> None:
-    """The server ends it after six seconds, so its owner must know after two; a third of what was asked for is 200 s."""
+    """The server ends it after six seconds, so its owner must know after two; a third of what was asked for is 200."""
     async with slow_to_greet(silent=0, seconds=0, granted_ms=6_000, hangs_up=True) as (url, _):
         store = await ZookeeperMetadataStore.open(url, session_timeout_ms=600_000, operation_timeout_ms=60_000)
         lost = asyncio.Event()

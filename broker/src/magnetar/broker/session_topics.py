@@ -83,13 +83,11 @@ class TopicListCommands:
         self._session.answering_large(request.request_id, lambda: self._watch_if_wanted(request))
 
     async def _watch_if_wanted(self, request: CommandWatchTopicList) -> None:
-        """The client that closed what was not made yet has had its answer."""
         try:
             if self._is_wanted(request):
                 await self._begin_watch(request)
-        except PulsarError:
-            if self._is_wanted(request):
-                raise
+            if not self._is_wanted(request):
+                raise PulsarError(ServerError.METADATA_ERROR, "Closed watcher before creation was complete")
         finally:
             wanted = self._wanted.get(request.watcher_id, set())
             wanted.discard(request.request_id)

@@ -163,7 +163,7 @@ class ZookeeperSession:
         self._hosts = hosts
         self._session_timeout_seconds = session_timeout_ms / 1000
         self._granted_seconds = self._session_timeout_seconds
-        """What the server made of the session's timeout: less, where more was asked for than its `maxSessionTimeout`."""
+        """What the server made of the session's timeout: less, where its `maxSessionTimeout` is less."""
         self._operation_timeout_seconds = operation_timeout_ms / 1000
         self._on_notification = on_notification
         self._on_session_event = on_session_event
