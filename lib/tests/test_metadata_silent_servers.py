@@ -149,15 +149,14 @@ async def slow_to_greet(
             (length,) = unpack(">i", await reader.readexactly(4))
             await reader.readexactly(length)
             came.append(length)
+            if hangs_up and len(came) > 1:
+                return
             if len(came) > silent:
                 await asyncio.sleep(seconds)
                 # A ConnectResponse: version, timeout in ms, session, password.
                 writer.write(pack(">iiiqi16s?", 37, 0, granted_ms, 7, 16, b"", False))
-            if hangs_up:
-                await writer.drain()
-                server.close()
-                return
-            await reader.read()
+            if not hangs_up:
+                await reader.read()
         except asyncio.IncompleteReadError:
             pass  # The client has gone.
         finally:

@@ -166,3 +166,18 @@ def test_a_server_that_is_slow_to_accept_is_given_more_time_also_after_one_that_
         with pytest.raises(TimeoutError):
             handler.create_connection(timeout=10.0)
     assert given_seconds == [1.0, 1.0, 2.0, 4.0, 8.0, 10.0]
+
+
+def test_one_that_only_closes_takes_no_patience_from_a_slow_one(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, ours = pair
+    theirs.close()
+    monkeypatch.setattr(SequentialThreadingHandler, "create_connection", lambda *_, timeout: ours)
+    handler = Handler(lambda _: None, first_reply_seconds=0.01)
+    slow, silent = socket.socketpair()
+    with slow, silent:
+        for _ in range(2):
+            assert handler.create_connection(timeout=10.0).recv(1) == b""
+            assert handler.select([BufferedSocket(silent)], [], [], 10.0) == ([], [], [])
+        began = time.monotonic()
+        assert handler.select([BufferedSocket(silent)], [], [], 10.0) == ([], [], [])
+        assert time.monotonic() - began >= 0.04

@@ -47,7 +47,7 @@ class BufferedSocket:
         self._received = b""
         self._start = 0
         self.heard = False
-        """Whether the other side has ever sent anything, or closed."""
+        """Whether the other side has ever sent anything. One that only closed said nothing: it is not serving yet."""
 
     def pending(self) -> int:
         """Bytes that `recv` has without asking the system; kazoo does not wait for the socket then."""
@@ -57,7 +57,8 @@ class BufferedSocket:
         """At most so many bytes; none when the other side has closed. BlockingIOError when there are none yet."""
         if self._start == len(self._received):
             self._received, self._start = self._socket.recv(RECEIVE_BYTES), 0
-            self.heard = True
+            if self._received:
+                self.heard = True
         piece = self._received[self._start : self._start + count]
         self._start += len(piece)
         return piece
