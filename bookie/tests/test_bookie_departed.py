@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 
 import pytest
+from magnetar.bookie import cookie
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.cookie import COOKIES_PATH, CookieProblem, InvalidCookie
 from magnetar.bookie.drain.departed import finish_departure
@@ -15,7 +16,7 @@ from magnetar.bookie.drain.paths import intention_path
 from magnetar.bookie.drain.state import Intention, Phase, decode_intention, encode_intention
 from magnetar.bookie.settings import BookieSettings
 from magnetar.metadata.memory import MemoryMetadataStore
-from magnetar.metadata.store import MUST_NOT_EXIST, Node
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, Node
 
 StartBookie = Callable[..., Awaitable[RunningBookie]]
 BOOKIE = "127.0.0.1:3181"
@@ -56,35 +57,67 @@ async def test_a_new_bookie_of_its_name_is_not_leaving(
     assert await store.exists(COOKIE)
 
 
+async def test_a_new_bookie_that_starts_while_the_cookie_is_removed_is_not_leaving(
+    start: StartBookie, store: MemoryMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cookie is removed by `magnetar bookie decommission`, which is killed right after that."""
+    await note(store, REMOVING)
+    await store.put(COOKIE, b"", MUST_NOT_EXIST)
+    instance_id = cookie.instance_id
+
+    async def removed_meanwhile(asked: MetadataStore) -> str:
+        await store.delete(COOKIE)
+        return await instance_id(asked)
+
+    monkeypatch.setattr(cookie, "instance_id", removed_meanwhile)
+    await start()
+    assert not await is_leaving(store, BOOKIE)
+
+
+async def test_a_bookie_whose_cookie_is_a_later_one_is_not_leaving(
+    start: StartBookie, store: MemoryMetadataStore
+) -> None:
+    """Somebody gave it a new cookie, or it made one itself, before the removal of the old one was noted."""
+    await (await start()).close()
+    await note(store, REMOVING)
+    await start()
+    assert not await is_leaving(store, BOOKIE)
+
+
 @pytest.mark.parametrize("phase_before", [Phase.DRAINING, Phase.DONE])
 async def test_other_phases_stay(store: MemoryMetadataStore, phase_before: Phase) -> None:
     await note(store, dataclasses.replace(REMOVING, phase=phase_before))
-    await finish_departure(store, BOOKIE, now_ms=5)
+    await finish_departure(store, BOOKIE, None, now_ms=5)
     assert await phase(store) is phase_before
 
 
-async def test_one_whose_cookie_is_there_has_not_left(start: StartBookie, store: MemoryMetadataStore) -> None:
-    await note(store, REMOVING)
+async def test_one_whose_cookie_is_there_has_not_left(store: MemoryMetadataStore) -> None:
     await store.put(COOKIE, b"", MUST_NOT_EXIST)
-    await finish_departure(store, BOOKIE, now_ms=5)
+    found = await store.get(COOKIE)
+    assert found is not None
+    await note(store, dataclasses.replace(REMOVING, cookie_created_ms=found.stat.created_ms))
+    await finish_departure(store, BOOKIE, found, now_ms=5)
     assert await phase(store) is Phase.REMOVING
 
 
 class ChangedMeanwhile(MemoryMetadataStore):
     """Somebody else notes something while we look."""
 
+    noted = False
+
     async def get(self, path: str, *, watch: bool = True) -> Node | None:
         node = await super().get(path, watch=watch)
-        if path == COOKIE:
+        if path == intention_path(BOOKIE) and not self.noted:
+            self.noted = True
             done = dataclasses.replace(REMOVING, phase=Phase.DONE, finished_ms=3)
-            await self.put(intention_path(BOOKIE), encode_intention(done))
+            await self.put(path, encode_intention(done))
         return node
 
 
 async def test_what_another_has_noted_stays() -> None:
     store = ChangedMeanwhile()
     await note(store, REMOVING)
-    await finish_departure(store, BOOKIE, now_ms=5)
+    await finish_departure(store, BOOKIE, None, now_ms=5)
     node = await store.get(intention_path(BOOKIE))
     assert node is not None
     assert decode_intention(node.value).finished_ms == 3

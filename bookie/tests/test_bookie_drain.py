@@ -574,6 +574,17 @@ async def test_a_cookie_made_anew_is_not_removed(cluster: MemoryCluster) -> None
     await process.end()
 
 
+async def test_a_drain_whose_cookie_went_is_done_though_there_is_a_new_one(cluster: MemoryCluster) -> None:
+    """It was killed after the removal, and a new bookie of this name has made its own. No drain could be cancelled."""
+    intention = Intention(bookie_id=LEAVING, phase=Phase.REMOVING, started_ms=1, cookie_created_ms=1)
+    await cluster.store.put(intention_path(LEAVING), encode_intention(intention))
+    process = Process(cluster, own=False)
+    assert (await run(process)).step is DrainStep.DONE
+    assert await cluster.store.exists(COOKIE)
+    assert cluster.bookies.bookies[LEAVING].writable
+    await process.end()
+
+
 async def test_a_copy_that_went_bad_is_repaired_before_the_cookie_goes(cluster: MemoryCluster) -> None:
     (ledger_id,) = await ledgers_on_it(cluster, 1)
     before = set((await cluster.metadata(ledger_id)).ensembles[0][1])

@@ -202,6 +202,18 @@ def test_who_notes_something_after_his_connection_is_gone_counts_nothing() -> No
     assert not in_all.held_bytes
 
 
+async def test_a_watcher_that_is_closed_before_it_is_made_is_none(memory_broker: MemoryBroker) -> None:
+    """It waits behind a large answer. Else it is told of each topic, and counts, as long as its connection stands."""
+    client = await memory_broker.connect()
+    client.start(Command.GET_TOPICS_OF_NAMESPACE, namespace=WATCHED["namespace"])
+    opening = client.start(Command.WATCH_TOPIC_LIST, watcher_id=1, **WATCHED)
+    closing = client.start(Command.WATCH_TOPIC_LIST_CLOSE, watcher_id=1)
+    assert (await client.answer(closing)).name == "SUCCESS"
+    assert (await client.answer(opening)).body.message == "Closed watcher before creation was complete"  # As Apache's.
+    assert not held_bytes(memory_broker)
+    assert (await open_one(client, "watcher", 1)).name == "WATCH_TOPIC_LIST_SUCCESS"
+
+
 async def test_a_watcher_whose_client_is_gone_before_it_is_made_counts_nothing(memory_broker: MemoryBroker) -> None:
     """Else some thousands of these lock everybody out of the broker, for good."""
     for _ in range(10):

@@ -10,7 +10,12 @@ from collections.abc import AsyncIterator
 import pytest
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST
-from magnetar.managed.errors import ManagedLedgerClosed, ManagedLedgerFenced, ManagedLedgerWriteFailed
+from magnetar.managed.errors import (
+    ManagedLedgerClosed,
+    ManagedLedgerError,
+    ManagedLedgerFenced,
+    ManagedLedgerWriteFailed,
+)
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.states import LedgerState
@@ -183,3 +188,15 @@ async def test_who_loads_the_cursors_after_the_next_owner_used_them_does_not_get
     await world.settle()
     after = await world.factory(ROLLING).open(NAME)
     assert (await after.open_cursor("sub", EARLIEST)).is_acknowledged(position)
+
+
+@pytest.mark.parametrize(("way", "refusal"), [("close", ManagedLedgerClosed), ("abandon", ManagedLedgerFenced)])
+async def test_a_closed_ledger_denies_no_cursor(
+    world: ManagedWorld, way: str, refusal: type[ManagedLedgerError]
+) -> None:
+    """It is there for the next owner: whoever is to delete it has to ask that one."""
+    ledger = await world.factory().open(NAME)
+    await ledger.open_cursor("sub", EARLIEST)
+    await getattr(ledger, way)()
+    with pytest.raises(refusal):
+        await ledger.delete_cursor("sub")

@@ -14,7 +14,7 @@ from struct import pack, unpack
 import pytest
 from magnetar.metadata import zookeeper_session
 from magnetar.metadata.etcd import EtcdMetadataStore
-from magnetar.metadata.store import MetadataStore, StoreClosed, StoreUnavailable
+from magnetar.metadata.store import MetadataStore, SessionEvent, StoreClosed, StoreUnavailable
 from magnetar.metadata.testing import EtcdServer, ZookeeperServer
 from magnetar.metadata.zookeeper import ZookeeperMetadataStore
 from magnetar.metadata.zookeeper_session import CLOSE_SECONDS_MAX, LEAVE_SECONDS_MAX
@@ -136,9 +136,12 @@ async def test_a_client_that_hangs_is_left_alone(caplog: pytest.LogCaptureFixtur
 
 
 @asynccontextmanager
-async def slow_to_greet(silent: int, seconds: float) -> AsyncIterator[tuple[str, list[int]]]:
+async def slow_to_greet(
+    silent: int, seconds: float, granted_ms: int = 60_000, hangs_up: bool = False
+) -> AsyncIterator[tuple[str, list[int]]]:
     """A server that says nothing on its first connections, and greets the others after some time. Gives its URL, and
-    the length of each first packet that came."""
+    the length of each first packet that came. If it hangs up, it does so after the first greeting, and greets no
+    more."""
     came: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -146,11 +149,14 @@ async def slow_to_greet(silent: int, seconds: float) -> AsyncIterator[tuple[str,
             (length,) = unpack(">i", await reader.readexactly(4))
             await reader.readexactly(length)
             came.append(length)
+            if hangs_up and len(came) > 1:
+                return
             if len(came) > silent:
                 await asyncio.sleep(seconds)
                 # A ConnectResponse: version, timeout in ms, session, password.
-                writer.write(pack(">iiiqi16s?", 37, 0, 60_000, 7, 16, b"", False))
-            await reader.read()
+                writer.write(pack(">iiiqi16s?", 37, 0, granted_ms, 7, 16, b"", False))
+            if not hangs_up:
+                await reader.read()
         except asyncio.IncompleteReadError:
             pass  # The client has gone.
         finally:
@@ -180,3 +186,15 @@ async def test_a_slow_server_is_given_more_time_after_each_attempt(monkeypatch: 
         store = await ZookeeperMetadataStore.open(url, session_timeout_ms=200_000, operation_timeout_ms=60_000)
         await store.close()
     assert len(came) >= 2
+
+
+@pytest.mark.slow
+async def test_a_session_that_lives_shorter_than_asked_for_is_lost_in_its_own_time() -> None:
+    """The server ends it after six seconds, so its owner must know after two; a third of what was asked for is 200."""
+    async with slow_to_greet(silent=0, seconds=0, granted_ms=6_000, hangs_up=True) as (url, _):
+        store = await ZookeeperMetadataStore.open(url, session_timeout_ms=600_000, operation_timeout_ms=60_000)
+        lost = asyncio.Event()
+        store.watch_session(lambda event: lost.set() if event is SessionEvent.SESSION_LOST else None)
+        async with asyncio.timeout(60):
+            await lost.wait()
+        await store.close()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from kazoo.handlers.threading import SequentialThreadingHandler
 from magnetar.metadata.zookeeper_handler import BufferedSocket, Handler
 
 Pair = tuple[socket.socket, BufferedSocket]
@@ -143,3 +144,40 @@ def test_a_first_reply_is_waited_for_twice_as_long_after_each_silence() -> None:
         again = connect()
         assert 0.01 <= waited_seconds(again) < 5.0
         again.close()
+
+
+def test_a_server_that_is_slow_to_accept_is_given_more_time_also_after_one_that_answered(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours = pair
+    given_seconds: list[float] = []
+
+    def connect(_: Handler, *, timeout: float) -> BufferedSocket:
+        given_seconds.append(timeout)
+        if len(given_seconds) > 1:
+            raise TimeoutError
+        return ours
+
+    monkeypatch.setattr(SequentialThreadingHandler, "create_connection", connect)
+    handler = Handler(lambda _: None, first_reply_seconds=1.0)
+    theirs.sendall(b"x")
+    assert handler.create_connection(timeout=10.0).recv(1) == b"x"
+    for _ in range(5):
+        with pytest.raises(TimeoutError):
+            handler.create_connection(timeout=10.0)
+    assert given_seconds == [1.0, 1.0, 2.0, 4.0, 8.0, 10.0]
+
+
+def test_one_that_only_closes_takes_no_patience_from_a_slow_one(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, ours = pair
+    theirs.close()
+    monkeypatch.setattr(SequentialThreadingHandler, "create_connection", lambda *_, timeout: ours)
+    handler = Handler(lambda _: None, first_reply_seconds=0.01)
+    slow, silent = socket.socketpair()
+    with slow, silent:
+        for _ in range(2):
+            assert handler.create_connection(timeout=10.0).recv(1) == b""
+            assert handler.select([BufferedSocket(silent)], [], [], 10.0) == ([], [], [])
+        began = time.monotonic()
+        assert handler.select([BufferedSocket(silent)], [], [], 10.0) == ([], [], [])
+        assert time.monotonic() - began >= 0.04

@@ -117,6 +117,18 @@ async def test_nothing_new_is_never_told_of_a_look_before_the_question(
         assert start == {TOPIC: f"1:{100 + published}"}
 
 
+async def test_a_timer_that_ends_a_little_too_early_leads_to_a_look_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, ledgers: dict[int, int]
+) -> None:
+    planner, _ = stream(monkeypatch, ledgers)
+    start = await planner.initial()
+    await planner.latest(start)
+    slept = asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda seconds: slept(max(0.0, seconds - 1e-6)))
+    ledgers[1] += 1
+    assert await planner.latest(start) == {TOPIC: "1:101"}
+
+
 async def test_what_is_known_to_be_there_waits_for_no_look(
     monkeypatch: pytest.MonkeyPatch, ledgers: dict[int, int]
 ) -> None:

@@ -32,7 +32,7 @@ from magnetar.bookie.storage.ledger_storage import LedgerStorage, open_storage
 from magnetar.core.clock import Clock
 from magnetar.core.disk import Disk, SystemDisk
 from magnetar.core.errors import SettingError
-from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import MetadataStore, Node
 
 if TYPE_CHECKING:
     from magnetar.bookie.server.bookie_server import BookieServer
@@ -213,8 +213,11 @@ async def start_bookie(
         raise SettingError("bookiePort 0 needs a bookieId: the id must be the same after every start")
     directories = open_directories(settings, environment.disk)
     begun = await begun_by_last_start(store, bookie_id, holds_data=directories.holds_data())
-    await finish_departure(store, bookie_id, clock.now_ms())
-    await cookie.check_cookies(store, settings, directories, bookie_id)
+
+    async def cookie_found(found: Node | None) -> None:
+        await finish_departure(store, bookie_id, found, clock.now_ms())
+
+    await cookie.check_cookies(store, settings, directories, bookie_id, cookie_found)
     mode = WriteMode(settings.disk, directories.spaces, pending_bytes(settings))
     opening = _Opening(settings, directories, clock, environment)
     parts = await opening.run(mode, store, begun)

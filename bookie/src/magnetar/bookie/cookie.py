@@ -12,14 +12,14 @@ import dataclasses
 import enum
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage.directories import CURRENT, BookieDirectories
 from magnetar.core.errors import MagnetarError
-from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConflict
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, Node, VersionConflict
 from magnetar.wire.bookkeeper.generated.bookie_cookie_pb2 import CookieFormat
 from magnetar.wire.errors import BadProtobuf
 from magnetar.wire.protobuf import parse_text, to_text
@@ -92,13 +92,19 @@ async def instance_id(store: MetadataStore) -> str:
 
 
 async def check_cookies(
-    store: MetadataStore, settings: BookieSettings, directories: BookieDirectories, bookie_id: str
+    store: MetadataStore,
+    settings: BookieSettings,
+    directories: BookieDirectories,
+    bookie_id: str,
+    found: Callable[[Node | None], Awaitable[None]],
 ) -> None:
-    """Compare all copies; stamp a new bookie. Raises `InvalidCookie`, saying what to do."""
+    """Compare all copies; stamp a new bookie. Raises `InvalidCookie`, saying what to do. `found` is told which cookie
+    the metadata store has, before anything is judged or written."""
     cluster_id = await instance_id(store)
     expected = encode_cookie(settings, bookie_id, cluster_id)
     path = f"{COOKIES_PATH}/{bookie_id}"
     node = await store.get(path)
+    await found(node)
     copies = {directory: directories.disk.read_whole(directory / COOKIE_FILE) for directory in directories.all()}
     moved: list[str] = []
     for where, content in [*((str(one), copy) for one, copy in copies.items()), (path, node.value if node else None)]:

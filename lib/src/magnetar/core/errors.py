@@ -33,6 +33,12 @@ class SettingError(MagnetarError):
 def forget_frames(error: BaseException | None) -> None:
     """It was dealt with, and is not raised again: an error that a variable, a future or a request refers to refers to
     these by its traceback, and all of it would wait for the collector of cycles."""
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
+    left = [error]
+    seen: set[int] = set()
+    while left:
+        one = left.pop()
+        # Each once: an error that several wait for may be the cause of what it is raised under the next time.
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            left += (one.__cause__, one.__context__)

@@ -170,6 +170,7 @@ class ManagedLedger:
         """Remove a durable cursor and what it stored. `CursorNotFound`; `ManagedLedgerFenced`: another owner has it."""
         cursor = self.cursors.get(name)
         if cursor is None and not self._opening.unsure(name):
+            self._check_usable()  # One that is closed knows none of its cursors; the next owner does.
             raise CursorNotFound(f"{name} of {self.name}")
         await self._check_owner()
         self._check_usable()  # Whoever has closed it meanwhile has told already which ledgers may be left over.

@@ -47,7 +47,7 @@ class BufferedSocket:
         self._received = b""
         self._start = 0
         self.heard = False
-        """Whether the other side has ever sent anything, or closed."""
+        """Whether the other side has ever sent anything. One that only closed said nothing: it is not serving yet."""
 
     def pending(self) -> int:
         """Bytes that `recv` has without asking the system; kazoo does not wait for the socket then."""
@@ -57,7 +57,8 @@ class BufferedSocket:
         """At most so many bytes; none when the other side has closed. BlockingIOError when there are none yet."""
         if self._start == len(self._received):
             self._received, self._start = self._socket.recv(RECEIVE_BYTES), 0
-            self.heard = True
+            if self._received:
+                self.heard = True
         piece = self._received[self._start : self._start + count]
         self._start += len(piece)
         return piece
@@ -118,6 +119,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     def create_connection(self, *arguments: Any, timeout: float, **named: Any) -> BufferedSocket:
         """Connect to a server."""
         if self._connection is not None and self._connection.heard:
+            # Once: it is still the last one after attempts that led to none, and those count.
+            self._connection = None
             self._patience_seconds = self._first_reply_seconds
         timeout = min(timeout, self._patience_seconds)
         try:
@@ -137,8 +140,9 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     def hang_up(self) -> None:
         """End the connection there is and those to come, and wait no longer between them. From any thread."""
         self._hung_up.set()
-        if self._connection is not None:
-            self._connection.hang_up()
+        connection = self._connection  # kazoo's thread may make the next one meanwhile.
+        if connection is not None:
+            connection.hang_up()
 
     def select(
         self,

@@ -48,6 +48,9 @@ LOST_AFTER_SHARE: Final = 1 / 3
 """When, as a share of the session's timeout after kazoo saw the connection fail, the session counts as lost. kazoo
 notices at most two thirds after the server last heard of us, so this is before the server can end the session."""
 
+_NOTICED_AFTER_SHARE: Final = 2 / 3
+"""Of what the server granted: what kazoo calls its read timeout."""
+
 FIRST_REPLY_SHARE: Final = LOST_AFTER_SHARE / 4
 """How long, as a share of the session's timeout, a server may take to answer first on a connection. The next one has
 twice as long: two that say nothing leave time for a third before the session counts as lost."""
@@ -159,6 +162,8 @@ class ZookeeperSession:
         self.session_id = 0
         self._hosts = hosts
         self._session_timeout_seconds = session_timeout_ms / 1000
+        self._granted_seconds = self._session_timeout_seconds
+        """What the server made of the session's timeout: less, where its `maxSessionTimeout` is less."""
         self._operation_timeout_seconds = operation_timeout_ms / 1000
         self._on_notification = on_notification
         self._on_session_event = on_session_event
@@ -246,10 +251,21 @@ class ZookeeperSession:
     def _new_client(self, hosts: str) -> KazooClient:
         handler, longest = self._handler, RECONNECT_DELAY_SECONDS_MAX
         retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=longest, sleep_func=handler.sleep_func)
+        asked_seconds = self._session_timeout_seconds
         try:
-            return KazooClient(hosts, timeout=self._session_timeout_seconds, handler=handler, connection_retry=retry)
+            client = KazooClient(hosts, timeout=asked_seconds, handler=handler, connection_retry=retry)
         except ValueError as error:
             raise SettingError(f"{hosts!r} is no list of ZooKeeper hosts: {error}") from error
+        connection = client._connection  # noqa: SLF001  (it tells nobody what was granted)
+        connect = connection._connect  # noqa: SLF001
+
+        def connect_noting(*server: Any) -> tuple[float, float]:
+            read_timeout_ms, connect_timeout_ms = connect(*server)
+            self._granted_seconds = min(asked_seconds, read_timeout_ms / 1000 / _NOTICED_AFTER_SHARE)
+            return read_timeout_ms, connect_timeout_ms
+
+        connection._connect = connect_noting  # noqa: SLF001
+        return client
 
     def _stop_client(self, stopped: asyncio.Event) -> None:
         try:
@@ -350,7 +366,7 @@ class ZookeeperSession:
             return
         self._fate, event = after
         if self._fate is Fate.DISCONNECTED:
-            seconds = self._session_timeout_seconds * LOST_AFTER_SHARE
+            seconds = self._granted_seconds * LOST_AFTER_SHARE
             self._overdue = self._loop.call_later(seconds, self._take_turn, Turn.OVERDUE, 0)
         self._on_session_event(event)
 

@@ -6,19 +6,19 @@ import dataclasses
 import logging
 from typing import Final
 
-from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.bookie.drain.paths import intention_path
 from magnetar.core.errors import PeerError
-from magnetar.metadata.store import MetadataStore, VersionConflict
+from magnetar.metadata.store import MetadataStore, Node, VersionConflict
 
 logger: Final = logging.getLogger(__name__)
 
 
-async def finish_departure(store: MetadataStore, bookie_id: str, now_ms: int) -> None:
+async def finish_departure(store: MetadataStore, bookie_id: str, cookie: Node | None, now_ms: int) -> None:
     """Note that a drain is done when its last step, the removal of the cookie, has been made.
 
     Nobody else does: with its data the bookie does not start any more, and a new bookie of its name would count as
-    leaving for ever. To be called before the bookie writes a cookie. `Unavailable`."""
+    leaving for ever. To be called before the bookie writes a cookie, with the one that was found; not with one of an
+    earlier look, as it may be removed in between. `Unavailable`."""
     path = intention_path(bookie_id)
     node = await store.get(path)
     if node is None:
@@ -33,7 +33,7 @@ async def finish_departure(store: MetadataStore, bookie_id: str, now_ms: int) ->
             "the drain of bookie %s cannot be read, so the bookie starts as if there were none: %s", bookie_id, error
         )
         return
-    if intention.phase is not Phase.REMOVING or await store.exists(f"{COOKIES_PATH}/{bookie_id}"):
+    if not intention.has_removed(None if cookie is None else cookie.stat.created_ms):
         return
     done = dataclasses.replace(intention, phase=Phase.DONE, finished_ms=now_ms)
     try:

@@ -242,10 +242,12 @@ class Drain:
             if intention.phase is Phase.DONE:
                 self._step = DrainStep.DONE
                 return True
-            if intention.phase is Phase.REMOVING and not await self._store.exists(self._cookie_path):
-                # All was verified before it went.
-                await self._write(intention, Phase.DONE)
-                continue
+            if intention.phase is Phase.REMOVING:
+                cookie = await self._store.get(self._cookie_path)
+                if intention.has_removed(None if cookie is None else cookie.stat.created_ms):
+                    # All was verified before it went.
+                    await self._write(intention, Phase.DONE)
+                    continue
             self._switch(draining=True)
             if await self._takes_writes():
                 self._step = DrainStep.READ_ONLY

@@ -38,6 +38,11 @@ class Intention:
     """When the cookie was made that is to be removed; None if there was none. A later one is another bookie's."""
     finished_ms: int | None = None
 
+    def has_removed(self, found_created_ms: int | None) -> bool:
+        """Whether the last step is made: the cookie that was to go is gone. `found_created_ms`: when the one was made
+        that is there now; None if there is none."""
+        return self.phase is Phase.REMOVING and (found_created_ms is None or found_created_ms != self.cookie_created_ms)
+
 
 class _Stored(msgspec.Struct, rename="camel", omit_defaults=True):
     bookie_id: str

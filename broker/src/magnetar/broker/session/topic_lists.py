@@ -51,6 +51,8 @@ class TopicListCommands:
         """Of the watchers."""
         self._beginning: set[int] = set()
         """Ids of watchers that are being made."""
+        self._wanted: dict[int, set[int]] = {}
+        """By watcher: the requests for it that are not answered yet, and that its client has not taken back."""
 
     def _get(self, request: CommandGetTopicsOfNamespace) -> None:
         ticket = self._lists.ticket()
@@ -76,7 +78,23 @@ class TopicListCommands:
         return len(pattern) <= longest and await asyncio.to_thread(brokers_match, pattern)
 
     def _watch(self, request: CommandWatchTopicList) -> None:
-        self._session.answering_large(request.request_id, lambda: self._begin_watch(request))
+        self._wanted.setdefault(request.watcher_id, set()).add(request.request_id)
+        self._session.answering_large(request.request_id, lambda: self._watch_if_wanted(request))
+
+    async def _watch_if_wanted(self, request: CommandWatchTopicList) -> None:
+        try:
+            if self._is_wanted(request):
+                await self._begin_watch(request)
+            if not self._is_wanted(request):
+                raise PulsarError(ServerError.METADATA_ERROR, "Closed watcher before creation was complete")
+        finally:
+            wanted = self._wanted.get(request.watcher_id, set())
+            wanted.discard(request.request_id)
+            if not wanted:
+                self._wanted.pop(request.watcher_id, None)
+
+    def _is_wanted(self, request: CommandWatchTopicList) -> bool:
+        return request.request_id in self._wanted.get(request.watcher_id, ())
 
     async def _begin_watch(self, request: CommandWatchTopicList) -> None:
         settings = self._session.context.settings
@@ -118,8 +136,9 @@ class TopicListCommands:
             except BaseException:
                 note.release()
                 raise
-        if self._session.ended:
+        if self._session.ended or not self._is_wanted(request):
             self._lists.unwatch(watcher)
+            note.release()
             return
         self._end(watcher_id)
         self._watchers[watcher_id] = watcher
@@ -133,6 +152,7 @@ class TopicListCommands:
         )
 
     def _unwatch(self, request: CommandWatchTopicListClose) -> None:
+        self._wanted.pop(request.watcher_id, None)
         self._end(request.watcher_id)
         self._session.write(messages.success(request.request_id))
 
@@ -147,6 +167,7 @@ class TopicListCommands:
         for watcher in self._watchers.values():
             self._lists.unwatch(watcher)
         self._watchers.clear()
+        self._wanted.clear()
 
 
 def parse_namespace(text: str) -> NamespaceName:

@@ -206,6 +206,7 @@ class StreamPlanner:
         wait_seconds = self._next_poll_seconds() - _now_seconds()
         if wait_seconds <= NEW_LOOK_WAIT_SECONDS_MAX:
             await asyncio.sleep(wait_seconds)
+            self._states_at_seconds = float("-inf")  # Timers may end a little too early: uvloop's count milliseconds.
             await self._refresh()
 
     def _ends(self) -> dict[str, MessagePosition]:
