@@ -222,7 +222,8 @@ def check_dead_modules(tree: Tree) -> Iterator[Violation]:
     for module in tree.written_modules():
         if "src" not in module.path.parts or module.path.name in ("__init__.py", "__main__.py"):
             continue
-        offered = module.path.parts[0] == "lib" or module.path.stem.endswith(("testing", "contract"))
+        fake = module.path.stem.endswith(("testing", "contract")) or module.path.parent.name == "testing"
+        offered = module.path.parts[0] == "lib" or fake
         if module.name not in for_production and not (offered and module.name in for_tests):
             yield Violation(module.path, 1, "nothing imports this module", "use it or remove it")
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
-from magnetar.operator import apply, custom, lightkube_api, observe, reconcile
+from magnetar.operator import apply, custom, observe, reconcile
 from magnetar.operator.children.context import Cluster
-from magnetar.operator.children.naming import Manifest
+from magnetar.operator.kubernetes import errors
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan import (
     actions,
     cluster,
@@ -256,7 +257,7 @@ def adopts_the_predecessors_pool() -> list[Patch]:
 
 def takes_refusals_for_outages() -> list[Patch]:
     """What its kind has no field for is answered with 500, as an outage is."""
-    return [(lightkube_api, "_NOT_OF_THE_SCHEMA", "never")]
+    return [(errors, "_NOT_OF_THE_SCHEMA", "never")]
 
 
 _QUICK: Final = {

@@ -9,12 +9,12 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from magnetar.operator.api import BOOKIE_POOL, PULSAR_CLUSTER
 from magnetar.operator.children.context import Defaults
-from magnetar.operator.children.naming import INSTANCE_LABEL, Manifest, Owner
+from magnetar.operator.children.naming import INSTANCE_LABEL, Owner
 from magnetar.operator.decisions import ALL_PLANS
 from magnetar.operator.events import ApiEvents
 from magnetar.operator.handlers import WATCHED, Wakers
+from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, PULSAR_CLUSTER, Manifest
 from magnetar.operator.loops import Loops
 from magnetar.operator.plan.actions import Tell
 from magnetar.operator.reconcile import Key, Reconciler

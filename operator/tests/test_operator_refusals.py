@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from operator.tests.stage import BLUE, COLD, Stage, small_stage
 from typing import Any
 
 import pytest
 from magnetar.control.errors import ControlRefused, Reason
 from magnetar.core.errors import SettingError
-from magnetar.operator.api import Conflict, NamespaceTerminating, Refused, ServerUnavailable
-from magnetar.operator.children.naming import READABLE_ANNOTATION, Manifest
+from magnetar.operator.children.naming import READABLE_ANNOTATION
 from magnetar.operator.failures import OUTAGE_PASSES, REFUSALS_OF_PODS
+from magnetar.operator.kubernetes.errors import Conflict, NamespaceTerminating, Refused, ServerUnavailable
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import Apply, Create, StartBookieDrain, Tell
 from magnetar.operator.plan.advice import what_to_correct
 from magnetar.operator.reconcile import Key
+from magnetar.operator.testing.stage import BLUE, COLD, Stage, small_stage
 
 MISSPELT = (
     "apply Deployment: failed to create typed patch object (here/blue-broker; apps/v1, Kind=Deployment): "

@@ -5,7 +5,6 @@ import logging
 import warnings
 from collections.abc import Sequence
 from itertools import islice
-from operator.tests.small_kubernetes import SmallApiServer
 from typing import Any
 
 import kopf
@@ -13,14 +12,15 @@ import msgspec
 import pytest
 import yaml
 from magnetar.operator import sweep as sweep_module
-from magnetar.operator.api import Refused, ServerUnavailable
 from magnetar.operator.command_line import application
 from magnetar.operator.handlers import WATCHED, Wakers, registry, watch_settings
+from magnetar.operator.kubernetes.errors import Refused, ServerUnavailable
 from magnetar.operator.logs import set_up
 from magnetar.operator.loops import Loops
 from magnetar.operator.reconcile import Key
 from magnetar.operator.settings import split_names
 from magnetar.operator.sweep import Sweep
+from magnetar.operator.testing.small_kubernetes import SmallApiServer
 from magnetar.sim.virtual_time import VirtualTimeLoop
 from typer.testing import CliRunner
 

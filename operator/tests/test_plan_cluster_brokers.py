@@ -3,19 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator.tests.cluster_builders import (
-    asked,
-    condition_of,
-    events,
-    healthy,
-    manifest_of,
-    respecified,
-    told,
-    with_pod,
-    with_pods,
-    with_workload,
-)
-from operator.tests.plan_builders import NOW
 from typing import Any
 
 import msgspec
@@ -34,6 +21,19 @@ from magnetar.operator.plan.actions import (
 from magnetar.operator.plan.cluster import BUSY_SECONDS, plan_cluster
 from magnetar.operator.plan.cluster_broker_drains import COST, COST_ANNOTATION
 from magnetar.operator.plan.facts import ClusterSeen
+from magnetar.operator.testing.cluster_builders import (
+    asked,
+    condition_of,
+    events,
+    healthy,
+    manifest_of,
+    respecified,
+    told,
+    with_pod,
+    with_pods,
+    with_workload,
+)
+from magnetar.operator.testing.plan_builders import NOW
 
 
 def fewer(brokers: int, wanted: int) -> ClusterSeen:

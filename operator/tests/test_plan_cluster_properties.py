@@ -3,19 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator.tests.cluster_builders import (
-    GENERATION,
-    asked,
-    healthy,
-    make_condition,
-    make_pool,
-    ours,
-    respecified,
-    told,
-    with_pods,
-    with_workload,
-)
-from operator.tests.plan_builders import NOW, WANTED, make_claim, make_cluster, make_pod, make_workload
 from typing import Any
 
 import msgspec
@@ -38,6 +25,19 @@ from magnetar.operator.plan.facts import (
     ZookeeperFacts,
 )
 from magnetar.operator.resources.cluster import PulsarClusterStatus
+from magnetar.operator.testing.cluster_builders import (
+    GENERATION,
+    asked,
+    healthy,
+    make_condition,
+    make_pool,
+    ours,
+    respecified,
+    told,
+    with_pods,
+    with_workload,
+)
+from magnetar.operator.testing.plan_builders import NOW, WANTED, make_claim, make_cluster, make_pod, make_workload
 
 _CLUSTER = make_cluster()
 _HASHES = st.sampled_from(

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator.tests.cluster_builders import (
+from typing import Any
+
+import msgspec
+import pytest
+from magnetar.operator.children.metadata_job import metadata_job
+from magnetar.operator.children.naming import BROKER, FINALIZER, INIT, PROXY
+from magnetar.operator.plan.actions import Apply, Delete, MakeControlToken, Plan, SetFinalizer
+from magnetar.operator.plan.cluster import IDLE_SECONDS, WAITING_SECONDS, plan_cluster
+from magnetar.operator.plan.facts import ClusterSeen
+from magnetar.operator.resources.cluster import PulsarClusterStatus
+from magnetar.operator.testing.cluster_builders import (
     GENERATION,
     applied,
     asked,
@@ -23,17 +33,7 @@ from operator.tests.cluster_builders import (
     without_pods,
     without_workload,
 )
-from operator.tests.plan_builders import NOW, make_pod
-from typing import Any
-
-import msgspec
-import pytest
-from magnetar.operator.children.metadata_job import metadata_job
-from magnetar.operator.children.naming import BROKER, FINALIZER, INIT, PROXY
-from magnetar.operator.plan.actions import Apply, Delete, MakeControlToken, Plan, SetFinalizer
-from magnetar.operator.plan.cluster import IDLE_SECONDS, WAITING_SECONDS, plan_cluster
-from magnetar.operator.plan.facts import ClusterSeen
-from magnetar.operator.resources.cluster import PulsarClusterStatus
+from magnetar.operator.testing.plan_builders import NOW, make_pod
 
 
 def with_zookeeper(*, ready: int = 3) -> ClusterSeen:

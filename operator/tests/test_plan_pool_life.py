@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator.tests.cluster_builders import make_condition
-from operator.tests.plan_builders import NOW, make_pod
-from operator.tests.pool_builders import (
+from typing import Any
+
+import msgspec
+import pytest
+from magnetar.operator.children.naming import BOOKIE, REPLACE_ANNOTATION
+from magnetar.operator.plan.actions import Apply, Create, Delete, Scale, SetFinalizer, StartBookieDrain, Tell
+from magnetar.operator.plan.pool import plan_pool
+from magnetar.operator.plan.pool_children import covers
+from magnetar.operator.plan.pool_questions import pool_questions
+from magnetar.operator.resources.bookie import BookieMember, BookieStatus
+from magnetar.operator.testing.cluster_builders import make_condition
+from magnetar.operator.testing.plan_builders import NOW, make_pod
+from magnetar.operator.testing.pool_builders import (
     CRASHED,
     DONE,
     OWNER,
@@ -24,16 +34,6 @@ from operator.tests.pool_builders import (
     status_of,
     told,
 )
-from typing import Any
-
-import msgspec
-import pytest
-from magnetar.operator.children.naming import BOOKIE, REPLACE_ANNOTATION
-from magnetar.operator.plan.actions import Apply, Create, Delete, Scale, SetFinalizer, StartBookieDrain, Tell
-from magnetar.operator.plan.pool import plan_pool
-from magnetar.operator.plan.pool_children import covers
-from magnetar.operator.plan.pool_questions import pool_questions
-from magnetar.operator.resources.bookie import BookieMember, BookieStatus
 
 NONE: dict[str, Any] = {"desired": -1, "numbers": ()}
 NO_BROKERS: dict[str, Any] = {"brokers": {"replicas": 0}, "proxies": {"replicas": 0}}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from operator.tests.plan_builders import NOW
-from operator.tests.pool_builders import DONE, PoolWorld, bookie_id, of, pod_name, stateful_of
 from typing import Any
 
 import msgspec
@@ -25,6 +23,8 @@ from magnetar.operator.plan.facts import ClaimFacts, PodFacts, PoolSeen
 from magnetar.operator.plan.pool import plan_pool
 from magnetar.operator.plan.pool_questions import pool_questions
 from magnetar.operator.resources.bookie import BookieStatus
+from magnetar.operator.testing.plan_builders import NOW
+from magnetar.operator.testing.pool_builders import DONE, PoolWorld, bookie_id, of, pod_name, stateful_of
 
 NUMBERS = range(13)
 """Two digits among them."""

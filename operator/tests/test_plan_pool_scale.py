@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator.tests.plan_builders import NOW
-from operator.tests.pool_builders import (
+from typing import Any
+
+import pytest
+from magnetar.operator.plan.actions import Apply, CancelBookieDrain, Delete, RetireLostBookie, StartBookieDrain
+from magnetar.operator.plan.facts import PoolFacts
+from magnetar.operator.plan.pool import plan_pool
+from magnetar.operator.resources.bookie import BookieStatus
+from magnetar.operator.testing.plan_builders import NOW
+from magnetar.operator.testing.pool_builders import (
     CRASHED,
     DONE,
     STATEFUL,
@@ -18,13 +25,6 @@ from operator.tests.pool_builders import (
     stateful_of,
     told,
 )
-from typing import Any
-
-import pytest
-from magnetar.operator.plan.actions import Apply, CancelBookieDrain, Delete, RetireLostBookie, StartBookieDrain
-from magnetar.operator.plan.facts import PoolFacts
-from magnetar.operator.plan.pool import plan_pool
-from magnetar.operator.resources.bookie import BookieStatus
 
 COPYING: dict[str, Any] = {"drain": "Replicate", "ledgers_total": 40, "ledgers_left": 12, "bytes_per_second": 3_000_000}
 

@@ -3,14 +3,6 @@
 from __future__ import annotations
 
 import io
-from operator.tests.plugin_fakes import (
-    CREATED_SECONDS,
-    cluster_manifest,
-    condition,
-    crashing,
-    pod_manifest,
-    pool_manifest,
-)
 from typing import Any
 
 import pytest
@@ -26,6 +18,14 @@ from magnetar.operator.plugin.redaction import REDACTED, redacted
 from magnetar.operator.plugin.restarts import RESTARTED_ANNOTATION, cluster_patch
 from magnetar.operator.plugin.table_view import Column, draw_table, sorted_rows, words
 from magnetar.operator.plugin.top_rows import bookie_rows
+from magnetar.operator.testing.plugin_fakes import (
+    CREATED_SECONDS,
+    cluster_manifest,
+    condition,
+    crashing,
+    pod_manifest,
+    pool_manifest,
+)
 from rich.console import Console
 
 NOW = CREATED_SECONDS + 3600

@@ -13,13 +13,13 @@ import kopf
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED
+from magnetar.operator.api_server import HttpApiServer
 from magnetar.operator.children.context import Defaults
 from magnetar.operator.control_calls import ControlCalls
 from magnetar.operator.decisions import ALL_PLANS
 from magnetar.operator.events import ApiEvents
 from magnetar.operator.handlers import Wakers, registry, watch_settings
 from magnetar.operator.leader import Leader
-from magnetar.operator.lightkube_api import LightkubeApiServer
 from magnetar.operator.loops import Loops
 from magnetar.operator.metrics import CONTENT_TYPE, Metrics
 from magnetar.operator.probe import TEXT, Pages
@@ -39,7 +39,7 @@ _logger: Final = logging.getLogger(__name__)
 class Operator:
     """All parts of it."""
 
-    def __init__(self, settings: OperatorSettings, *, api: LightkubeApiServer, clock: Clock, metrics: Metrics) -> None:
+    def __init__(self, settings: OperatorSettings, *, api: HttpApiServer, clock: Clock, metrics: Metrics) -> None:
         self._settings = settings
         self._api = api
         self._metrics = metrics
@@ -171,7 +171,7 @@ async def _cancel(task: asyncio.Task[Any]) -> None:
 async def serve(settings: OperatorSettings) -> int:
     """Run an operator; gives the exit code. `SettingError` if there is no Kubernetes."""
     clock, metrics = SystemClock(), Metrics()
-    api = LightkubeApiServer.connect(clock=clock, counter=metrics)
+    api = await HttpApiServer.connect(clock=clock, counter=metrics)
     try:
         return await Operator(settings, api=api, clock=clock, metrics=metrics).run()
     except (MagnetarError, OSError) as error:

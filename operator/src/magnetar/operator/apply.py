@@ -10,12 +10,14 @@ from typing import Any, Final, assert_never
 
 from magnetar.control.errors import ControlUnavailable
 from magnetar.core.errors import PeerError
-from magnetar.operator.api import AlreadyExists, ApiServer, Refused
+from magnetar.operator.api import ApiServer
 from magnetar.operator.children.configuration import digest
 from magnetar.operator.children.context import Cluster
 from magnetar.operator.children.control import token_secret
-from magnetar.operator.children.naming import FIELD_MANAGER, FINALIZER, NAME_LABEL, Manifest, Owner
+from magnetar.operator.children.naming import FIELD_MANAGER, FINALIZER, NAME_LABEL, Owner
 from magnetar.operator.controls import Controls
+from magnetar.operator.kubernetes.errors import AlreadyExists, Refused
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.listing import version
 from magnetar.operator.observe import Reach
 from magnetar.operator.plan import actions

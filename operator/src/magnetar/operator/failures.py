@@ -8,7 +8,7 @@ from typing import Final
 
 from magnetar.control.errors import ControlRefused, ControlUnavailable
 from magnetar.core.errors import MagnetarError, Misuse, SettingError
-from magnetar.operator.api import NamespaceTerminating, Refused, ServerUnavailable
+from magnetar.operator.kubernetes.errors import NamespaceTerminating, Refused, ServerUnavailable
 from magnetar.operator.plan.actions import Tell
 from magnetar.operator.plan.conditions import REFUSED, Obstacle
 

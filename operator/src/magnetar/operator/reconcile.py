@@ -9,21 +9,15 @@ from typing import Any, Final, Protocol
 
 import msgspec
 from magnetar.core.clock import Clock
-from magnetar.operator.api import (
-    PULSAR_CLUSTER,
-    AlreadyExists,
-    ApiServer,
-    Conflict,
-    NotFound,
-    Refused,
-    ServerUnavailable,
-)
+from magnetar.operator.api import ApiServer
 from magnetar.operator.apply import Applied, Hands, Subject
 from magnetar.operator.children.context import Defaults
-from magnetar.operator.children.naming import Manifest, Owner
+from magnetar.operator.children.naming import Owner
 from magnetar.operator.controls import Controls
 from magnetar.operator.custom import owner_of
 from magnetar.operator.failures import failure_of, together, unreadable
+from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound, Refused, ServerUnavailable
+from magnetar.operator.kubernetes.kinds import PULSAR_CLUSTER, Manifest
 from magnetar.operator.observe import Observer
 from magnetar.operator.plan.actions import VOLUME_GROWN, Action, Plan, SetFinalizer, SplitBundle, Tell, TransferBundle
 from magnetar.operator.plan.conditions import Obstacle, hindered, says

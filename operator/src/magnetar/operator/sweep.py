@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from magnetar.core.errors import MagnetarError
-from magnetar.operator.api import BOOKIE_POOL, PULSAR_CLUSTER, ApiServer
+from magnetar.operator.api import ApiServer
 from magnetar.operator.handlers import Wakers
+from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, PULSAR_CLUSTER
 from magnetar.operator.reconcile import Key
 
 SWEEP_SECONDS: Final = 60.0

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from magnetar.operator.children.naming import FIELD_MANAGER, Manifest
+from magnetar.operator.children.naming import FIELD_MANAGER
+from magnetar.operator.kubernetes.kinds import Manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from typing import Final, Literal, assert_never
 from magnetar.operator.children.brokers import broker_children
 from magnetar.operator.children.control import token_secret_name
 from magnetar.operator.children.metadata_job import metadata_digest
-from magnetar.operator.children.naming import FINALIZER, Manifest
+from magnetar.operator.children.naming import FINALIZER
 from magnetar.operator.children.policies import policy_children
 from magnetar.operator.children.proxies import proxy_children
 from magnetar.operator.children.zookeeper import zookeeper_children
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import (
     Action,
     Annotate,

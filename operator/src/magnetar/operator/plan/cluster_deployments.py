@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from magnetar.operator.children.naming import Manifest
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import Action, Check, Scale
 from magnetar.operator.plan.cluster_parts import (
     HIBERNATED,

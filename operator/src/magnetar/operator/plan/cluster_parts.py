@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from magnetar.operator.children.naming import TEMPLATE_ANNOTATION, Manifest
+from magnetar.operator.children.naming import TEMPLATE_ANNOTATION
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import Action, Apply
 from magnetar.operator.plan.conditions import Verdict
 from magnetar.operator.plan.facts import PodFacts

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from magnetar.operator.children.bookies import default_pool, default_pool_number
 from magnetar.operator.children.metadata_job import metadata_digest, metadata_job
-from magnetar.operator.children.naming import INIT, NUMBER_MANAGER, Manifest
+from magnetar.operator.children.naming import INIT, NUMBER_MANAGER
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import Action, Apply, Delete
 from magnetar.operator.plan.cluster_parts import (
     ALL_READY,

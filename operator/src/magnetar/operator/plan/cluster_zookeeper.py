@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from magnetar.operator.children.naming import ZOOKEEPER, Manifest
+from magnetar.operator.children.naming import ZOOKEEPER
 from magnetar.operator.children.zookeeper import zookeeper_children
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import VOLUME_GROWN, Action, Delete, GrowVolume, Tell
 from magnetar.operator.plan.cluster_hibernation import zookeeper_may_stop
 from magnetar.operator.plan.cluster_parts import (

@@ -9,7 +9,8 @@ from typing import Any
 
 from magnetar.operator.children.bookies import bookie_children
 from magnetar.operator.children.configuration import DIGEST_LENGTH
-from magnetar.operator.children.naming import TEMPLATE_ANNOTATION, Manifest
+from magnetar.operator.children.naming import TEMPLATE_ANNOTATION
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import Apply, Delete
 from magnetar.operator.plan.pool_members import PoolView
 

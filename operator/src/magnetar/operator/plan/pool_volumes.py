@@ -8,8 +8,8 @@ from typing import Any
 
 from magnetar.core.errors import Misuse
 from magnetar.operator.children.bookies import JOURNAL, LEDGERS
-from magnetar.operator.children.naming import Manifest
 from magnetar.operator.children.volumes import volume_names
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import VOLUME_GROWN, GrowVolume
 from magnetar.operator.plan.pool_draft import Draft, named
 from magnetar.operator.plan.pool_members import PoolView

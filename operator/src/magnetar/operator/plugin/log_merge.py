@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from magnetar.core.errors import MagnetarError
-from magnetar.operator.api import NotFound
-from magnetar.operator.plugin.kubernetes import Kubernetes, LogWish
+from magnetar.operator.kubernetes.errors import NotFound
+from magnetar.operator.kubernetes.pods import LogOptions
+from magnetar.operator.plugin.kubernetes import Kubernetes
 
 QUEUE_LINES_MAX: Final = 10_000
 """Lines that have been read and not printed; a pod that says more waits."""
@@ -41,10 +42,10 @@ def merged(logs: Iterable[Sequence[Line]]) -> Iterator[Line]:
     return heapq.merge(*logs, key=lambda line: line.time)
 
 
-async def read_log(kubernetes: Kubernetes, wish: LogWish, source: str) -> list[Line]:
+async def read_log(kubernetes: Kubernetes, options: LogOptions, source: str) -> list[Line]:
     """A log as it is. One that there is not (its container has not started) is empty."""
     try:
-        return [parse_line(source, raw) async for raw in kubernetes.log(wish)]
+        return [parse_line(source, raw) async for raw in kubernetes.log(options)]
     except NotFound:
         return []
 
@@ -55,7 +56,7 @@ class Source:
 
     name: str
     """As it is shown."""
-    wish: LogWish
+    options: LogOptions
 
 
 class Follower:
@@ -69,7 +70,7 @@ class Follower:
 
     def follow(self, sources: Iterable[Source]) -> None:
         """These from now on, too; those that are no more end."""
-        wanted = {(source.wish.pod, source.wish.container): source for source in sources}
+        wanted = {(source.options.pod, source.options.container): source for source in sources}
         for key in self._tasks.keys() - wanted.keys():
             self._tasks.pop(key).cancel()
         for key, source in wanted.items():
@@ -92,10 +93,10 @@ class Follower:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _read(self, source: Source) -> None:
-        wish, last = source.wish, ""
+        options, last = source.options, ""
         while True:
             try:
-                async for raw in self._kubernetes.log(wish):
+                async for raw in self._kubernetes.log(options):
                     line = parse_line(source.name, raw)
                     if line.time > last:
                         last = line.time
@@ -107,5 +108,5 @@ class Follower:
                 # Not to be reached just now, or its container waits to be started.
                 self._said(f"{source.name}: {error}; trying again")
             if last:
-                wish = replace(wish, tail_lines=None, since_seconds=None, since_time=last)
+                options = replace(options, tail_lines=None, since_seconds=None, since_time=last)
             await asyncio.sleep(AGAIN_SECONDS)

@@ -154,13 +154,13 @@ def _chosen(view: ClusterView, wish: Wish, *, quiet: bool) -> list[PodView]:
 
 def _sources(view: ClusterView, wish: Wish, pods: Iterable[PodView]) -> list[Source]:
     """The component's own container of each."""
-    from magnetar.operator.plugin.kubernetes import LogWish
+    from magnetar.operator.kubernetes.pods import LogOptions
     from magnetar.operator.plugin.log_merge import Source
 
     return [
         Source(
             name=pod.name,
-            wish=LogWish(
+            options=LogOptions(
                 namespace=view.namespace,
                 pod=pod.name,
                 container=pod.containers[0],
@@ -199,7 +199,7 @@ async def _once(kubernetes: Kubernetes, wish: Wish, printer: _Printer, sources: 
 
     printer.sources(sources)
     results = await asyncio.gather(
-        *(read_log(kubernetes, source.wish, source.name) for source in sources), return_exceptions=True
+        *(read_log(kubernetes, source.options, source.name) for source in sources), return_exceptions=True
     )
     found = []
     for source, result in zip(sources, results, strict=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator.tests.plan_builders import NOW, make_claim, make_cluster, make_pod, make_workload
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -26,6 +25,7 @@ from magnetar.operator.plan.facts import (
 )
 from magnetar.operator.resources.bookie import BookieSpec, BookieStatus
 from magnetar.operator.resources.cluster import PulsarClusterStatus
+from magnetar.operator.testing.plan_builders import NOW, make_claim, make_cluster, make_pod, make_workload
 
 POOL: Final = "blue"
 STATEFUL: Final = "blue-bookie"
@@ -55,10 +55,12 @@ ActionT = TypeVar("ActionT")
 
 
 def pod_name(number: int) -> str:
+    """The name of a bookie's pod."""
     return f"{STATEFUL}-{number}"
 
 
 def bookie_id(number: int) -> str:
+    """Its address, by which it is known."""
     return f"{pod_name(number)}.{STATEFUL}.here.svc.cluster.local:3181"
 
 
@@ -161,6 +163,7 @@ OWNER: Final = Owner(kind="Bookie", name=POOL, namespace="here", uid="pool-uid")
 
 
 def wanted_hash(cluster: Cluster, spec: BookieSpec) -> str:
+    """The digest that pods made by this spec have."""
     manifest = bookie_children(cluster, OWNER, spec, 0)[-1]
     found = manifest["spec"]["template"]["metadata"]["annotations"][TEMPLATE_ANNOTATION]
     assert isinstance(found, str)
@@ -168,6 +171,7 @@ def wanted_hash(cluster: Cluster, spec: BookieSpec) -> str:
 
 
 def make_bookie(number: int, **facts: Any) -> BookieFacts:
+    """What a bookie tells of itself: usual things but for `facts`."""
     usual: dict[str, Any] = {
         "bookie_id": bookie_id(number),
         "writable": facts.get("drain", "None") == "None",
@@ -190,15 +194,18 @@ def make_lost(number: int, **facts: Any) -> LostBookieFacts:
 
 
 def of(plan: Plan, kind: type[ActionT]) -> list[ActionT]:
+    """A plan's actions of one kind."""
     found: list[Any] = list(plan.actions)
     return [action for action in found if isinstance(action, kind)]
 
 
 def deleted(plan: Plan, kind: str) -> list[str]:
+    """Names of what a plan deletes."""
     return [action.name for action in of(plan, Delete) if action.kind == kind]
 
 
 def stateful_of(plan: Plan) -> Apply | Create | None:
+    """How a plan writes the StatefulSet."""
     found: list[Apply | Create] = [*of(plan, Apply), *of(plan, Create)]
     return next((action for action in found if action.manifest["kind"] == "StatefulSet"), None)
 
@@ -210,6 +217,7 @@ def replicas_of(plan: Plan) -> int | None:
 
 
 def told(plan: Plan) -> list[str]:
+    """Reasons of a plan's Events."""
     return [action.reason for action in of(plan, Tell)]
 
 
@@ -222,6 +230,7 @@ def said(plan: Plan, type_: str) -> tuple[str, str, str]:
 
 
 def status_of(plan: Plan) -> BookieStatus:
+    """The status that a plan writes."""
     return msgspec.convert(plan.status, BookieStatus)
 
 
@@ -232,4 +241,5 @@ def member_of(plan: Plan, number: int) -> dict[str, Any]:
 
 
 def index_of(plan: Plan, wanted: Callable[[Action], bool]) -> int:
+    """The place of the first action that is wanted."""
     return next(place for place, action in enumerate(plan.actions) if wanted(action))

@@ -5,18 +5,18 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator.tests.small_kubernetes import SettableClock, SmallApiServer, SmallControls, Told
 from typing import Any
 
 from magnetar.balance.model import LoadSnapshot
 from magnetar.operator.children.context import Defaults
-from magnetar.operator.children.naming import Manifest
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import Action, Plan, SplitBundle, TransferBundle
 from magnetar.operator.plan.facts import ClusterSeen, PoolSeen
 from magnetar.operator.plan.pool_questions import NOTHING
 from magnetar.operator.plans import BundleAction, Plans
 from magnetar.operator.reconcile import Key, Reconciler, World
 from magnetar.operator.resources.cluster import BalanceSpec, Move
+from magnetar.operator.testing.small_kubernetes import SettableClock, SmallApiServer, SmallControls, Told
 
 BLUE = Key("PulsarCluster", "here", "blue")
 COLD = Key("Bookie", "here", "cold")

@@ -8,16 +8,9 @@ import copy
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from magnetar.operator.api import NotFound
-from magnetar.operator.children.naming import Manifest
-from magnetar.operator.plugin.kubernetes import (
-    API_VERSIONS,
-    KindMissing,
-    LogWish,
-    NotAllowed,
-    PodPortRefused,
-    PodStream,
-)
+from magnetar.operator.kubernetes.errors import KindMissing, NotAllowed, NotFound, PodPortRefused
+from magnetar.operator.kubernetes.kinds import KINDS, Manifest
+from magnetar.operator.kubernetes.pods import LogOptions, PodStream
 
 NAMESPACE = "messaging"
 CREATED = "2026-11-21T10:00:00Z"
@@ -27,7 +20,7 @@ CREATED_SECONDS = 1795255200.0
 def cluster_manifest(name: str = "demo", **parts: Any) -> Manifest:
     """A PulsarCluster."""
     return {
-        "apiVersion": API_VERSIONS["PulsarCluster"],
+        "apiVersion": KINDS["PulsarCluster"].api_version,
         "kind": "PulsarCluster",
         "metadata": {
             "name": name,
@@ -44,7 +37,7 @@ def cluster_manifest(name: str = "demo", **parts: Any) -> Manifest:
 def pool_manifest(name: str = "demo", cluster: str = "demo", **parts: Any) -> Manifest:
     """A Bookie."""
     return {
-        "apiVersion": API_VERSIONS["Bookie"],
+        "apiVersion": KINDS["Bookie"].api_version,
         "kind": "Bookie",
         "metadata": {"name": name, "namespace": NAMESPACE, "uid": f"uid-pool-{name}", "generation": 1},
         "spec": {"clusterName": cluster, "replicas": 3},
@@ -122,7 +115,7 @@ class FakeKubernetes:
         self.forbidden: set[str] = set()
         self.missing_kinds: set[str] = set()
         self.patches: list[tuple[str, str, Mapping[str, Any]]] = []
-        self.log_wishes: list[LogWish] = []
+        self.log_options: list[LogOptions] = []
         self.connected: list[str] = []
         for manifest in manifests:
             self.put(manifest)
@@ -153,14 +146,14 @@ class FakeKubernetes:
     async def version(self) -> str:
         return "v1.34.4"
 
-    async def log(self, wish: LogWish) -> AsyncIterator[bytes]:
-        self.log_wishes.append(wish)
-        if wish.pod not in self.logs:
-            raise NotFound(f"pods {wish.pod} not found")
-        for line in self.logs[wish.pod]:
+    async def log(self, options: LogOptions) -> AsyncIterator[bytes]:
+        self.log_options.append(options)
+        if options.pod not in self.logs:
+            raise NotFound(f"pods {options.pod} not found")
+        for line in self.logs[options.pod]:
             yield line
-        while wish.follow:
-            await asyncio.sleep(3600)
+        if options.follow:
+            await asyncio.Event().wait()
 
     @contextlib.asynccontextmanager
     async def connect(self, namespace: str, pod: str, port: int) -> AsyncIterator[PodStream]:

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 from magnetar.balance.model import LoadSnapshot
 from magnetar.control.errors import ControlUnavailable
-from magnetar.operator.api import AlreadyExists, Conflict, NotFound
-from magnetar.operator.children.naming import FIELD_MANAGER, Manifest, Owner
+from magnetar.operator.children.naming import FIELD_MANAGER, Owner
 from magnetar.operator.controls import Driver
+from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import Tell
 from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
 from magnetar.operator.resources.cluster import Move

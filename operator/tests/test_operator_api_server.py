@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from operator.tests.small_kubernetes import SettableClock
-from typing import Any
 
-import httpx2
 import pytest
-from magnetar.operator.api import (
-    KINDS,
+from magnetar.operator.api_server import DISCOVERY_SECONDS, HttpApiServer
+from magnetar.operator.kubernetes.client import KubernetesClient
+from magnetar.operator.kubernetes.errors import (
     AlreadyExists,
     Conflict,
     NamespaceTerminating,
@@ -18,44 +16,17 @@ from magnetar.operator.api import (
     Refused,
     ServerUnavailable,
 )
-from magnetar.operator.lightkube_api import DISCOVERY_SECONDS, LightkubeApiServer, plural
+from magnetar.operator.kubernetes.kinds import KINDS
+from magnetar.operator.testing.small_kubernetes import SettableClock
+from magnetar.operator.testing.wire import Wire, serving
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "here", "uid": "u"}}
 
 
-class Wire:
-    """Answers in turn, and what was asked."""
-
-    def __init__(self) -> None:
-        self.requests: list[httpx2.Request] = []
-        self.answers: list[httpx2.Response | Exception] = []
-        self.counted: list[tuple[str, str]] = []
-
-    def __call__(self, request: httpx2.Request) -> httpx2.Response:
-        self.requests.append(request)
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def api_call(self, verb: str, kind: str) -> None:
-        self.counted.append((verb, kind))
-
-    def says(self, content: dict[str, Any], code: int = 200) -> None:
-        self.answers.append(httpx2.Response(code, json=content))
-
-    def fails(self, code: int, message: str = "m", reason: str = "", field: str = "") -> None:
-        causes = {"causes": [{"field": field}]} if field else {}
-        self.says({"kind": "Status", "message": message, "reason": reason, "details": causes}, code)
-
-    @property
-    def last(self) -> httpx2.Request:
-        return self.requests[-1]
-
-
 @pytest.fixture
-def wire() -> Wire:
-    return Wire()
+async def wire() -> AsyncIterator[Wire]:
+    async with serving() as found:
+        yield found
 
 
 @pytest.fixture
@@ -64,26 +35,31 @@ def clock() -> SettableClock:
 
 
 @pytest.fixture
-async def api(wire: Wire, clock: SettableClock) -> AsyncIterator[LightkubeApiServer]:
-    client = httpx2.AsyncClient(transport=httpx2.MockTransport(wire), base_url="https://server")
-    found = LightkubeApiServer(client, clock=clock, counter=wire)
+def counted() -> list[tuple[str, str]]:
+    return []
+
+
+@pytest.fixture
+async def api(wire: Wire, clock: SettableClock, counted: list[tuple[str, str]]) -> AsyncIterator[HttpApiServer]:
+    client = KubernetesClient(wire.login(), asked=lambda verb, kind: counted.append((verb, kind)))
+    found = HttpApiServer(client, clock=clock)
     yield found
     await found.close()
 
 
-async def test_get(api: LightkubeApiServer, wire: Wire) -> None:
+async def test_get(api: HttpApiServer, wire: Wire, counted: list[tuple[str, str]]) -> None:
     wire.says({**POD, "metadata": {"name": "p", "managedFields": [1, 2]}})
     found = await api.get("Pod", "here", "p")
     assert found is not None
     assert found["metadata"] == {"name": "p"}
-    assert (wire.last.method, wire.last.url.path) == ("GET", "/api/v1/namespaces/here/pods/p")
+    assert (wire.last.method, wire.last.path) == ("GET", "/api/v1/namespaces/here/pods/p")
     wire.fails(404)
     assert await api.get("Bookie", "here", "b") is None
-    assert wire.last.url.path == "/apis/pulsar.magnetar.dev/v1alpha1/namespaces/here/bookies/b"
-    assert wire.counted == [("get", "Pod"), ("get", "Bookie")]
+    assert wire.last.path == "/apis/pulsar.magnetar.dev/v1alpha1/namespaces/here/bookies/b"
+    assert counted == [("get", "Pod"), ("get", "Bookie")]
 
 
-async def test_list_reads_all_pages_and_says_what_items_are(api: LightkubeApiServer, wire: Wire) -> None:
+async def test_list_reads_all_pages_and_says_what_items_are(api: HttpApiServer, wire: Wire) -> None:
     wire.says({"items": [{"metadata": {"name": "a", "managedFields": []}}], "metadata": {"continue": "more"}})
     wire.says({"items": [{"metadata": {"name": "b"}}], "metadata": {}})
     found = await api.list("StatefulSet", None, "a=b,!c")
@@ -91,28 +67,28 @@ async def test_list_reads_all_pages_and_says_what_items_are(api: LightkubeApiSer
         {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "a"}},
         {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "b"}},
     ]
-    assert wire.requests[0].url.path == "/apis/apps/v1/statefulsets"
-    assert dict(wire.last.url.params) == {"limit": "500", "labelSelector": "a=b,!c", "continue": "more"}
+    assert wire.requests[0].path == "/apis/apps/v1/statefulsets"
+    assert wire.last.query == {"limit": "500", "labelSelector": "a=b,!c", "continue": "more"}
     wire.fails(404)
     assert await api.list("PodMonitor", "here") == []
     wire.says({"items": None})
     assert await api.list("Pod", "here") == []
 
 
-async def test_apply(api: LightkubeApiServer, wire: Wire) -> None:
+async def test_apply(api: HttpApiServer, wire: Wire) -> None:
     wire.says(POD)
     await api.apply(POD)
-    assert (wire.last.method, wire.last.url.path) == ("PATCH", "/api/v1/namespaces/here/pods/p")
-    assert dict(wire.last.url.params) == {"fieldManager": "magnetar-operator", "force": "true"}
+    assert (wire.last.method, wire.last.path) == ("PATCH", "/api/v1/namespaces/here/pods/p")
+    assert wire.last.query == {"fieldManager": "magnetar-operator", "force": "true"}
     assert wire.last.headers["content-type"] == "application/apply-patch+yaml"
     assert json.loads(wire.last.content) == POD
 
 
-async def test_a_status_is_of_the_object_that_was_meant(api: LightkubeApiServer, wire: Wire) -> None:
+async def test_a_status_is_of_the_object_that_was_meant(api: HttpApiServer, wire: Wire) -> None:
     wire.says({**POD, "metadata": {"name": "p", "uid": "u", "resourceVersion": "7"}})
     wire.says(POD)
     await api.apply_status({**POD, "status": {"a": 1}})
-    assert wire.last.url.path == "/api/v1/namespaces/here/pods/p/status"
+    assert wire.last.path == "/api/v1/namespaces/here/pods/p/status"
     assert json.loads(wire.last.content)["metadata"]["resourceVersion"] == "7"
     wire.says({**POD, "metadata": {"name": "p", "uid": "another", "resourceVersion": "8"}})
     with pytest.raises(Conflict):
@@ -122,17 +98,17 @@ async def test_a_status_is_of_the_object_that_was_meant(api: LightkubeApiServer,
         await api.apply_status({**POD, "status": {"a": 1}})
 
 
-async def test_create(api: LightkubeApiServer, wire: Wire) -> None:
+async def test_create(api: HttpApiServer, wire: Wire) -> None:
     wire.says(POD, 201)
     await api.create(POD)
-    assert (wire.last.method, wire.last.url.path) == ("POST", "/api/v1/namespaces/here/pods")
-    assert wire.last.url.params["fieldValidation"] == "Strict", "else what is misspelt is left out without a word"
+    assert (wire.last.method, wire.last.path) == ("POST", "/api/v1/namespaces/here/pods")
+    assert wire.last.query["fieldValidation"] == "Strict", "else what is misspelt is left out without a word"
     wire.fails(409, reason="AlreadyExists")
     with pytest.raises(AlreadyExists):
         await api.create(POD)
 
 
-async def test_patch_is_of_the_object_that_was_meant(api: LightkubeApiServer, wire: Wire) -> None:
+async def test_patch_is_of_the_object_that_was_meant(api: HttpApiServer, wire: Wire) -> None:
     wire.says(POD)
     await api.patch("Pod", "here", "p", {"metadata": {"annotations": {"a": None}}}, uid="u")
     assert wire.last.headers["content-type"] == "application/merge-patch+json"
@@ -142,7 +118,7 @@ async def test_patch_is_of_the_object_that_was_meant(api: LightkubeApiServer, wi
         await api.patch("Pod", "here", "p", {}, uid="u")
 
 
-async def test_delete_is_of_the_object_that_was_meant(api: LightkubeApiServer, wire: Wire) -> None:
+async def test_delete_is_of_the_object_that_was_meant(api: HttpApiServer, wire: Wire) -> None:
     wire.says({})
     await api.delete("StatefulSet", "here", "s", uid="u", orphan=True)
     assert wire.last.method == "DELETE"
@@ -160,11 +136,11 @@ async def test_delete_is_of_the_object_that_was_meant(api: LightkubeApiServer, w
         await api.delete("Pod", "here", "p", uid="u")
 
 
-async def test_kinds_are_asked_for_now_and_then(api: LightkubeApiServer, wire: Wire, clock: SettableClock) -> None:
+async def test_kinds_are_asked_for_now_and_then(api: HttpApiServer, wire: Wire, clock: SettableClock) -> None:
     wire.fails(404)
     assert not await api.knows("PodMonitor")
     assert not await api.knows("PodMonitor")
-    assert wire.last.url.path == "/apis/monitoring.coreos.com/v1"
+    assert wire.last.path == "/apis/monitoring.coreos.com/v1"
     clock.advance(DISCOVERY_SECONDS + 1)
     wire.says({"resources": [{"kind": "Prometheus"}, {"kind": "PodMonitor"}]})
     assert await api.knows("PodMonitor")
@@ -189,7 +165,7 @@ async def test_kinds_are_asked_for_now_and_then(api: LightkubeApiServer, wire: W
     ],
 )
 async def test_errors_say_what_the_server_says(
-    api: LightkubeApiServer, wire: Wire, code: int, error: type[Exception]
+    api: HttpApiServer, wire: Wire, code: int, error: type[Exception]
 ) -> None:
     wire.fails(code, "replicas must not be negative")
     with pytest.raises(error, match="apply Pod: replicas must not be negative"):
@@ -207,7 +183,7 @@ async def test_errors_say_what_the_server_says(
     ],
 )
 async def test_a_field_that_a_kind_does_not_have_is_no_outage(
-    api: LightkubeApiServer, wire: Wire, message: str, error: type[Exception]
+    api: HttpApiServer, wire: Wire, message: str, error: type[Exception]
 ) -> None:
     """Answers of a real server (1.34): all of them 500, most without a reason."""
     wire.fails(500, message)
@@ -215,51 +191,61 @@ async def test_a_field_that_a_kind_does_not_have_is_no_outage(
         await api.apply(POD)
 
 
-async def test_warnings_of_one_object(api: LightkubeApiServer, wire: Wire) -> None:
+async def test_warnings_of_one_object(api: HttpApiServer, wire: Wire) -> None:
     wire.says({"items": [{"metadata": {"name": "e", "managedFields": [1]}, "reason": "FailedMount"}]})
     assert await api.warnings("here", "u") == [{"metadata": {"name": "e"}, "reason": "FailedMount"}]
-    assert wire.last.url.path == "/api/v1/namespaces/here/events"
-    assert wire.last.url.params["fieldSelector"] == "involvedObject.uid=u,type=Warning"
+    assert wire.last.path == "/api/v1/namespaces/here/events"
+    assert wire.last.query["fieldSelector"] == "involvedObject.uid=u,type=Warning"
 
 
-async def test_a_namespace_that_ends_takes_nothing_new(api: LightkubeApiServer, wire: Wire) -> None:
+async def test_a_namespace_that_ends_takes_nothing_new(api: HttpApiServer, wire: Wire) -> None:
     causes = [{"reason": "NamespaceTerminating", "message": "it is being terminated", "field": "metadata.namespace"}]
     wire.says({"kind": "Status", "message": "m", "reason": "Forbidden", "details": {"causes": causes}}, 403)
     with pytest.raises(NamespaceTerminating):
         await api.create(POD)
 
 
-@pytest.mark.parametrize("raised", [httpx2.ConnectError("refused"), httpx2.ReadTimeout(""), OSError("no route")])
-async def test_no_answer(api: LightkubeApiServer, wire: Wire, raised: Exception) -> None:
-    wire.answers = [raised]
-    with pytest.raises(ServerUnavailable, match="does not answer to get Pod"):
+async def test_a_connection_that_breaks(api: HttpApiServer, wire: Wire) -> None:
+    wire.breaks()
+    with pytest.raises(ServerUnavailable, match="does not answer to patch Lease"):
+        await api.patch("Lease", "here", "l", {}, uid="u")
+
+
+async def test_no_answer(api: HttpApiServer, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.operator.kubernetes.client.CALL_SECONDS_MAX", 0.01)
+    wire.waits()
+    with pytest.raises(ServerUnavailable, match="does not answer to get Pod in time"):
         await api.get("Pod", "here", "p")
 
 
-async def test_an_answer_that_is_no_json(api: LightkubeApiServer, wire: Wire) -> None:
-    wire.answers = [httpx2.Response(502, content=b"<html>bad gateway")]
+async def test_an_answer_that_is_no_json(api: HttpApiServer, wire: Wire) -> None:
+    wire.replies(502, b"<html>bad gateway")
     with pytest.raises(ServerUnavailable, match="bad gateway"):
         await api.get("Pod", "here", "p")
 
 
-async def test_what_is_no_answer_of_an_api_server(api: LightkubeApiServer, wire: Wire) -> None:
+async def test_what_is_no_answer_of_an_api_server(api: HttpApiServer, wire: Wire) -> None:
     """A load balancer's page. As any other error it would end the renewing of the Lease, and the process."""
-    wire.answers = [httpx2.Response(200, content=b"<html>welcome")]
+    wire.replies(200, b"<html>welcome")
     with pytest.raises(ServerUnavailable, match="no answer of a Kubernetes API server"):
         await api.get("Pod", "here", "p")
 
 
 @pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("", 0.0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0.0)])
-async def test_a_server_says_how_long_to_wait(api: LightkubeApiServer, wire: Wire, header: str, seconds: float) -> None:
-    wire.answers = [httpx2.Response(429, json={"message": "too many requests"}, headers={"Retry-After": header})]
+async def test_a_server_says_how_long_to_wait(api: HttpApiServer, wire: Wire, header: str, seconds: float) -> None:
+    wire.says({"message": "too many requests"}, 429, headers={"Retry-After": header})
     with pytest.raises(ServerUnavailable) as caught:
         await api.get("Pod", "here", "p")
     assert caught.value.retry_after_seconds == seconds
 
 
-async def test_a_kind_that_has_gone_is_asked_for_anew(api: LightkubeApiServer, wire: Wire) -> None:
+async def test_a_kind_that_has_gone_is_asked_for_anew(api: HttpApiServer, wire: Wire) -> None:
     """Else each pass ends at its PodMonitor until the old answer is forgotten, five minutes later."""
-    monitor = {"apiVersion": KINDS["PodMonitor"], "kind": "PodMonitor", "metadata": {"name": "m", "namespace": "here"}}
+    monitor = {
+        "apiVersion": KINDS["PodMonitor"].api_version,
+        "kind": "PodMonitor",
+        "metadata": {"name": "m", "namespace": "here"},
+    }
     wire.says({"resources": [{"kind": "PodMonitor"}]})
     assert await api.knows("PodMonitor")
     wire.fails(404)
@@ -269,7 +255,7 @@ async def test_a_kind_that_has_gone_is_asked_for_anew(api: LightkubeApiServer, w
     assert not await api.knows("PodMonitor")
 
 
-async def test_who_does_not_lead_writes_nothing_but_leases(api: LightkubeApiServer, wire: Wire) -> None:
+async def test_who_does_not_lead_writes_nothing_but_leases(api: HttpApiServer, wire: Wire) -> None:
     api.fence(lambda: False)
     with pytest.raises(ServerUnavailable, match="does not lead"):
         await api.apply(POD)
@@ -280,25 +266,3 @@ async def test_who_does_not_lead_writes_nothing_but_leases(api: LightkubeApiServ
     await api.get("Pod", "here", "p")
     wire.says({})
     await api.patch("Lease", "here", "l", {}, uid="u")
-
-
-def test_plurals() -> None:
-    assert [plural(kind) for kind in sorted(KINDS)] == [
-        "bookies",
-        "configmaps",
-        "deployments",
-        "events",
-        "jobs",
-        "leases",
-        "networkpolicies",
-        "persistentvolumeclaims",
-        "pods",
-        "poddisruptionbudgets",
-        "podmonitors",
-        "pulsarclusters",
-        "secrets",
-        "services",
-        "serviceaccounts",
-        "statefulsets",
-        "storageclasses",
-    ]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from operator.tests.plan_builders import NOW, make_claim, make_cluster, make_pod, make_workload
 from typing import Any, TypeVar
 
 import msgspec
 from magnetar.operator.children.brokers import broker_children
 from magnetar.operator.children.metadata_job import metadata_digest
-from magnetar.operator.children.naming import BROKER, PROXY, ZOOKEEPER, Manifest
+from magnetar.operator.children.naming import BROKER, PROXY, ZOOKEEPER
 from magnetar.operator.children.proxies import proxy_children
 from magnetar.operator.children.zookeeper import zookeeper_children
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import Action, Apply, Create, Plan, Tell
 from magnetar.operator.plan.cluster import plan_cluster
 from magnetar.operator.plan.cluster_parts import one_of, template_hash
@@ -29,6 +29,7 @@ from magnetar.operator.plan.facts import (
 from magnetar.operator.resources.bookie import BookieStatus
 from magnetar.operator.resources.cluster import PulsarClusterStatus
 from magnetar.operator.resources.common import Condition
+from magnetar.operator.testing.plan_builders import NOW, make_claim, make_cluster, make_pod, make_workload
 
 GENERATION = 3
 A = TypeVar("A")
