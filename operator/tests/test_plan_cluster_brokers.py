@@ -80,7 +80,7 @@ def test_those_that_go_give_their_bundles_away_first() -> None:
         ("blue-broker-b", ((COST_ANNOTATION, COST),)),
     ]
     assert condition_of(plan, "BrokersReady")[:2] == ("False", "Scaling")
-    assert plan.wake_after_seconds == BUSY_SECONDS
+    assert plan.requeue_after_seconds == BUSY_SECONDS
     assert events(plan).count("DrainStarted") == 2
     positions = [index for index, action in enumerate(plan.actions) if isinstance(action, StartBrokerDrain)]
     assert min(positions) > max(index for index, action in enumerate(plan.actions) if hasattr(action, "manifest"))
@@ -290,7 +290,7 @@ def test_brokers_keep_their_places_in_the_status_and_newer_ones_come_last() -> N
     ],
 )
 def test_the_load_is_asked_for_more_often_while_it_decides_the_number(spec: dict[str, Any], seconds: int) -> None:
-    assert plan_cluster(healthy(**spec)).wake_after_seconds == seconds
+    assert plan_cluster(healthy(**spec)).requeue_after_seconds == seconds
 
 
 def test_looks_every_quarter_of_a_minute_scale_out_after_the_same_minute() -> None:

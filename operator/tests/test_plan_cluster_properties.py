@@ -270,7 +270,7 @@ def test_no_pass_does_harm(seen: ClusterSeen) -> None:
     assert all(action.uid for action in deleted)
     drained = {action.pod for action in asked(plan, StartBrokerDrain)}
     assert not drained or drained < {pod.name for pod in seen.children.of(BROKER) if pod.ready}
-    assert plan.wake_after_seconds > 0
+    assert plan.requeue_after_seconds > 0
 
 
 @pytest.mark.slow

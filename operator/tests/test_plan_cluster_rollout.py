@@ -59,7 +59,7 @@ def test_servers_restart_one_by_one_the_leader_last() -> None:
     plan = plan_cluster(seen)
     assert condition_of(plan, "ZookeeperReady")[:2] == ("False", "Updating")
     assert events(plan) == ["RolloutStarted", "UpdateWaits", "UpdateWaits"]
-    assert plan.wake_after_seconds == BUSY_SECONDS
+    assert plan.requeue_after_seconds == BUSY_SECONDS
     assert plan.status["phase"] == "Updating"
 
 

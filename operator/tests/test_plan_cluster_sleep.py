@@ -104,7 +104,7 @@ def test_it_goes_to_sleep_step_by_step() -> None:
     assert plan.status["hibernatedReplicas"] == 5
     assert "Hibernated" in events(plan)
     assert "Ready" not in events(plan)
-    assert plan.wake_after_seconds == IDLE_SECONDS
+    assert plan.requeue_after_seconds == IDLE_SECONDS
 
 
 def asleep(brokers: int = 5, **spec: Any) -> ClusterSeen:

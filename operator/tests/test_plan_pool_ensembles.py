@@ -41,7 +41,7 @@ def test_it_waits_until_a_broker_says() -> None:
     plan = plan_pool(PoolWorld(replicas=4, desired=5, cluster_status=BROKERS).seen())
     assert not of(plan, StartBookieDrain)
     assert said(plan, "Ready")[:2] == ("False", "WaitingForBrokers")
-    assert plan.wake_after_seconds == 2
+    assert plan.requeue_after_seconds == 2
 
 
 def test_without_brokers_the_clusters_own_figure_counts() -> None:

@@ -55,7 +55,7 @@ def test_before_that_only_its_service_and_configuration_are() -> None:
     assert len(of(plan, Apply)) == 3
     assert said(plan, "Reconciling")[:2] == ("True", "WaitingForMetadata")
     assert plan.status["phase"] == "Waiting for metadata"
-    assert plan.wake_after_seconds == 30
+    assert plan.requeue_after_seconds == 30
 
 
 def test_a_pool_whose_volumes_are_there_comes_back_whole() -> None:
@@ -72,7 +72,7 @@ def test_a_pool_that_is_well_is_left_alone() -> None:
     assert said(plan, "Ready") == ("True", "AllReady", "3 of 3 bookies are ready and up to date")
     assert said(plan, "Reconciling")[0] == said(plan, "Stalled")[0] == "False"
     assert said(plan, "Writable")[0] == "True"
-    assert plan.wake_after_seconds == 60
+    assert plan.requeue_after_seconds == 60
     status = status_of(plan)
     assert (status.replicas, status.ready_replicas, status.updated_replicas, status.writable_replicas) == (3, 3, 3, 3)
     assert (status.observed_generation, status.cluster_generation, status.phase) == (2, 7, "Ready")

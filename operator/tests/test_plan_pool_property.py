@@ -242,6 +242,6 @@ def check(world: PoolWorld) -> None:
     if world.cluster.get("paused") and not world.cluster_missing and not world.cluster_deleting:
         assert all(isinstance(action, Tell) for action in plan.actions) or world.deleting
     msgspec.convert(plan.status, BookieStatus)
-    assert plan.wake_after_seconds in (2, 30, 60)
+    assert plan.requeue_after_seconds in (2, 30, 60)
     questions = pool_questions(seen)
     assert all(not truth.answers(int(pod.rsplit("-", 1)[1])) for pod, _ in questions.lost)

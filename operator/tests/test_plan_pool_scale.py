@@ -40,7 +40,7 @@ def test_more_bookies_are_made_at_once() -> None:
     plan = plan_pool(PoolWorld(replicas=5, desired=3).seen())
     assert replicas_of(plan) == 5
     assert "ScaledOut" in told(plan)
-    assert plan.wake_after_seconds == 2
+    assert plan.requeue_after_seconds == 2
     assert plan.status["phase"] == "Scaling out"
 
 
@@ -63,7 +63,7 @@ def test_a_drain_is_started_once_and_its_progress_is_told() -> None:
     member = member_of(plan, 3)
     assert member["state"] == "Draining"
     assert member["drain"] == {"step": "Replicate", "ledgersTotal": 40, "ledgersLeft": 12, "bytesPerSecond": 3_000_000}
-    assert plan.wake_after_seconds == 2
+    assert plan.requeue_after_seconds == 2
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ _IGNORED: Final = frozenset({"managedFields", "resourceVersion"})
 """Of metadata: they change with the status, too."""
 
 
-class Wakers:
+class EventRouter:
     """Which loops a change wakes. A status that only the operator writes wakes those that go by it, and not its own."""
 
     def __init__(self, loops: Loops) -> None:
@@ -146,7 +146,7 @@ def watch_settings(*, cluster_wide: bool) -> kopf.OperatorSettings:
     return settings
 
 
-def registry(wakers: Wakers) -> kopf.OperatorRegistry:
+def registry(router: EventRouter) -> kopf.OperatorRegistry:
     """What is watched. Handlers are coroutines: others would run in threads."""
     found = kopf.OperatorRegistry()
     kopf.on.login(registry=found, id="login")(_login)
@@ -154,14 +154,14 @@ def registry(wakers: Wakers) -> kopf.OperatorRegistry:
         group, version = _group_version(kind)
 
         async def on_resource(event: kopf.RawEvent, body: kopf.Body, kind: str = kind, **_: Any) -> None:
-            wakers.resource(kind, event["type"], body)
+            router.resource(kind, event["type"], body)
 
         kopf.on.event(group, version, KINDS[kind].plural, registry=found, id=f"wake-{kind}")(on_resource)
     for kind in WATCHED:
         group, version = _group_version(kind)
 
         async def on_child(body: kopf.Body, **_: Any) -> None:
-            wakers.child(body)
+            router.child(body)
 
         kopf.on.event(group, version, KINDS[kind].plural, registry=found, id=f"wake-by-{kind}")(on_child)
     return found

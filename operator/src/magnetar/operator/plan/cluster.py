@@ -79,7 +79,7 @@ def plan_cluster(seen: ClusterSeen, moves_now: Sequence[Action] = ()) -> Plan:
     status = cluster_status(seen, parts, moves)
     told = transitions(seen.status, status)
     if seen.cluster.spec.paused:
-        return Plan(told=told, status=written(status), wake_after_seconds=IDLE_SECONDS)
+        return Plan(told=told, status=written(status), requeue_after_seconds=IDLE_SECONDS)
     objects, asked = zip(*(_split(part.actions) for part in parts.all()), strict=True)
     asked_of_all = [action for each in asked for action in each]
     return Plan(
@@ -88,7 +88,7 @@ def plan_cluster(seen: ClusterSeen, moves_now: Sequence[Action] = ()) -> Plan:
         told=told,
         asked=[*asked_of_all, *_driver(seen), *moves, *_balanced(moves)],
         status=written(status),
-        wake_after_seconds=_wake(seen, parts, status),
+        requeue_after_seconds=_wake(seen, parts, status),
     )
 
 

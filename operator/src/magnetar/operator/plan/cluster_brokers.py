@@ -22,7 +22,7 @@ from magnetar.operator.plan.cluster_parts import (
     stall_of,
     under_way,
 )
-from magnetar.operator.plan.conditions import Verdict
+from magnetar.operator.plan.conditions import NewCondition
 from magnetar.operator.plan.facts import BrokerFacts, ClusterSeen, PodFacts, WorkloadFacts
 from magnetar.operator.plan.rollout import broken, trouble
 from magnetar.operator.resources.cluster import BrokerLoad, BrokerMember
@@ -55,23 +55,23 @@ def plan_brokers(seen: ClusterSeen, gate: Gate) -> BrokersPart:
         hibernated=cluster.spec.hibernated,
         now_seconds=seen.now_seconds,
     )
-    verdict = deployment.verdict(wanted, numbers.replicas)
-    if not cluster.spec.hibernated and numbers.message and stall_of(verdict) is None:
-        verdict = Verdict(
+    current = deployment.condition(wanted, numbers.replicas)
+    if not cluster.spec.hibernated and numbers.message and stall_of(current) is None:
+        current = NewCondition(
             BROKERS_READY, False, SCALING, f"{numbers.replicas} brokers, {wanted} wanted: {numbers.message}"
         )
-    if verdict.holds and (silent := [pod.name for pod in pods if pod.ready and pod.name not in seen.brokers]):
-        verdict = replace(verdict, message=f"{verdict.message}; no answer at the control port of {', '.join(silent)}")
+    if current.holds and (silent := [pod.name for pod in pods if pod.ready and pod.name not in seen.brokers]):
+        current = replace(current, message=f"{current.message}; no answer at the control port of {', '.join(silent)}")
     told = _scaled(seen, found, numbers.replicas, reason) if not cluster.spec.hibernated else []
     return BrokersPart(
-        verdict=verdict,
+        condition=current,
         status=component_status(
-            pods, deployment.wanted_hash, numbers.replicas, "" if verdict.holds else verdict.message
+            pods, deployment.wanted_hash, numbers.replicas, "" if current.holds else current.message
         ),
         actions=[*numbers.actions, *deployment.actions(numbers.replicas), *told],
-        stalled=stall_of(verdict),
+        stalled=stall_of(current),
         serving=any(pod.ready and not pod.deleting for pod in pods),
-        busy=under_way(verdict),
+        busy=under_way(current),
         load=load,
         members=_members(seen, pods),
     )

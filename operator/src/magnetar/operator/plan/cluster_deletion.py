@@ -11,7 +11,7 @@ import msgspec
 from magnetar.operator.children.naming import BROKER, FINALIZER, PROXY
 from magnetar.operator.plan.actions import Action, Delete, Plan, SetFinalizer, Tell
 from magnetar.operator.plan.cluster_parts import POD_FAILING, failures
-from magnetar.operator.plan.conditions import READY, RECONCILING, STALLED, Verdict, condition, conditions
+from magnetar.operator.plan.conditions import READY, RECONCILING, STALLED, NewCondition, condition, conditions
 from magnetar.operator.plan.facts import ClusterSeen, WorkloadFacts
 
 DELETING = "Deleting"
@@ -37,7 +37,7 @@ def plan_deletion(seen: ClusterSeen) -> Plan:
         first=actions,
         told=told,
         status=_status(seen, words),
-        wake_after_seconds=_AGAIN_SECONDS if held else _GONE_SECONDS,
+        requeue_after_seconds=_AGAIN_SECONDS if held else _GONE_SECONDS,
     )
 
 
@@ -82,17 +82,17 @@ def _workloads(seen: ClusterSeen) -> list[WorkloadFacts]:
 
 def _status(seen: ClusterSeen, words: str) -> dict[str, object]:
     stuck = failures([pod for pod in seen.children.pods if pod.deleting], seen.now_seconds)
-    verdicts = [
-        Verdict(READY, False, DELETING, words),
-        Verdict(RECONCILING, True, DELETING, words),
-        Verdict(STALLED, True, POD_FAILING, stuck) if stuck else Verdict(STALLED, False, DELETING, words),
+    new_conditions = [
+        NewCondition(READY, False, DELETING, words),
+        NewCondition(RECONCILING, True, DELETING, words),
+        NewCondition(STALLED, True, POD_FAILING, stuck) if stuck else NewCondition(STALLED, False, DELETING, words),
     ]
     generation = seen.resource.generation
     found = msgspec.structs.replace(
         seen.status,
         observed_generation=generation,
         phase=DELETING,
-        conditions=conditions(seen.status.conditions, verdicts, generation, seen.now_seconds),
+        conditions=conditions(seen.status.conditions, new_conditions, generation, seen.now_seconds),
     )
     written = msgspec.to_builtins(found)
     assert isinstance(written, dict)

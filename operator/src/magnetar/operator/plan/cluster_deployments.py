@@ -22,7 +22,7 @@ from magnetar.operator.plan.cluster_parts import (
     one_of,
     template_hash,
 )
-from magnetar.operator.plan.conditions import Verdict
+from magnetar.operator.plan.conditions import NewCondition
 from magnetar.operator.plan.facts import PodFacts, WorkloadFacts
 from magnetar.operator.plan.rollout import broken
 
@@ -87,29 +87,29 @@ class Deployment:
         deployment["spec"]["replicas"] = replicas
         return [*before, *applied([deployment])]
 
-    def verdict(self, wanted: int, replicas: int) -> Verdict:
+    def condition(self, wanted: int, replicas: int) -> NewCondition:
         """What is to be said of it, where `wanted` pods should be and `replicas` are asked for by now."""
         if self.hibernated:
             if not self.pods:
-                return Verdict(self.type, False, HIBERNATED, "no pod runs")
-            return Verdict(self.type, False, STOPPING, f"{len(self.pods)} pods stop")
+                return NewCondition(self.type, False, HIBERNATED, "no pod runs")
+            return NewCondition(self.type, False, STOPPING, f"{len(self.pods)} pods stop")
         if self.sleeps and wanted and self.gate.start:
-            return Verdict(self.type, False, WAITING, self.gate.start)
+            return NewCondition(self.type, False, WAITING, self.gate.start)
         if self.held:
             words = failures(self.pods, self.now_seconds)
-            waits = Verdict(self.type, False, UPDATE_WAITS, self.gate.update)
-            return Verdict(self.type, False, POD_FAILING, words) if words else waits
-        verdict = judge_pods(self.type, self.pods, replicas, self.wanted_hash, self.now_seconds)
-        if self.found is not None and self.found.stalled_message and not verdict.holds:
+            waits = NewCondition(self.type, False, UPDATE_WAITS, self.gate.update)
+            return NewCondition(self.type, False, POD_FAILING, words) if words else waits
+        current = judge_pods(self.type, self.pods, replicas, self.wanted_hash, self.now_seconds)
+        if self.found is not None and self.found.stalled_message and not current.holds:
             words = self.found.stalled_message
-            if verdict.reason in (POD_FAILING, ROLLOUT_FAILED):
-                words = f"{verdict.message} ({words})"
-            return Verdict(self.type, False, ROLLOUT_FAILED, words)
-        if verdict.holds and self.found is not None and self.found.template_hash != self.wanted_hash:
-            return Verdict(self.type, False, UPDATING, "the newest template has only been written")
-        if verdict.holds and wanted != replicas:
-            return Verdict(self.type, False, SCALING, f"{replicas} pods of {wanted} that there should be")
-        return verdict
+            if current.reason in (POD_FAILING, ROLLOUT_FAILED):
+                words = f"{current.message} ({words})"
+            return NewCondition(self.type, False, ROLLOUT_FAILED, words)
+        if current.holds and self.found is not None and self.found.template_hash != self.wanted_hash:
+            return NewCondition(self.type, False, UPDATING, "the newest template has only been written")
+        if current.holds and wanted != replicas:
+            return NewCondition(self.type, False, SCALING, f"{replicas} pods of {wanted} that there should be")
+        return current
 
 
 def _with_number(deployment: Manifest, replicas: int) -> Manifest:

@@ -9,7 +9,7 @@ from typing import Final
 from magnetar.operator.children.naming import TEMPLATE_ANNOTATION
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import Action, Apply
-from magnetar.operator.plan.conditions import Verdict
+from magnetar.operator.plan.conditions import NewCondition
 from magnetar.operator.plan.facts import PodFacts
 from magnetar.operator.plan.rollout import failing, trouble
 from magnetar.operator.resources.cluster import ComponentStatus
@@ -41,11 +41,11 @@ UNDER_WAY: Final = frozenset({SCALING, STOPPING, UPDATING})
 class Part:
     """One component."""
 
-    verdict: Verdict
+    condition: NewCondition
     """Whether it is as it should be: all pods there, up to date and ready."""
     status: ComponentStatus = field(default_factory=ComponentStatus)
     actions: Sequence[Action] = ()
-    stalled: Verdict | None = None
+    stalled: NewCondition | None = None
     """What a person has to do something about. Its `type` and `holds` do not matter."""
     serving: bool = False
     """What others need of it to start is there."""
@@ -55,7 +55,7 @@ class Part:
     @property
     def complete(self) -> bool:
         """As it should be."""
-        return self.verdict.holds is True
+        return self.condition.holds is True
 
 
 def applied(manifests: Iterable[Manifest]) -> list[Action]:
@@ -102,38 +102,38 @@ def failures(pods: Sequence[PodFacts], now_seconds: float) -> str:
 
 def judge_pods(
     type_: str, pods: Sequence[PodFacts], desired: int, wanted_hash: str, now_seconds: float, not_made: str = ""
-) -> Verdict:
+) -> NewCondition:
     """What is to be said of pods that should all be there, of one template and ready, in plain words. `not_made`: why
     Kubernetes does not make those that are not there."""
     staying = [pod for pod in pods if not pod.deleting]
     updated = sum(pod.template_hash == wanted_hash for pod in staying)
     unready = [pod for pod in staying if not pod.ready]
     if words := failures([pod for pod in staying if pod.template_hash == wanted_hash], now_seconds):
-        return Verdict(type_, False, ROLLOUT_FAILED if updated < len(staying) else POD_FAILING, words)
+        return NewCondition(type_, False, ROLLOUT_FAILED if updated < len(staying) else POD_FAILING, words)
     if updated < len(staying):
         words = f"{updated} of {desired} pods are up to date"
         # Older pods that fail are replaced: what they say is of the past, but may be what is being repaired.
         old_words = failures(staying, now_seconds)
-        return Verdict(type_, False, UPDATING, f"{words}; {old_words}" if old_words else words)
+        return NewCondition(type_, False, UPDATING, f"{words}; {old_words}" if old_words else words)
     if len(staying) < desired:
         if words := failures([pod for pod in pods if pod.deleting], now_seconds):
-            return Verdict(type_, False, POD_FAILING, words)
+            return NewCondition(type_, False, POD_FAILING, words)
         if not_made:
-            return Verdict(type_, False, POD_FAILING, f"{len(staying)} of {desired} pods are there: {not_made}")
-        return Verdict(type_, False, STARTING, f"{len(staying)} of {desired} pods are there")
+            return NewCondition(type_, False, POD_FAILING, f"{len(staying)} of {desired} pods are there: {not_made}")
+        return NewCondition(type_, False, STARTING, f"{len(staying)} of {desired} pods are there")
     if unready:
         words = f"{len(staying) - len(unready)} of {desired} pods are ready: {trouble(unready[0])}"
-        return Verdict(type_, False, PODS_NOT_READY, words)
+        return NewCondition(type_, False, PODS_NOT_READY, words)
     if len(staying) > desired:
-        return Verdict(type_, False, SCALING, f"{len(staying) - desired} pods too many are going")
-    return Verdict(type_, True, ALL_READY, f"{desired} of {desired} pods are ready and up to date")
+        return NewCondition(type_, False, SCALING, f"{len(staying) - desired} pods too many are going")
+    return NewCondition(type_, True, ALL_READY, f"{desired} of {desired} pods are ready and up to date")
 
 
-def stall_of(verdict: Verdict) -> Verdict | None:
-    """A verdict about pods that fail calls for a person."""
-    return verdict if verdict.holds is False and verdict.reason in (ROLLOUT_FAILED, POD_FAILING) else None
+def stall_of(current: NewCondition) -> NewCondition | None:
+    """A condition about pods that fail calls for a person."""
+    return current if current.holds is False and current.reason in (ROLLOUT_FAILED, POD_FAILING) else None
 
 
-def under_way(verdict: Verdict) -> bool:
+def under_way(current: NewCondition) -> bool:
     """Whether to look again soon."""
-    return verdict.holds is False and verdict.reason in UNDER_WAY
+    return current.holds is False and current.reason in UNDER_WAY

@@ -14,7 +14,7 @@ from magnetar.operator.plan.cluster_parts import (
     stall_of,
     under_way,
 )
-from magnetar.operator.plan.conditions import Verdict
+from magnetar.operator.plan.conditions import NewCondition
 from magnetar.operator.plan.facts import ClusterSeen
 
 
@@ -29,8 +29,8 @@ def plan_proxies(seen: ClusterSeen, brokers: Part) -> Part:
         if found is not None and not found.deleting:
             actions.append(Delete(found.kind, found.name, found.uid, reason="proxy.replicas is 0"))
         words = "clients connect to the brokers themselves"
-        verdict = Verdict(PROXIES_READY, True, "NoneWanted", words)
-        return Part(verdict=verdict, status=component_status(pods, "", 0, ""), actions=actions, serving=True)
+        current = NewCondition(PROXIES_READY, True, "NoneWanted", words)
+        return Part(condition=current, status=component_status(pods, "", 0, ""), actions=actions, serving=True)
     replicas = 0 if cluster.spec.hibernated else wanted
     deployment = Deployment(
         type=PROXIES_READY,
@@ -39,17 +39,17 @@ def plan_proxies(seen: ClusterSeen, brokers: Part) -> Part:
         pods=pods,
         gate=Gate(
             start="" if brokers.serving else "proxies start once a broker is ready",
-            update="" if brokers.complete else f"proxies are updated after the brokers: {brokers.verdict.message}",
+            update="" if brokers.complete else f"proxies are updated after the brokers: {brokers.condition.message}",
         ),
         hibernated=cluster.spec.hibernated,
         now_seconds=seen.now_seconds,
     )
-    verdict = deployment.verdict(wanted, replicas)
+    current = deployment.condition(wanted, replicas)
     return Part(
-        verdict=verdict,
-        status=component_status(pods, deployment.wanted_hash, replicas, "" if verdict.holds else verdict.message),
+        condition=current,
+        status=component_status(pods, deployment.wanted_hash, replicas, "" if current.holds else current.message),
         actions=deployment.actions(replicas),
-        stalled=stall_of(verdict),
+        stalled=stall_of(current),
         serving=any(pod.ready for pod in pods),
-        busy=under_way(verdict),
+        busy=under_way(current),
     )

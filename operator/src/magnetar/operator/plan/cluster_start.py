@@ -25,7 +25,7 @@ from magnetar.operator.plan.cluster_parts import (
     failures,
     under_way,
 )
-from magnetar.operator.plan.conditions import READY, STALLED, Verdict, condition, holds
+from magnetar.operator.plan.conditions import READY, STALLED, NewCondition, condition, holds
 from magnetar.operator.plan.facts import ClusterSeen, PoolFacts
 from magnetar.operator.resources.cluster import ComponentStatus
 
@@ -46,21 +46,23 @@ def plan_metadata(seen: ClusterSeen, zookeeper: Part) -> Part:
         if metadata_written(seen) != metadata_digest(seen.cluster):
             trouble = failures(seen.children.of(INIT), seen.now_seconds)
             words += f", and will know where it is to be reached by now{f': {trouble}' if trouble else ''}"
-            stalled = Verdict(METADATA_READY, False, METADATA_INIT_FAILED, words) if trouble else None
+            stalled = NewCondition(METADATA_READY, False, METADATA_INIT_FAILED, words) if trouble else None
             actions = _run_job(seen, jobs)[0] if _urls_hold(seen, zookeeper) else ()
-        verdict = Verdict(METADATA_READY, True, "Initialized", words)
-        return Part(verdict=verdict, actions=actions, stalled=stalled, serving=True)
+        current = NewCondition(METADATA_READY, True, "Initialized", words)
+        return Part(condition=current, actions=actions, stalled=stalled, serving=True)
     if seen.cluster.spec.hibernated:
-        return Part(verdict=Verdict(METADATA_READY, False, HIBERNATED, "the cluster was never started"))
+        return Part(condition=NewCondition(METADATA_READY, False, HIBERNATED, "the cluster was never started"))
     if not zookeeper.serving:
         words = "the metadata is written once all ZooKeeper servers are ready"
-        return Part(verdict=Verdict(METADATA_READY, False, WAITING, words))
+        return Part(condition=NewCondition(METADATA_READY, False, WAITING, words))
     actions, words = _run_job(seen, jobs)
     if words:
-        verdict = Verdict(METADATA_READY, False, METADATA_INIT_FAILED, words)
-        return Part(verdict=verdict, actions=actions, stalled=verdict)
-    verdict = Verdict(METADATA_READY, False, STARTING, "a Job writes what brokers and bookies expect in the metadata")
-    return Part(verdict=verdict, actions=actions)
+        current = NewCondition(METADATA_READY, False, METADATA_INIT_FAILED, words)
+        return Part(condition=current, actions=actions, stalled=current)
+    current = NewCondition(
+        METADATA_READY, False, STARTING, "a Job writes what brokers and bookies expect in the metadata"
+    )
+    return Part(condition=current, actions=actions)
 
 
 def metadata_written(seen: ClusterSeen) -> str:
@@ -120,20 +122,20 @@ def plan_bookies(seen: ClusterSeen, metadata: Part) -> Part:
     """The default pool is made once the metadata is there; each pool looks after itself."""
     pools = [pool for pool in seen.pools if not pool.deleting]
     hibernated = seen.cluster.spec.hibernated
-    verdict, stalled = _judge_pools(seen, pools, metadata)
+    current, stalled = _judge_pools(seen, pools, metadata)
     return Part(
-        verdict=verdict,
+        condition=current,
         status=ComponentStatus(
             replicas=sum(pool.status.replicas for pool in seen.pools),
             ready_replicas=sum(pool.status.ready_replicas for pool in seen.pools),
             updated_replicas=sum(pool.status.updated_replicas for pool in seen.pools),
             desired_replicas=0 if hibernated else sum(pool.replicas for pool in pools),
-            message="" if verdict.holds else verdict.message,
+            message="" if current.holds else current.message,
         ),
         actions=_default_pool(seen) if metadata.serving and not _is_of_an_earlier(seen) else (),
         stalled=stalled,
         serving=writable(seen) >= seen.cluster.spec.bookkeeper.ensemble_size,
-        busy=under_way(verdict),
+        busy=under_way(current),
     )
 
 
@@ -157,9 +159,11 @@ def writable(seen: ClusterSeen) -> int:
     return sum(pool.status.writable_replicas for pool in seen.pools)
 
 
-def _judge_pools(seen: ClusterSeen, pools: Sequence[PoolFacts], metadata: Part) -> tuple[Verdict, Verdict | None]:
-    def no(reason: str, message: str) -> Verdict:
-        return Verdict(BOOKIES_READY, False, reason, message)
+def _judge_pools(
+    seen: ClusterSeen, pools: Sequence[PoolFacts], metadata: Part
+) -> tuple[NewCondition, NewCondition | None]:
+    def no(reason: str, message: str) -> NewCondition:
+        return NewCondition(BOOKIES_READY, False, reason, message)
 
     if seen.cluster.spec.hibernated:
         running = sum(pool.status.replicas for pool in seen.pools)
@@ -176,32 +180,32 @@ def _judge_pools(seen: ClusterSeen, pools: Sequence[PoolFacts], metadata: Part) 
     for pool in pools:
         stalled = condition(pool.status.conditions, STALLED)
         if stalled is not None and stalled.status == "True":
-            verdict = no(stalled.reason, f"Bookie {pool.name}: {stalled.message}")
-            return verdict, verdict
+            current = no(stalled.reason, f"Bookie {pool.name}: {stalled.message}")
+            return current, current
     if wanted < ensemble_size:
-        verdict = no(
+        current = no(
             TOO_FEW_BOOKIES,
             f"bookkeeper.ensembleSize {ensemble_size} needs as many bookies, and all pools together want {wanted}: "
             "raise bookkeeper.replicas, or add a pool",
         )
-        return verdict, verdict
+        return current, current
     for pool in pools:
         if (unready := _pool_trouble(seen, pool)) is not None:
             return unready, None
     if writable(seen) < ensemble_size:
         words = f"{writable(seen)} bookies take writes, and every ledger needs {ensemble_size}"
         return no(TOO_FEW_WRITABLE, words), None
-    return Verdict(BOOKIES_READY, True, ALL_READY, f"{writable(seen)} of {wanted} bookies take writes"), None
+    return NewCondition(BOOKIES_READY, True, ALL_READY, f"{writable(seen)} of {wanted} bookies take writes"), None
 
 
-def _pool_trouble(seen: ClusterSeen, pool: PoolFacts) -> Verdict | None:
+def _pool_trouble(seen: ClusterSeen, pool: PoolFacts) -> NewCondition | None:
     if (waits := update_waits_for(seen, pool)) and pool.status.replicas:
-        return Verdict(BOOKIES_READY, False, UPDATING, waits)
+        return NewCondition(BOOKIES_READY, False, UPDATING, waits)
     ready = condition(pool.status.conditions, READY)
     if ready is None or pool.status.observed_generation != pool.generation:
-        return Verdict(BOOKIES_READY, False, STARTING, f"Bookie {pool.name} has not been looked at yet")
+        return NewCondition(BOOKIES_READY, False, STARTING, f"Bookie {pool.name} has not been looked at yet")
     if ready.status != "True":
-        return Verdict(BOOKIES_READY, False, ready.reason, f"Bookie {pool.name}: {ready.message}")
+        return NewCondition(BOOKIES_READY, False, ready.reason, f"Bookie {pool.name}: {ready.message}")
     return None
 
 
@@ -229,7 +233,7 @@ def brokers_start_waits_for(seen: ClusterSeen, zookeeper: Part, metadata: Part, 
 def brokers_update_waits_for(seen: ClusterSeen, zookeeper: Part) -> str:
     """What is updated before the brokers and is not done yet."""
     if not zookeeper.complete:
-        return f"brokers are updated after ZooKeeper: {zookeeper.verdict.message}"
+        return f"brokers are updated after ZooKeeper: {zookeeper.condition.message}"
     for pool in seen.pools:
         if not pool.deleting and (words := update_waits_for(seen, pool)):
             return f"brokers are updated after the bookies: {words}"

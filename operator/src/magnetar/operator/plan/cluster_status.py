@@ -31,7 +31,7 @@ from magnetar.operator.plan.conditions import (
     READY,
     RECONCILING,
     STALLED,
-    Verdict,
+    NewCondition,
     conditions,
     holds,
     settings_in_effect,
@@ -75,12 +75,12 @@ class Parts:
 def cluster_status(seen: ClusterSeen, parts: Parts, moves_now: Sequence[Action]) -> PulsarClusterStatus:
     """All of it."""
     cluster, generation = seen.cluster, seen.resource.generation
-    verdicts = _verdicts(seen, parts)
-    ready = verdicts[0]
+    new_conditions = _new_conditions(seen, parts)
+    ready = new_conditions[0]
     address = cluster.address(cluster.entrance)
     return PulsarClusterStatus(
         observed_generation=generation,
-        phase=_phase(seen, parts, verdicts),
+        phase=_phase(seen, parts, new_conditions),
         version=cluster.version if ready.holds and ready.reason == ALL_READY else seen.status.version,
         service_url=service_url(cluster, address),
         web_service_url=web_service_url(cluster, address),
@@ -95,36 +95,36 @@ def cluster_status(seen: ClusterSeen, parts: Parts, moves_now: Sequence[Action])
         hibernated_replicas=remembered_brokers(seen),
         metadata_digest=metadata_written(seen),
         broker_load=parts.brokers.load,
-        conditions=conditions(seen.status.conditions, verdicts, generation, seen.now_seconds),
+        conditions=conditions(seen.status.conditions, new_conditions, generation, seen.now_seconds),
     )
 
 
-def _verdicts(seen: ClusterSeen, parts: Parts) -> list[Verdict]:
+def _new_conditions(seen: ClusterSeen, parts: Parts) -> list[NewCondition]:
     spec = seen.cluster.spec
-    unready = [part.verdict for part in parts.all() if not part.complete]
+    unready = [part.condition for part in parts.all() if not part.complete]
     stalled = stall(seen, parts)
     return [
         _ready(seen, parts, unready, stalled),
         _reconciling(seen, unready),
-        Verdict(STALLED, True, stalled.reason, stalled.message)
+        NewCondition(STALLED, True, stalled.reason, stalled.message)
         if stalled is not None
-        else Verdict(STALLED, False, GETS_ON, "nothing needs a person"),
-        *(part.verdict for part in (parts.metadata, parts.zookeeper, parts.bookies, parts.brokers, parts.proxies)),
-        Verdict(PAUSED, True, PAUSED, "the operator looks, and touches nothing; set paused to false")
+        else NewCondition(STALLED, False, GETS_ON, "nothing needs a person"),
+        *(part.condition for part in (parts.metadata, parts.zookeeper, parts.bookies, parts.brokers, parts.proxies)),
+        NewCondition(PAUSED, True, PAUSED, "the operator looks, and touches nothing; set paused to false")
         if spec.paused
-        else Verdict(PAUSED, False, "Active", "the operator looks after the cluster"),
+        else NewCondition(PAUSED, False, "Active", "the operator looks after the cluster"),
         _hibernated(seen, parts),
         settings_in_effect(cluster_settings_without_effect(seen.cluster)),
     ]
 
 
-def stall(seen: ClusterSeen, parts: Parts) -> Verdict | None:
+def stall(seen: ClusterSeen, parts: Parts) -> NewCondition | None:
     """What a person has to do something about; what the spec names first, for pods that fail may be its consequence."""
     stalled = next((part.stalled for part in parts.all() if part.stalled is not None), None)
     if not seen.troubles:
         return stalled
     words = [trouble.message for trouble in seen.troubles] + ([stalled.message] if stalled is not None else [])
-    return Verdict(STALLED, True, seen.troubles[0].reason, " | ".join(words))
+    return NewCondition(STALLED, True, seen.troubles[0].reason, " | ".join(words))
 
 
 def _asleep(parts: Parts) -> bool:
@@ -132,39 +132,43 @@ def _asleep(parts: Parts) -> bool:
     return not any(part.status.replicas for part in (parts.zookeeper, parts.bookies, parts.brokers, parts.proxies))
 
 
-def _ready(seen: ClusterSeen, parts: Parts, unready: Sequence[Verdict], stalled: Verdict | None) -> Verdict:
+def _ready(
+    seen: ClusterSeen, parts: Parts, unready: Sequence[NewCondition], stalled: NewCondition | None
+) -> NewCondition:
     if seen.cluster.spec.hibernated:
         # What the spec wishes is there: who waits for that waits no longer.
         words = "no pods run, as hibernated says; all volumes stay"
         return (
-            Verdict(READY, True, HIBERNATED, words) if _asleep(parts) else Verdict(READY, False, STOPPING, "pods stop")
+            NewCondition(READY, True, HIBERNATED, words)
+            if _asleep(parts)
+            else NewCondition(READY, False, STOPPING, "pods stop")
         )
     if stalled is not None:
-        return Verdict(READY, False, stalled.reason, stalled.message)
+        return NewCondition(READY, False, stalled.reason, stalled.message)
     if unready:
-        return Verdict(READY, False, unready[0].reason, f"{unready[0].type}: {unready[0].message}")
-    return Verdict(READY, True, ALL_READY, "all components are ready and up to date")
+        return NewCondition(READY, False, unready[0].reason, f"{unready[0].type}: {unready[0].message}")
+    return NewCondition(READY, True, ALL_READY, "all components are ready and up to date")
 
 
-def _reconciling(seen: ClusterSeen, unready: Sequence[Verdict]) -> Verdict:
+def _reconciling(seen: ClusterSeen, unready: Sequence[NewCondition]) -> NewCondition:
     if seen.cluster.spec.paused:
-        return Verdict(RECONCILING, False, PAUSED, "nothing is done, for paused is set")
-    working = [verdict for verdict in unready if verdict.reason != HIBERNATED]
+        return NewCondition(RECONCILING, False, PAUSED, "nothing is done, for paused is set")
+    working = [current for current in unready if current.reason != HIBERNATED]
     if working:
-        return Verdict(RECONCILING, True, working[0].reason, f"{working[0].type}: {working[0].message}")
-    return Verdict(RECONCILING, False, "Idle", "all is as the spec says")
+        return NewCondition(RECONCILING, True, working[0].reason, f"{working[0].type}: {working[0].message}")
+    return NewCondition(RECONCILING, False, "Idle", "all is as the spec says")
 
 
-def _hibernated(seen: ClusterSeen, parts: Parts) -> Verdict:
+def _hibernated(seen: ClusterSeen, parts: Parts) -> NewCondition:
     if not seen.cluster.spec.hibernated:
-        return Verdict(HIBERNATED, False, "Awake", "the cluster is to run")
+        return NewCondition(HIBERNATED, False, "Awake", "the cluster is to run")
     if _asleep(parts):
-        return Verdict(HIBERNATED, True, HIBERNATED, "no pods run, all volumes stay; set hibernated to false")
-    stopping = next(part.verdict for part in reversed(parts.all()) if part.status.replicas)
-    return Verdict(HIBERNATED, False, STOPPING, f"{stopping.type}: {stopping.message}")
+        return NewCondition(HIBERNATED, True, HIBERNATED, "no pods run, all volumes stay; set hibernated to false")
+    stopping = next(part.condition for part in reversed(parts.all()) if part.status.replicas)
+    return NewCondition(HIBERNATED, False, STOPPING, f"{stopping.type}: {stopping.message}")
 
 
-def _phase(seen: ClusterSeen, parts: Parts, verdicts: Sequence[Verdict]) -> str:
+def _phase(seen: ClusterSeen, parts: Parts, new_conditions: Sequence[NewCondition]) -> str:
     spec = seen.cluster.spec
     if spec.paused:
         return PAUSED
@@ -172,9 +176,9 @@ def _phase(seen: ClusterSeen, parts: Parts, verdicts: Sequence[Verdict]) -> str:
         return HIBERNATED if _asleep(parts) else "Hibernating"
     if stall(seen, parts) is not None:
         return STALLED
-    if verdicts[0].holds:
+    if new_conditions[0].holds:
         return READY
-    if (found := _PHASES.get(verdicts[0].reason)) is not None:
+    if (found := _PHASES.get(new_conditions[0].reason)) is not None:
         return found
     # What a pool does: it has its own word for that.
     at_work = (pool for pool in seen.pools if not pool.deleting and not holds(pool.status.conditions, READY))

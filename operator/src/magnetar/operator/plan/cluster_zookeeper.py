@@ -24,7 +24,7 @@ from magnetar.operator.plan.cluster_parts import (
     template_hash,
     under_way,
 )
-from magnetar.operator.plan.conditions import Verdict
+from magnetar.operator.plan.conditions import NewCondition
 from magnetar.operator.plan.facts import ClaimFacts, ClusterSeen, PodFacts, WorkloadFacts
 from magnetar.operator.plan.rollout import next_restart
 from magnetar.operator.resources.cluster import ComponentStatus, ZookeeperSpec
@@ -39,7 +39,7 @@ def plan_zookeeper(seen: ClusterSeen) -> Part:
     if not cluster.runs_zookeeper:
         words = f"the metadata is in {cluster.metadata_url}, which others run"
         return Part(
-            verdict=Verdict(ZOOKEEPER_READY, True, "External", words),
+            condition=NewCondition(ZOOKEEPER_READY, True, "External", words),
             status=ComponentStatus(message=words),
             serving=True,
         )
@@ -64,18 +64,20 @@ def plan_zookeeper(seen: ClusterSeen) -> Part:
     if restarted is not None:
         why = "it does not have the newest template"
         actions.append(Delete("Pod", restarted.name, restarted.uid, reason=why))
-    verdict = _verdict(seen, pods, replicas, template_hash(wanted), found.stalled_message if found is not None else "")
-    if restarted is not None and verdict.reason == UPDATING:
-        verdict = Verdict(verdict.type, False, verdict.reason, f"{verdict.message}; {restarted.name} restarts")
+    current = _condition(
+        seen, pods, replicas, template_hash(wanted), found.stalled_message if found is not None else ""
+    )
+    if restarted is not None and current.reason == UPDATING:
+        current = NewCondition(current.type, False, current.reason, f"{current.message}; {restarted.name} restarts")
     return Part(
-        verdict=verdict,
+        condition=current,
         status=component_status(
-            pods, template_hash(wanted), replicas, "" if verdict.holds and stalled is None else verdict.message
+            pods, template_hash(wanted), replicas, "" if current.holds and stalled is None else current.message
         ),
         actions=actions,
-        stalled=stall_of(verdict) or stalled,
+        stalled=stall_of(current) or stalled,
         serving=replicas > 0 and sum(pod.ready and not pod.deleting for pod in pods) >= replicas,
-        busy=bool(growth) or remake is not None or under_way(verdict),
+        busy=bool(growth) or remake is not None or under_way(current),
     )
 
 
@@ -108,7 +110,7 @@ def _restart(
 
 def _volumes(
     claims: Sequence[ClaimFacts], wanted: Manifest, found: WorkloadFacts | None
-) -> tuple[list[Action], Verdict | None, Delete | None]:
+) -> tuple[list[Action], NewCondition | None, Delete | None]:
     """What is asked for, why it cannot be, and the StatefulSet that has to be made anew for its claim templates
     cannot be changed. A claim that somebody has made larger than the spec says stays so."""
     sizes = {
@@ -123,7 +125,7 @@ def _volumes(
             f"{fixed[0].storage_class or '(none)'} does not allow it; set allowVolumeExpansion there, if its "
             "storage can do it"
         )
-        return [], Verdict("", False, VOLUME_NOT_EXPANDABLE, words), None
+        return [], NewCondition("", False, VOLUME_NOT_EXPANDABLE, words), None
     actions: list[Action] = []
     for claim in small:
         size = sizes[claim.volume]
@@ -147,10 +149,12 @@ def _differ(found: Mapping[str, str], wanted: Mapping[str, int]) -> bool:
     return bool(found) and {name: size_bytes(size) for name, size in found.items()} != dict(wanted)
 
 
-def _verdict(seen: ClusterSeen, pods: Sequence[PodFacts], replicas: int, wanted_hash: str, not_made: str) -> Verdict:
+def _condition(
+    seen: ClusterSeen, pods: Sequence[PodFacts], replicas: int, wanted_hash: str, not_made: str
+) -> NewCondition:
     if seen.cluster.spec.hibernated:
         if not pods:
-            return Verdict(ZOOKEEPER_READY, False, HIBERNATED, "no server runs")
+            return NewCondition(ZOOKEEPER_READY, False, HIBERNATED, "no server runs")
         words = "servers stop once no bookie runs" if replicas else "servers stop"
-        return Verdict(ZOOKEEPER_READY, False, STOPPING, words)
+        return NewCondition(ZOOKEEPER_READY, False, STOPPING, words)
     return judge_pods(ZOOKEEPER_READY, pods, replicas, wanted_hash, seen.now_seconds, not_made)

@@ -43,13 +43,13 @@ from magnetar.operator.plan.actions import Action, Apply, Check, Create, Delete,
 from magnetar.operator.plan.conditions import READY, holds, was_refused
 from magnetar.operator.plan.facts import PoolSeen
 from magnetar.operator.plan.pool_autoscale import Usage, plan_autoscaling
+from magnetar.operator.plan.pool_builder import REQUEUE_IDLE_SECONDS, PlanBuilder, named
 from magnetar.operator.plan.pool_children import PoolChildren, leftovers, pool_children, to_apply
-from magnetar.operator.plan.pool_draft import WAKE_IDLE_SECONDS, Draft, named
 from magnetar.operator.plan.pool_members import PoolView, view_of
 from magnetar.operator.plan.pool_repair import plan_fresh_starts, plan_lost, plan_replacements
 from magnetar.operator.plan.pool_rollout import outdated_pods, plan_rollout, plan_troubles
 from magnetar.operator.plan.pool_scale import claims_to_delete, plan_drains, replicas_to_apply, tell_scaling
-from magnetar.operator.plan.pool_status import Said, pool_status, simple_status, transitions, written
+from magnetar.operator.plan.pool_status import StatusFacts, pool_status, simple_status, transitions, written
 from magnetar.operator.plan.pool_volumes import (
     may_be_made_anew,
     plan_growth,
@@ -68,23 +68,23 @@ def plan_pool(seen: PoolSeen) -> Plan:
     cluster, resource = seen.cluster, seen.cluster_resource
     if cluster is None or (resource is not None and resource.deleting):
         return _without_cluster(seen)
-    view, draft = view_of(seen, cluster), Draft()
+    view, builder = view_of(seen, cluster), PlanBuilder()
     if seen.resource.deleting and _is_empty(view):
-        draft.do(SetFinalizer(False))
-        return Plan(groups=draft.groups, status=written(seen.status), wake_after_seconds=WAKE_IDLE_SECONDS)
-    said = _work(view, draft)
-    status = pool_status(view, draft, said)
+        builder.do(SetFinalizer(False))
+        return Plan(groups=builder.groups, status=written(seen.status), requeue_after_seconds=REQUEUE_IDLE_SECONDS)
+    facts = _work(view, builder)
+    status = pool_status(view, builder, facts)
     told = transitions(seen.status, status)
     if cluster.spec.paused:
-        return Plan(told=told, status=written(status), wake_after_seconds=WAKE_IDLE_SECONDS)
-    first, *groups = draft.groups
+        return Plan(told=told, status=written(status), requeue_after_seconds=REQUEUE_IDLE_SECONDS)
+    first, *groups = builder.groups
     return Plan(
         first=first,
         groups=groups,
         told=told,
-        asked=draft.controls,
+        asked=builder.controls,
         status=written(status),
-        wake_after_seconds=draft.wake_after_seconds,
+        requeue_after_seconds=builder.requeue_after_seconds,
     )
 
 
@@ -100,20 +100,20 @@ def _belonging(view: PoolView) -> list[Action]:
 
 def _without_cluster(seen: PoolSeen) -> Plan:
     """Nothing can be made, nobody could take entries over, and volumes stay."""
-    draft, held = Draft(), FINALIZER in seen.resource.finalizers
+    builder, held = PlanBuilder(), FINALIZER in seen.resource.finalizers
     if seen.resource.deleting:
         if held:
-            draft.do(*_left_alone(seen), SetFinalizer(False))
+            builder.do(*_left_alone(seen), SetFinalizer(False))
     elif seen.cluster is not None:
-        draft.waiting("ClusterDeleting", f"PulsarCluster {seen.spec.cluster_name} is being deleted")
+        builder.waiting("ClusterDeleting", f"PulsarCluster {seen.spec.cluster_name} is being deleted")
     else:
-        draft.waiting(
+        builder.waiting(
             "ClusterMissing",
             f"there is no PulsarCluster {seen.spec.cluster_name} in the namespace: make it, or correct clusterName by "
             "making another Bookie",
         )
-    status = simple_status(seen, draft)
-    return Plan(groups=draft.groups, status=written(status), wake_after_seconds=draft.wake_after_seconds)
+    status = simple_status(seen, builder)
+    return Plan(groups=builder.groups, status=written(status), requeue_after_seconds=builder.requeue_after_seconds)
 
 
 def _left_alone(seen: PoolSeen) -> list[Delete]:
@@ -134,56 +134,58 @@ def _is_empty(view: PoolView) -> bool:
     return view.stateful.desired == 0 and view.stateful.replicas == 0
 
 
-def _work(view: PoolView, draft: Draft) -> Said:
+def _work(view: PoolView, builder: PlanBuilder) -> StatusFacts:
     """All parts, the most telling first: the first note is the pool's phase."""
     resource, status = view.seen.resource, view.seen.status
     usage = Usage(history=status.usage_history, scaled_at=status.scaled_at)
     replicas, wanted_hash = None, ""
     if not resource.deleting and FINALIZER not in resource.finalizers:
-        draft.do(SetFinalizer(True))
-    draft.do(*_belonging(view))
+        builder.do(SetFinalizer(True))
+    builder.do(*_belonging(view))
     try:
         wanted_sizes(view.seen.spec)
         pool_children(view, 0)
     except Misuse as error:
-        draft.stalled("InvalidSpec", f"a value cannot be read: {error}. Correct the Bookie or the PulsarCluster")
+        builder.stalled("InvalidSpec", f"a value cannot be read: {error}. Correct the Bookie or the PulsarCluster")
     else:
-        replicas = replicas_to_apply(view, draft)
+        replicas = replicas_to_apply(view, builder)
         children = pool_children(view, replicas or 0)
         wanted_hash = children.template_hash
-        draft.do(*to_apply(view, children))
-        draft.go_on()
-        _plan_stateful(view, children, replicas, draft)
-        draft.go_on()
+        builder.do(*to_apply(view, children))
+        builder.go_on()
+        _plan_stateful(view, children, replicas, builder)
+        builder.go_on()
         if view.hibernated:
-            _say_hibernated(view, draft)
+            _say_hibernated(view, builder)
         else:
-            _plan_bookies(view, children, view.desired if replicas is None else replicas, draft)
-            plan_growth(view, draft)
-            usage = plan_autoscaling(view, draft)
-    return Said(wanted_hash=wanted_hash, replicas=replicas, usage_history=usage.history, scaled_at=usage.scaled_at)
+            _plan_bookies(view, children, view.desired if replicas is None else replicas, builder)
+            plan_growth(view, builder)
+            usage = plan_autoscaling(view, builder)
+    return StatusFacts(
+        wanted_hash=wanted_hash, replicas=replicas, usage_history=usage.history, scaled_at=usage.scaled_at
+    )
 
 
-def _plan_stateful(view: PoolView, children: PoolChildren, replicas: int | None, draft: Draft) -> None:
+def _plan_stateful(view: PoolView, children: PoolChildren, replicas: int | None, builder: PlanBuilder) -> None:
     """The StatefulSet, and the claims that none of its pods will have again."""
     stateful, manifest = view.stateful, children.stateful
     if replicas is None:
         if not view.hibernated and not view.seen.resource.deleting:
-            draft.do(Check(manifest))
+            builder.do(Check(manifest))
         return
     if stateful is None:
-        draft.do(Create(manifest))
-        tell_scaling(view, replicas, draft)
-        draft.waiting("Starting", f"{replicas} bookies are being made", busy=True)
+        builder.do(Create(manifest))
+        tell_scaling(view, replicas, builder)
+        builder.waiting("Starting", f"{replicas} bookies are being made", busy=True)
         return
     if stateful.deleting:
-        draft.waiting("Starting", "the StatefulSet is being deleted, and is made again", busy=True)
+        builder.waiting("Starting", "the StatefulSet is being deleted, and is made again", busy=True)
         return
     if templates_differ(view):
         if may_be_made_anew(view, replicas):
-            draft.do(Delete("StatefulSet", stateful.name, stateful.uid, orphan=True, reason="new sizes of volumes"))
-            draft.tell("StatefulSetRenewed", "it is made again for the new sizes of volumes; its bookies run on")
-            draft.waiting("Starting", "the StatefulSet is made again for the new sizes of volumes", busy=True)
+            builder.do(Delete("StatefulSet", stateful.name, stateful.uid, orphan=True, reason="new sizes of volumes"))
+            builder.tell("StatefulSetRenewed", "it is made again for the new sizes of volumes; its bookies run on")
+            builder.waiting("Starting", "the StatefulSet is made again for the new sizes of volumes", busy=True)
             return
         manifest = with_sizes(manifest, stateful.claim_sizes)
     claims = claims_to_delete(view, replicas)
@@ -194,51 +196,53 @@ def _plan_stateful(view: PoolView, children: PoolChildren, replicas: int | None,
         metadata = manifest["metadata"] | {"uid": stateful.uid}
         if stateful.resource_version:
             metadata["resourceVersion"] = stateful.resource_version
-        draft.do(Apply(manifest | {"metadata": metadata}, checked=bool(claims)))
-    tell_scaling(view, replicas, draft)
+        builder.do(Apply(manifest | {"metadata": metadata}, checked=bool(claims)))
+    tell_scaling(view, replicas, builder)
     if replicas > view.desired:
-        draft.waiting("ScalingOut", f"from {view.desired} to {replicas} bookies", busy=True)
+        builder.waiting("ScalingOut", f"from {view.desired} to {replicas} bookies", busy=True)
     if stateful.template_hash != children.template_hash:
-        draft.tell("RolloutStarted", "bookies are restarted one by one to be as they should be by now")
-    draft.do(*claims)
+        builder.tell("RolloutStarted", "bookies are restarted one by one to be as they should be by now")
+    builder.do(*claims)
     if claims:
-        draft.tell("VolumesDeleted", f"{named([claim.name for claim in claims])}: their bookies were drained")
+        builder.tell("VolumesDeleted", f"{named([claim.name for claim in claims])}: their bookies were drained")
 
 
-def _plan_bookies(view: PoolView, children: PoolChildren, replicas: int, draft: Draft) -> None:
-    plan_fresh_starts(view, draft)
-    plan_drains(view, replicas, draft)
-    plan_replacements(view, draft)
-    plan_lost(view, replicas, draft)
-    plan_rollout(view, children.template_hash, draft)
-    plan_troubles(view, replicas, draft)
-    _say_gone(view, replicas, draft)
+def _plan_bookies(view: PoolView, children: PoolChildren, replicas: int, builder: PlanBuilder) -> None:
+    plan_fresh_starts(view, builder)
+    plan_drains(view, replicas, builder)
+    plan_replacements(view, builder)
+    plan_lost(view, replicas, builder)
+    plan_rollout(view, children.template_hash, builder)
+    plan_troubles(view, replicas, builder)
+    _say_gone(view, replicas, builder)
     if view.seen.resource.deleting:
         volumes = sum(len(member.claims) for member in view.members)
-        draft.waiting(
+        builder.waiting(
             "Deleting",
             f"{len(view.pods)} pods and {volumes} volumes are left; volumes go when another bookie "
             "says that the cluster does not need them",
         )
     elif view.pods and not outdated_pods(view.pods, children.template_hash):
-        draft.do(*leftovers(view, children))
+        builder.do(*leftovers(view, children))
 
 
-def _say_gone(view: PoolView, replicas: int, draft: Draft) -> None:
+def _say_gone(view: PoolView, replicas: int, builder: PlanBuilder) -> None:
     gone = [member for member in view.members if member.ordinal >= max(replicas, view.wanted)]
     if gone:
         claims = sum(len(member.claims) for member in gone)
         words = f"{gone[0].name} is going" if len(gone) == 1 else f"{len(gone)} bookies are going"
         waits = ", which go when another bookie says that the cluster does not need them"
-        draft.waiting("ScalingIn", f"{words} with {claims} volumes{waits if claims else ''}", busy=bool(view.writable))
+        builder.waiting(
+            "ScalingIn", f"{words} with {claims} volumes{waits if claims else ''}", busy=bool(view.writable)
+        )
 
 
-def _say_hibernated(view: PoolView, draft: Draft) -> None:
+def _say_hibernated(view: PoolView, builder: PlanBuilder) -> None:
     if view.seen.resource.deleting:
-        draft.stalled(
+        builder.stalled(
             "HibernatedPool",
             "a pool is drained before it is deleted, and its cluster is hibernated: set hibernated to false, or delete "
             "the PulsarCluster, which takes its pools with it",
         )
     elif view.pods and view.desired == 0:
-        draft.waiting("Hibernating", f"{len(view.pods)} bookies are stopping", busy=True)
+        builder.waiting("Hibernating", f"{len(view.pods)} bookies are stopping", busy=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from magnetar.operator.plan.actions import Scale
 from magnetar.operator.plan.bookie_scale import SILENT_SECONDS, BookieAdvice, wanted_bookies
-from magnetar.operator.plan.pool_draft import Draft
+from magnetar.operator.plan.pool_builder import PlanBuilder
 from magnetar.operator.plan.pool_members import PoolView
 from magnetar.operator.resources.bookie import UsageSample
 
@@ -20,7 +20,7 @@ class Usage:
     scaled_at: str | None = None
 
 
-def plan_autoscaling(view: PoolView, draft: Draft) -> Usage:
+def plan_autoscaling(view: PoolView, builder: PlanBuilder) -> Usage:
     """Set the resource's own number, where everybody sees it: the next pass goes by that."""
     seen = view.seen
     if seen.spec.autoscaling is None:
@@ -28,9 +28,9 @@ def plan_autoscaling(view: PoolView, draft: Draft) -> Usage:
     if (advice := _advice(view)) is None:
         return Usage(history=seen.status.usage_history, scaled_at=seen.status.scaled_at)
     if advice.replicas != seen.spec.replicas:
-        draft.do(Scale("Bookie", seen.owner.name, seen.owner.uid, advice.replicas))
-        draft.tell("Autoscaled", f"from {seen.spec.replicas} to {advice.replicas} bookies: {advice.reason}")
-        draft.waiting("Autoscaling", f"{advice.replicas} bookies are wanted: {advice.reason}", busy=True)
+        builder.do(Scale("Bookie", seen.owner.name, seen.owner.uid, advice.replicas))
+        builder.tell("Autoscaled", f"from {seen.spec.replicas} to {advice.replicas} bookies: {advice.reason}")
+        builder.waiting("Autoscaling", f"{advice.replicas} bookies are wanted: {advice.reason}", busy=True)
     return Usage(history=advice.usage_history, scaled_at=advice.scaled_at)
 
 

@@ -8,12 +8,12 @@ from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED
 from magnetar.operator.children.naming import REPLACE_ANNOTATION, to_be_replaced
 from magnetar.operator.plan.actions import Annotate, Delete, RetireLostBookie, StartBookieDrain, Tell
 from magnetar.operator.plan.facts import PodFacts
-from magnetar.operator.plan.pool_draft import Draft
+from magnetar.operator.plan.pool_builder import PlanBuilder
 from magnetar.operator.plan.pool_members import DOWN_SECONDS, Member, PoolView
 from magnetar.operator.plan.pool_scale import ensemble_words, kept, progress, waits_for_brokers
 
 
-def plan_fresh_starts(view: PoolView, draft: Draft) -> None:
+def plan_fresh_starts(view: PoolView, builder: PlanBuilder) -> None:
     """One drained bookie that is to stay gets empty volumes; one whose lost entries are stored elsewhere again is
     started."""
     for member in kept(view):
@@ -21,14 +21,14 @@ def plan_fresh_starts(view: PoolView, draft: Draft) -> None:
         if pod is None or pod.deleting:
             continue
         if _starts_empty(member):
-            _empty(member, pod, draft)
+            _empty(member, pod, builder)
             return
         if member.volume_code == EXIT_EMPTY_VOLUME and member.nameless:
             # What it has mounted is empty already: only the pause before its next start is cut short. Should there be
             # something left on one of its volumes, it ends as retired then.
-            draft.do(Delete("Pod", pod.name, pod.uid, reason="its entries are stored elsewhere: it may start empty"))
-            draft.tell("DiskReplaced", f"what {member.name} has lost is stored elsewhere again: it starts empty")
-            draft.restarted = True
+            builder.do(Delete("Pod", pod.name, pod.uid, reason="its entries are stored elsewhere: it may start empty"))
+            builder.tell("DiskReplaced", f"what {member.name} has lost is stored elsewhere again: it starts empty")
+            builder.restarted = True
             return
 
 
@@ -39,34 +39,36 @@ def _starts_empty(member: Member) -> bool:
     return member.facts is not None or member.volume_code == EXIT_RETIRED or member.replaced
 
 
-def _empty(member: Member, pod: PodFacts, draft: Draft) -> None:
+def _empty(member: Member, pod: PodFacts, builder: PlanBuilder) -> None:
     """Claims first: without the pod they would be bound to the next one."""
     # Claims that are younger than the pod are not those that it has mounted: the next pod's, if the pod was not seen
     # as it is. Once the pod is restarted, it is younger than they are.
     old = [claim for claim in member.claims_kept if claim.created_seconds <= pod.created_seconds]
     for claim in old:
-        draft.do(Delete("PersistentVolumeClaim", claim.name, claim.uid, reason=f"{member.name} is drained"))
-    draft.do(Delete("Pod", pod.name, pod.uid, reason="it is drained, and starts again with empty volumes"))
-    draft.tell("BookieReplaced", f"all that {member.name} held is stored elsewhere: it starts again with empty volumes")
-    draft.restarted, draft.emptied = True, member.name
+        builder.do(Delete("PersistentVolumeClaim", claim.name, claim.uid, reason=f"{member.name} is drained"))
+    builder.do(Delete("Pod", pod.name, pod.uid, reason="it is drained, and starts again with empty volumes"))
+    builder.tell(
+        "BookieReplaced", f"all that {member.name} held is stored elsewhere: it starts again with empty volumes"
+    )
+    builder.restarted, builder.emptied = True, member.name
 
 
-def plan_lost(view: PoolView, replicas: int, draft: Draft) -> None:
+def plan_lost(view: PoolView, replicas: int, builder: PlanBuilder) -> None:
     """Have the others take over what bookies held that cannot serve it, and say what is the matter with volumes."""
     for member in view.members:
         code = member.volume_code
         if member.wrong_volume:
             words = member.pod.exit_message.strip() if member.pod is not None else ""
-            draft.stalled(
+            builder.stalled(
                 "WrongVolume",
                 f"{member.name} has volumes of another bookie or cluster, or settings of other directories, and is "
                 f"left alone: {words or 'see its log'}. Put back what was changed; or, if its data is not needed, "
                 "delete the pod and its claims",
             )
         elif member.last_volume_code == EXIT_EMPTY_VOLUME:
-            _say_lost(view, member, draft)
+            _say_lost(view, member, builder)
         if _is_lost(view, member, replicas, code):
-            draft.ask(RetireLostBookie(member.bookie_id))
+            builder.ask(RetireLostBookie(member.bookie_id))
 
 
 def _is_lost(view: PoolView, member: Member, replicas: int, code: int | None) -> bool:
@@ -86,66 +88,66 @@ def _is_lost(view: PoolView, member: Member, replicas: int, code: int | None) ->
     return goes and member.pod_seconds >= DOWN_SECONDS
 
 
-def _say_lost(view: PoolView, member: Member, draft: Draft) -> None:
+def _say_lost(view: PoolView, member: Member, builder: PlanBuilder) -> None:
     lost = member.lost
     what = f"{member.name} has lost the contents of a volume"
     if lost is None:
-        draft.waiting("ReplacingDisk", f"{what}; no bookie answers that could have its ledgers copied")
+        builder.waiting("ReplacingDisk", f"{what}; no bookie answers that could have its ledgers copied")
     elif lost.registered:
-        draft.waiting("ReplacingDisk", f"{what}; its registration is still there", busy=True)
+        builder.waiting("ReplacingDisk", f"{what}; its registration is still there", busy=True)
     else:
-        draft.waiting(
+        builder.waiting(
             "ReplacingDisk",
             f"{what}; {lost.ledgers_left} ledgers are still to be copied from other bookies, then it starts empty",
             busy=True,
         )
 
 
-def plan_replacements(view: PoolView, draft: Draft) -> None:
+def plan_replacements(view: PoolView, builder: PlanBuilder) -> None:
     """Drain one of the bookies that are to be replaced; those that do not run are left to `plan_lost`."""
     chosen = [member for member in view.staying if member.replaced]
     if not chosen:
         return
-    _keep_wishes(chosen, draft)
+    _keep_wishes(chosen, builder)
     under_way = [member for member in chosen if member.draining or member.drained]
     if under_way:
         told = [f"{member.name}: {progress(member.facts)}" for member in under_way if member.facts is not None]
-        draft.waiting("Replacing", "; ".join(told) or f"{under_way[0].name} is drained", busy=True)
+        builder.waiting("Replacing", "; ".join(told) or f"{under_way[0].name} is drained", busy=True)
         return
     member = chosen[0]
     if member.facts is None:
-        draft.waiting(
+        builder.waiting(
             "Replacing",
             f"{member.name} is to be replaced but does not answer: waiting for the pod, or for the others to have "
             f"copied its ledgers once it has been down for {DOWN_SECONDS:.0f} s",
         )
         return
     if any(other.draining for other in view.members):
-        draft.waiting("Replacing", f"{member.name} is replaced when no other bookie of the pool is drained")
+        builder.waiting("Replacing", f"{member.name} is replaced when no other bookie of the pool is drained")
         return
-    if waits_for_brokers(view, draft):
+    if waits_for_brokers(view, builder):
         return
     others = view.staying_elsewhere + sum(
         1 for other in view.staying if other is not member and other.facts is not None and other.facts.writable
     )
     if others < view.ensemble_asked:
-        draft.stalled(
+        builder.stalled(
             "ReplacementNeedsBookies",
             f"{member.name} is to be replaced, but without it {others} bookies take writes, and ledgers are spread "
             f"over {ensemble_words(view)}: add a bookie first, or remove the annotation {REPLACE_ANNOTATION}",
         )
         return
     message = f"{member.name} is to be replaced: it moves all its ledgers to other bookies"
-    draft.ask(StartBookieDrain(member.name), Tell("Normal", "DrainStarted", message))
-    draft.waiting("Replacing", f"{member.name}: its drain begins", busy=True)
+    builder.ask(StartBookieDrain(member.name), Tell("Normal", "DrainStarted", message))
+    builder.waiting("Replacing", f"{member.name}: its drain begins", busy=True)
 
 
-def _keep_wishes(chosen: Sequence[Member], draft: Draft) -> None:
+def _keep_wishes(chosen: Sequence[Member], builder: PlanBuilder) -> None:
     """Say it again on pods that have taken the place of those that were annotated: there it is seen and taken back."""
     for member in chosen:
         pod = member.pod
-        if pod is None or pod.deleting or to_be_replaced(pod.annotations) or member.name == draft.emptied:
+        if pod is None or pod.deleting or to_be_replaced(pod.annotations) or member.name == builder.emptied:
             continue
-        draft.do(Annotate("Pod", pod.name, pod.uid, ((REPLACE_ANNOTATION, "true"),)))
+        builder.do(Annotate("Pod", pod.name, pod.uid, ((REPLACE_ANNOTATION, "true"),)))
         words = f"{member.name} was to be replaced when its pod went: that goes on with the new one"
-        draft.tell("ReplacementGoesOn", f"{words}, until {REPLACE_ANNOTATION} is removed from it")
+        builder.tell("ReplacementGoesOn", f"{words}, until {REPLACE_ANNOTATION} is removed from it")

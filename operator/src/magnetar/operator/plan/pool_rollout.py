@@ -7,7 +7,7 @@ from typing import Final
 
 from magnetar.operator.plan.actions import Delete, StartBookieDrain
 from magnetar.operator.plan.facts import PodFacts
-from magnetar.operator.plan.pool_draft import Draft, named
+from magnetar.operator.plan.pool_builder import PlanBuilder, named
 from magnetar.operator.plan.pool_members import STARTING, PoolView
 from magnetar.operator.plan.pool_scale import zookeeper_serves
 from magnetar.operator.plan.rollout import broken, failed_update, failing, next_restart, trouble
@@ -16,7 +16,7 @@ STARTING_SECONDS: Final = 120.0
 """How long a pod that is not ready yet is looked at often."""
 
 
-def plan_rollout(view: PoolView, wanted_hash: str, draft: Draft) -> None:
+def plan_rollout(view: PoolView, wanted_hash: str, builder: PlanBuilder) -> None:
     """Restart the next pod of an older template, or say what is waited for."""
     stateful, now = view.stateful, view.seen.now_seconds
     if stateful is None:
@@ -25,7 +25,7 @@ def plan_rollout(view: PoolView, wanted_hash: str, draft: Draft) -> None:
     outdated = outdated_pods(pods, wanted_hash)
     failed = failed_update(pods, wanted_hash, now)
     if failed is not None and outdated and not _ended_for_its_volume(view, failed):
-        draft.stalled(
+        builder.stalled(
             "RolloutFailed",
             f"{trouble(failed)}. No further bookie is restarted: correct the Bookie or the PulsarCluster, what is "
             "broken is then restarted first",
@@ -33,29 +33,29 @@ def plan_rollout(view: PoolView, wanted_hash: str, draft: Draft) -> None:
     if not outdated:
         return
     done = f"{len(pods) - len(outdated)} of {len(pods)} bookies are restarted"
-    if draft.restarted or stateful.deleting or not stateful.settled or stateful.template_hash != wanted_hash:
+    if builder.restarted or stateful.deleting or not stateful.settled or stateful.template_hash != wanted_hash:
         # A pod that is deleted before would come back as it was.
-        draft.waiting("Updating", done, busy=True)
+        builder.waiting("Updating", done, busy=True)
         return
     order = order_gate(view)
-    gate = order or (_DRAIN_BEGINS if _begins_drain(draft) else safety_gate(view))
+    gate = order or (_DRAIN_BEGINS if _begins_drain(builder) else safety_gate(view))
     pod = next_restart(pods, wanted_hash, may_restart=not gate)
     if pod is not None and order and not broken(pod):
         pod = None
     if pod is None:
-        draft.waiting("Updating", f"{done}; {gate or 'the last one is starting'}", busy=not order)
+        builder.waiting("Updating", f"{done}; {gate or 'the last one is starting'}", busy=not order)
         return
-    draft.do(Delete("Pod", pod.name, pod.uid, reason="it is of an older template"))
-    draft.tell("BookieRestarted", f"{pod.name} is restarted to be as it should be by now; {done}")
-    draft.waiting("Updating", f"{done}; {pod.name} is being restarted", busy=True)
-    draft.restarted = True
+    builder.do(Delete("Pod", pod.name, pod.uid, reason="it is of an older template"))
+    builder.tell("BookieRestarted", f"{pod.name} is restarted to be as it should be by now; {done}")
+    builder.waiting("Updating", f"{done}; {pod.name} is being restarted", busy=True)
+    builder.restarted = True
 
 
 _DRAIN_BEGINS: Final = "a drain begins"
 
 
-def _begins_drain(draft: Draft) -> bool:
-    return any(isinstance(action, StartBookieDrain) for action in draft.controls)
+def _begins_drain(builder: PlanBuilder) -> bool:
+    return any(isinstance(action, StartBookieDrain) for action in builder.controls)
 
 
 def outdated_pods(pods: Sequence[PodFacts], wanted_hash: str) -> list[PodFacts]:
@@ -129,33 +129,33 @@ def count_matters(view: PoolView, wanted_hash: str) -> bool:
     return bool(outdated_pods(pods, wanted_hash)) and not order_gate(view) and not _bookies_gate(view)
 
 
-def plan_troubles(view: PoolView, replicas: int, draft: Draft) -> None:
+def plan_troubles(view: PoolView, replicas: int, builder: PlanBuilder) -> None:
     """Say what keeps pods from working, but for a rollout that fails and lost volumes."""
     now = view.seen.now_seconds
     for member in view.members:
         pod = member.pod
         if pod is None or member.ordinal >= replicas or member.last_volume_code is not None:
             continue
-        if failing(pod, now) and not any(pod.name in note.message for note in draft.stalls):
-            draft.stalled("PodFailing", trouble(pod))
+        if failing(pod, now) and not any(pod.name in note.message for note in builder.stalls):
+            builder.stalled("PodFailing", trouble(pod))
     expected = min(replicas, view.desired)
     pods = {pod.ordinal: pod for pod in view.pods}
     away = [number for number in range(expected) if number not in pods or not pods[number].ready]
     if away and view.stateful is not None and view.stateful.stalled_message:
-        draft.stalled("PodFailing", view.stateful.stalled_message)
+        builder.stalled("PodFailing", view.stateful.stalled_message)
     if away:
         young = any(number not in pods or now - pods[number].created_seconds < STARTING_SECONDS for number in away)
         names = named([f"{view.name}-{number}" for number in away])
-        draft.waiting("Starting", f"{expected - len(away)} of {expected} bookies are ready; not {names}", busy=young)
+        builder.waiting("Starting", f"{expected - len(away)} of {expected} bookies are ready; not {names}", busy=young)
         return
     silent = [member.name for member in view.members if member.ordinal < expected and member.facts is None]
     if silent:
-        draft.waiting("NoAnswer", f"no answer at the control port of {named(silent)}", busy=True)
+        builder.waiting("NoAnswer", f"no answer at the control port of {named(silent)}", busy=True)
         return
-    _say_full(view, draft)
+    _say_full(view, builder)
 
 
-def _say_full(view: PoolView, draft: Draft) -> None:
+def _say_full(view: PoolView, builder: PlanBuilder) -> None:
     """Bookies that answer and take no writes, of which too few do: nothing gets on, a drain neither. Autoscaling adds
     some by itself."""
     refusing = [
@@ -165,7 +165,7 @@ def _say_full(view: PoolView, draft: Draft) -> None:
     ]
     found = view.writable + view.seen.writable_elsewhere
     if refusing and found < view.ensemble_size and view.seen.spec.autoscaling is None:
-        draft.stalled(
+        builder.stalled(
             "TooFewBookies",
             f"{named(refusing)} take no writes, so that {found} bookies of the cluster do, and ledgers are spread over "
             f"{view.ensemble_size}: add bookies, or make room on their disks",

@@ -8,7 +8,7 @@ from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME
 from magnetar.operator.plan.actions import CancelBookieDrain, Delete, StartBookieDrain, Tell
 from magnetar.operator.plan.conditions import holds
 from magnetar.operator.plan.facts import BookieFacts
-from magnetar.operator.plan.pool_draft import NAMED_MAX, Draft, named
+from magnetar.operator.plan.pool_builder import NAMED_MAX, PlanBuilder, named
 from magnetar.operator.plan.pool_members import Member, PoolView
 
 METADATA_READY: Final = "MetadataReady"
@@ -17,15 +17,15 @@ CANCELLABLE: Final = frozenset({"ReadOnly", "Replicate", "Verify"})
 """Steps of a drain with a way back."""
 
 
-def replicas_to_apply(view: PoolView, draft: Draft) -> int | None:
+def replicas_to_apply(view: PoolView, builder: PlanBuilder) -> int | None:
     """What the StatefulSet is to have by now; None: it is not there, and it is not time to make it."""
     if view.hibernated:
-        return _replicas_hibernated(view, draft)
+        return _replicas_hibernated(view, builder)
     replicas = allowed_replicas(view)
     if view.stateful is None:
-        return replicas if _may_begin(view, replicas, draft) else None
+        return replicas if _may_begin(view, replicas, builder) else None
     if view.desired == 0 < replicas and not zookeeper_serves(view):
-        draft.waiting("WaitingForZookeeper", "bookies are started when all ZooKeeper servers are ready")
+        builder.waiting("WaitingForZookeeper", "bookies are started when all ZooKeeper servers are ready")
         return view.desired
     return replicas
 
@@ -80,7 +80,7 @@ def _never_was(view: PoolView, member: Member) -> bool:
     return len(view.pods) >= stateful.replicas and member.nameless
 
 
-def _replicas_hibernated(view: PoolView, draft: Draft) -> int | None:
+def _replicas_hibernated(view: PoolView, builder: PlanBuilder) -> int | None:
     if view.stateful is None:
         # It was being made anew around its pods: without it they would run on.
         return max((pod.ordinal + 1 for pod in view.pods if not pod.deleting), default=None)
@@ -90,17 +90,17 @@ def _replicas_hibernated(view: PoolView, draft: Draft) -> int | None:
     known = status.observed_generation == resource.generation
     if known and status.brokers.replicas == 0 and status.proxies.replicas == 0:
         return 0
-    draft.waiting("Hibernating", "bookies stop when no proxy and no broker is left")
+    builder.waiting("Hibernating", "bookies stop when no proxy and no broker is left")
     return view.desired
 
 
-def _may_begin(view: PoolView, replicas: int, draft: Draft) -> bool:
+def _may_begin(view: PoolView, replicas: int, builder: PlanBuilder) -> bool:
     if view.seen.resource.deleting and replicas == 0:
         return False
     status = view.seen.cluster_status
     if status is not None and holds(status.conditions, METADATA_READY):
         return True
-    draft.waiting(
+    builder.waiting(
         "WaitingForMetadata",
         f"bookies are made when PulsarCluster {view.cluster.name} has its condition {METADATA_READY}: see its "
         "conditions for what it waits for",
@@ -119,7 +119,7 @@ def zookeeper_serves(view: PoolView) -> bool:
     return 0 < found.desired_replicas == found.ready_replicas == found.updated_replicas == found.replicas
 
 
-def plan_drains(view: PoolView, replicas: int, draft: Draft) -> None:
+def plan_drains(view: PoolView, replicas: int, builder: PlanBuilder) -> None:
     """Start the drains of those that go, cancel those of others, say how far they are."""
     cancelled = [
         member.name
@@ -127,34 +127,34 @@ def plan_drains(view: PoolView, replicas: int, draft: Draft) -> None:
         if member.facts is not None and member.facts.drain in CANCELLABLE and not member.replaced
     ]
     if cancelled:
-        draft.ask(*map(CancelBookieDrain, cancelled))
-        draft.ask(Tell("Normal", "DrainCancelled", f"to stay, and to take writes again: {named(cancelled)}"))
+        builder.ask(*map(CancelBookieDrain, cancelled))
+        builder.ask(Tell("Normal", "DrainCancelled", f"to stay, and to take writes again: {named(cancelled)}"))
     going = [member for member in view.leaving if member.ordinal < replicas and not member.drained]
     if not going:
         return
     fresh = [member for member in going if member.facts is not None and member.facts.drain == "None"]
-    if fresh and _may_drain(view, draft):
+    if fresh and _may_drain(view, builder):
         # All at once: what one of them holds must not go to the next.
         names = [member.name for member in fresh]
         why = "the pool is deleted" if view.seen.resource.deleting else f"{view.wanted} replicas are wanted"
-        draft.ask(*map(StartBookieDrain, names))
+        builder.ask(*map(StartBookieDrain, names))
         words = f"{why}: all ledgers are moved to other bookies from {named(names)}"
         if view.seen.largest_ensemble is None:
             words += f"; no broker runs that could say whether a namespace asks for more than {view.ensemble_size}"
-        draft.ask(Tell("Normal", "DrainStarted", words))
-    if any(member.draining for member in going) or (fresh and view.ensemble_known and not draft.stalls):
-        draft.waiting("Draining", _progress(going), busy=True)
+        builder.ask(Tell("Normal", "DrainStarted", words))
+    if any(member.draining for member in going) or (fresh and view.ensemble_known and not builder.stalls):
+        builder.waiting("Draining", _progress(going), busy=True)
     silent = [member for member in going if member.facts is None]
     if silent:
-        draft.waiting(
+        builder.waiting(
             "WaitingForBookies",
             f"to go, but without an answer, and so not drained: {named([member.name for member in silent])}. Each goes "
             "when it answers and is drained, or when another bookie says that no ledger names it",
         )
 
 
-def _may_drain(view: PoolView, draft: Draft) -> bool:
-    if waits_for_brokers(view, draft):
+def _may_drain(view: PoolView, builder: PlanBuilder) -> bool:
+    if waits_for_brokers(view, builder):
         return False
     size, elsewhere, whose = view.ensemble_asked, view.staying_elsewhere, view.larger_ensemble_of
     if view.wanted + elsewhere < size:
@@ -166,7 +166,7 @@ def _may_drain(view: PoolView, draft: Draft) -> bool:
         else:
             fewer = f"have {whose} ask for fewer" if whose else "lower bookkeeper.ensembleSize of the cluster"
             advice = f"set replicas to {size - elsewhere} at least, or {fewer}"
-        draft.stalled(
+        builder.stalled(
             "EnsembleTooLarge",
             f"{view.wanted} bookies here and {elsewhere} that take writes in other pools are fewer than the "
             f"{ensemble_words(view)} that ledgers are spread over: none is drained. "
@@ -175,7 +175,7 @@ def _may_drain(view: PoolView, draft: Draft) -> bool:
         return False
     ready = sum(1 for member in view.staying if member.facts is not None and member.facts.writable) + elsewhere
     if ready < size:
-        draft.waiting(
+        builder.waiting(
             "WaitingForBookies",
             f"drains begin when {size} of the bookies that stay take writes, as many as ledgers are spread over: "
             f"{ready} do",
@@ -184,10 +184,10 @@ def _may_drain(view: PoolView, draft: Draft) -> bool:
     return True
 
 
-def waits_for_brokers(view: PoolView, draft: Draft) -> bool:
+def waits_for_brokers(view: PoolView, builder: PlanBuilder) -> bool:
     """Whether it is still to be found out how many bookies must be left."""
     if not view.ensemble_known:
-        draft.waiting(
+        builder.waiting(
             "WaitingForBrokers",
             "no bookie is drained until a broker says how many bookies the ledgers of namespaces are spread over",
             busy=True,
@@ -235,17 +235,17 @@ def claims_to_delete(view: PoolView, replicas: int) -> list[Delete]:
     ]
 
 
-def tell_scaling(view: PoolView, replicas: int, draft: Draft) -> None:
+def tell_scaling(view: PoolView, replicas: int, builder: PlanBuilder) -> None:
     """Events of the StatefulSet's number."""
     before = view.desired
     if view.stateful is None:
         if not view.pods:
-            draft.tell("PoolStarted", f"{replicas} bookies are made")
+            builder.tell("PoolStarted", f"{replicas} bookies are made")
     elif replicas > before:
         why = ", for too few are left to copy to what others have lost" if spares(view) else ""
-        draft.tell("ScaledOut", f"from {before} to {replicas} bookies{why}")
+        builder.tell("ScaledOut", f"from {before} to {replicas} bookies{why}")
     elif replicas < before and not view.hibernated:
         gone = [member.name for member in view.members if replicas <= member.ordinal < before]
-        draft.tell("BookieRemoved", f"{named(gone)}: drained, and stopped for good; {replicas} bookies stay")
+        builder.tell("BookieRemoved", f"{named(gone)}: drained, and stopped for good; {replicas} bookies stay")
     elif replicas < before:
-        draft.tell("Hibernated", f"{before} bookies stop, their volumes stay")
+        builder.tell("Hibernated", f"{before} bookies stop, their volumes stay")

@@ -16,7 +16,7 @@ from magnetar.operator.plan.conditions import (
     READY,
     RECONCILING,
     STALLED,
-    Verdict,
+    NewCondition,
     condition,
     conditions,
     newly_ignored,
@@ -24,7 +24,7 @@ from magnetar.operator.plan.conditions import (
     shortened,
 )
 from magnetar.operator.plan.facts import BookieFacts, PoolSeen
-from magnetar.operator.plan.pool_draft import Draft, Note, named
+from magnetar.operator.plan.pool_builder import Note, PlanBuilder, named
 from magnetar.operator.plan.pool_members import STARTING, WRONG_VOLUME, Member, PoolView
 from magnetar.operator.plan.rollout import broken, trouble
 from magnetar.operator.resources.bookie import BookieMember, BookieStatus, DrainProgress, UsageSample
@@ -38,7 +38,7 @@ BLOCKERS_NAMED_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class StatusFacts:
     """What the plan has found besides what was seen."""
 
     wanted_hash: str
@@ -48,42 +48,42 @@ class Said:
     scaled_at: str | None
 
 
-def pool_status(view: PoolView, draft: Draft, said: Said) -> BookieStatus:
+def pool_status(view: PoolView, builder: PlanBuilder, facts: StatusFacts) -> BookieStatus:
     """The whole status."""
     seen, pods = view.seen, view.pods
     resource = seen.cluster_resource
-    verdicts = _verdicts(view, draft, said)
+    new_conditions = _new_conditions(view, builder, facts)
     return BookieStatus(
         observed_generation=seen.resource.generation,
         replicas=len(pods),
         ready_replicas=sum(pod.ready and not pod.deleting for pod in pods),
-        updated_replicas=sum(pod.template_hash == said.wanted_hash and not pod.deleting for pod in pods),
+        updated_replicas=sum(pod.template_hash == facts.wanted_hash and not pod.deleting for pod in pods),
         writable_replicas=view.writable,
         cluster_generation=resource.generation if resource is not None else 0,
-        scaled_at=said.scaled_at,
-        usage_history=list(said.usage_history),
+        scaled_at=facts.scaled_at,
+        usage_history=list(facts.usage_history),
         selector=label_text(selector(view.cluster.name, BOOKIE, seen.owner.name)),
-        members=_members(view, draft),
-        phase=_phase(view, draft, verdicts[0]),
-        conditions=conditions(seen.status.conditions, verdicts, seen.resource.generation, seen.now_seconds),
+        members=_members(view, builder),
+        phase=_phase(view, builder, new_conditions[0]),
+        conditions=conditions(seen.status.conditions, new_conditions, seen.resource.generation, seen.now_seconds),
     )
 
 
-def simple_status(seen: PoolSeen, draft: Draft) -> BookieStatus:
+def simple_status(seen: PoolSeen, builder: PlanBuilder) -> BookieStatus:
     """Without a cluster: what was known, and why nothing is done."""
-    notes = [*draft.stalls, *draft.waits]
+    notes = [*builder.stalls, *builder.waits]
     note = notes[0] if notes else Note("Deleting", "nothing holds the pool any more")
-    verdicts = [
-        Verdict(READY, False, note.reason, note.message),
-        Verdict(RECONCILING, not draft.stalls, note.reason, note.message),
-        Verdict(STALLED, bool(draft.stalls), note.reason if draft.stalls else GETS_ON, note.message),
+    new_conditions = [
+        NewCondition(READY, False, note.reason, note.message),
+        NewCondition(RECONCILING, not builder.stalls, note.reason, note.message),
+        NewCondition(STALLED, bool(builder.stalls), note.reason if builder.stalls else GETS_ON, note.message),
     ]
     return msgspec.structs.replace(
         seen.status,
         observed_generation=seen.resource.generation,
         selector=label_text(selector(seen.spec.cluster_name, BOOKIE, seen.owner.name)),
         phase=note.phase,
-        conditions=conditions(seen.status.conditions, verdicts, seen.resource.generation, seen.now_seconds),
+        conditions=conditions(seen.status.conditions, new_conditions, seen.resource.generation, seen.now_seconds),
     )
 
 
@@ -147,13 +147,13 @@ def _works(ready: Condition) -> bool:
     return ready.status == "True" and ready.reason != HIBERNATED
 
 
-def _verdicts(view: PoolView, draft: Draft, said: Said) -> list[Verdict]:
+def _new_conditions(view: PoolView, builder: PlanBuilder, facts: StatusFacts) -> list[NewCondition]:
     return [
-        _ready(view, draft, said),
-        _reconciling(view, draft),
-        Verdict(STALLED, True, draft.stalls[0].reason, _joined(draft.stalls))
-        if draft.stalls
-        else Verdict(STALLED, False, GETS_ON, "nothing needs a person"),
+        _ready(view, builder, facts),
+        _reconciling(view, builder),
+        NewCondition(STALLED, True, builder.stalls[0].reason, _joined(builder.stalls))
+        if builder.stalls
+        else NewCondition(STALLED, False, GETS_ON, "nothing needs a person"),
         _writable(view),
         settings_in_effect(pool_settings_without_effect(view.cluster, view.seen.spec)),
     ]
@@ -163,29 +163,31 @@ def _joined(notes: Sequence[Note]) -> str:
     return " | ".join(note.message for note in notes)
 
 
-def _ready(view: PoolView, draft: Draft, said: Said) -> Verdict:
+def _ready(view: PoolView, builder: PlanBuilder, facts: StatusFacts) -> NewCondition:
     if view.hibernated and not view.seen.resource.deleting:
-        if view.pods or view.desired or draft.stalls:
-            return Verdict(READY, False, "Hibernating", "bookies stop, for the cluster is to sleep; all volumes stay")
+        if view.pods or view.desired or builder.stalls:
+            return NewCondition(
+                READY, False, "Hibernating", "bookies stop, for the cluster is to sleep; all volumes stay"
+            )
         # As is wished: who waits for that waits no longer.
-        return Verdict(READY, True, HIBERNATED, "no pods run, for the cluster is hibernated; all volumes stay")
-    notes = [*draft.stalls, *draft.waits]
+        return NewCondition(READY, True, HIBERNATED, "no pods run, for the cluster is hibernated; all volumes stay")
+    notes = [*builder.stalls, *builder.waits]
     if notes:
-        return Verdict(READY, False, notes[0].reason, notes[0].message)
-    if said.replicas is None or len(view.pods) != view.wanted or view.desired != view.wanted:
-        return Verdict(READY, False, "Scaling", f"{len(view.pods)} of {view.wanted} bookies are there")
-    return Verdict(READY, True, "AllReady", f"{view.wanted} of {view.wanted} bookies are ready and up to date")
+        return NewCondition(READY, False, notes[0].reason, notes[0].message)
+    if facts.replicas is None or len(view.pods) != view.wanted or view.desired != view.wanted:
+        return NewCondition(READY, False, "Scaling", f"{len(view.pods)} of {view.wanted} bookies are there")
+    return NewCondition(READY, True, "AllReady", f"{view.wanted} of {view.wanted} bookies are ready and up to date")
 
 
-def _reconciling(view: PoolView, draft: Draft) -> Verdict:
+def _reconciling(view: PoolView, builder: PlanBuilder) -> NewCondition:
     if view.cluster.spec.paused:
-        return Verdict(RECONCILING, False, "Paused", "nothing is done, for the cluster is paused")
-    if draft.waits:
-        return Verdict(RECONCILING, True, draft.waits[0].reason, _joined(draft.waits))
-    return Verdict(RECONCILING, False, "Idle", "all is done that can be done by now")
+        return NewCondition(RECONCILING, False, "Paused", "nothing is done, for the cluster is paused")
+    if builder.waits:
+        return NewCondition(RECONCILING, True, builder.waits[0].reason, _joined(builder.waits))
+    return NewCondition(RECONCILING, False, "Idle", "all is done that can be done by now")
 
 
-def _writable(view: PoolView) -> Verdict:
+def _writable(view: PoolView) -> NewCondition:
     """Of the pool's own bookies: whether each takes writes that should, and whether there are enough."""
     found, size = view.writable + view.seen.writable_elsewhere, view.ensemble_size
     refusing = [
@@ -198,21 +200,21 @@ def _writable(view: PoolView) -> Verdict:
         words += f"; not {named(refusing)}"
     if found < size:
         advice = f"ledgers are spread over {size} bookies, and {found} of the cluster take writes: add bookies"
-        return Verdict(WRITABLE, False, "TooFewBookies", f"{words}; {advice}, or make room on their disks")
-    return Verdict(WRITABLE, True, "EnoughBookies", words)
+        return NewCondition(WRITABLE, False, "TooFewBookies", f"{words}; {advice}, or make room on their disks")
+    return NewCondition(WRITABLE, True, "EnoughBookies", words)
 
 
-def _phase(view: PoolView, draft: Draft, ready: Verdict) -> str:
+def _phase(view: PoolView, builder: PlanBuilder, ready: NewCondition) -> str:
     if view.cluster.spec.paused:
         return "Paused"
-    if draft.stalls:
+    if builder.stalls:
         return STALLED
     if view.seen.resource.deleting:
         return "Deleting"
     if view.hibernated:
         return "Hibernating" if view.pods else "Hibernated"
-    if draft.waits:
-        return draft.waits[0].phase
+    if builder.waits:
+        return builder.waits[0].phase
     return READY if ready.holds else "Scaling"
 
 
@@ -221,12 +223,12 @@ def _is_member(view: PoolView, member: Member) -> bool:
     return member.pod is not None or member.ordinal < view.desired or bool(member.claims)
 
 
-def _members(view: PoolView, draft: Draft) -> list[BookieMember]:
+def _members(view: PoolView, builder: PlanBuilder) -> list[BookieMember]:
     """In the order in which they were written before, for the API server keeps it; newer ones follow by number."""
     known = {member.name: place for place, member in enumerate(view.seen.status.members)}
     found = [member for member in view.members if _is_member(view, member)]
     found.sort(key=lambda member: (known.get(member.name, len(known)), member.ordinal))
-    return [_member(view, member, emptied=member.name == draft.emptied) for member in found]
+    return [_member(view, member, emptied=member.name == builder.emptied) for member in found]
 
 
 def _member(view: PoolView, member: Member, *, emptied: bool) -> BookieMember:

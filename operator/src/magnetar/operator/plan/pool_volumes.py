@@ -11,7 +11,7 @@ from magnetar.operator.children.bookies import JOURNAL, LEDGERS
 from magnetar.operator.children.volumes import volume_names
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import VOLUME_GROWN, GrowVolume
-from magnetar.operator.plan.pool_draft import Draft, named
+from magnetar.operator.plan.pool_builder import PlanBuilder, named
 from magnetar.operator.plan.pool_members import PoolView
 from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.quantities import format_bytes, size_bytes
@@ -23,7 +23,7 @@ def wanted_sizes(spec: BookieSpec) -> dict[str, int]:
     return {name: size_bytes(volume.size) for kind, volume in volumes.items() for name in volume_names(kind, volume)}
 
 
-def plan_growth(view: PoolView, draft: Draft) -> None:
+def plan_growth(view: PoolView, builder: PlanBuilder) -> None:
     """Ask for larger volumes where they are smaller than wanted. Larger ones are left as they are."""
     sizes = wanted_sizes(view.seen.spec)
     fixed: list[str] = []
@@ -35,24 +35,24 @@ def plan_growth(view: PoolView, draft: Draft) -> None:
             if 0 < claim.capacity_bytes < claim.requested_bytes:
                 growing.append(claim.name)
                 if claim.warning:
-                    draft.stalled("VolumeNotExpandable", f"{claim.name} does not grow: {claim.warning}")
+                    builder.stalled("VolumeNotExpandable", f"{claim.name} does not grow: {claim.warning}")
         elif claim.expandable:
-            draft.do(GrowVolume(claim.name, claim.uid, wanted))
+            builder.do(GrowVolume(claim.name, claim.uid, wanted))
             asked.append(f"{claim.name} from {format_bytes(claim.requested_bytes)} to {format_bytes(wanted)}")
             growing.append(claim.name)
         else:
             fixed.append(f"{claim.name} ({claim.storage_class or 'no storage class'})")
     if asked:
-        draft.tell(VOLUME_GROWN, named(asked))
+        builder.tell(VOLUME_GROWN, named(asked))
     if fixed:
-        draft.stalled(
+        builder.stalled(
             "VolumeNotExpandable",
             f"the storage class does not let volumes grow: {named(fixed)}. Set allowVolumeExpansion in the "
             "class if its storage can do it; or make another pool with larger volumes and delete this one, which is "
             "drained then",
         )
     if growing:
-        draft.waiting("GrowingVolumes", f"{len(growing)} volumes grow, such as {growing[0]}")
+        builder.waiting("GrowingVolumes", f"{len(growing)} volumes grow, such as {growing[0]}")
 
 
 def templates_differ(view: PoolView) -> bool:

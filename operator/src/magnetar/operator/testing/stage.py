@@ -14,7 +14,7 @@ from magnetar.operator.plan.actions import Action, Plan, SplitBundle, TransferBu
 from magnetar.operator.plan.facts import ClusterSeen, PoolSeen
 from magnetar.operator.plan.pool_questions import NOTHING
 from magnetar.operator.plans import BundleAction, Plans
-from magnetar.operator.reconcile import Key, Reconciler, World
+from magnetar.operator.reconcile import Dependencies, Key, Reconciler
 from magnetar.operator.resources.cluster import BalanceSpec, Move
 from magnetar.operator.testing.small_kubernetes import SettableClock, SmallApiServer, SmallControls, Told
 
@@ -66,7 +66,7 @@ class Stage:
     def restart(self) -> None:
         """Another process of the operator looks after the same world."""
         self.reconciler = Reconciler(
-            World(
+            Dependencies(
                 api=self.api,
                 controls=self.controls,
                 clock=self.clock,
@@ -91,13 +91,13 @@ class Stage:
             groups=[self.actions, *self.groups],
             asked=moves_now,
             status=self.status,
-            wake_after_seconds=60,
+            requeue_after_seconds=60,
         )
 
     def _pool(self, seen: PoolSeen) -> Plan:
         self.pools.append(seen)
         groups = [self.actions, *self.groups]
-        return Plan(first=self.first, groups=groups, status=self.status, wake_after_seconds=30)
+        return Plan(first=self.first, groups=groups, status=self.status, requeue_after_seconds=30)
 
     def _balancing(self, spec: BalanceSpec) -> Balancing:
         self.balancings.append(Balancing(spec))

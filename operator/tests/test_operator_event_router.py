@@ -13,7 +13,7 @@ import pytest
 import yaml
 from magnetar.operator import sweep as sweep_module
 from magnetar.operator.command_line import application
-from magnetar.operator.handlers import WATCHED, Wakers, registry, watch_settings
+from magnetar.operator.handlers import WATCHED, EventRouter, registry, watch_settings
 from magnetar.operator.kubernetes.errors import Refused, ServerUnavailable
 from magnetar.operator.logs import set_up
 from magnetar.operator.loops import Loops
@@ -58,8 +58,8 @@ def woken() -> Woken:
 
 
 @pytest.fixture
-def wakers(woken: Woken) -> Wakers:
-    return Wakers(woken)
+def router(woken: Woken) -> EventRouter:
+    return EventRouter(woken)
 
 
 def resource(key: Key, version: int = 1, status: str = "", **spec: Any) -> dict[str, Any]:
@@ -72,63 +72,63 @@ def resource(key: Key, version: int = 1, status: str = "", **spec: Any) -> dict[
     return {"apiVersion": "x/v1", "kind": key.kind, "metadata": metadata, "spec": spec, "status": {"phase": status}}
 
 
-def test_a_change_of_what_is_wanted_wakes(wakers: Wakers, woken: Woken) -> None:
-    wakers.resource("PulsarCluster", None, resource(BLUE))
+def test_a_change_of_what_is_wanted_wakes(router: EventRouter, woken: Woken) -> None:
+    router.resource("PulsarCluster", None, resource(BLUE))
     assert woken.since() == [BLUE]
-    wakers.resource("PulsarCluster", "MODIFIED", resource(BLUE, 2, paused=True))
+    router.resource("PulsarCluster", "MODIFIED", resource(BLUE, 2, paused=True))
     assert woken.since() == [BLUE]
 
 
-def test_its_own_status_wakes_only_those_that_go_by_it(wakers: Wakers, woken: Woken) -> None:
-    wakers.resource("PulsarCluster", None, resource(BLUE))
-    wakers.resource("Bookie", None, resource(COLD, clusterName="blue"))
+def test_its_own_status_wakes_only_those_that_go_by_it(router: EventRouter, woken: Woken) -> None:
+    router.resource("PulsarCluster", None, resource(BLUE))
+    router.resource("Bookie", None, resource(COLD, clusterName="blue"))
     assert woken.since() == [BLUE, BLUE, COLD]
-    wakers.resource("PulsarCluster", "MODIFIED", resource(BLUE, 2, "Fine"))
+    router.resource("PulsarCluster", "MODIFIED", resource(BLUE, 2, "Fine"))
     assert woken.since() == [COLD]
-    wakers.resource("Bookie", "MODIFIED", resource(COLD, 2, "Fine", clusterName="blue"))
+    router.resource("Bookie", "MODIFIED", resource(COLD, 2, "Fine", clusterName="blue"))
     assert woken.since() == [BLUE]
 
 
-def test_deletion_wakes_until_it_is_gone(wakers: Wakers, woken: Woken) -> None:
-    wakers.resource("Bookie", None, resource(COLD, clusterName="blue"))
+def test_deletion_wakes_until_it_is_gone(router: EventRouter, woken: Woken) -> None:
+    router.resource("Bookie", None, resource(COLD, clusterName="blue"))
     deleted = resource(COLD, 2, clusterName="blue")
     deleted["metadata"]["deletionTimestamp"] = "now"
     woken.since()
-    wakers.resource("Bookie", "MODIFIED", deleted)
-    wakers.resource("Bookie", "DELETED", deleted)
+    router.resource("Bookie", "MODIFIED", deleted)
+    router.resource("Bookie", "DELETED", deleted)
     assert woken.since() == [COLD, COLD]
-    wakers.resource("Bookie", "ADDED", resource(COLD, 3, clusterName="blue"))
+    router.resource("Bookie", "ADDED", resource(COLD, 3, clusterName="blue"))
     assert woken.since() == [COLD]
 
 
-def test_children_wake_their_owners_as_far_as_there_are_any(wakers: Wakers, woken: Woken) -> None:
+def test_children_wake_their_owners_as_far_as_there_are_any(router: EventRouter, woken: Woken) -> None:
     labels = {"app.kubernetes.io/instance": "blue", "pulsar.magnetar.dev/pool": "cold"}
     pod = {"metadata": {"name": "cold-bookie-0", "namespace": "here", "labels": labels}}
-    wakers.child(pod)
+    router.child(pod)
     assert woken.since() == []
-    wakers.resource("PulsarCluster", None, resource(BLUE))
-    wakers.resource("Bookie", None, resource(COLD, clusterName="blue"))
+    router.resource("PulsarCluster", None, resource(BLUE))
+    router.resource("Bookie", None, resource(COLD, clusterName="blue"))
     woken.since()
-    wakers.child(pod)
+    router.child(pod)
     assert woken.since() == [BLUE, COLD]
 
 
 async def test_the_sweep_finds_what_watches_did_not_tell(
-    wakers: Wakers, woken: Woken, monkeypatch: pytest.MonkeyPatch
+    router: EventRouter, woken: Woken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep_module, "SWEEP_SECONDS", 0.001)
     api = SmallApiServer()
     api.failures["list", "Bookie"] = [ServerUnavailable("down")]
     stored = api.put(resource(BLUE))
-    wakers.resource("PulsarCluster", None, stored)
+    router.resource("PulsarCluster", None, stored)
     api.put(resource(COLD, clusterName="blue"))
     async with asyncio.timeout(30):
-        assert "Bookie here/cold" in await Sweep(api, wakers, ["here"]).run()
+        assert "Bookie here/cold" in await Sweep(api, router, ["here"]).run()
     assert COLD in woken.keys
 
 
 async def test_a_namespace_that_may_not_be_read_does_not_keep_the_sweep_from_others(
-    wakers: Wakers, woken: Woken, monkeypatch: pytest.MonkeyPatch
+    router: EventRouter, woken: Woken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep_module, "SWEEP_SECONDS", 0.001)
     api = SmallApiServer()
@@ -142,16 +142,16 @@ async def test_a_namespace_that_may_not_be_read_does_not_keep_the_sweep_from_oth
 
     monkeypatch.setattr(api, "list", refuse)
     async with asyncio.timeout(5):
-        assert "PulsarCluster here/blue" in await Sweep(api, wakers, ["gone", "here"]).run()
+        assert "PulsarCluster here/blue" in await Sweep(api, router, ["gone", "here"]).run()
 
 
 async def test_the_sweep_goes_on_while_watches_tell(
-    wakers: Wakers, woken: Woken, monkeypatch: pytest.MonkeyPatch
+    router: EventRouter, woken: Woken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep_module, "SWEEP_SECONDS", 0.001)
     api = SmallApiServer()
-    wakers.resource("PulsarCluster", None, api.put(resource(BLUE)))
-    sweeping = asyncio.create_task(Sweep(api, wakers, ()).run())
+    router.resource("PulsarCluster", None, api.put(resource(BLUE)))
+    sweeping = asyncio.create_task(Sweep(api, router, ()).run())
     while len(api.calls) < 20:
         await asyncio.sleep(0.001)
     assert not sweeping.done()
@@ -159,7 +159,7 @@ async def test_the_sweep_goes_on_while_watches_tell(
     sweeping.cancel()
 
 
-def test_what_is_watched(wakers: Wakers) -> None:
+def test_what_is_watched(router: EventRouter) -> None:
     everywhere, somewhere = watch_settings(cluster_wide=True), watch_settings(cluster_wide=False)
     assert (everywhere.scanning.disabled, somewhere.scanning.disabled) == (False, True)
     assert set(everywhere.watching.label_selectors.values()) == {"app.kubernetes.io/name=magnetar"}
@@ -167,7 +167,7 @@ def test_what_is_watched(wakers: Wakers) -> None:
     # The API server takes whole seconds only.
     assert str(everywhere.watching.server_timeout).isdecimal()
     assert not everywhere.posting.enabled
-    assert isinstance(registry(wakers), kopf.OperatorRegistry)
+    assert isinstance(registry(router), kopf.OperatorRegistry)
 
 
 def test_what_cannot_be_watched_is_tried_for_ever() -> None:

@@ -9,10 +9,10 @@ from typing import Final, Literal
 
 from magnetar.operator.plan.actions import Action, Tell
 
-WAKE_BUSY_SECONDS: Final = 2.0
+REQUEUE_BUSY_SECONDS: Final = 2.0
 """While bookies copy or start: what they say has no event that would wake."""
-WAKE_WAITING_SECONDS: Final = 30.0
-WAKE_IDLE_SECONDS: Final = 60.0
+REQUEUE_WAITING_SECONDS: Final = 30.0
+REQUEUE_IDLE_SECONDS: Final = 60.0
 
 _WORD_START: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -34,7 +34,7 @@ class Note:
     reason: str
     """One CamelCase word, as conditions have it; its words are the pool's phase."""
     message: str
-    wake_after_seconds: float = WAKE_WAITING_SECONDS
+    requeue_after_seconds: float = REQUEUE_WAITING_SECONDS
 
     @property
     def phase(self) -> str:
@@ -43,7 +43,7 @@ class Note:
 
 
 @dataclass(slots=True)
-class Draft:
+class PlanBuilder:
     """Filled part by part."""
 
     groups: list[list[Action]] = field(default_factory=lambda: [[]])
@@ -81,9 +81,9 @@ class Draft:
 
     def waiting(self, reason: str, message: str, *, busy: bool = False) -> None:
         """`busy`: look again soon."""
-        self.waits.append(Note(reason, message, WAKE_BUSY_SECONDS if busy else WAKE_WAITING_SECONDS))
+        self.waits.append(Note(reason, message, REQUEUE_BUSY_SECONDS if busy else REQUEUE_WAITING_SECONDS))
 
     @property
-    def wake_after_seconds(self) -> float:
+    def requeue_after_seconds(self) -> float:
         """When to look again at the latest."""
-        return min((note.wake_after_seconds for note in (*self.stalls, *self.waits)), default=WAKE_IDLE_SECONDS)
+        return min((note.requeue_after_seconds for note in (*self.stalls, *self.waits)), default=REQUEUE_IDLE_SECONDS)
