@@ -16,21 +16,19 @@ from magnetar.operator import apply, custom, observe, reconcile
 from magnetar.operator.children.context import Cluster
 from magnetar.operator.kubernetes import errors
 from magnetar.operator.kubernetes.kinds import Manifest
-from magnetar.operator.plan import (
-    actions,
-    cluster,
-    cluster_broker_drains,
-    cluster_deletion,
-    cluster_events,
-    cluster_zookeeper,
-    pool,
-    pool_members,
-    pool_repair,
-    pool_rollout,
-    pool_scale,
-    pool_status,
-)
+from magnetar.operator.plan import actions
+from magnetar.operator.plan.cluster import broker_drains as cluster_broker_drains
+from magnetar.operator.plan.cluster import deletion as cluster_deletion
+from magnetar.operator.plan.cluster import events as cluster_events
+from magnetar.operator.plan.cluster import plan as cluster
+from magnetar.operator.plan.cluster import zookeeper as cluster_zookeeper
 from magnetar.operator.plan.facts import BrokerFacts, ClusterSeen, PodFacts, PoolSeen
+from magnetar.operator.plan.pool import members as pool_members
+from magnetar.operator.plan.pool import plan as pool
+from magnetar.operator.plan.pool import repair as pool_repair
+from magnetar.operator.plan.pool import rollout as pool_rollout
+from magnetar.operator.plan.pool import scale as pool_scale
+from magnetar.operator.plan.pool import status as pool_status
 from magnetar.operator.resources.bookie import BookieStatus
 from magnetar.operator.resources.cluster import PulsarClusterSpec, PulsarClusterStatus
 

@@ -16,8 +16,8 @@ from magnetar.control.generated.broker_pb2_grpc import BrokerServicer, add_Broke
 from magnetar.control.server import ControlServer, ControlService
 from magnetar.control.settings import ControlSettings
 from magnetar.core.bundle import BundleName
-from magnetar.operator import control_calls as module
-from magnetar.operator.control_calls import ControlCalls
+from magnetar.operator.control import calls as module
+from magnetar.operator.control.calls import ControlCalls
 from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
 from magnetar.operator.resources.cluster import Move
 from magnetar.operator.testing.small_kubernetes import SettableClock

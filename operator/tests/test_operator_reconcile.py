@@ -33,7 +33,7 @@ from magnetar.operator.plan.facts import (
     LostBookieFacts,
     ZookeeperFacts,
 )
-from magnetar.operator.plan.pool_questions import Questions
+from magnetar.operator.plan.pool.questions import Questions
 from magnetar.operator.reconcile import LOOK_AGAIN_SECONDS, Key
 from magnetar.operator.resources.cluster import Move
 from magnetar.operator.testing.stage import BLUE, COLD, MOVE, SPLIT, Stage, small_stage

@@ -13,9 +13,9 @@ from magnetar.operator.children.metadata_job import metadata_job
 from magnetar.operator.children.naming import FINALIZER
 from magnetar.operator.kubernetes.errors import Refused
 from magnetar.operator.plan.actions import Tell
-from magnetar.operator.plan.cluster import plan_cluster
+from magnetar.operator.plan.cluster.plan import plan_cluster
 from magnetar.operator.plan.facts import Children, PodFacts, Trouble
-from magnetar.operator.plan.pool import plan_pool
+from magnetar.operator.plan.pool.plan import plan_pool
 from magnetar.operator.plan.rollout import failing, trouble
 from magnetar.operator.plan.warnings import Warned, in_doubt, with_warnings
 from magnetar.operator.resources.cluster import PulsarClusterStatus

@@ -18,8 +18,8 @@ from magnetar.operator.plan.actions import (
     StartBrokerDrain,
     TransferBundle,
 )
-from magnetar.operator.plan.cluster import BUSY_SECONDS, plan_cluster
-from magnetar.operator.plan.cluster_broker_drains import COST, COST_ANNOTATION
+from magnetar.operator.plan.cluster.broker_drains import COST, COST_ANNOTATION
+from magnetar.operator.plan.cluster.plan import BUSY_SECONDS, plan_cluster
 from magnetar.operator.plan.facts import ClusterSeen
 from magnetar.operator.testing.cluster_builders import (
     asked,

@@ -13,8 +13,8 @@ from magnetar.operator.children.brokers import broker_children
 from magnetar.operator.children.naming import BROKER, FINALIZER, INIT, PROXY, ZOOKEEPER
 from magnetar.operator.children.zookeeper import zookeeper_children
 from magnetar.operator.plan.actions import Apply, Delete, Plan, Scale, StartBrokerDrain, Tell
-from magnetar.operator.plan.cluster import plan_cluster
-from magnetar.operator.plan.cluster_parts import alive, one_of, template_hash
+from magnetar.operator.plan.cluster.parts import alive, one_of, template_hash
+from magnetar.operator.plan.cluster.plan import plan_cluster
 from magnetar.operator.plan.facts import (
     BrokerFacts,
     Children,

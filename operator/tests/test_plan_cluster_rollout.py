@@ -10,8 +10,8 @@ from magnetar.operator.children.brokers import broker_children
 from magnetar.operator.children.naming import BROKER
 from magnetar.operator.children.zookeeper import zookeeper_children
 from magnetar.operator.plan.actions import Delete, GrowVolume, Scale
-from magnetar.operator.plan.cluster import BUSY_SECONDS, plan_cluster
-from magnetar.operator.plan.cluster_parts import one_of, template_hash
+from magnetar.operator.plan.cluster.parts import one_of, template_hash
+from magnetar.operator.plan.cluster.plan import BUSY_SECONDS, plan_cluster
 from magnetar.operator.plan.facts import ClusterSeen, ZookeeperFacts
 from magnetar.operator.testing.cluster_builders import (
     applied,

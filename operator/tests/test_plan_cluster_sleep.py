@@ -15,7 +15,7 @@ from magnetar.operator.plan.actions import (
     StartBrokerDrain,
     Tell,
 )
-from magnetar.operator.plan.cluster import IDLE_SECONDS, plan_cluster
+from magnetar.operator.plan.cluster.plan import IDLE_SECONDS, plan_cluster
 from magnetar.operator.plan.facts import ClusterSeen
 from magnetar.operator.resources.cluster import PulsarClusterStatus
 from magnetar.operator.testing.cluster_builders import (

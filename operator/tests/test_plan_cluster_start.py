@@ -10,7 +10,7 @@ import pytest
 from magnetar.operator.children.metadata_job import metadata_job
 from magnetar.operator.children.naming import BROKER, FINALIZER, INIT, PROXY
 from magnetar.operator.plan.actions import Apply, Delete, MakeControlToken, Plan, SetFinalizer
-from magnetar.operator.plan.cluster import IDLE_SECONDS, WAITING_SECONDS, plan_cluster
+from magnetar.operator.plan.cluster.plan import IDLE_SECONDS, WAITING_SECONDS, plan_cluster
 from magnetar.operator.plan.facts import ClusterSeen
 from magnetar.operator.resources.cluster import PulsarClusterStatus
 from magnetar.operator.testing.cluster_builders import (

@@ -9,8 +9,8 @@ from magnetar.operator.children.naming import REPLACE_ANNOTATION
 from magnetar.operator.plan.actions import Scale, StartBookieDrain, Tell
 from magnetar.operator.plan.conditions import timestamp
 from magnetar.operator.plan.facts import EnsembleFacts
-from magnetar.operator.plan.pool import plan_pool
-from magnetar.operator.plan.pool_questions import pool_questions
+from magnetar.operator.plan.pool.plan import plan_pool
+from magnetar.operator.plan.pool.questions import pool_questions
 from magnetar.operator.resources.bookie import BookieStatus, UsageSample
 from magnetar.operator.testing.plan_builders import NOW
 from magnetar.operator.testing.pool_builders import PoolWorld, of, pod_name, said

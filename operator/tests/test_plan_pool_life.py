@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from magnetar.operator.children.naming import BOOKIE, REPLACE_ANNOTATION
 from magnetar.operator.plan.actions import Apply, Create, Delete, Scale, SetFinalizer, StartBookieDrain, Tell
-from magnetar.operator.plan.pool import plan_pool
-from magnetar.operator.plan.pool_children import covers
-from magnetar.operator.plan.pool_questions import pool_questions
+from magnetar.operator.plan.pool.children import covers
+from magnetar.operator.plan.pool.plan import plan_pool
+from magnetar.operator.plan.pool.questions import pool_questions
 from magnetar.operator.resources.bookie import BookieMember, BookieStatus
 from magnetar.operator.testing.cluster_builders import make_condition
 from magnetar.operator.testing.plan_builders import NOW, make_pod

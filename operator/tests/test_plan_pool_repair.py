@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from magnetar.operator.children.naming import REPLACE_ANNOTATION
 from magnetar.operator.plan.actions import Annotate, CancelBookieDrain, Delete, RetireLostBookie, StartBookieDrain
-from magnetar.operator.plan.pool import plan_pool
+from magnetar.operator.plan.pool.plan import plan_pool
 from magnetar.operator.resources.bookie import BookieMember, BookieStatus
 from magnetar.operator.testing.plan_builders import NOW
 from magnetar.operator.testing.pool_builders import (

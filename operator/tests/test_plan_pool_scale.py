@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from magnetar.operator.plan.actions import Apply, CancelBookieDrain, Delete, RetireLostBookie, StartBookieDrain
 from magnetar.operator.plan.facts import PoolFacts
-from magnetar.operator.plan.pool import plan_pool
+from magnetar.operator.plan.pool.plan import plan_pool
 from magnetar.operator.resources.bookie import BookieStatus
 from magnetar.operator.testing.plan_builders import NOW
 from magnetar.operator.testing.pool_builders import (

@@ -10,8 +10,8 @@ import pytest
 from magnetar.operator.children.owned import cluster_settings_without_effect
 from magnetar.operator.kubernetes.errors import Refused
 from magnetar.operator.plan.actions import Apply, Check, Plan, Tell
-from magnetar.operator.plan.cluster import plan_cluster
-from magnetar.operator.plan.pool import plan_pool
+from magnetar.operator.plan.cluster.plan import plan_cluster
+from magnetar.operator.plan.pool.plan import plan_pool
 from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.cluster import PulsarClusterSpec
 from magnetar.operator.resources.common import Condition

@@ -9,10 +9,10 @@ import pytest
 from magnetar.core.errors import SettingError
 from magnetar.operator.kubernetes.errors import NotFound
 from magnetar.operator.kubernetes.pods import LogOptions
-from magnetar.operator.plugin import log_merge
 from magnetar.operator.plugin.commands import logs
-from magnetar.operator.plugin.log_merge import Follower, Line, Source, merged, parse_line, read_log
-from magnetar.operator.plugin.log_view import LineDrawing
+from magnetar.operator.plugin.logs import merge
+from magnetar.operator.plugin.logs.merge import Follower, Line, Source, merged, parse_line, read_log
+from magnetar.operator.plugin.logs.view import LineDrawing
 from magnetar.operator.plugin.options import Output
 from magnetar.operator.testing.plugin_fakes import NAMESPACE, FakeKubernetes, cluster_manifest, pod_manifest
 
@@ -53,8 +53,8 @@ class Restarting(FakeKubernetes):
 
 
 async def test_a_log_that_ends_is_followed_again_without_its_old_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_merge, "WINDOW_SECONDS", 0.01)
-    monkeypatch.setattr(log_merge, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(merge, "WINDOW_SECONDS", 0.01)
+    monkeypatch.setattr(merge, "AGAIN_SECONDS", 0.01)
     kubernetes = Restarting()
     kubernetes.logs["a"] = [b"2026-11-21T10:00:00.1Z one"]
     follower = Follower(kubernetes, lambda _: None)
@@ -96,7 +96,7 @@ class Recreated(FakeKubernetes):
 
 
 async def test_a_pod_of_the_same_name_is_followed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_merge, "WINDOW_SECONDS", 0.01)
+    monkeypatch.setattr(merge, "WINDOW_SECONDS", 0.01)
     kubernetes = Recreated()
     follower = Follower(kubernetes, lambda _: None)
     source = Source(name="a", options=options("a", follow=True))

@@ -11,7 +11,7 @@ from magnetar.core.errors import SettingError
 from magnetar.core.sizes import human_bytes
 from magnetar.operator.children.naming import READABLE_ANNOTATION, REPLACE_ANNOTATION
 from magnetar.operator.plugin.drawing import UNICODE, Pace, age, rate_text, signs_for
-from magnetar.operator.plugin.log_choice import hurting
+from magnetar.operator.plugin.logs.choice import hurting
 from magnetar.operator.plugin.parse import cluster_view, pod_view, pool_view
 from magnetar.operator.plugin.progress import broker_drain_progress, replacement_progress
 from magnetar.operator.plugin.redaction import REDACTED, redacted

@@ -15,7 +15,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED
 from magnetar.operator.api_server import HttpApiServer
 from magnetar.operator.children.context import Defaults
-from magnetar.operator.control_calls import ControlCalls
+from magnetar.operator.control.calls import ControlCalls
 from magnetar.operator.decisions import ALL_PLANS
 from magnetar.operator.events import ApiEvents
 from magnetar.operator.handlers import EventRouter, registry, watch_settings

@@ -15,7 +15,7 @@ from magnetar.operator.children.configuration import digest
 from magnetar.operator.children.context import Cluster
 from magnetar.operator.children.control import token_secret
 from magnetar.operator.children.naming import FIELD_MANAGER, FINALIZER, NAME_LABEL, Owner
-from magnetar.operator.controls import Controls
+from magnetar.operator.control.controls import Controls
 from magnetar.operator.kubernetes.errors import AlreadyExists, Refused
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.listing import version

@@ -13,7 +13,7 @@ from magnetar.operator.api import ApiServer
 from magnetar.operator.apply import Applied, Executor, Subject
 from magnetar.operator.children.context import Defaults
 from magnetar.operator.children.naming import Owner
-from magnetar.operator.controls import Controls
+from magnetar.operator.control.controls import Controls
 from magnetar.operator.custom import owner_of
 from magnetar.operator.failures import failure_of, together, unreadable
 from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound, Refused, ServerUnavailable

@@ -14,8 +14,8 @@ from magnetar.operator.children.proxies import proxy_children
 from magnetar.operator.children.zookeeper import zookeeper_children
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import Action, Apply, Create, Plan, Tell
-from magnetar.operator.plan.cluster import plan_cluster
-from magnetar.operator.plan.cluster_parts import one_of, template_hash
+from magnetar.operator.plan.cluster.parts import one_of, template_hash
+from magnetar.operator.plan.cluster.plan import plan_cluster
 from magnetar.operator.plan.facts import (
     BrokerFacts,
     Children,

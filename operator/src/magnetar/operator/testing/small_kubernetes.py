@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from magnetar.balance.model import LoadSnapshot
 from magnetar.control.errors import ControlUnavailable
 from magnetar.operator.children.naming import FIELD_MANAGER, Owner
-from magnetar.operator.controls import Driver
+from magnetar.operator.control.controls import Driver
 from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import Tell

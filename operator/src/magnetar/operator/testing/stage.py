@@ -12,7 +12,7 @@ from magnetar.operator.children.context import Defaults
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import Action, Plan, SplitBundle, TransferBundle
 from magnetar.operator.plan.facts import ClusterSeen, PoolSeen
-from magnetar.operator.plan.pool_questions import NOTHING
+from magnetar.operator.plan.pool.questions import NOTHING
 from magnetar.operator.plans import BundleAction, Plans
 from magnetar.operator.reconcile import Dependencies, Key, Reconciler
 from magnetar.operator.resources.cluster import BalanceSpec, Move

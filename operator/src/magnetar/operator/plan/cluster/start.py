@@ -10,7 +10,7 @@ from magnetar.operator.children.metadata_job import metadata_digest, metadata_jo
 from magnetar.operator.children.naming import INIT, NUMBER_MANAGER
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import Action, Apply, Delete
-from magnetar.operator.plan.cluster_parts import (
+from magnetar.operator.plan.cluster.parts import (
     ALL_READY,
     BOOKIES_READY,
     BROKERS_READY,

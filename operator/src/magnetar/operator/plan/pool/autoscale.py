@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from magnetar.operator.plan.actions import Scale
 from magnetar.operator.plan.bookie_scale import SILENT_SECONDS, BookieAdvice, wanted_bookies
-from magnetar.operator.plan.pool_builder import PlanBuilder
-from magnetar.operator.plan.pool_members import PoolView
+from magnetar.operator.plan.pool.builder import PlanBuilder
+from magnetar.operator.plan.pool.members import PoolView
 from magnetar.operator.resources.bookie import UsageSample
 
 

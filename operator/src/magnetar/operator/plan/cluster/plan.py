@@ -35,21 +35,21 @@ from magnetar.operator.plan.actions import (
     Tell,
     TransferBundle,
 )
-from magnetar.operator.plan.cluster_brokers import plan_brokers
-from magnetar.operator.plan.cluster_deletion import plan_deletion
-from magnetar.operator.plan.cluster_deployments import Gate
-from magnetar.operator.plan.cluster_events import transitions
-from magnetar.operator.plan.cluster_leftovers import finished_jobs, leftovers
-from magnetar.operator.plan.cluster_parts import METADATA_READY, applied
-from magnetar.operator.plan.cluster_proxies import plan_proxies
-from magnetar.operator.plan.cluster_start import (
+from magnetar.operator.plan.cluster.brokers import plan_brokers
+from magnetar.operator.plan.cluster.deletion import plan_deletion
+from magnetar.operator.plan.cluster.deployments import Gate
+from magnetar.operator.plan.cluster.events import transitions
+from magnetar.operator.plan.cluster.leftovers import finished_jobs, leftovers
+from magnetar.operator.plan.cluster.parts import METADATA_READY, applied
+from magnetar.operator.plan.cluster.proxies import plan_proxies
+from magnetar.operator.plan.cluster.start import (
     brokers_start_waits_for,
     brokers_update_waits_for,
     plan_bookies,
     plan_metadata,
 )
-from magnetar.operator.plan.cluster_status import Parts, cluster_status, written
-from magnetar.operator.plan.cluster_zookeeper import plan_zookeeper
+from magnetar.operator.plan.cluster.status import Parts, cluster_status, written
+from magnetar.operator.plan.cluster.zookeeper import plan_zookeeper
 from magnetar.operator.plan.conditions import READY, holds
 from magnetar.operator.plan.facts import ClusterSeen
 from magnetar.operator.resources.cluster import BalanceSpec, PulsarClusterStatus

@@ -12,7 +12,7 @@ from magnetar.operator.children.configuration import DIGEST_LENGTH
 from magnetar.operator.children.naming import TEMPLATE_ANNOTATION
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import Apply, Delete
-from magnetar.operator.plan.pool_members import PoolView
+from magnetar.operator.plan.pool.members import PoolView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME
 from magnetar.operator.plan.actions import CancelBookieDrain, Delete, StartBookieDrain, Tell
 from magnetar.operator.plan.conditions import holds
 from magnetar.operator.plan.facts import BookieFacts
-from magnetar.operator.plan.pool_builder import NAMED_MAX, PlanBuilder, named
-from magnetar.operator.plan.pool_members import Member, PoolView
+from magnetar.operator.plan.pool.builder import NAMED_MAX, PlanBuilder, named
+from magnetar.operator.plan.pool.members import Member, PoolView
 
 METADATA_READY: Final = "MetadataReady"
 

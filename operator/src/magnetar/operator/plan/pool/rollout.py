@@ -7,9 +7,9 @@ from typing import Final
 
 from magnetar.operator.plan.actions import Delete, StartBookieDrain
 from magnetar.operator.plan.facts import PodFacts
-from magnetar.operator.plan.pool_builder import PlanBuilder, named
-from magnetar.operator.plan.pool_members import STARTING, PoolView
-from magnetar.operator.plan.pool_scale import zookeeper_serves
+from magnetar.operator.plan.pool.builder import PlanBuilder, named
+from magnetar.operator.plan.pool.members import STARTING, PoolView
+from magnetar.operator.plan.pool.scale import zookeeper_serves
 from magnetar.operator.plan.rollout import broken, failed_update, failing, next_restart, trouble
 
 STARTING_SECONDS: Final = 120.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 from magnetar.operator.children.naming import BROKER, FINALIZER, PROXY
 from magnetar.operator.plan.actions import Action, Delete, Plan, SetFinalizer, Tell
-from magnetar.operator.plan.cluster_parts import POD_FAILING, failures
+from magnetar.operator.plan.cluster.parts import POD_FAILING, failures
 from magnetar.operator.plan.conditions import READY, RECONCILING, STALLED, NewCondition, condition, conditions
 from magnetar.operator.plan.facts import ClusterSeen, WorkloadFacts
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from magnetar.operator.children.naming import PROXY
 from magnetar.operator.children.proxies import proxy_children
 from magnetar.operator.plan.actions import Action, Delete
-from magnetar.operator.plan.cluster_deployments import Deployment, Gate
-from magnetar.operator.plan.cluster_parts import (
+from magnetar.operator.plan.cluster.deployments import Deployment, Gate
+from magnetar.operator.plan.cluster.parts import (
     PROXIES_READY,
     Part,
     alive,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.operator.plan.actions import Tell
-from magnetar.operator.plan.cluster_parts import (
+from magnetar.operator.plan.cluster.parts import (
     ALL_READY,
     BOOKIES_READY,
     BROKERS_READY,
@@ -21,8 +21,8 @@ from magnetar.operator.plan.cluster_parts import (
     WAITING,
     ZOOKEEPER_READY,
 )
-from magnetar.operator.plan.cluster_start import TOO_FEW_BOOKIES, TOO_FEW_WRITABLE
-from magnetar.operator.plan.cluster_status import PAUSED
+from magnetar.operator.plan.cluster.start import TOO_FEW_BOOKIES, TOO_FEW_WRITABLE
+from magnetar.operator.plan.cluster.status import PAUSED
 from magnetar.operator.plan.conditions import READY, STALLED, condition, newly_ignored
 from magnetar.operator.resources.cluster import PulsarClusterStatus
 from magnetar.operator.resources.common import Condition

@@ -11,8 +11,8 @@ from magnetar.operator.children.bookies import JOURNAL, LEDGERS
 from magnetar.operator.children.volumes import volume_names
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import VOLUME_GROWN, GrowVolume
-from magnetar.operator.plan.pool_builder import PlanBuilder, named
-from magnetar.operator.plan.pool_members import PoolView
+from magnetar.operator.plan.pool.builder import PlanBuilder, named
+from magnetar.operator.plan.pool.members import PoolView
 from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.quantities import format_bytes, size_bytes
 

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from magnetar.control.errors import ControlUnavailable
 from magnetar.core.errors import PeerError
-from magnetar.operator.controls import ASKED_AT_ONCE_MAX
+from magnetar.operator.control.controls import ASKED_AT_ONCE_MAX
 from magnetar.operator.plan.facts import PodFacts
 
 TRIED_MAX: Final = 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from magnetar.operator.children.naming import BROKER, PROXY
-from magnetar.operator.plan.cluster_parts import alive
+from magnetar.operator.plan.cluster.parts import alive
 from magnetar.operator.plan.facts import ClusterSeen
 
 

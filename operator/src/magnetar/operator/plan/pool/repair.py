@@ -8,9 +8,9 @@ from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED
 from magnetar.operator.children.naming import REPLACE_ANNOTATION, to_be_replaced
 from magnetar.operator.plan.actions import Annotate, Delete, RetireLostBookie, StartBookieDrain, Tell
 from magnetar.operator.plan.facts import PodFacts
-from magnetar.operator.plan.pool_builder import PlanBuilder
-from magnetar.operator.plan.pool_members import DOWN_SECONDS, Member, PoolView
-from magnetar.operator.plan.pool_scale import ensemble_words, kept, progress, waits_for_brokers
+from magnetar.operator.plan.pool.builder import PlanBuilder
+from magnetar.operator.plan.pool.members import DOWN_SECONDS, Member, PoolView
+from magnetar.operator.plan.pool.scale import ensemble_words, kept, progress, waits_for_brokers
 
 
 def plan_fresh_starts(view: PoolView, builder: PlanBuilder) -> None:

@@ -24,8 +24,8 @@ from magnetar.operator.plan.conditions import (
     shortened,
 )
 from magnetar.operator.plan.facts import BookieFacts, PoolSeen
-from magnetar.operator.plan.pool_builder import Note, PlanBuilder, named
-from magnetar.operator.plan.pool_members import STARTING, WRONG_VOLUME, Member, PoolView
+from magnetar.operator.plan.pool.builder import Note, PlanBuilder, named
+from magnetar.operator.plan.pool.members import STARTING, WRONG_VOLUME, Member, PoolView
 from magnetar.operator.plan.rollout import broken, trouble
 from magnetar.operator.resources.bookie import BookieMember, BookieStatus, DrainProgress, UsageSample
 from magnetar.operator.resources.common import Condition

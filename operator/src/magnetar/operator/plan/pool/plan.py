@@ -42,15 +42,15 @@ from magnetar.operator.children.naming import BOOKIE, FINALIZER
 from magnetar.operator.plan.actions import Action, Apply, Check, Create, Delete, Plan, SetFinalizer
 from magnetar.operator.plan.conditions import READY, holds, was_refused
 from magnetar.operator.plan.facts import PoolSeen
-from magnetar.operator.plan.pool_autoscale import Usage, plan_autoscaling
-from magnetar.operator.plan.pool_builder import REQUEUE_IDLE_SECONDS, PlanBuilder, named
-from magnetar.operator.plan.pool_children import PoolChildren, leftovers, pool_children, to_apply
-from magnetar.operator.plan.pool_members import PoolView, view_of
-from magnetar.operator.plan.pool_repair import plan_fresh_starts, plan_lost, plan_replacements
-from magnetar.operator.plan.pool_rollout import outdated_pods, plan_rollout, plan_troubles
-from magnetar.operator.plan.pool_scale import claims_to_delete, plan_drains, replicas_to_apply, tell_scaling
-from magnetar.operator.plan.pool_status import StatusFacts, pool_status, simple_status, transitions, written
-from magnetar.operator.plan.pool_volumes import (
+from magnetar.operator.plan.pool.autoscale import Usage, plan_autoscaling
+from magnetar.operator.plan.pool.builder import REQUEUE_IDLE_SECONDS, PlanBuilder, named
+from magnetar.operator.plan.pool.children import PoolChildren, leftovers, pool_children, to_apply
+from magnetar.operator.plan.pool.members import PoolView, view_of
+from magnetar.operator.plan.pool.repair import plan_fresh_starts, plan_lost, plan_replacements
+from magnetar.operator.plan.pool.rollout import outdated_pods, plan_rollout, plan_troubles
+from magnetar.operator.plan.pool.scale import claims_to_delete, plan_drains, replicas_to_apply, tell_scaling
+from magnetar.operator.plan.pool.status import StatusFacts, pool_status, simple_status, transitions, written
+from magnetar.operator.plan.pool.volumes import (
     may_be_made_anew,
     plan_growth,
     templates_differ,

@@ -11,9 +11,9 @@ from magnetar.operator.children.access import service_url, web_service_url
 from magnetar.operator.children.naming import BROKER, label_text, selector
 from magnetar.operator.children.owned import cluster_settings_without_effect
 from magnetar.operator.plan.actions import Action, SplitBundle, TransferBundle
-from magnetar.operator.plan.cluster_brokers import BrokersPart
-from magnetar.operator.plan.cluster_hibernation import remembered_brokers
-from magnetar.operator.plan.cluster_parts import (
+from magnetar.operator.plan.cluster.brokers import BrokersPart
+from magnetar.operator.plan.cluster.hibernation import remembered_brokers
+from magnetar.operator.plan.cluster.parts import (
     ALL_READY,
     HIBERNATED,
     PODS_NOT_READY,
@@ -25,7 +25,7 @@ from magnetar.operator.plan.cluster_parts import (
     WAITING,
     Part,
 )
-from magnetar.operator.plan.cluster_start import metadata_written
+from magnetar.operator.plan.cluster.start import metadata_written
 from magnetar.operator.plan.conditions import (
     GETS_ON,
     READY,

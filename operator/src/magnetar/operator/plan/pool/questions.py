@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from magnetar.core.errors import Misuse
 from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED
-from magnetar.operator.plan import pool_autoscale
 from magnetar.operator.plan.facts import PoolSeen
-from magnetar.operator.plan.pool_children import pool_children
-from magnetar.operator.plan.pool_members import Member, PoolView, view_of
-from magnetar.operator.plan.pool_rollout import count_matters
+from magnetar.operator.plan.pool import autoscale
+from magnetar.operator.plan.pool.children import pool_children
+from magnetar.operator.plan.pool.members import Member, PoolView, view_of
+from magnetar.operator.plan.pool.rollout import count_matters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ def pool_questions(seen: PoolSeen) -> Questions:
     return Questions(
         count_under_replicated=_count(view),
         lost=tuple((member.name, member.bookie_id) for member in view.members if _ask_about(view, member)),
-        largest_ensemble=_would_drain(view) or pool_autoscale.count_matters(view),
+        largest_ensemble=_would_drain(view) or autoscale.count_matters(view),
     )
 
 
@@ -47,7 +47,7 @@ def _would_drain(view: PoolView) -> bool:
 
 
 def _count(view: PoolView) -> bool:
-    if pool_autoscale.count_matters(view):
+    if autoscale.count_matters(view):
         return True
     try:
         return count_matters(view, pool_children(view, view.desired).template_hash)

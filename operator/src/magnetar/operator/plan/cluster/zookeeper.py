@@ -9,8 +9,8 @@ from magnetar.operator.children.naming import ZOOKEEPER
 from magnetar.operator.children.zookeeper import zookeeper_children
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import VOLUME_GROWN, Action, Delete, GrowVolume, Tell
-from magnetar.operator.plan.cluster_hibernation import zookeeper_may_stop
-from magnetar.operator.plan.cluster_parts import (
+from magnetar.operator.plan.cluster.hibernation import zookeeper_may_stop
+from magnetar.operator.plan.cluster.parts import (
     HIBERNATED,
     STOPPING,
     UPDATING,

@@ -14,8 +14,8 @@ from magnetar.control.client import BookieControl, ControlChannel
 from magnetar.control.errors import ControlUnavailable
 from magnetar.core.clock import Clock
 from magnetar.core.errors import PeerError
-from magnetar.operator import control_facts as facts
-from magnetar.operator.controls import ASK_SECONDS_MAX, ASKED_AT_ONCE_MAX, COUNT_SECONDS_MAX, Driver
+from magnetar.operator.control import facts
+from magnetar.operator.control.controls import ASK_SECONDS_MAX, ASKED_AT_ONCE_MAX, COUNT_SECONDS_MAX, Driver
 from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
 from magnetar.operator.resources.cluster import Move
 

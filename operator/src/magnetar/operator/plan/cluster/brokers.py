@@ -10,10 +10,10 @@ from magnetar.operator.children.brokers import broker_children
 from magnetar.operator.children.naming import BROKER
 from magnetar.operator.plan.actions import Action, Tell
 from magnetar.operator.plan.broker_scale import wanted_brokers
-from magnetar.operator.plan.cluster_broker_drains import ScaleIn, broker_numbers
-from magnetar.operator.plan.cluster_deployments import Deployment, Gate
-from magnetar.operator.plan.cluster_hibernation import brokers_may_stop
-from magnetar.operator.plan.cluster_parts import (
+from magnetar.operator.plan.cluster.broker_drains import ScaleIn, broker_numbers
+from magnetar.operator.plan.cluster.deployments import Deployment, Gate
+from magnetar.operator.plan.cluster.hibernation import brokers_may_stop
+from magnetar.operator.plan.cluster.parts import (
     BROKERS_READY,
     SCALING,
     Part,

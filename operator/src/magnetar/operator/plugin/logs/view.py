@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from magnetar.operator.plugin.log_merge import Line
+from magnetar.operator.plugin.logs.merge import Line
 from rich.text import Text
 
 _COLOURS: Final = ("cyan", "green", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta", "bright_blue")

@@ -11,7 +11,7 @@ from magnetar.balance.model import BrokerLoad, BundleLoad, LoadSnapshot, Resourc
 from magnetar.control.errors import ControlUnavailable
 from magnetar.control.generated import bookie_pb2, broker_pb2
 from magnetar.core.bundle import BundleName
-from magnetar.operator.controls import Driver
+from magnetar.operator.control.controls import Driver
 from magnetar.operator.plan.conditions import timestamp
 from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, DrainStep, LostBookieFacts, ZookeeperFacts
 from magnetar.operator.resources.cluster import Move

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import Action, Check, Scale
-from magnetar.operator.plan.cluster_parts import (
+from magnetar.operator.plan.cluster.parts import (
     HIBERNATED,
     POD_FAILING,
     ROLLOUT_FAILED,
