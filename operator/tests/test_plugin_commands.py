@@ -14,10 +14,10 @@ import pytest
 import typer
 from magnetar.operator.children.naming import REPLACE_ANNOTATION
 from magnetar.operator.plugin import connection
-from magnetar.operator.plugin.command_line import NAME, application
+from magnetar.operator.plugin.command_line import application
 from magnetar.operator.plugin.commands import drain
 from magnetar.operator.plugin.commands.unload import parse
-from magnetar.operator.plugin.completion import completions
+from magnetar.operator.plugin.completion import NAME, completions
 from magnetar.operator.plugin.connection import Target
 from magnetar.operator.plugin.restarts import RESTARTED_ANNOTATION
 from magnetar.operator.testing.plugin_fakes import (
@@ -310,7 +310,7 @@ def test_words_are_completed_as_kubectl_asks(
 ) -> None:
     for name in ("_KUBECTL_PULSAR_COMPLETE", "_TYPER_COMPLETE_FISH_ACTION", "_TYPER_COMPLETE_ARGS"):
         monkeypatch.setenv(name, "")
-    completions(words)
+    completions(words, application)
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition("\t")[0] for line in lines[:-1]] == found
     assert lines[-1] == ":4"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 from magnetar.operator.plugin.commands import completion, connect, drain, logs, report, status, switches, top, unload
-
-NAME = "kubectl pulsar"
+from magnetar.operator.plugin.completion import NAME, completions
 
 application = typer.Typer(
     add_completion=False,
@@ -53,6 +53,11 @@ for command in (
     switches.wake,
 ):
     application.command(rich_help_panel="Steer")(command)
+
+
+def complete() -> None:
+    """`kubectl_complete-pulsar`."""
+    completions(sys.argv[1:], application)
 
 
 def main() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
+NAME: Final = "kubectl pulsar"
 PROGRAM: Final = "kubectl-pulsar"
 NO_FILES: Final = 4
 """kubectl reads a number at the end (cobra: ShellCompDirectiveNoFileComp): names of files are of no use here."""
@@ -19,9 +20,8 @@ exec kubectl-pulsar completion --words -- "$@"
 """
 
 
-def completions(words: Sequence[str]) -> None:
+def completions(words: Sequence[str], application: Callable[..., object]) -> None:
     """Print what may come in place of the last word, which may be empty, one a line with its help after a tab."""
-    from magnetar.operator.plugin.command_line import NAME, application
     from typer.completion import completion_init  # type: ignore[attr-defined]  # Its own module takes it from there.
 
     # The same questions that fish asks: its answers have the form that kubectl reads.
@@ -32,8 +32,3 @@ def completions(words: Sequence[str]) -> None:
     with contextlib.suppress(SystemExit):
         application(prog_name=NAME, complete_var="_KUBECTL_PULSAR_COMPLETE", args=[])
     sys.stdout.write(f":{NO_FILES}\n")
-
-
-def main() -> None:
-    """`kubectl_complete-pulsar`."""
-    completions(sys.argv[1:])

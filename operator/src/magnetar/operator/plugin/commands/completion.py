@@ -8,6 +8,7 @@ import typer
 
 
 def completion(
+    context: typer.Context,
     arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     words: Annotated[bool, typer.Option("--words", hidden=True)] = False,
 ) -> None:
@@ -22,6 +23,6 @@ def completion(
     from magnetar.operator.plugin.completion import SCRIPT, completions
 
     if words:
-        completions(arguments or [""])
+        completions(arguments or [""], context.find_root().command)
     else:
         typer.echo(SCRIPT, nl=False)
